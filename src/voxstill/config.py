@@ -1,0 +1,519 @@
+"""A configuration that is read is complete, in range and spelt right: defaults <- YAML <- environment <- `--set`.
+
+One option costs one line, with its sentence beneath it; `voxstill explain` and `voxstill init` print just these lines.
+YAML is read as version 1.2: `3e-4` is a number, `no` is a word and `1:30` is text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from voxstill.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "VOXSTILL__"
+S = TypeVar("S", bound=BaseModel)
+
+
+def option(default: Any = ..., *, unit: str = "", **limits: Any) -> Any:
+    """A pydantic field that also knows its unit."""
+    return Field(default, json_schema_extra={"unit": unit}, **limits)
+
+
+class Section(BaseModel):
+    """A group of options: unknown keys, wrong types and non-finite numbers are refused; nothing changes afterwards."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True, validate_default=True
+    )
+
+
+class Source(Section):
+    """Where the audio is."""
+
+    uri: str | list[str] = option("")
+    """A folder, an audio file, or a JSONL manifest; several in a list."""
+    language: str | None = option(None)
+    """Language of everything in the source, where the manifest does not say."""
+    dataset: str | None = option(None)
+    """Name of the data set, where the manifest does not say."""
+    dev_share: float = option(0.1, unit="share", ge=0, lt=1)
+    """Share of speakers put aside to stop training on, where the manifest has no `split`."""
+    test_share: float = option(0.1, unit="share", ge=0, lt=1)
+    """Share of speakers put aside to judge on, where the manifest has no `split`."""
+
+
+class Segment(Section):
+    """How recordings become utterances."""
+
+    max_ms: int = option(30_000, unit="ms", ge=100)
+    """Longest utterance. Longer recordings are cut at silences found by the voice-activity detector."""
+    min_ms: int = option(50, unit="ms", ge=1)
+    """Shorter stretches of speech are dropped; a whole recording shorter than this becomes a row with a reason."""
+    vad: Literal["auto", "always", "never"] = option("auto")
+    """`auto` looks for speech in recordings longer than `max_ms` only; `never` cuts those at the quietest points."""
+    threshold: float = option(0.5, unit="probability", gt=0, lt=1)
+    """Speech probability above which a 32 ms window counts as speech."""
+    min_silence_ms: int = option(300, unit="ms", ge=0)
+    """Shorter pauses do not end a stretch of speech."""
+    pad_ms: int = option(100, unit="ms", ge=0)
+    """Audio kept on both sides of a stretch of speech, never overlapping its neighbour."""
+
+
+class Engine(Section):
+    """Who does the work: a Ray cluster, or the calling process."""
+
+    name: Literal["ray", "inline"] = option("ray")
+    """`ray` spreads chunks over workers; `inline` runs the same stages in this process (tests, small corpora)."""
+    address: str | None = option(None)
+    """Ray cluster to join; unset starts one on this machine."""
+    workers: int | None = option(None, unit="processes", ge=1)
+    """CPU workers that fetch and decode; unset takes one for each core."""
+    teachers: int | None = option(None, unit="processes", ge=1)
+    """Teachers side by side; unset takes one for each core."""
+    chunk: int = option(256, unit="utterances", ge=1)
+    """Unit of work, of retry and of output."""
+    in_flight: int = option(2, unit="chunks", ge=1)
+    """Chunks handed to one worker at a time; this is the back-pressure."""
+    attempts: int = option(3, unit="tries", ge=1)
+    """A chunk that fails so often is halved, down to the one utterance at fault, which is set aside with its reason."""
+    lease_s: float = option(600.0, unit="s", gt=0)
+    """A chunk not back after this long is taken from its worker, which is ended, and given to another."""
+
+
+class Teacher(BaseModel):
+    """Which model labels the audio. Each teacher brings options of its own: `voxstill explain teacher`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    name: str = option("pocketsphinx")
+    """`pocketsphinx`, `transformers` (a student too), `reference` (the human texts) or `echo` (for tests)."""
+
+
+class Filter(Section):
+    """Which labels are worth learning from. Every score is kept, so filtering anew never relabels."""
+
+    min_chars_per_s: float = option(0.5, unit="characters/s", ge=0)
+    """Slower labels have lost words."""
+    max_chars_per_s: float = option(30.0, unit="characters/s", gt=0)
+    """Faster labels cannot have been spoken."""
+    max_repeats: int = option(4, unit="times", ge=1)
+    """A phrase of one to four words said more often than this in a row is a loop."""
+    max_compression_ratio: float = option(2.4, unit="ratio", gt=0)
+    """Text that zlib shrinks more than this is a loop (Whisper's limit)."""
+    min_confidence: float = option(0.0, unit="probability", ge=0, le=1)
+    """Labels the teacher is less sure of are dropped: the mean probability of a token, the geometric mean."""
+    keep_share: float = option(1.0, unit="share", gt=0, le=1)
+    """Keep this share of the labels, those the teacher is surest of; others fall by the rule `low_confidence`."""
+    frame_ms: int = option(80, unit="ms", ge=1)
+    """Length of one output frame of the student: a label with more words than frames cannot be learnt by CTC."""
+
+
+class Shard(Section):
+    """How the corpus is written."""
+
+    utterances: int = option(2000, unit="utterances", ge=1)
+    """Most utterances in one tar."""
+    max_mb: int = option(1024, unit="MB", ge=1)
+    """Largest tar, by the size of its audio before compression."""
+    format: Literal["flac", "wav"] = option("flac")
+    """Both are lossless; flac is half the size."""
+
+
+class Student(Section):
+    """The model to train."""
+
+    size: Literal["tiny", "small", "medium", "large"] = option("tiny")
+    """tiny 1.6, small 8, medium 30 and large 110 million parameters: FastConformer-CTC with a narrow stem."""
+    units: Literal["auto", "word", "character"] = option("auto")
+    """What the student spells with; `auto` takes whole words where the labels use few enough of them."""
+    max_words: int = option(200, unit="words", ge=1)
+    """`auto` takes whole words up to this many different ones."""
+    dropout: float = option(0.0, unit="share", ge=0, lt=1)
+    """Dropout in the encoder: 0 for a few hours of audio and a short training, 0.1 for long ones."""
+
+
+class Plan(Section):
+    """How batches are made, for a whole epoch, before it starts."""
+
+    budget_ms: int = option(120_000, unit="ms", ge=100)
+    """Most audio in one batch, padding included."""
+    max_utterances: int = option(512, unit="utterances", ge=1)
+    """Most utterances in one batch."""
+    slots: int = option(1, unit="batches", ge=1)
+    """Batches in one step, shared out between the ranks; the number of ranks must divide it."""
+    window: int = option(65_536, unit="utterances", ge=1)
+    """Utterances shuffled and sorted by length together: larger pads less, smaller reads less at a time."""
+
+
+class Augment(Section):
+    """What is done to the audio while training, on the device."""
+
+    noise_prob: float = option(0.6, unit="probability", ge=0, le=1)
+    """Share of utterances that get noise, taken from other utterances of the batch or made of coloured noise."""
+    min_snr_db: float = option(0.0, unit="dB")
+    """Loudest noise."""
+    max_snr_db: float = option(25.0, unit="dB")
+    """Faintest noise."""
+    tempo: float = option(0.1, unit="share", ge=0, lt=0.5)
+    """Largest change of tempo, faster or slower."""
+    warp: float = option(0.1, unit="share", ge=0, lt=0.5)
+    """Largest change of the length of the vocal tract."""
+    time_masks: int = option(2, unit="masks", ge=0)
+    """SpecAugment: stretches of time blanked."""
+    time_mask_ms: int = option(200, unit="ms", ge=0)
+    """SpecAugment: longest stretch of time."""
+    mel_masks: int = option(2, unit="masks", ge=0)
+    """SpecAugment: bands blanked."""
+    mel_mask_bins: int = option(16, unit="bins", ge=0)
+    """SpecAugment: widest band."""
+    masks_from: float = option(0.4, unit="share", ge=0, le=1)
+    """SpecAugment starts after this share of the training."""
+
+
+class Train(Section):
+    """How the student learns. The first of `steps`, `epochs` and `max_minutes` that is reached ends the training."""
+
+    steps: int | None = option(None, unit="steps", ge=1)
+    """Optimizer steps."""
+    epochs: int | None = option(None, unit="epochs", ge=1)
+    """Passes over the corpus."""
+    max_minutes: float | None = option(None, unit="min", gt=0)
+    """Training time. Learning rate and phases follow the clock, so only `steps` and `epochs` repeat bit by bit."""
+    lr: float = option(2e-3, unit="1/step", gt=0)
+    """Peak learning rate of AdamW."""
+    warmup: float = option(0.06, unit="share", ge=0, lt=1)
+    """Share of the training in which the learning rate rises."""
+    hold: float = option(0.3, unit="share", ge=0, le=1)
+    """The learning rate stays at its peak up to this share of the training, then falls along a cosine."""
+    final_lr: float = option(0.01, unit="share", ge=0, le=1)
+    """Learning rate at the end, as a share of the peak."""
+    weight_decay: float = option(0.01, unit="1/step", ge=0)
+    """Decoupled weight decay; norms and biases have none."""
+    clip_norm: float = option(5.0, unit="norm", gt=0)
+    """Gradients are scaled down to this norm."""
+    align_share: float = option(0.35, unit="share", ge=0, le=1)
+    """Share of the training that starts from the teacher's word times, where it gave any."""
+    align_ctc: float = option(0.3, unit="weight", ge=0)
+    """Weight of CTC while learning from word times."""
+    ascending_share: float = option(0.15, unit="share", ge=0, le=1)
+    """Share of the training in which batches go from short to long."""
+    average_share: float = option(0.07, unit="share", ge=0, le=1)
+    """The weights handed over are the mean of those in this last share of the training."""
+    checkpoint_every: int = option(500, unit="steps", ge=1)
+    """A checkpoint to resume from."""
+    validate_every: int = option(500, unit="steps", ge=1)
+    """The error rate on the dev split is measured."""
+    log_every: int = option(20, unit="steps", ge=1)
+    """A line in `metrics.jsonl` and TensorBoard."""
+    seed_mode: Literal["debug", "production"] = option("production")
+    """`debug` repeats bit by bit on a CPU; `production` may choose faster kernels."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = option("auto")
+    """`auto` takes bf16 on Ampere and later, fp16 on Volta and Turing, fp32 on a CPU."""
+    devices: int = option(1, unit="processes", ge=1)
+    """Training processes on this machine: GPUs, or CPU processes where there is no GPU."""
+    threads: int = option(1, unit="threads", ge=1)
+    """CPU threads of a training process; for small students one is fastest."""
+    loader_workers: int = option(1, unit="processes", ge=0)
+    """Processes of one rank that read and decode batches."""
+    name: str = option("student", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name in the experiment folder."""
+    root: str = option("exp")
+    """Folder of experiment folders."""
+
+
+class Evaluate(Section):
+    """How a recogniser is judged."""
+
+    split: Literal["train", "dev", "test"] = option("test")
+    """Utterances judged."""
+    normalizer: Literal["none", "basic"] = option("basic")
+    """What is made alike before words are compared: `basic` folds case, punctuation and Unicode form."""
+    resamples: int = option(1000, unit="draws", ge=100)
+    """Bootstrap draws of speakers for the 95 % interval."""
+    worst: int = option(20, unit="utterances", ge=0)
+    """Utterances with most errors shown in the report, with their audio."""
+
+
+class Demo(Section):
+    """The corpus that `voxstill demo` makes for itself."""
+
+    train_utterances: int = option(2400, unit="utterances", ge=10)
+    """Commands said by the voices of the training split."""
+    test_utterances: int = option(480, unit="utterances", ge=6)
+    """Commands said by voices that training never hears."""
+
+
+class Config(Section):
+    """Everything a run needs; everything but `source.uri` has a default."""
+
+    work: str = option("work/default")
+    """Folder (or bucket prefix) of the tables and shards."""
+    seed: int = option(0, ge=0)
+    """All chance comes from here."""
+    source: Source = Source()
+    segment: Segment = Segment()
+    engine: Engine = Engine()
+    teacher: Teacher = Teacher()
+    filter: Filter = Filter()
+    shard: Shard = Shard()
+    student: Student = Student()
+    plan: Plan = Plan()
+    augment: Augment = Augment()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    demo: Demo = Demo()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_name_is_a_section(cls, data: Any) -> Any:
+        """`engine: inline` means `engine: {name: inline}`; the same for the teacher."""
+        if isinstance(data, dict):
+            return {k: {"name": v} if k in ("engine", "teacher") and isinstance(v, str) else v for k, v in data.items()}
+        return data
+
+
+def load(path: str | None = None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Config:
+    """The configuration of file, environment and `key=value` overrides, later ones winning.
+
+    Raises ConfigError with the dotted path of the first option that is wrong.
+    """
+    tree = _read_yaml(path) if path else {}
+    for name, text in sorted((environment or {}).items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            dotted = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            _set(tree, dotted, _scalar(text, name), name)
+    for each in overrides:
+        dotted, equals, text = each.partition("=")
+        if not equals or not dotted.strip():
+            raise ConfigError(
+                f"`--set {each}` is not an override", why="it has no `=`", fix="write --set section.key=value"
+            )
+        _set(tree, dotted.strip(), _scalar(text, f"--set {each}"), f"--set {each}")
+    return validated(Config, tree)
+
+
+def validated(kind: type[S], tree: Mapping[str, Any], prefix: str = "") -> S:
+    """The section, or a ConfigError that names the option by its dotted path, the reason and a suggestion."""
+    try:
+        return kind.model_validate(dict(tree))
+    except ValidationError as error:
+        raise _explain(kind, error, prefix) from None
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML that `load` reads back to an equal one."""
+    stream = io.StringIO()
+    _yaml().dump(config.model_dump(), stream)
+    return stream.getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One row of `voxstill explain`."""
+
+    path: str
+    type: str
+    unit: str
+    default: Any
+    limits: str
+    meaning: str
+
+
+def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option]:
+    """Every option below `kind`, in the order it is written."""
+    for name, field in kind.model_fields.items():
+        path = f"{prefix}{name}"
+        if _is_section(field):
+            yield from options(cast("type[BaseModel]", field.annotation), f"{path}.")
+            continue
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        yield Option(
+            path=path,
+            type=_type_name(field.annotation),
+            unit=str(extra.get("unit", "")),
+            default=default,
+            limits=", ".join(_limit(rule) for rule in field.metadata if _limit(rule)),
+            meaning=field.description or "",
+        )
+
+
+def template() -> str:
+    """A commented configuration: what must be said stands plain, everything else is there with its default."""
+    lines = [
+        "# voxstill configuration. Lines that start with `#  ` show defaults: remove the `#` to change one.",
+        "# The whole line:  voxstill run THIS_FILE      Every option:  voxstill explain",
+        "",
+        "work: work/mine",
+        f"# seed: {Config().seed}",
+        "",
+    ]
+    for name, field in Config.model_fields.items():
+        if not _is_section(field) or name == "demo":
+            continue
+        kind = cast("type[BaseModel]", field.annotation)
+        doc = (kind.__doc__ or "").strip().splitlines()[0]
+        live = {"source": ["  uri: path/to/audio"], "teacher": ["  name: pocketsphinx"]}.get(name, [])
+        lines += [f"{name}:  # {doc}" if live else f"# {name}:  # {doc}", *live]
+        for each in options(kind):
+            unit = f" [{each.unit}]" if each.unit else ""
+            if any(line.strip().startswith(f"{each.path}:") for line in live):
+                lines.append(f"  # ^{unit} {each.meaning}")
+            else:
+                lines.append(f"#   {each.path}: {_inline(each.default)}  #{unit} {each.meaning}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML  # half of this module's import time, and `voxstill --help` needs none of it
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.version = None
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False
+    return yaml
+
+
+def _inline(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return '""' if value == "" else str(value)
+
+
+def _read_yaml(path: str) -> dict[str, Any]:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"configuration `{path}` cannot be read",
+            why=error.strerror or str(error),
+            fix=f"check the path, or write a new one: voxstill init > {path}",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration `{path}` is not text", why=str(error), fix="save it as UTF-8") from None
+    try:
+        tree = _yaml().load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(
+            f"configuration `{path}` is not YAML{where}", why=str(why), fix="compare with the output of: voxstill init"
+        ) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"configuration `{path}` is not a mapping", why=f"its top level is a {type(tree).__name__}",
+            fix="start each section with `name:`; see voxstill init",
+        )
+    return tree
+
+
+def _scalar(text: str, where: str) -> Any:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return _yaml().load(text)
+    except YAMLError as error:
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"the value in `{where}` is not YAML", why=str(why), fix="put quotes round it") from None
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any, where: str) -> None:
+    *sections, key = dotted.split(".")
+    for section in sections:
+        below = tree.setdefault(section, {})
+        if below is None or (isinstance(below, str) and section in ("engine", "teacher")):
+            below = tree[section] = {} if below is None else {"name": below}
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"`{where}` goes below `{section}`, which is not a section",
+                why=f"`{section}` is {below!r}", fix="see voxstill explain",
+            )
+        tree = below
+    tree[key] = value
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _type_name(kind: Any) -> str:
+    if kind is type(None):
+        return "null"
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_type_name(each) for each in get_args(kind))
+    if get_origin(kind) is Literal:
+        return " | ".join(str(each) for each in get_args(kind))
+    if get_origin(kind) is list:
+        return f"list of {_type_name(get_args(kind)[0])}"
+    return {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}.get(
+        getattr(kind, "__name__", str(kind)), str(kind)
+    )
+
+
+def _limit(rule: Any) -> str:
+    for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
+        if hasattr(rule, name):
+            return f"{sign} {getattr(rule, name)}"
+    return ""
+
+
+def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> ConfigError:
+    problems = error.errors()
+    first = problems[0]
+    location = [str(part) for part in first["loc"] if isinstance(part, str) and not part.startswith("list[")]
+    if location and location[-1] in ("str", "int", "float"):  # pydantic names the member of a union it tried
+        location.pop()
+    dotted = prefix + ".".join(location)
+    known = {each.path.removeprefix(prefix): each for each in options(kind, prefix)}
+    more = f" ({len(problems) - 1} more problems follow)" if len(problems) > 1 else ""
+    section = dotted.rpartition(".")[0].partition(".")[0]
+    explain = f"voxstill explain {section}" if section else "voxstill explain"
+    if first["type"] == "extra_forbidden":
+        return ConfigError(
+            f"there is no option `{dotted}`{more}", why="an unknown key would be ignored silently",
+            fix=_suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
+        )
+    given = first.get("input")
+    found = known.get(dotted.removeprefix(prefix))
+    if first["type"] == "missing":
+        return ConfigError(f"option `{dotted}` is not set{more}", why=found.meaning if found else "it has no default",
+                           fix=f"add it; see {explain}")
+    if found is None:
+        return ConfigError(f"`{dotted}` is not a section of options{more}", why=f"it is {given!r}",
+                           fix=f"write it as a mapping; see {explain}")
+    wanted = found.type + (f", {found.limits}" if found.limits else "") + (f", in {found.unit}" if found.unit else "")
+    fix = f"give {wanted}"
+    if isinstance(given, str):
+        near = difflib.get_close_matches(given, found.type.split(" | "), n=1)
+        fix = f"did you mean `{near[0]}`? {fix}" if near else fix
+    return ConfigError(f"option `{dotted}` cannot be {given!r}{more}", why=str(first["msg"]), fix=fix)
+
+
+def _suggestion(dotted: str, known: Iterable[str], prefix: str) -> str:
+    names = list(known)
+    leaf = dotted.rpartition(".")[2]
+    same_leaf = [name for name in names if name.rpartition(".")[2] == leaf]
+    sections = {name.partition(".")[0] for name in names if "." in name}
+    near = (
+        same_leaf
+        or difflib.get_close_matches(dotted, [*names, *sections], n=1, cutoff=0.6)
+        or [n for n in names if n.rpartition(".")[2] in difflib.get_close_matches(leaf, [m.rpartition(".")[2] for m in names], n=1)]
+    )
+    return f"did you mean `{prefix}{near[0]}`?" if near else ""

@@ -1,0 +1,58 @@
+"""Errors for people: what happened, why, and the fix; each kind has an exit code."""
+
+from __future__ import annotations
+
+
+class VoxstillError(Exception):
+    """An error a user can act on. `what` is one sentence; `why` and `fix` complete it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what, self.why, self.fix = what, why, fix
+
+    def __str__(self) -> str:
+        lines = [f"error: {self.what}"]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:  # keyword arguments do not survive Exception's own pickling
+        return _rebuild, (type(self), self.what, self.why, self.fix)
+
+
+def _rebuild(kind: type[VoxstillError], what: str, why: str, fix: str) -> VoxstillError:
+    return kind(what, why=why, fix=fix)
+
+
+class ConfigError(VoxstillError):
+    """The configuration or the command line cannot be used."""
+
+    exit_code = 2
+
+
+class DataError(VoxstillError):
+    """The audio, the tables or the shards cannot be used."""
+
+    exit_code = 3
+
+
+class StorageError(VoxstillError):
+    """Reading or writing a file or an object failed."""
+
+    exit_code = 4
+
+
+class TeacherError(VoxstillError):
+    """A teacher cannot be started or fails on everything."""
+
+    exit_code = 5
+
+
+class TrainingError(VoxstillError):
+    """Training cannot start or cannot go on."""
+
+    exit_code = 6

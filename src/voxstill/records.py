@@ -1,0 +1,171 @@
+"""The nouns: what passes from one step to the next, frozen, with units in the names.
+
+Four clocks are in use and each crossing is one named function: records speak integer milliseconds, `audio` speaks
+samples, `nn` speaks frames and `text` speaks tokens. Ranges are half-open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+Split = Literal["train", "dev", "test"]
+Finish = Literal["stop", "length", "failed"]
+RATE_HZ = 16_000
+"""The one sampling rate inside voxstill; `audio.codec` brings everything to it."""
+
+
+def fingerprint(*parts: object) -> str:
+    """Equal parts give equal 16 hexadecimal digits, on every machine and in every process."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """One word and when it was said, in milliseconds from the start of its utterance; `prob` is linear."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+    prob: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One file as found. `duration_ms` is measured by decoding; a file that cannot be used carries `error`."""
+
+    id: str
+    uri: str
+    etag: str | None = None
+    num_bytes: int = 0
+    codec: str | None = None
+    rate_hz: int | None = None
+    num_channels: int | None = None
+    duration_ms: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utterance:
+    """One stretch of one channel (None mixes all). `text` is a human's words, or None where nobody wrote them down."""
+
+    id: str
+    recording_id: str
+    uri: str
+    channel: int | None = None
+    start_ms: int = 0
+    end_ms: int
+    split: Split = "train"
+    language: str | None = None
+    speaker: str | None = None
+    dialect: str | None = None
+    dataset: str | None = None
+    text: str | None = None
+
+    @property
+    def duration_ms(self) -> int:
+        """Length in milliseconds."""
+        return self.end_ms - self.start_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What one teacher heard. Absent confidence is None, never 0; a failure is a row with `error`."""
+
+    utterance_id: str
+    recipe: str
+    teacher: str
+    text: str = ""
+    language: str | None = None
+    mean_logprob: float | None = None
+    num_tokens: int = 0
+    finish: Finish = "stop"
+    words: tuple[Word, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the filter decided, why, and every score it looked at."""
+
+    utterance_id: str
+    recipe: str
+    kept: bool
+    reason: str | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a device eats: int16 audio padded with zeros, tokens padded with -1.
+
+    `times_BU2` holds start and end of each token in milliseconds, -1 where the teacher gave none. `weight_B` is 0 for
+    an utterance that stands in for one that could not be read.
+    """
+
+    ids: tuple[str, ...]
+    audio_BT: torch.Tensor
+    audio_len_B: torch.Tensor
+    tokens_BU: torch.Tensor
+    token_len_B: torch.Tensor
+    times_BU2: torch.Tensor
+    weight_B: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """What a student said; `score` is the mean log-probability of a token, None where nothing was said."""
+
+    id: str
+    text: str
+    score: float | None = None
+    token_ids: tuple[int, ...] = ()
+    words: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCounts:
+    """Edits of an alignment. Counts add, rates do not: the rate is derived, so averaging rates is impossible."""
+
+    hits: int = 0
+    substitutions: int = 0
+    insertions: int = 0
+    deletions: int = 0
+
+    def __add__(self, other: ErrorCounts) -> ErrorCounts:
+        return ErrorCounts(
+            hits=self.hits + other.hits,
+            substitutions=self.substitutions + other.substitutions,
+            insertions=self.insertions + other.insertions,
+            deletions=self.deletions + other.deletions,
+        )
+
+    @staticmethod
+    def sum(counts: Iterable[ErrorCounts]) -> ErrorCounts:
+        """The total; zero counts for nothing."""
+        total = ErrorCounts()
+        for each in counts:
+            total += each
+        return total
+
+    @property
+    def errors(self) -> int:
+        """Substitutions, insertions and deletions."""
+        return self.substitutions + self.insertions + self.deletions
+
+    @property
+    def reference(self) -> int:
+        """Units in the reference."""
+        return self.hits + self.substitutions + self.deletions
+
+    @property
+    def rate(self) -> float | None:
+        """Errors per reference unit, above 1 where insertions abound; None where the reference is empty."""
+        return self.errors / self.reference if self.reference else None

@@ -1,0 +1,77 @@
+"""Every file name in an experiment folder: `exp/<date>_<name>/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Names below one experiment folder; making one does no I/O."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Snapshot of the configuration, written once and read-only."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, machine, data version and plan hash."""
+        return self.path / "environment.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said while training."""
+        return self.path / "train.log"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folders `epoch=E-step=S`; `last` and `best` point into it."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self, epoch: int, step: int) -> Path:
+        """The folder of one checkpoint."""
+        return self.checkpoints / f"epoch={epoch}-step={step}"
+
+    @property
+    def last(self) -> Path:
+        """Link to the newest checkpoint."""
+        return self.checkpoints / "last"
+
+    @property
+    def best(self) -> Path:
+        """Link to the checkpoint with the fewest errors on the dev split."""
+        return self.checkpoints / "best"
+
+    @property
+    def source(self) -> Path:
+        """The code that ran."""
+        return self.path / "src_backup"
+
+    @property
+    def model(self) -> Path:
+        """The finished student: a Hugging Face folder."""
+        return self.path / "model"
+
+    @property
+    def evaluation(self) -> Path:
+        """Figures of `voxstill evaluate`, by split."""
+        return self.path / "evaluation"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.path / "report.html"
