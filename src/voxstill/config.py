@@ -32,7 +32,12 @@ class Section(BaseModel):
     """A group of options: unknown keys, wrong types and non-finite numbers are refused; nothing changes afterwards."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True, validate_default=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        validate_default=True,
     )
 
 
@@ -281,7 +286,9 @@ class Config(Section):
         return data
 
 
-def load(path: str | None = None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Config:
+def load(
+    path: str | None = None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Config:
     """The configuration of file, environment and `key=value` overrides, later ones winning.
 
     Raises ConfigError with the dotted path of the first option that is wrong.
@@ -378,8 +385,7 @@ def _yaml() -> Any:
     from ruamel.yaml import YAML  # half of this module's import time, and `voxstill --help` needs none of it
 
     yaml = YAML(typ="safe", pure=True)
-    yaml.version = None
-    yaml.default_flow_style = False
+    yaml.default_flow_style = False  # one option a line
     yaml.sort_base_mapping_type_on_output = False
     return yaml
 
@@ -418,7 +424,8 @@ def _read_yaml(path: str) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(
-            f"configuration `{path}` is not a mapping", why=f"its top level is a {type(tree).__name__}",
+            f"configuration `{path}` is not a mapping",
+            why=f"its top level is a {type(tree).__name__}",
             fix="start each section with `name:`; see voxstill init",
         )
     return tree
@@ -443,7 +450,8 @@ def _set(tree: dict[str, Any], dotted: str, value: Any, where: str) -> None:
         if not isinstance(below, dict):
             raise ConfigError(
                 f"`{where}` goes below `{section}`, which is not a section",
-                why=f"`{section}` is {below!r}", fix="see voxstill explain",
+                why=f"`{section}` is {below!r}",
+                fix="see voxstill explain",
             )
         tree = below
     tree[key] = value
@@ -487,17 +495,24 @@ def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> Conf
     explain = f"voxstill explain {section}" if section else "voxstill explain"
     if first["type"] == "extra_forbidden":
         return ConfigError(
-            f"there is no option `{dotted}`{more}", why="an unknown key would be ignored silently",
+            f"there is no option `{dotted}`{more}",
+            why="an unknown key would be ignored silently",
             fix=_suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
         )
     given = first.get("input")
     found = known.get(dotted.removeprefix(prefix))
     if first["type"] == "missing":
-        return ConfigError(f"option `{dotted}` is not set{more}", why=found.meaning if found else "it has no default",
-                           fix=f"add it; see {explain}")
+        return ConfigError(
+            f"option `{dotted}` is not set{more}",
+            why=found.meaning if found else "it has no default",
+            fix=f"add it; see {explain}",
+        )
     if found is None:
-        return ConfigError(f"`{dotted}` is not a section of options{more}", why=f"it is {given!r}",
-                           fix=f"write it as a mapping; see {explain}")
+        return ConfigError(
+            f"`{dotted}` is not a section of options{more}",
+            why=f"it is {given!r}",
+            fix=f"write it as a mapping; see {explain}",
+        )
     wanted = found.type + (f", {found.limits}" if found.limits else "") + (f", in {found.unit}" if found.unit else "")
     fix = f"give {wanted}"
     if isinstance(given, str):
@@ -514,6 +529,10 @@ def _suggestion(dotted: str, known: Iterable[str], prefix: str) -> str:
     near = (
         same_leaf
         or difflib.get_close_matches(dotted, [*names, *sections], n=1, cutoff=0.6)
-        or [n for n in names if n.rpartition(".")[2] in difflib.get_close_matches(leaf, [m.rpartition(".")[2] for m in names], n=1)]
+        or [
+            n
+            for n in names
+            if n.rpartition(".")[2] in difflib.get_close_matches(leaf, [m.rpartition(".")[2] for m in names], n=1)
+        ]
     )
     return f"did you mean `{prefix}{near[0]}`?" if near else ""

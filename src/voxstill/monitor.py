@@ -38,15 +38,27 @@ class Progress:
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = ("{task.description:<8}", BarColumn(), "{task.percentage:>3.0f}%", TextColumn("{task.fields[detail]}"))
+            columns = (
+                "{task.description:<8}",
+                BarColumn(),
+                "{task.percentage:>3.0f}%",
+                TextColumn("{task.fields[detail]}"),
+            )
             self._bar = Bar(
-                *columns, TimeElapsedColumn(), "left", TimeRemainingColumn(), console=Console(stderr=True), transient=True
+                *columns,
+                TimeElapsedColumn(),
+                "left",
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
             )
             self._bar.start()
             self._task = self._bar.add_task(self._title, total=self._total, detail="")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 

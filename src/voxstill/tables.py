@@ -25,9 +25,7 @@ def to_parquet(rows: Sequence[Row], kind: type[Row]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {
-        field.name: [_plain(getattr(row, field.name)) for row in rows] for field in dataclasses.fields(_dataclass(kind))
-    }
+    columns = {field.name: [_plain(getattr(row, field.name)) for row in rows] for field, _ in _hints(kind)}
     sink = io.BytesIO()
     pq.write_table(pa.table(columns, schema=schema(kind)), sink, compression="zstd")
     return sink.getvalue()
@@ -42,7 +40,8 @@ def from_parquet(data: bytes, kind: type[Row], where: str = "a table") -> list[R
         table = pq.read_table(io.BytesIO(data), schema=schema(kind))
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"`{where}` is not a table of {kind.__name__} rows", why=str(error).splitlines()[0],
+            f"`{where}` is not a table of {kind.__name__} rows",
+            why=str(error).splitlines()[0],
             fix="remove the file and run the step again",
         ) from None
     builders = {field.name: _builder(hint) for field, hint in _hints(kind)}
@@ -50,7 +49,7 @@ def from_parquet(data: bytes, kind: type[Row], where: str = "a table") -> list[R
 
 
 @functools.cache
-def schema(kind: type) -> Any:
+def schema(kind: Any) -> Any:
     """The Arrow schema of a noun; optional fields are nullable, the others are not."""
     import pyarrow as pa
 
@@ -68,14 +67,10 @@ def read(store: Store, prefix: str, kind: type[Row]) -> Iterator[Row]:
         yield from from_parquet(store.read(key), kind, store.uri(key))
 
 
-def _dataclass(kind: Any) -> Any:
-    return kind
-
-
 @functools.cache
-def _hints(kind: type) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+def _hints(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
     hints = get_type_hints(kind)
-    return tuple((field, hints[field.name]) for field in dataclasses.fields(_dataclass(kind)))
+    return tuple((field, hints[field.name]) for field in dataclasses.fields(kind))
 
 
 def _arrow_field(name: str, hint: Any) -> Any:
@@ -98,7 +93,7 @@ def _arrow_type(hint: Any) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return pa.map_(pa.string(), _arrow_type(get_args(hint)[1]))
     if dataclasses.is_dataclass(hint):
-        return pa.struct([_arrow_field(field.name, inner) for field, inner in _hints(_dataclass(hint))])
+        return pa.struct([_arrow_field(field.name, inner) for field, inner in _hints(hint)])
     return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}[hint]
 
 
@@ -118,7 +113,7 @@ def _builder(hint: Any) -> Any:
     if origin is tuple:
         inner = get_args(hint)[0]
         if dataclasses.is_dataclass(inner):
-            return lambda values: tuple(_dataclass(inner)(**value) for value in values)
+            return lambda values: tuple(inner(**value) for value in values)
         return tuple
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         return dict

@@ -1,0 +1,1 @@
+"""From bytes to samples and from samples to stretches of speech."""

@@ -1,0 +1,1 @@
+"""One page per command, read like a table of contents."""

@@ -1,0 +1,1 @@
+"""Steps that read tables and add a table, all through one engine."""

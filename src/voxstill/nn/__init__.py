@@ -1,0 +1,1 @@
+"""Features, students and losses."""

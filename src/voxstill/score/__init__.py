@@ -1,0 +1,1 @@
+"""Errors counted, and how sure of them we are."""

@@ -1,0 +1,1 @@
+"""What a batch means to a student: its loss and its figures."""

@@ -1,0 +1,1 @@
+"""One teacher, one file."""

@@ -1,0 +1,63 @@
+"""What a teacher is: options, a revision, and clips in, as many answers out.
+
+A teacher is one file: a class with these four methods, named in `TEACHERS` or in another package's entry point
+`voxstill.teachers`. Its `Options` are the rest of the `teacher` section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.config import Section
+from voxstill.records import Finish, Utterance, Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """What a teacher hears: 16 kHz mono int16 samples. `utterance.text` is None unless the teacher `reads_texts`."""
+
+    utterance: Utterance
+    samples_T: NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What it says of one clip. What a teacher does not know is absent: None or empty, never 0."""
+
+    text: str = ""
+    language: str | None = None
+    mean_logprob: float | None = None
+    num_tokens: int = 0
+    finish: Finish = "stop"
+    words: tuple[Word, ...] = ()
+    error: str | None = None
+
+
+class Teacher(Protocol):
+    """Made in the driver from its options, without loading anything; opened in the worker that runs it."""
+
+    Options: ClassVar[type[Section]]
+    reads_texts: ClassVar[bool]
+
+    def __init__(self, options: Any) -> None: ...
+
+    def revision(self) -> str:
+        """What tells this teacher's answers from another's: versions and content hashes of what it loads."""
+        ...
+
+    def open(self) -> None:
+        """Load the model; TeacherError where that cannot be done."""
+        ...
+
+    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+        """One answer for each clip, in order; what fails for one clip is its `error`, not an exception."""
+        ...
+
+    def close(self) -> None:
+        """Give back what `open` took."""
+        ...

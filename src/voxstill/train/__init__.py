@@ -1,0 +1,1 @@
+"""The loop, its optimizer, checkpoints and guards."""
