@@ -142,6 +142,8 @@ class Student(Section):
     """What the student spells with; `auto` takes whole words where the labels use few enough of them."""
     max_words: int = option(200, unit="words", ge=1)
     """`auto` takes whole words up to this many different ones."""
+    text: Literal["basic", "none"] = option("basic")
+    """What the student learns to write: `basic` folds case and drops punctuation, `none` keeps the label as it is."""
     dropout: float = option(0.0, unit="share", ge=0, lt=1)
     """Dropout in the encoder: 0 for a few hours of audio and a short training, 0.1 for long ones."""
 
@@ -157,6 +159,8 @@ class Plan(Section):
     """Batches in one step, shared out between the ranks; the number of ranks must divide it."""
     window: int = option(65_536, unit="utterances", ge=1)
     """Utterances shuffled and sorted by length together: larger pads less, smaller reads less at a time."""
+    layout: Literal["corpus", "shards"] = option("corpus")
+    """`corpus` shuffles everything; `shards` fills a window from a few shards after another, for slow storage."""
 
 
 class Augment(Section):
@@ -180,6 +184,8 @@ class Augment(Section):
     """SpecAugment: bands blanked."""
     mel_mask_bins: int = option(16, unit="bins", ge=0)
     """SpecAugment: widest band."""
+    run_prob: float = option(0.0, unit="probability", ge=0, le=1)
+    """Share of utterances of which only a random run of words is heard, where the word times are known."""
     masks_from: float = option(0.4, unit="share", ge=0, le=1)
     """SpecAugment starts after this share of the training."""
 
@@ -242,6 +248,8 @@ class Evaluate(Section):
     """Utterances judged."""
     normalizer: Literal["none", "basic"] = option("basic")
     """What is made alike before words are compared: `basic` folds case, punctuation and Unicode form."""
+    texts: str | None = option(None)
+    """JSONL of `id` and `text`: human words that no step but evaluation may read."""
     resamples: int = option(1000, unit="draws", ge=100)
     """Bootstrap draws of speakers for the 95 % interval."""
     worst: int = option(20, unit="utterances", ge=0)
@@ -253,6 +261,8 @@ class Demo(Section):
 
     train_utterances: int = option(2400, unit="utterances", ge=10)
     """Commands said by the voices of the training split."""
+    dev_utterances: int = option(120, unit="utterances", ge=6)
+    """Commands said by other voices, to stop training on."""
     test_utterances: int = option(480, unit="utterances", ge=6)
     """Commands said by voices that training never hears."""
 
@@ -384,7 +394,7 @@ def template() -> str:
 def _yaml() -> Any:
     from ruamel.yaml import YAML  # half of this module's import time, and `voxstill --help` needs none of it
 
-    yaml = YAML(typ="safe", pure=True)
+    yaml: Any = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False  # one option a line
     yaml.sort_base_mapping_type_on_output = False
     return yaml

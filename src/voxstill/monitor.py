@@ -76,17 +76,20 @@ class Progress:
             log.info("%s %s", self._title, self.line())
 
     def rate(self) -> str:
-        """Units a second so far."""
+        """Units a second so far; empty where there is no unit."""
+        if not self._unit:
+            return ""
         return f"{self._done / max(time.monotonic() - self._start, 1e-9):,.1f} {self._unit}/s"
 
     def line(self) -> str:
         """Share done, rate and time left in words."""
         if not self._total:
-            return f"{self._done:,.0f} {self._unit}, {self.rate()} {self._detail}".rstrip()
+            return ", ".join(each for each in (f"{self._done:,.0f} {self._unit}", self.rate(), self._detail) if each)
         elapsed = time.monotonic() - self._start
         left = elapsed * (self._total - self._done) / max(self._done, 1e-9)
         share = self._done / self._total
-        return f"{share:4.0%}, {self.rate()}, {clock(left)} left {self._detail}".rstrip()
+        said = [f"{share:.0%}", self.rate(), self._detail, f"{clock(left)} left"]
+        return ", ".join(each for each in said if each)
 
 
 def clock(seconds: float) -> str:

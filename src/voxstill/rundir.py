@@ -67,6 +67,11 @@ class RunDir:
         return self.path / "model"
 
     @property
+    def summary(self) -> Path:
+        """Figures of the finished training; where it is, nothing is left to do."""
+        return self.path / "summary.json"
+
+    @property
     def evaluation(self) -> Path:
         """Figures of `voxstill evaluate`, by split."""
         return self.path / "evaluation"

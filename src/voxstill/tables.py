@@ -1,13 +1,12 @@
 """Append-only Parquet tables of nouns: rows out equal rows in, and equal rows give equal bytes.
 
-A table is a prefix in a store that holds parts; a part is written once, by `Store.create`, and never changed. A table is
-finished when its `_SUCCESS.json` is there; readers of a step's output go through it.
+A table is a prefix in a store that holds parts; a part is written once, by `Store.create`, and never changed. A table
+is finished when its `_SUCCESS.json` is there; readers of a step's output go through it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +47,6 @@ def from_parquet(data: bytes, kind: type[Row], where: str = "a table") -> list[R
     return [kind(**{name: builders[name](value) for name, value in row.items()}) for row in table.to_pylist()]
 
 
-@functools.cache
 def schema(kind: Any) -> Any:
     """The Arrow schema of a noun; optional fields are nullable, the others are not."""
     import pyarrow as pa
@@ -67,7 +65,6 @@ def read(store: Store, prefix: str, kind: type[Row]) -> Iterator[Row]:
         yield from from_parquet(store.read(key), kind, store.uri(key))
 
 
-@functools.cache
 def _hints(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
     hints = get_type_hints(kind)
     return tuple((field, hints[field.name]) for field in dataclasses.fields(kind))
@@ -111,7 +108,7 @@ def _builder(hint: Any) -> Any:
     """How a value read from Arrow becomes a field of the noun again."""
     origin = get_origin(hint)
     if origin is tuple:
-        inner = get_args(hint)[0]
+        inner: Any = get_args(hint)[0]
         if dataclasses.is_dataclass(inner):
             return lambda values: tuple(inner(**value) for value in values)
         return tuple

@@ -1,0 +1,70 @@
+"""A process that speaks: JSON jobs come in on stdin, and for each its samples go out on stdout, with their size before.
+
+Run by `voices` as a script of its own, with the standard library alone, because it forks for every utterance: what
+espeak-ng says depends on what the process has said before, and a child forked from a silent one has said nothing.
+Arguments: path of the library, path of its data.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+import sys
+from typing import Any
+
+SYNCHRONOUS, CHARACTERS, UTF_8, SPEED, PITCH = 2, 1, 1, 1, 3
+"""Constants of espeak-ng's `speak_lib.h`."""
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+
+def main(library: str, data: str) -> None:
+    """Answer every job, in order; an answer of no bytes says that the voice is unknown."""
+    espeak = ctypes.CDLL(library)
+    espeak.espeak_Initialize(SYNCHRONOUS, 0, data.encode(), 0)
+    for job in json.load(sys.stdin):
+        raw = _in_a_child(espeak, job)
+        sys.stdout.buffer.write(struct.pack("<I", len(raw)) + raw)
+    sys.stdout.flush()
+
+
+def _in_a_child(espeak: Any, job: dict[str, Any]) -> bytes:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(_say(espeak, job))
+        finally:
+            os._exit(0)  # no clean-up: the parent's buffers are not the child's to flush
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        raw = pipe.read()
+    os.waitpid(child, 0)
+    return raw
+
+
+def _say(espeak: Any, job: dict[str, Any]) -> bytes:
+    raw = bytearray()
+
+    def hear(samples: Any, num_samples: int, _events: Any) -> int:
+        if samples and num_samples > 0:
+            raw.extend(ctypes.string_at(samples, 2 * num_samples))
+        return 0
+
+    callback = CALLBACK(hear)
+    if espeak.espeak_SetVoiceByName(job["voice"].encode()) != 0:
+        return b""
+    espeak.espeak_ng_SetRandSeed(1)  # breath is random
+    espeak.espeak_SetSynthCallback(callback)
+    espeak.espeak_SetParameter(SPEED, job["words_per_minute"], 0)
+    espeak.espeak_SetParameter(PITCH, job["pitch"], 0)
+    text = job["text"].encode()
+    espeak.espeak_Synth(text, ctypes.c_size_t(len(text) + 1), 0, CHARACTERS, 0, UTF_8, None, None)
+    return bytes(raw)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,197 @@
+"""Samples in, stretches in milliseconds out: in order, apart from one another, and none longer than asked for.
+
+Silero's network says how likely each window of 32 ms is speech. What to do with that is a matter of pure functions:
+`spans` finds stretches of speech, `cut` divides those that are too long where least is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.audio.codec import samples_to_ms
+from voxstill.config import Segment
+from voxstill.errors import ConfigError
+from voxstill.records import RATE_HZ
+
+WINDOW = 512
+WINDOW_MS = 32
+_CONTEXT = 64  # samples of the window before, which the network is shown again
+_WINDOWS_AT_ONCE = 1024
+_HYSTERESIS = 0.15  # speech goes on until it is this much less likely than what started it (Silero's own figure)
+_SMOOTH = np.array([1, 2, 3, 2, 1], np.float32) / 9  # the middle of a pause is better than its edge
+_LOUD_MS = 10  # a frame whose loudness is measured
+_LOUD_SAMPLES = RATE_HZ * _LOUD_MS // 1000
+_LEAST_PAUSE_MS = 60
+_CUT_COST = 0.01  # of one more cut, beside 1 for a cut at the worst place: no confetti
+
+Span = tuple[int, int]
+
+
+def utterances(samples_T: NDArray[np.int16], cfg: Segment) -> list[Span]:
+    """A recording as stretches of at most `max_ms`: as it is where it is short enough, by its speech otherwise.
+
+    With `vad: never` nothing is dropped; with `always` short recordings lose their silence too.
+    """
+    duration_ms = samples_to_ms(len(samples_T))
+    if duration_ms <= cfg.max_ms and cfg.vad != "always":
+        return [(0, duration_ms)]
+    loudness_W = loudness(samples_T)
+    if cfg.vad == "never":
+        return cut([(0, duration_ms)], loudness_W, cfg.max_ms)
+    probs_W = speech_probs(samples_T)
+    return cut(spans(probs_W, cfg, duration_ms), (probs_W + loudness_W) * np.float32(0.5), cfg.max_ms)
+
+
+def speech_probs(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
+    """How likely each window of 32 ms is speech, the last one filled up with zeros.
+
+    Silero VAD 6, in the form that takes a sequence of windows at a time: equal to the form that takes one, bit by bit.
+    """
+    num_windows = -(-len(samples_T) // WINDOW)
+    padded_T = np.zeros(_CONTEXT + num_windows * WINDOW, np.float32)
+    padded_T[_CONTEXT : _CONTEXT + len(samples_T)] = samples_T
+    padded_T /= 32768
+    probs_W = np.empty(num_windows, np.float32)
+    if not num_windows:
+        return probs_W
+    windows_WT = np.lib.stride_tricks.sliding_window_view(padded_T, _CONTEXT + WINDOW)[::WINDOW]
+    h = c = np.zeros((1, 1, 128), np.float32)
+    for first in range(0, num_windows, _WINDOWS_AT_ONCE):
+        some_WT = np.ascontiguousarray(windows_WT[first : first + _WINDOWS_AT_ONCE])
+        some_W, h, c = _session().run(None, {"input": some_WT, "h": h, "c": c})
+        probs_W[first : first + len(some_WT)] = some_W
+    return probs_W
+
+
+def loudness(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
+    """The rank of each window's power in its recording: 0 for the quietest, towards 1 for the loudest."""
+    num_windows = -(-len(samples_T) // WINDOW)
+    padded_T = np.zeros(num_windows * WINDOW, np.float32)
+    padded_T[: len(samples_T)] = samples_T
+    power_W = np.square(padded_T).reshape(num_windows, WINDOW).mean(axis=1)
+    rank_W: NDArray[np.float32] = np.searchsorted(np.sort(power_W), power_W).astype(np.float32)
+    return rank_W / np.float32(max(1, num_windows))
+
+
+def spans(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int) -> list[Span]:
+    """Stretches of speech with their padding, in order and disjoint: each speech window of a long enough one is in it.
+
+    A stretch starts at `threshold` and ends where a pause of `min_silence_ms` begins; below `min_ms` it is dropped.
+    """
+    found: list[list[int]] = []
+    speaking = False
+    for window, prob in enumerate(probs_W.tolist()):
+        speaking = prob >= (cfg.threshold - _HYSTERESIS if speaking else cfg.threshold)
+        if not speaking:
+            continue
+        start, end = window * WINDOW_MS, min((window + 1) * WINDOW_MS, duration_ms)
+        if found and start - found[-1][1] < max(1, cfg.min_silence_ms):
+            found[-1][1] = end
+        elif start < end:
+            found.append([start, end])
+    kept = [(start, end) for start, end in found if end - start >= cfg.min_ms]
+    if not kept:
+        return []
+    middles = [(left[1] + right[0]) // 2 for left, right in itertools.pairwise(kept)]
+    return [
+        (max(start - cfg.pad_ms, before), min(end + cfg.pad_ms, after))
+        for (start, end), before, after in zip(kept, [0, *middles], [*middles, duration_ms], strict=True)
+    ]
+
+
+def cut(stretches: Sequence[Span], busy_W: NDArray[np.float32], max_ms: int) -> list[Span]:
+    """The same milliseconds in pieces of at most `max_ms`, cut where they are least `busy_W` (0 to 1 for each window).
+
+    Of all ways to cut, the one whose cuts are least busy in sum, squared so that one cut in a word costs more than many
+    in pauses. No piece is shorter than a quarter of `max_ms` unless its stretch is.
+    """
+    if not any(end - start > max_ms for start, end in stretches):
+        return list(stretches)
+    edge_W = np.concatenate(([1.0], busy_W[1:] + busy_W[:-1], [1.0])) / 2  # a cut falls between two windows
+    cost_W = np.convolve(np.pad(edge_W, 2, mode="edge"), _SMOOTH, mode="valid") ** 2 + _CUT_COST
+    pieces: list[Span] = []
+    for start, end in stretches:
+        pieces += _divide(start, end, cost_W, max_ms) if end - start > max_ms else [(start, end)]
+    return pieces
+
+
+def _divide(start: int, end: int, cost_W: NDArray[np.float64], max_ms: int) -> list[Span]:
+    """The cheapest way through the points between windows in steps of `max_ms // 4` to `max_ms`."""
+    inner = range(start // WINDOW_MS + 1, min(-(-end // WINDOW_MS), len(cost_W)))
+    at = [start, *(window * WINDOW_MS for window in inner), end]
+    cost = [0.0, *cost_W[inner.start : inner.stop].tolist(), 0.0]
+    total, come_from = [0.0] * len(at), [0] * len(at)
+    best: deque[int] = deque()  # points in reach, the cheapest first: a sliding minimum
+    entered = 0
+    for here in range(1, len(at)):
+        while entered < here and at[here] - at[entered] >= max_ms // 4:
+            while best and total[best[-1]] > total[entered]:
+                best.pop()
+            best.append(entered)
+            entered += 1
+        while best and at[here] - at[best[0]] > max_ms:
+            best.popleft()
+        total[here] = total[best[0]] + cost[here] if best else float("inf")
+        come_from[here] = best[0] if best else 0
+    points = [len(at) - 1]
+    while points[-1]:
+        points.append(come_from[points[-1]])
+    points.reverse()
+    return [(at[left], at[right]) for left, right in itertools.pairwise(points)]
+
+
+@functools.cache
+def _session() -> Any:
+    """The network, on one thread. Its file is found without importing its package, which would load torch."""
+    import onnxruntime
+
+    package = importlib.util.find_spec("silero_vad")
+    if package is None or package.origin is None:
+        raise ConfigError(
+            "there is no voice-activity detector",
+            why="the package `silero-vad` is not installed",
+            fix="install `silero-vad`, or set `segment.vad` to `never`",
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    path = Path(package.origin).parent / "data" / "silero_vad_16k_sequence.onnx"
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def word_spans(samples_T: NDArray[np.int16], num_words: int) -> list[Span] | None:
+    """Where each of `num_words` words was said, told by loudness alone; None where the pauses do not tell.
+
+    For words said one by one: the pauses between words must be clearly longer than those within.
+    """
+    num_frames = len(samples_T) // _LOUD_SAMPLES
+    if not num_words or num_frames < num_words:
+        return None
+    frames_FT = samples_T[: num_frames * _LOUD_SAMPLES].astype(np.float32).reshape(num_frames, -1)
+    level_F = 10 * np.log10(np.square(frames_FT).mean(axis=1) + 1.0)
+    quiet, loud = np.percentile(level_F, (10, 95))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], level_F > quiet + 0.4 * (loud - quiet), [0]])))
+    found = [(int(start) * _LOUD_MS, int(end) * _LOUD_MS) for start, end in edges.reshape(-1, 2)]
+    gaps = sorted(right[0] - left[1] for left, right in itertools.pairwise(found))
+    if len(found) < num_words:
+        return None
+    longest = gaps[len(found) - num_words - 1] if len(found) > num_words else 0  # within a word
+    shortest = gaps[len(found) - num_words] if num_words > 1 else None  # between words
+    if shortest is not None and shortest < max(2 * longest, _LEAST_PAUSE_MS):
+        return None
+    words = [found[0]]
+    for span in found[1:]:
+        if span[0] - words[-1][1] <= longest:
+            words[-1] = (words[-1][0], span[1])
+        else:
+            words.append(span)
+    return words

@@ -1,0 +1,269 @@
+"""All batches of an epoch before it starts: every utterance once, every rank as many steps, none longer than its peers.
+
+A step has a fixed number of batches, its slots, and ranks divide them: the global batches, and so the training, are the
+same on any number of ranks, nobody waits for a rank that has more steps, and each step knows its token count before it
+is read. Pure numpy: no I/O, no torch.
+
+Utterances are shuffled and dealt into windows. A window is sorted by length, longest first, and cut into steps of
+`slots * n` neighbours, `n` being what the longest of them lets into a batch. So the batches of one step have as many
+utterances each, of nearly one length. Before that, places in the sorted order are exchanged within about a batch:
+where a corpus is no larger than a window, batches would be the same in every epoch. The limits of a window are lowered
+together until its steps are equally full, as what is left over would else be one small step (carried into the next
+window it would be the same short utterances for ever).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.config import Plan
+from voxstill.errors import ConfigError, DataError
+
+Ints = NDArray[np.int64]
+_BISECTIONS = 5  # fills the last step of a window to about a twentieth
+_BLOCK = 1 << 18  # utterances sorted at a time: what is in the processor's cache is four times faster
+_MANY_STEPS = 500  # in a window of more steps than this, one small step does no harm
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPlan:
+    """The batches of one epoch; a batch is an array of row numbers of the index the plan was made from.
+
+    Batch `s` of step `k` is `order[bounds[k * slots + s] : bounds[k * slots + s + 1]]`. `step_tokens` and
+    `step_frames` count a whole step, all slots together; they are 0 where the plan was made without them.
+    """
+
+    slots: int
+    order: Ints
+    bounds: Ints
+    durations_ms: Ints
+    """By row of the index."""
+    step_tokens: Ints
+    step_frames: Ints
+    dropped: Mapping[str, int]
+    repeated: int
+    """Utterances that come twice, as there were fewer than slots."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the epoch, the same for every rank."""
+        return (len(self.bounds) - 1) // self.slots
+
+    def batches_of(self, step: int, rank: int = 0, ranks: int = 1) -> list[Ints]:
+        """Row numbers of each of a rank's batches of a step; ConfigError where the ranks do not divide the slots."""
+        if self.slots % ranks:
+            raise ConfigError(
+                f"{ranks} ranks cannot share {self.slots} batches a step evenly",
+                why="a rank with fewer batches would wait for the others, or they for it",
+                fix=f"set `plan.slots` to a multiple of {ranks}",
+            )
+        each = self.slots // ranks
+        first = step * self.slots + rank * each
+        bounds = self.bounds[first : first + each + 1]
+        return [self.order[start:end] for start, end in pairwise(bounds)]
+
+    def sha256(self) -> str:
+        """Hash of the sequence of global batches: equal plans train alike, whatever the number of ranks."""
+        digest = hashlib.sha256(f"{self.slots}:{self.steps}".encode())
+        for array in (self.bounds, self.order):
+            digest.update(array.astype("<i8", copy=False).data)
+        return digest.hexdigest()
+
+    def statistics(self) -> dict[str, int | float | Mapping[str, int]]:
+        """What a person wants to know. `efficiency` is the share of the devices' time that hears speech.
+
+        That is (1 - padding) / imbalance, where a step lasts as long as its longest batch with its padding. The mean
+        imbalance is weighted by cost, so that the equation holds.
+        """
+        lengths_ms = self.durations_ms[self.order]
+        audio_ms = int(lengths_ms.sum())
+        padded_ms_B = np.maximum.reduceat(lengths_ms, self.bounds[:-1]) * np.diff(self.bounds)
+        padded_ms_SL = padded_ms_B.reshape(self.steps, self.slots)
+        slowest_S, total_S = padded_ms_SL.max(axis=1), padded_ms_SL.sum(axis=1)
+        padded_ms, waited_ms = int(total_S.sum()), self.slots * int(slowest_S.sum())
+        return {
+            "steps": self.steps,
+            "utterances": len(self.order),
+            "hours": audio_ms / 3_600_000,
+            "padding": 1 - audio_ms / padded_ms,
+            "efficiency": audio_ms / waited_ms,
+            "imbalance_mean": waited_ms / padded_ms,
+            "imbalance_p99": float(np.quantile(self.slots * slowest_S / total_S, 0.99)),
+            "repeated": self.repeated,
+            "dropped": dict(self.dropped),
+        }
+
+
+def plan(
+    durations_ms: Ints,
+    num_tokens: Ints | None,
+    cfg: Plan,
+    *,
+    seed: int,
+    epoch: int,
+    num_frames: Ints | None = None,
+    repeats: Ints | None = None,
+    shard_of: Ints | None = None,
+    ascending: bool = False,
+) -> EpochPlan:
+    """Every usable utterance in exactly one batch, no batch above the budget, as many batches in each step.
+
+    Dropped, with a count: `empty` ones (no audio, or no tokens where `num_tokens` is given), those
+    `longer_than_a_batch`, and those `too_short_for_ctc`: fewer output frames (`num_frames`) than tokens and
+    `repeats` (equal neighbours, which CTC keeps apart by a blank). Equal for equal arguments; another `epoch` is
+    another shuffle. `ascending` puts short steps first, else their order is random; where `cfg.layout` is `shards`
+    (and `shard_of` is given), it is so within a window, which holds few shards. DataError where nothing is left.
+    """
+    durations_ms = np.ascontiguousarray(durations_ms, np.int64)
+    rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, repeats)
+    if not len(rows):
+        reason = max(dropped, key=lambda name: dropped[name]) if any(dropped.values()) else "there are none"
+        raise DataError(
+            "there is no utterance to make a batch of",
+            why=f"of {len(durations_ms)}, most fell for this reason: {reason}",
+            fix="see `voxstill plan`; raise `plan.budget_ms` if they are too long for a batch",
+        )
+    random = np.random.default_rng([seed, epoch])
+    rows = random.permutation(rows)
+    by_shard = cfg.layout == "shards" and shard_of is not None
+    if by_shard and shard_of is not None:
+        rows = rows[np.argsort(random.permutation(shard_of.max() + 1)[shard_of[rows]], kind="stable")]
+    rows_WN, lengths_WN = _windows(rows, durations_ms, cfg, random)
+    window, starts, sizes, sorted_rows, repeated = _steps(rows_WN, lengths_WN, cfg)
+    rank_S = durations_ms[sorted_rows[starts]] if ascending else random.random(len(starts))
+    turn = np.lexsort((rank_S, window)) if by_shard else np.argsort(rank_S, kind="stable")
+    starts, sizes = starts[turn], sizes[turn]
+    before = np.cumsum(sizes) - sizes
+    order = sorted_rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())]
+    # the first `size % slots` batches of a step have one utterance more
+    slot_L = np.arange(cfg.slots)
+    sizes_SL = (sizes[:, None] + cfg.slots - 1 - slot_L) // cfg.slots
+    bounds = np.concatenate([[0], np.cumsum(sizes_SL)])
+
+    def per_step(counts: Ints | None) -> Ints:
+        return np.zeros(len(sizes), np.int64) if counts is None else np.add.reduceat(counts[order], before)
+
+    return EpochPlan(
+        slots=cfg.slots,
+        order=order,
+        bounds=bounds,
+        durations_ms=durations_ms,
+        step_tokens=per_step(num_tokens),
+        step_frames=per_step(num_frames),
+        dropped=dropped,
+        repeated=repeated,
+    )
+
+
+def _usable(
+    durations_ms: Ints, num_tokens: Ints | None, cfg: Plan, num_frames: Ints | None, repeats: Ints | None
+) -> tuple[Ints, dict[str, int]]:
+    """Rows that can be learnt from, and how many cannot, by the first reason that holds."""
+    empty = durations_ms <= 0
+    if num_tokens is not None:
+        empty |= num_tokens <= 0
+    bad = {"empty": empty, "longer_than_a_batch": durations_ms > cfg.budget_ms}
+    if num_tokens is not None and num_frames is not None:
+        bad["too_short_for_ctc"] = num_frames < num_tokens + (0 if repeats is None else repeats)
+    kept = np.ones(len(durations_ms), bool)
+    dropped = {}
+    for reason, mask in bad.items():
+        dropped[reason] = int((mask & kept).sum())
+        kept &= ~mask
+    return np.flatnonzero(kept), dropped
+
+
+def _windows(rows: Ints, durations_ms: Ints, cfg: Plan, random: np.random.Generator) -> tuple[Ints, Ints]:
+    """Rows and their lengths by window, from long to short but for the jitter; short windows end in length 0."""
+    num_windows = max(1, round(len(rows) / cfg.window))
+    width = -(-len(rows) // num_windows)
+    num_windows = -(-len(rows) // width)
+    rows_WN = np.zeros((num_windows, width), np.int64)
+    rows_WN.ravel()[: len(rows)] = rows
+    lengths_WN = np.zeros((num_windows, width), np.int64)
+    lengths_WN.ravel()[: len(rows)] = durations_ms[rows]
+    for start in range(0, num_windows, per_block := max(1, _BLOCK // width)):
+        block = slice(start, start + per_block)
+        rows_WN[block], lengths_WN[block] = _sorted(rows_WN[block], lengths_WN[block], cfg, random)
+    return rows_WN, lengths_WN
+
+
+def _sorted(rows_WN: Ints, lengths_WN: Ints, cfg: Plan, random: np.random.Generator) -> tuple[Ints, Ints]:
+    """Each window from long to short, then each place put off by up to a batch; length 0 stays at the end."""
+    rows_WN, lengths_WN = _by_key(cfg.budget_ms - lengths_WN, rows_WN, lengths_WN)
+    per_batch_WN = np.minimum(cfg.budget_ms // np.maximum(lengths_WN, 1), cfg.max_utterances)
+    jitter_WN = random.random(lengths_WN.shape, np.float32) * per_batch_WN
+    place_WN = np.arange(lengths_WN.shape[1]) + jitter_WN.astype(np.int64)
+    place_WN[lengths_WN == 0] = lengths_WN.shape[1] + cfg.max_utterances
+    return _by_key(place_WN, rows_WN, lengths_WN)
+
+
+def _by_key(keys_WN: Ints, rows_WN: Ints, lengths_WN: Ints) -> tuple[Ints, Ints]:
+    """Rows and lengths of each window by rising key.
+
+    Key and place are sorted as one integer: numpy does that many times faster than finding the permutation.
+    """
+    place_WN = np.arange(keys_WN.size, dtype=np.uint64).reshape(keys_WN.shape)
+    packed_WN = (keys_WN.astype(np.uint64) << np.uint64(32)) | place_WN
+    packed_WN.sort(axis=1)
+    place_WN = packed_WN & np.uint64(0xFFFFFFFF)
+    return rows_WN.ravel()[place_WN], lengths_WN.ravel()[place_WN]
+
+
+def _steps(rows_WN: Ints, lengths_WN: Ints, cfg: Plan) -> tuple[Ints, Ints, Ints, Ints, int]:
+    """Window, start and size of each step, the rows that starts count in, and how many come twice."""
+    num_W = (lengths_WN > 0).sum(axis=1)
+    # with the jitter a later one may be longer: a batch must bear the longest of all that follow
+    longest_WN = np.maximum(np.maximum.accumulate(lengths_WN[:, ::-1], axis=1)[:, ::-1], 1)
+
+    def cut(share_W: NDArray[np.float64]) -> tuple[Ints, list[tuple[Ints, Ints, Ints]]]:
+        """Number of steps of each window when its limits are lowered to `share_W`; window, start and size of each."""
+        budget_W = share_W * cfg.budget_ms
+        most_W = np.maximum(share_W * cfg.max_utterances, 1)
+        count_W = np.zeros(len(num_W), np.int64)
+        at_W, window_W = np.zeros(len(num_W), np.int64), np.arange(len(num_W))
+        taken = []
+        while len(window_W):
+            longest = longest_WN[window_W, at_W]
+            per_batch = np.maximum(np.minimum(budget_W[window_W] // longest, most_W[window_W]).astype(np.int64), 1)
+            size = np.minimum(per_batch * cfg.slots, num_W[window_W] - at_W)
+            taken.append((window_W, at_W, size))
+            count_W[window_W] += 1
+            at_W = at_W + size
+            going = at_W < num_W[window_W]
+            window_W, at_W = window_W[going], at_W[going]
+        return count_W, taken
+
+    high_W = np.ones(len(num_W))
+    fewest_W, taken = cut(high_W)
+    if fewest_W.max() > _MANY_STEPS:
+        return _laid_end_to_end(rows_WN, num_W, taken, cfg.slots)
+    low_W = 1 - 1.5 / np.maximum(fewest_W, 3)
+    for _ in range(_BISECTIONS):
+        middle_W = (low_W + high_W) / 2
+        enough_W = cut(middle_W)[0] <= fewest_W
+        high_W, low_W = np.where(enough_W, middle_W, high_W), np.where(enough_W, low_W, middle_W)
+    taken = cut(high_W)[1]
+    return _laid_end_to_end(rows_WN, num_W, taken, cfg.slots)
+
+
+def _laid_end_to_end(
+    rows_WN: Ints, num_W: Ints, taken: list[tuple[Ints, Ints, Ints]], slots: int
+) -> tuple[Ints, Ints, Ints, Ints, int]:
+    """The windows end to end, and window, start and size of each step in it; small steps are filled up."""
+    rows = rows_WN[np.arange(rows_WN.shape[1]) < num_W[:, None]]
+    window, at, sizes = (np.concatenate(column) for column in zip(*taken, strict=True))
+    starts = (np.cumsum(num_W) - num_W)[window] + at
+    filled = [rows]
+    for step in np.flatnonzero(sizes < slots):  # one in a window at most
+        whole = np.resize(rows[starts[step] : starts[step] + sizes[step]], slots)
+        starts[step], sizes[step] = sum(map(len, filled)), slots
+        filled.append(whole)
+    repeated = int(sizes.sum()) - len(rows)
+    return window, starts, sizes, np.concatenate(filled), repeated

@@ -1,0 +1,245 @@
+"""One command from argv: data to standard output, the rest to standard error, an exit code by kind of error.
+
+The only place that catches VoxstillError. `--help` loads no torch, no ray and no audio library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from voxstill import __version__
+
+Handler = Callable[[argparse.Namespace], dict[str, Any]]
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, that of the error's kind, or 130 when interrupted."""
+    args = parser().parse_args(argv)
+    from voxstill import monitor, world
+    from voxstill.errors import VoxstillError
+
+    monitor.start_logging(args.log_level)
+    world.pin_threads(1)
+    try:
+        result = args.run(args)
+    except VoxstillError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    if args.json:
+        print(json.dumps(result, ensure_ascii=False))  # noqa: T201
+    else:
+        say = result.pop("_text", None) or _plain(result)
+        print(say)  # noqa: T201
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command with its options."""
+    top = argparse.ArgumentParser(
+        prog="voxstill",
+        description="Distil a large speech recogniser into a small one of your own.",
+        epilog="Start with `voxstill demo`, then `voxstill init > my.yaml` and `voxstill run my.yaml`.",
+    )
+    top.add_argument("--version", action="version", version=f"voxstill {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, run: Handler, text: str, *aliases: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, aliases=list(aliases))
+        sub.set_defaults(run=run)
+        common = sub.add_argument_group("common options")
+        common.add_argument(
+            "--json", action="store_true", help="one JSON object on standard output, nothing else there"
+        )
+        common.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="section.key=value, repeatable"
+        )
+        common.add_argument("--config", metavar="FILE", help="YAML configuration")
+        common.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+        common.add_argument("--yes", action="store_true", help="ask nothing")
+        return sub
+
+    sub = command("demo", demo, "the whole line on a corpus it makes itself: no network, no GPU, six minutes")
+    sub.add_argument("--work", default="work/demo", help="folder for the corpus and everything made from it")
+    sub = command("run", line, "the whole line, finished steps skipped")
+    sub.add_argument("config_file", metavar="CONFIG")
+    sub = command("init", init, "a commented configuration", "create-config")
+    sub.add_argument("--output", metavar="FILE", help="write it there instead of standard output")
+    sub = command("explain", explain, "every option: unit, default, meaning")
+    sub.add_argument("section", nargs="?", metavar="SECTION")
+    sub = command("index", index, "find recordings and cut them into utterances")
+    sub.add_argument("source", nargs="+", metavar="SOURCE", help="folder, audio file or JSONL manifest")
+    sub.add_argument("--work", required=True, help="folder or bucket prefix of the tables")
+    for name, run, text in (
+        ("label", label, "a teacher's label for every utterance"),
+        ("filter", filter_, "a verdict with its reason for every label"),
+        ("shard", shard, "what was kept as WebDataset tars with sidecars"),
+    ):
+        command(name, run, text).add_argument("work", metavar="WORK")
+    sub = command("train", train, "a student in an experiment folder")
+    sub.add_argument("config_file", metavar="CONFIG")
+    sub = command("evaluate", evaluate, "error rates of a student with intervals")
+    sub.add_argument("model", metavar="EXP_OR_MODEL")
+    sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
+    sub.add_argument("--work", help="where the utterances are; default: that of the experiment's own configuration")
+    sub = command("transcribe", transcribe, "audio files in, words with times out")
+    sub.add_argument("model", metavar="MODEL")
+    sub.add_argument("audio", nargs="+", metavar="AUDIO")
+    sub.add_argument("--format", default="text", choices=("text", "srt", "vtt", "json"))
+    sub.add_argument("--output", metavar="FOLDER", help="one file for each audio file, instead of standard output")
+    return top
+
+
+def load(args: argparse.Namespace, *overrides: str, base: str | None = None) -> Any:
+    """The configuration of this command: file, environment, what the command line means, `--set`."""
+    from voxstill import config, world
+
+    path = base or args.config
+    return config.load(path, [*overrides, *args.set], world.environment())
+
+
+def demo(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill demo`."""
+    from voxstill.commands import line as page
+
+    return page.demo(load(args, f"work={json.dumps(args.work)}", *page.DEMO), args.work)
+
+
+def line(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill run`."""
+    cfg = load(args, base=args.config_file)
+    from voxstill.commands import line as page
+
+    return page.run(cfg)
+
+
+def init(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill init`."""
+    from pathlib import Path
+
+    from voxstill import config
+    from voxstill.errors import ConfigError
+
+    text = config.template()
+    if args.output is None:
+        return {"template": text, "_text": text.rstrip()}
+    path = Path(args.output)
+    if path.exists() and not args.yes:
+        raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
+    path.write_text(text, encoding="utf-8")
+    return {"path": str(path)}
+
+
+def explain(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill explain`."""
+    from voxstill.commands import inspect
+
+    rows = inspect.explain(args.section)
+    lines = []
+    for row in rows:
+        unit = f" [{row.unit}]" if row.unit else ""
+        limits = f", {row.limits}" if row.limits else ""
+        lines.append(f"{row.path}{unit} = {json.dumps(row.default, ensure_ascii=False)}")
+        lines.append(f"    {row.meaning} ({row.type}{limits})")
+    return {"options": inspect.as_rows(rows), "_text": "\n".join(lines)}
+
+
+def index(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill index`."""
+    cfg = load(args, f"work={json.dumps(args.work)}", f"source.uri={json.dumps(args.source)}")
+    from voxstill.commands import prepare
+
+    return prepare.index(cfg)
+
+
+def label(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill label`."""
+    cfg = load(args, f"work={json.dumps(args.work)}")
+    from voxstill.commands import prepare
+
+    return prepare.label_(cfg)
+
+
+def filter_(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill filter`."""
+    cfg = load(args, f"work={json.dumps(args.work)}")
+    from voxstill.commands import prepare
+
+    return prepare.filter_(cfg)
+
+
+def shard(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill shard`."""
+    cfg = load(args, f"work={json.dumps(args.work)}")
+    from voxstill.commands import prepare
+
+    return prepare.shard(cfg)
+
+
+def train(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill train`."""
+    cfg = load(args, base=args.config_file)
+    from voxstill.commands import learn  # a wrong option is told before anything heavy is loaded
+
+    return learn.train(cfg)
+
+
+def evaluate(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill evaluate`."""
+    from pathlib import Path
+
+    from voxstill.commands import measure
+
+    own = Path(args.model) / "config.yaml"
+    overrides = [f"evaluate.split={args.on}"] if args.on else []
+    overrides += [f"work={json.dumps(args.work)}"] if args.work else []
+    base = args.config or (str(own) if own.is_file() else None)
+    figures = measure.evaluate(load(args, *overrides, base=base), args.model)
+    if own.is_file():
+        measure.write_figures(Path(args.model) / "evaluation", figures)
+    return {key: value for key, value in figures.items() if key != "hypotheses"}
+
+
+def transcribe(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill transcribe`."""
+    from pathlib import Path
+
+    from voxstill.commands import ship
+    from voxstill.monitor import log
+
+    transcripts = ship.transcribe(load(args), args.model, args.audio)
+    for each in transcripts:
+        if each["error"] is not None:
+            log.error("%s: %s", each["audio"], each["error"])
+    if args.output is not None:
+        paths = ship.write_all(transcripts, args.format, Path(args.output))
+        return {"transcripts": transcripts, "_text": "\n".join(str(path) for path in paths)}
+    sound = [each for each in transcripts if each["error"] is None]
+    named = args.format == "text" and len(args.audio) > 1
+    texts = [(f"{each['audio']}: " if named else "") + ship.render(each, args.format) for each in sound]
+    return {"transcripts": transcripts, "_text": "\n".join(texts) or " "}
+
+
+def _plain(result: dict[str, Any]) -> str:
+    """Figures as aligned lines; what is nested is one JSON line."""
+    width = max((len(key) for key in result), default=0)
+
+    def show(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:,.4f}".rstrip("0").rstrip(".")
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    return "\n".join(f"{key:<{width}}  {show(value)}" for key, value in result.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

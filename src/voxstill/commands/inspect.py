@@ -1,0 +1,57 @@
+"""explain and init: every option, from where it is defined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from voxstill import config
+from voxstill.errors import ConfigError
+from voxstill.teachers import registry
+
+
+def explain(section: str | None) -> list[config.Option]:
+    """Every option of a section, or all of them; each teacher's options stand below `teacher`."""
+    rows = list(_options())
+    if section is None:
+        return rows
+    chosen = [row for row in rows if row.path == section or row.path.startswith(f"{section}.")]
+    if not chosen:
+        sections = sorted({row.path.partition(".")[0] for row in rows})
+        raise ConfigError(
+            f"there is no section `{section}`",
+            why=f"the sections are {', '.join(sections)}",
+            fix="name one of them, or none to see all",
+        )
+    return chosen
+
+
+def _options() -> Iterator[config.Option]:
+    for row in config.options():
+        yield row
+        if row.path == "teacher.name":
+            for name, options in registry.all_options():
+                for each in config.options(options, "teacher."):
+                    yield config.Option(
+                        path=each.path,
+                        type=each.type,
+                        unit=each.unit,
+                        default=each.default,
+                        limits=each.limits,
+                        meaning=f"({name}) {each.meaning}",
+                    )
+
+
+def as_rows(options: list[config.Option]) -> list[dict[str, Any]]:
+    """The options as plain objects."""
+    return [
+        {
+            "path": each.path,
+            "type": each.type,
+            "unit": each.unit,
+            "default": each.default,
+            "limits": each.limits,
+            "meaning": each.meaning,
+        }
+        for each in options
+    ]

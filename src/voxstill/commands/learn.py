@@ -1,0 +1,236 @@
+"""train: shards become a student in an experiment folder; the same command again goes on where it stopped."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import platform
+import shutil
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import voxstill
+from voxstill import config, workdir, world
+from voxstill.commands.prepare import finished_shards
+from voxstill.config import Config
+from voxstill.errors import ConfigError
+from voxstill.monitor import log
+from voxstill.nn import students
+from voxstill.nn.frontend import extractor
+from voxstill.records import fingerprint
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+from voxstill.tasks.ctc import CtcTask
+from voxstill.text import tokenizer
+from voxstill.text.normalize import normalizer
+from voxstill.text.tokenizer import Vocabulary
+from voxstill.train import loop, parallel
+from voxstill.train.data import Corpus
+
+PACKAGES = ("torch", "transformers", "lightning", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
+
+
+def train(cfg: Config) -> dict[str, Any]:
+    """A student trained on the kept labels: its folder, steps, seconds and loss."""
+    check(cfg)
+    shards = finished_shards(cfg)
+    run = open_run(cfg, shards)
+    done = summary(run)
+    if done is not None:
+        log.info("train: nothing to do, %s is finished", run.path)
+        return done
+    fabric = parallel.fabric(cfg.train)
+    figures = fabric.launch(train_rank, cfg, run, shards)
+    return figures if figures is not None else summary(run) or {}
+
+
+def check(cfg: Config) -> None:
+    """ConfigError where the training would have no end, or cannot be what `seed_mode` promises."""
+    limits = (cfg.train.steps, cfg.train.epochs, cfg.train.max_minutes)
+    if all(limit is None for limit in limits):
+        raise ConfigError(
+            "the training has no end",
+            why="none of `train.steps`, `train.epochs` and `train.max_minutes` is set",
+            fix="set one of them",
+        )
+    if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
+        raise ConfigError(
+            "`train.seed_mode: debug` cannot follow a clock",
+            why="`train.max_minutes` makes the schedule depend on the speed of the machine",
+            fix="set `train.steps` or `train.epochs` instead of `train.max_minutes`",
+        )
+    if cfg.plan.slots % cfg.train.devices:
+        raise ConfigError(
+            f"`plan.slots` is {cfg.plan.slots} and `train.devices` is {cfg.train.devices}",
+            why="the batches of a step are shared out evenly between the devices",
+            fix=f"set `plan.slots` to a multiple of {cfg.train.devices}",
+        )
+
+
+def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any]:
+    """One process of the training; rank 0 writes the student."""
+    world.pin_threads(cfg.train.threads)
+    torch.set_num_threads(cfg.train.threads)
+    torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)
+    first = fabric.global_rank == 0
+    handler = _log_to(run.log) if first else None
+    try:
+        alike: Callable[[str], str] = normalizer(cfg.student.text)
+        store, prefix = Store(cfg.work), workdir.prefix("shards", shards["recipe"])
+        texts = Corpus.texts(store, prefix, "train", alike)
+        vocabulary = tokenizer.train(texts, cfg.student.units, cfg.student.max_words)
+        corpus = Corpus(store, prefix, vocabulary, alike, cfg, rank=fabric.global_rank, ranks=fabric.world_size)
+        plan = corpus.plan(0, ascending=True)
+        log.info("train: %s", describe(corpus, vocabulary, plan.statistics()))
+        model = students.build(cfg.student.size, len(vocabulary.pieces), dropout=cfg.student.dropout, seed=cfg.seed)
+        log.info(
+            "train: %s student of %.2f million parameters; precision %s, because %s",
+            cfg.student.size,
+            students.num_parameters(model) / 1e6,
+            *parallel.precision(cfg.train),
+        )
+        if first:
+            _note(
+                run,
+                plan_hash=plan.sha256(),
+                vocabulary=len(vocabulary.pieces),
+                precision=parallel.precision(cfg.train)[0],
+            )
+        task = CtcTask(vocabulary, cfg.train, cfg.augment)
+        steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
+        minutes = cfg.train.max_minutes
+        budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None)
+        state = loop.train(fabric, model, task, corpus, cfg, run, budget)
+        figures = {
+            "path": str(run.path),
+            "steps": state.step,
+            "epochs": state.epoch,
+            "seconds": state.seconds,
+            "loss": state.loss,
+            "dev_wer": state.best_wer,
+            "parameters": students.num_parameters(model),
+            "skipped": state.skipped,
+            "replaced": state.replaced,
+            "utterances": plan.statistics()["utterances"],
+            "dropped": dict(plan.dropped),
+        }
+        if first:
+            save_student(run, model, vocabulary)
+            _write_whole(run.summary, figures)
+        return figures
+    finally:
+        if handler is not None:
+            log.removeHandler(handler)
+            handler.close()
+
+
+def save_student(run: RunDir, model: Any, vocabulary: Vocabulary) -> None:
+    """The Hugging Face folder of the student, whole or absent."""
+    from transformers.utils import logging as transformers_logging
+
+    draft = run.model.with_name(".model.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    transformers_logging.disable_progress_bar()
+    model.save_pretrained(draft)
+    vocabulary.save(draft, extractor())
+    shutil.rmtree(run.model, ignore_errors=True)
+    draft.rename(run.model)
+
+
+def open_run(cfg: Config, shards: dict[str, Any]) -> RunDir:
+    """The experiment folder of this configuration on these shards: the one that is there, or a new one."""
+    recipe = fingerprint("train", train_settings(cfg), shards["recipe"])
+    root = Path(cfg.train.root)
+    for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True):
+        if _noted(RunDir(path)).get("recipe") == recipe:
+            return RunDir(path)
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
+    run, number = RunDir(root / f"{stamp}_{cfg.train.name}"), 1
+    while run.path.exists():
+        number += 1
+        run = RunDir(root / f"{stamp}-{number}_{cfg.train.name}")
+    run.path.mkdir(parents=True)
+    run.config.write_text(config.dump(cfg), encoding="utf-8")
+    run.config.chmod(0o444)
+    shutil.copytree(
+        Path(voxstill.__file__).parent, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+    )
+    _note(run, recipe=recipe, data=shards, versions=versions(), machine=machine())
+    return run
+
+
+def train_settings(cfg: Config) -> dict[str, Any]:
+    """The options that change what is learnt; those that say where it goes or what is shown do not."""
+    shown = {"name", "root", "log_every", "checkpoint_every", "loader_workers"}
+    return {
+        "seed": cfg.seed,
+        "student": cfg.student.model_dump(),
+        "plan": cfg.plan.model_dump(),
+        "augment": cfg.augment.model_dump(),
+        "train": cfg.train.model_dump(exclude=shown),
+    }
+
+
+def summary(run: RunDir) -> dict[str, Any] | None:
+    """Figures of a finished training; None where it has not ended."""
+    if not run.summary.is_file() or not run.model.is_dir():
+        return None
+    figures: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
+    return figures
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, voxstill and the packages that decide what a run computes."""
+    found = {"python": platform.python_version(), "voxstill": voxstill.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the run has to work with."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"system": platform.system(), "processor": platform.machine(), "cores": world.num_cores(), "gpus": gpus}
+
+
+def describe(corpus: Corpus, vocabulary: Vocabulary, statistics: dict[str, Any]) -> str:
+    """The corpus and its plan in one sentence."""
+    dropped = ", ".join(f"{count} {reason}" for reason, count in statistics["dropped"].items() if count)
+    return (
+        f"{statistics['utterances']:,} utterances, {statistics['hours']:.2f} h, {statistics['steps']:,} steps an epoch, "
+        f"{statistics['padding']:.1%} padding, {len(vocabulary.pieces)} {vocabulary.unit}s"
+        + (f"; dropped: {dropped}" if dropped else "")
+    )
+
+
+def _noted(run: RunDir) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(run.environment.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _note(run: RunDir, **facts: Any) -> None:
+    _write_whole(run.environment, {**_noted(run), **facts})
+
+
+def _write_whole(path: Path, value: dict[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _log_to(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    log.addHandler(handler)
+    return handler

@@ -1,0 +1,185 @@
+"""run and demo: the whole line; a finished step is recognised and skipped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from voxstill import config
+from voxstill.commands import learn, measure, pages, prepare
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.factory import corpus, engine
+from voxstill.monitor import clock, log
+from voxstill.rundir import RunDir
+from voxstill.teachers import registry
+
+GRAMMAR = str(resources.files("voxstill.factory") / "commands.jsgf")
+DEMO = (
+    f"teacher={{name: pocketsphinx, grammar: '{GRAMMAR}'}}",
+    "filter.keep_share=0.6",
+    "plan.budget_ms=12000",
+    "train.max_minutes=2.5",
+    "train.name=demo",
+)
+"""What the demo sets; `--set` comes after it."""
+
+
+class Steps:
+    """The table of steps as it grows: name, seconds, and what came out."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Callable[..., None]]:
+        """Time one step; the block says in words what came out, and gives its figures by name."""
+        start = time.perf_counter()
+        row: dict[str, Any] = {"step": name, "result": "", "seconds": 0.0, "figures": {}}
+
+        def result(text: str, **figures: float | None) -> None:
+            row["result"], row["figures"] = text, figures
+
+        log.info("%s ...", name)
+        yield result
+        row["seconds"] = time.perf_counter() - start
+        self.rows.append(row)
+        log.info("%s: %s (%s)", name, row["result"], clock(row["seconds"]))
+
+    @property
+    def seconds(self) -> float:
+        """Since the first step began."""
+        return time.perf_counter() - self._start
+
+
+def demo(cfg: Config, work: str) -> dict[str, Any]:
+    """The line on a corpus of spoken commands made here; the texts stay hidden until the evaluation."""
+    steps = Steps()
+    folder = Path(work) / "corpus"
+    with steps.step("corpus") as result:
+        manifest = corpus.make(folder, cfg.demo, cfg.seed)
+        voices = len(corpus.ACCENTS) * sum(map(len, corpus.VARIANTS.values()))
+        sizes = (cfg.demo.train_utterances, cfg.demo.dev_utterances, cfg.demo.test_utterances)
+        result(
+            f"{sum(sizes):,} commands in {voices} voices, {len(corpus.SNRS_DB)} noise levels",
+            utterances=sum(sizes),
+            voices=voices,
+        )
+    tree = cfg.model_dump()
+    tree["source"] |= {"uri": str(manifest)}
+    tree["evaluate"] |= {"texts": str(folder / "texts.jsonl")}
+    return run(config.validated(Config, tree), steps)
+
+
+def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
+    """Index, label, filter, shard, train, evaluate and report; each step's figures and time."""
+    steps = steps or Steps()
+    learn.check(cfg)
+    try:
+        with steps.step("index") as result:
+            indexed = prepare.index(cfg)
+            result(
+                f"{indexed['utterances']:,} utterances, {indexed['hours']:.2f} h, {indexed['damaged']} damaged files"
+            )
+        with steps.step("label") as result:
+            labelled = prepare.label_(cfg)
+            result(
+                f"{labelled['labels']:,} labels, {labelled['failed']} failed, {labelled['rtfx']:.0f} times real time"
+            )
+        with steps.step("filter") as result:
+            filtered = prepare.filter_(cfg)
+            result(
+                f"{filtered['kept']:.0%} kept, {filtered['kept_hours']:.2f} h",
+                **_some(filtered, "judged", "kept", "wer_before", "wer_after"),
+            )
+        with steps.step("shard") as result:
+            sharded = prepare.shard(cfg)
+            result(
+                f"{sharded['shards']} shards, {sharded['utterances']:,} utterances",
+                **_some(sharded, "shards", "utterances", "hours"),
+            )
+    finally:
+        engine.shutdown()  # Ray's processes would take their share of the cores while training
+    with steps.step("train") as result:
+        trained = learn.train(cfg)
+        result(
+            f"{trained['parameters'] / 1e6:.2f} M parameters, {trained['steps']:,} steps, loss {trained['loss']:.3f}"
+        )
+    with steps.step("evaluate") as result:
+        teacher, student = judge(cfg, trained["path"])
+        result(compared(teacher, student), **_some(student, "wer", "cer", "utterances", "words"))
+    with steps.step("report") as result:
+        report = pages.write(cfg, RunDir(Path(trained["path"])), steps.rows, filtered, teacher, student)
+        result(str(report))
+    return {
+        "teacher": brief(teacher),
+        "student": {**brief(student), "parameters": trained["parameters"], "path": trained["path"]},
+        "steps": steps.rows,
+        "seconds": steps.seconds,
+        "report": str(report),
+        "_text": table(steps, teacher, student, report),
+    }
+
+
+def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures of teacher and student on the same utterances; empty where nobody wrote down what was said."""
+    try:
+        judged = measure.references(cfg)
+    except DataError as error:
+        log.warning("evaluate: %s (%s)", error.what, error.why)
+        return {}, {}
+    student = measure.evaluate(cfg, path)
+    measure.write_figures(RunDir(Path(path)).evaluation, student)
+    pupil = measure.recogniser(path)
+    master = registry.make(cfg.teacher)
+    if master.reads_texts:
+        return {}, student
+    teacher = measure.evaluate_teacher(cfg)
+    clips, _ = measure.read_clips(judged[: 4 * cfg.evaluate.worst + 100])
+    for each in (pupil, master):
+        each.open()
+    rates = measure.speeds({"student": pupil, "teacher": master}, clips)
+    return {**teacher, "rtfx": rates["teacher"]}, {**student, "rtfx": rates["student"]}
+
+
+def _some(figures: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: figures[name] for name in names if figures.get(name) is not None}
+
+
+def brief(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one side of the comparison."""
+    return {key: figures.get(key) for key in ("wer", "cer", "interval", "rtfx", "by_dataset")}
+
+
+def compared(teacher: dict[str, Any], student: dict[str, Any]) -> str:
+    """Both error rates in one sentence."""
+    if not student:
+        return "no human texts to judge by"
+    mine = f"student WER {student['wer']:.1%}"
+    return f"{mine}, teacher WER {teacher['wer']:.1%}" if teacher else mine
+
+
+def table(steps: Steps, teacher: dict[str, Any], student: dict[str, Any], report: Path) -> str:
+    """Every step with its figures and time, then teacher against student."""
+    width = max(len(row["result"]) for row in steps.rows)
+    lines = [f"{'step':<10}{'result':<{width + 2}}{'time':>6}", "-" * (width + 18)]
+    lines += [f"{row['step']:<10}{row['result']:<{width + 2}}{clock(row['seconds']):>6}" for row in steps.rows]
+    lines += [f"{'':<10}{'':<{width + 2}}{clock(steps.seconds):>6}", ""]
+    if student:
+        both = {"teacher": teacher, "student": student} if teacher else {"student": student}
+        lines += [f"{'':<10}{'WER':>8}  {'95 % interval':<16}{'CER':>7}{'speed':>9}"]
+        for name, row in both.items():
+            span = f"{row['interval'][0]:.1%} to {row['interval'][1]:.1%}" if row["interval"] else ""
+            lines.append(f"{name:<10}{row['wer']:>8.1%}  {span:<16}{row['cer']:>7.1%}{row['rtfx']:>8.0f}x")
+        if teacher and len(student["by_dataset"]) > 1:
+            lines += ["", f"{'WER by data set':<18}{'teacher':>9}{'student':>9}"]
+            for name, row in student["by_dataset"].items():
+                lines.append(f"{name:<18}{teacher['by_dataset'][name]['wer']:>9.1%}{row['wer']:>9.1%}")
+        lines.append("")
+    lines.append(f"report: {report}")
+    return "\n".join(lines)

@@ -1,0 +1,197 @@
+"""evaluate and report: figures of a recogniser on utterances whose words a human wrote down."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from voxstill import config, tables, workdir
+from voxstill.audio import codec
+from voxstill.commands.prepare import utterances_recipe
+from voxstill.config import Config
+from voxstill.errors import DataError, VoxstillError
+from voxstill.factory import label
+from voxstill.monitor import Progress, log
+from voxstill.records import Label, Utterance
+from voxstill.score import stats, words
+from voxstill.score.words import Scored
+from voxstill.store import Store, read_uri
+from voxstill.teachers.teacher import Clip, Teacher
+from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
+from voxstill.text.normalize import normalizer
+
+SPEED_CLIPS_MS = 60_000
+"""Audio on which two recognisers are timed side by side."""
+
+
+def references(cfg: Config) -> list[Utterance]:
+    """The utterances of `evaluate.split` with their human words; DataError where nobody wrote any down."""
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    rows = [
+        each
+        for each in tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
+        if each.split == cfg.evaluate.split
+    ]
+    texts = hidden_texts(cfg)
+    known = [with_text(each, texts) for each in rows]
+    judged = [each for each in known if each.text is not None]
+    if not judged:
+        raise DataError(
+            f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            why=f"{len(rows)} utterances are in it, and none has a human text",
+            fix="give texts in the manifest or by `evaluate.texts`, or another `evaluate.split`",
+        )
+    if len(judged) < len(rows):
+        log.info("evaluate: %d of %d utterances have a human text", len(judged), len(rows))
+    return judged
+
+
+def recogniser(model: str) -> TransformersTeacher:
+    """A student as something that hears; ConfigError where the folder holds none."""
+    return TransformersTeacher(config.validated(TransformersOptions, {"model": model}, prefix="teacher."))
+
+
+def hidden_texts(cfg: Config) -> dict[str, str]:
+    """Human texts by utterance id from `evaluate.texts`, which no other step reads."""
+    if cfg.evaluate.texts is None:
+        return {}
+    rows = (json.loads(line) for line in read_uri(cfg.evaluate.texts).decode().splitlines() if line.strip())
+    return {row["id"]: row["text"] for row in rows}
+
+
+def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
+    """The utterance with the text of `texts`, where it has none of its own."""
+    import dataclasses
+
+    return dataclasses.replace(
+        utterance, text=utterance.text if utterance.text is not None else texts.get(utterance.id)
+    )
+
+
+def evaluate(cfg: Config, target: str) -> dict[str, Any]:
+    """Error rates of a student on one split, with intervals, by speaker and data set; speed on one thread."""
+    judged = references(cfg)
+    student = recogniser(target)
+    student.open()
+    clips, unread = read_clips(judged)
+    heard_s = 0.0
+    texts: dict[str, str] = {}
+    with Progress("evaluate", len(clips), "utterances") as bar:
+        for start in range(0, len(clips), 64):
+            some = clips[start : start + 64]
+            begin = time.perf_counter()
+            answers = student.hear(some)
+            heard_s += time.perf_counter() - begin
+            texts |= {clip.utterance.id: answer.text for clip, answer in zip(some, answers, strict=True)}
+            bar.advance(len(some))
+    figures = error_figures(cfg, judged, texts)
+    audio_s = sum(clip.utterance.duration_ms for clip in clips) / 1000
+    return {
+        "model": target,
+        "split": cfg.evaluate.split,
+        **figures,
+        "rtfx": audio_s / max(heard_s, 1e-9),
+        "parameters": student.num_parameters(),
+        "unread": unread,
+        "hypotheses": texts,
+    }
+
+
+def evaluate_teacher(cfg: Config) -> dict[str, Any]:
+    """Error rates of the teacher's labels on the same split; nothing is labelled again."""
+    judged = references(cfg)
+    task = label.task(cfg.teacher)
+    found = workdir.finished(Store(cfg.work), "labels", task.recipe)
+    wanted = {each.id for each in judged}
+    rows = tables.read(Store(cfg.work), workdir.prefix("labels", found["recipe"]), Label)
+    texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted}
+    return {
+        "teacher": found["teacher"],
+        "split": cfg.evaluate.split,
+        **error_figures(cfg, judged, texts),
+        "hypotheses": texts,
+    }
+
+
+def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> dict[str, Any]:
+    """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said."""
+    alike = normalizer(cfg.evaluate.normalizer)
+    rows = [words.score(each.id, alike(each.text or ""), alike(texts.get(each.id, ""))) for each in judged]
+    speakers = {each.id: each.speaker for each in judged}
+    datasets = {each.id: each.dataset for each in judged}
+    total = words.total(rows)
+    if not total.words.reference:
+        raise DataError(
+            "the references hold no words",
+            why="after normalising, every human text is empty",
+            fix="look at the texts, or set `evaluate.normalizer: none`",
+        )
+    blocks = stats.blocks(rows, speakers)
+    return {
+        "wer": total.words.rate,
+        "cer": total.characters.rate,
+        "interval": stats.interval(blocks.counts, cfg.evaluate.resamples, cfg.seed),
+        "interval_over": blocks.unit,
+        "errors": total.words.errors,
+        "words": total.words.reference,
+        "hits": total.words.hits,
+        "substitutions": total.words.substitutions,
+        "insertions": total.words.insertions,
+        "deletions": total.words.deletions,
+        "utterances": len(rows),
+        "by_speaker": _rates(words.by(rows, lambda row: speakers[row.id])),
+        "by_dataset": _rates(words.by(rows, lambda row: datasets[row.id])),
+        "normalizer": cfg.evaluate.normalizer,
+    }
+
+
+def _rates(groups: Mapping[str, Scored]) -> dict[str, dict[str, float | int | None]]:
+    return {
+        name: {"wer": row.words.rate, "errors": row.words.errors, "words": row.words.reference}
+        for name, row in sorted(groups.items())
+    }
+
+
+def read_clips(utterances: Sequence[Utterance]) -> tuple[list[Clip], dict[str, str]]:
+    """The audio of each utterance, and the reasons of those that cannot be read."""
+    clips: list[Clip] = []
+    unread: dict[str, str] = {}
+    cached: tuple[object, Any] | None = None
+    for each in utterances:
+        source = (each.uri, each.channel)
+        try:
+            if cached is None or cached[0] != source:
+                cached = (source, codec.decode(read_uri(each.uri), channel=each.channel).samples_T)
+        except VoxstillError as error:
+            unread[each.id] = error.what
+            continue
+        start, end = codec.ms_to_samples(each.start_ms), codec.ms_to_samples(each.end_ms)
+        clips.append(Clip(utterance=each, samples_T=cached[1][start:end]))
+    return clips, unread
+
+
+def speeds(recognisers: Mapping[str, Teacher], clips: Sequence[Clip], rounds: int = 3) -> dict[str, float]:
+    """Audio-seconds a CPU-second of each recogniser on the same clips, in turn, in this one process: medians."""
+    some: list[Clip] = []
+    total_ms = 0
+    for clip in clips:
+        if total_ms < SPEED_CLIPS_MS:
+            some.append(clip)
+            total_ms += clip.utterance.duration_ms
+    took: dict[str, list[float]] = {name: [] for name in recognisers}
+    for _ in range(rounds):
+        for name, recogniser in recognisers.items():
+            start = time.process_time()
+            recogniser.hear(some)
+            took[name].append(time.process_time() - start)
+    return {name: total_ms / 1000 / max(sorted(each)[len(each) // 2], 1e-9) for name, each in took.items()}
+
+
+def write_figures(folder: Path, figures: Mapping[str, Any]) -> None:
+    """Keep the figures of one split beside the experiment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{figures['split']}.json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,137 @@
+"""report: the facts of a finished run on one page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from voxstill import config
+from voxstill.audio import codec
+from voxstill.commands import learn, measure
+from voxstill.config import Config
+from voxstill.factory import filter as filtering
+from voxstill.records import Utterance
+from voxstill.report import html
+from voxstill.rundir import RunDir
+from voxstill.score import words
+from voxstill.text.normalize import normalizer
+from voxstill.text.normalize import words as split_words
+
+MOST_CONFUSIONS = 20
+
+
+def write(
+    cfg: Config,
+    run: RunDir,
+    steps: Sequence[Mapping[str, Any]],
+    filtered: Mapping[str, Any],
+    teacher: Mapping[str, Any],
+    student: Mapping[str, Any],
+) -> Path:
+    """The report of a run, written whole; what was not measured is not on it."""
+    facts: html.Facts = {
+        "title": f"voxstill: {cfg.train.name}",
+        "about": f"{cfg.teacher.name} taught a {cfg.student.size} student on {cfg.work}",
+        "steps": [{"name": row["step"], "seconds": row["seconds"], "figures": row["figures"]} for row in steps],
+        "funnel": {
+            "labels": filtered["judged"],
+            "rules": [
+                {"name": name, "why": filtering.RULES[name][1], "dropped": dropped}
+                for name, dropped in filtered["reasons"].items()
+            ],
+        },
+        "metrics": [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()],
+        "config": config.dump(cfg),
+        "environment": {**learn.versions(), **learn.machine()},
+    }
+    if student:
+        facts |= judged_facts(cfg, teacher, student)
+    run.report.write_text(html.render(facts), encoding="utf-8")
+    return run.report
+
+
+def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, Any]) -> html.Facts:
+    """What can be told once somebody wrote down what was said."""
+    sides: dict[html.Role, Mapping[str, Any]] = {"teacher": teacher} if teacher else {}
+    sides["student"] = student
+    alike = normalizer(cfg.evaluate.normalizer)
+    judged = measure.references(cfg)
+    pairs = {
+        role: {
+            each.id: words.align(
+                split_words(alike(each.text or "")), split_words(alike(side["hypotheses"].get(each.id, "")))
+            )
+            for each in judged
+        }
+        for role, side in sides.items()
+    }
+    return {
+        "systems": [system(role, side, cfg) for role, side in sides.items()],
+        "judged": {
+            "split": student["split"],
+            "utterances": student["utterances"],
+            "words": student["words"],
+            "drawn": student["interval_over"],
+            "resamples": cfg.evaluate.resamples,
+        },
+        "breakdowns": [
+            {
+                "by": by,
+                "groups": [
+                    {
+                        "name": name,
+                        "words": row["words"],
+                        "wer": {role: side[f"by_{by}"][name]["wer"] for role, side in sides.items()},
+                    }
+                    for name, row in student[f"by_{by}"].items()
+                ],
+            }
+            for by in ("speaker", "dataset")
+            if len(student[f"by_{by}"]) > 1
+        ],
+        "confusions": {
+            role: [
+                {"reference": ref, "hypothesis": hyp, "count": count}
+                for (ref, hyp), count in words.confusions((found for _, found in each.values()), MOST_CONFUSIONS)
+            ]
+            for role, each in pairs.items()
+        },
+        "worst": worst(cfg, judged, pairs),
+    }
+
+
+def system(role: html.Role, side: Mapping[str, Any], cfg: Config) -> html.System:
+    """One row of the headline."""
+    return {
+        "role": role,
+        "name": side["teacher"] if role == "teacher" else f"{cfg.student.size} FastConformer-CTC",
+        "wer": side["wer"],
+        "interval": side["interval"],
+        "cer": side["cer"],
+        "parameters": side.get("parameters"),
+        "rtfx": side["rtfx"],
+    }
+
+
+def worst(
+    cfg: Config, judged: Sequence[Utterance], pairs: Mapping[html.Role, Mapping[str, Any]]
+) -> list[html.Utterance]:
+    """The utterances in which the student made most errors, with their audio; those without an error are left out."""
+    ranked = sorted(judged, key=lambda each: (-pairs["student"][each.id][0].errors, each.id))
+    chosen = [each for each in ranked[: cfg.evaluate.worst] if pairs["student"][each.id][0].errors]
+    clips, _ = measure.read_clips(chosen)
+    audio = {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
+    return [
+        {
+            "id": each.id,
+            "about": ", ".join(fact for fact in (each.speaker, each.dataset, each.dialect) if fact),
+            "heard": [
+                {"role": role, "wer": found[each.id][0].rate, "pairs": found[each.id][1]}
+                for role, found in pairs.items()
+            ],
+            "audio": audio.get(each.id),
+        }
+        for each in chosen
+    ]

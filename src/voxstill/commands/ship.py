@@ -1,0 +1,94 @@
+"""transcribe: audio files in, words out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from voxstill.audio import codec, vad
+from voxstill.commands import measure
+from voxstill.config import Config
+from voxstill.errors import VoxstillError
+from voxstill.monitor import Progress
+from voxstill.records import Utterance, Word
+from voxstill.store import read_uri
+from voxstill.teachers.teacher import Clip
+from voxstill.text import subtitles
+
+FORMATS = ("text", "srt", "vtt", "json")
+
+
+def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """One transcript for each file, in order, with word times; a file that cannot be read has its reason instead."""
+    student = measure.recogniser(model)
+    student.open()
+    transcripts: list[dict[str, Any]] = []
+    with Progress("transcribe", len(paths), "files") as bar:
+        for path in paths:
+            try:
+                samples_T = codec.decode(read_uri(path)).samples_T
+            except VoxstillError as error:
+                transcripts.append({"audio": path, "text": None, "words": [], "error": error.what})
+                bar.advance()
+                continue
+            duration_ms = codec.samples_to_ms(len(samples_T))
+            clips = [
+                Clip(
+                    utterance=Utterance(id=f"{path}:{start}", recording_id=path, uri=path, start_ms=start, end_ms=end),
+                    samples_T=samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)],
+                )
+                for start, end in vad.utterances(samples_T, cfg.segment)
+            ]
+            words = [
+                shifted(word, clip.utterance.start_ms)
+                for clip, heard in zip(clips, student.hear(clips), strict=True)
+                for word in heard.words
+            ]
+            transcripts.append(
+                {
+                    "audio": path,
+                    "text": " ".join(word.text for word in words),
+                    "duration_ms": duration_ms,
+                    "words": [
+                        {"text": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "prob": w.prob} for w in words
+                    ],
+                    "error": None,
+                }
+            )
+            bar.advance()
+    return transcripts
+
+
+def shifted(word: Word, by_ms: int) -> Word:
+    """The word, `by_ms` later."""
+    return Word(text=word.text, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms, prob=word.prob)
+
+
+def render(transcript: dict[str, Any], form: str) -> str:
+    """One transcript as plain text, SubRip, WebVTT or a line of JSON."""
+    if form == "json":
+        return json.dumps(transcript, ensure_ascii=False)
+    if form == "text":
+        return transcript["text"] or ""
+    words = [Word(**word) for word in transcript["words"]]
+    return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(words))
+
+
+def write_all(transcripts: Sequence[dict[str, Any]], form: str, folder: Path) -> list[Path]:
+    """Each transcript in a file named after its audio; equal names are numbered, nothing is overwritten."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ending = "txt" if form == "text" else form
+    written: list[Path] = []
+    for transcript in transcripts:
+        if transcript["error"] is not None:
+            continue
+        stem = Path(transcript["audio"]).stem
+        path, number = folder / f"{stem}.{ending}", 1
+        while path in written:
+            number += 1
+            path = folder / f"{stem}-{number}.{ending}"
+        path.write_text(render(transcript, form) + "\n", encoding="utf-8")
+        written.append(path)
+    return written

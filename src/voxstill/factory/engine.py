@@ -1,0 +1,629 @@
+"""Each item ends in exactly one committed row, whatever raises, hangs or dies: `run` is under every distributed step.
+
+A chunk is the unit of work, of retry and of output. It passes through the stages in order, each with workers of its
+own, and its rows are committed in one call. The rules of retry (`_Ledger`) are the same for both engines: `inline` runs
+the stages in this process, `ray` in actors. This is the only module that knows Ray. It uses none of Ray's own retries:
+after the loss of a node they can wait for ever, so every call has a lease that the driver keeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from voxstill import world
+from voxstill.config import Engine
+from voxstill.errors import ConfigError, VoxstillError
+from voxstill.monitor import log
+from voxstill.records import fingerprint
+
+Work = Callable[[Sequence[Any], Any], Any]
+"""Items and the payload of the stage before it (None for the first) in, payload out; the last stage's payload is one
+row for each item, in order. Arrays in a payload arrive read-only. A `close()` is called, where there is one, at the
+end."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+TICK_S = 0.2
+START_LIMIT_S = 1800.0
+"""A large model may take minutes to load; a stage of which nothing has started by then never will."""
+CLOSE_LIMIT_S = 10.0
+COMMITTERS = 8
+HOPELESS_ITEMS = 16
+"""So many items set aside and not one that worked: the fault is not in the items."""
+REASON_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Items that are worked on, retried and committed together; the id depends on what is in it, not on the order."""
+
+    id: str
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One kind of work: `make` is pickled, and called once in each of `workers` processes to build the work."""
+
+    name: str
+    make: Callable[[], Work]
+    workers: int
+    num_cpus: float = 1
+    num_gpus: float = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run did. `busy` is the share of the time that a stage's workers were at work: the bottleneck is near 1."""
+
+    num_chunks: int
+    num_items: int
+    num_set_aside: int
+    num_retries: int
+    num_restarts: int
+    elapsed_s: float
+    busy: Mapping[str, float]
+
+
+def chunk_id(ids: Iterable[str]) -> str:
+    """Equal sets of ids give equal chunk ids, in whatever order they come."""
+    return fingerprint(sorted(ids))
+
+
+def chunks_of(items: Iterable[Any], size: int, key: Callable[[Any], str]) -> Iterator[Chunk]:
+    """The items in their order, each in exactly one chunk of `size` (the last may be smaller); consumed lazily."""
+    source = iter(items)
+    while some := tuple(itertools.islice(source, size)):
+        yield Chunk(chunk_id(map(key, some)), some)
+
+
+def run(  # noqa: PLR0917
+    chunks: Iterable[Chunk],
+    stages: Sequence[Stage],
+    commit: Callable[[Chunk, list[Any]], None],
+    fail: Callable[[Any, str], Any],
+    cfg: Engine,
+    on_progress: Callable[[int, str], None] | None = None,
+) -> Summary:
+    """Each chunk is committed once, with one row for each of its items in order; the rows do not depend on timing.
+
+    `commit` runs in this process, for several chunks at a time under `ray`. `fail(item, reason)` is the row of an item
+    that is set aside because the work on it alone raised, died or took longer than `cfg.lease_s`, `cfg.attempts` times;
+    the inline engine survives only the first of these. `chunks` is consumed as workers come free: at most
+    `cfg.in_flight` chunks for each worker are between it and `commit`. `on_progress(done_items, detail)` is called
+    after each commit.
+
+    Raises what `commit` raises; VoxstillError where a stage cannot start, or where nothing that is tried works.
+    """
+    source = iter(chunks)
+    ledger = _Ledger(stages, cfg.attempts, fail, on_progress)
+    first = next(source, None)
+    if first is not None:  # a model is not loaded for nothing
+        source = itertools.chain([first], source)
+        if cfg.name == "inline":
+            _run_inline(source, stages, commit, ledger)
+        else:
+            _Driver(stages, commit, cfg, ledger).run(source)
+    return ledger.summary()
+
+
+# ---------------------------------------------------------------------------------------------- the rules of retry
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A chunk on its way: its rows so far, and how many are missing."""
+
+    chunk: Chunk
+    rows: list[Any]
+    num_missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch `[start, stop)` of a chunk's items: all of them until the chunk has to be halved."""
+
+    job: _Job
+    start: int
+    stop: int
+    attempt: int = 0
+    alone: bool = False
+    """To be given to an idle worker that gets nothing else meanwhile, so that there is no doubt whom it kills."""
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        return self.job.chunk.items[self.start : self.stop]
+
+
+class _Ledger:
+    """Rows in equal rows out: each part is answered, tried again, halved, or (one item) set aside with its reason."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        attempts: int,
+        fail: Callable[[Any, str], Any],
+        on_progress: Callable[[int, str], None] | None,
+    ) -> None:
+        self._workers = {stage.name: stage.workers for stage in stages}
+        self._attempts, self._fail, self._on_progress = attempts, fail, on_progress
+        self._start = time.monotonic()
+        self._busy_s = {stage.name: 0.0 for stage in stages}
+        self._chunks = self._items = self._set_aside = self._worked = self._retries = 0
+        self.restarts = 0
+
+    def opened(self, chunk: Chunk) -> _Part:
+        """All of a chunk, to be worked on."""
+        job = _Job(chunk, [None] * len(chunk.items), len(chunk.items))
+        return _Part(job, 0, len(chunk.items))
+
+    def answered(self, part: _Part, rows: Any) -> list[_Part]:
+        """Takes the rows of a part; what is left to do of it."""
+        num_items = part.stop - part.start
+        if not isinstance(rows, Sequence) or len(rows) != num_items:
+            given = f"{len(rows)} rows" if isinstance(rows, Sequence) else f"a {type(rows).__name__}"
+            return self.failed(part, f"the last stage gave {given} for {num_items} items")
+        self._worked += num_items
+        self._fill(part, rows)
+        return []
+
+    def failed(self, part: _Part, reason: str) -> list[_Part]:
+        """What to do after a part failed: again, in halves, or nothing more because its one item is set aside.
+
+        A whole chunk and a single item get all attempts; the halves between get one, since their chunk is known to be
+        bad and each further try may cost the loading of a model.
+        """
+        num_items = part.stop - part.start
+        self._retries += 1
+        attempts = self._attempts if num_items in (1, len(part.job.rows)) else 1
+        if part.attempt + 1 < attempts:
+            return [replace(part, attempt=part.attempt + 1)]
+        if num_items > 1:
+            middle = part.start + num_items // 2
+            log.warning("chunk %s failed (%s); halved at item %d", part.job.chunk.id, reason, middle)
+            return [replace(part, stop=middle, attempt=0), replace(part, start=middle, attempt=0)]
+        self._set_aside += num_items
+        if self._set_aside >= HOPELESS_ITEMS and not self._worked:
+            raise VoxstillError(
+                f"the first {self._set_aside} items all failed",
+                why=reason,
+                fix="the fault is in the setting-up, not in the items: mend it and run again",
+            )
+        self._fill(part, [self._fail(item, reason) for item in part.items])
+        return []
+
+    def worked(self, stage: Stage, seconds: float) -> None:
+        """Counts time in which a worker of the stage was busy."""
+        self._busy_s[stage.name] += seconds
+
+    def committed(self, job: _Job) -> None:
+        """Counts a chunk that is safe."""
+        self._chunks += 1
+        self._items += len(job.rows)
+        if self._on_progress is not None:
+            busy = ", ".join(f"{name} {share:.0%} busy" for name, share in self._busy().items())
+            aside = f", {self._set_aside} set aside" if self._set_aside else ""
+            self._on_progress(self._items, busy + aside)
+
+    def summary(self) -> Summary:
+        """The counts."""
+        return Summary(
+            num_chunks=self._chunks,
+            num_items=self._items,
+            num_set_aside=self._set_aside,
+            num_retries=self._retries,
+            num_restarts=self.restarts,
+            elapsed_s=time.monotonic() - self._start,
+            busy=self._busy(),
+        )
+
+    def _busy(self) -> dict[str, float]:
+        elapsed_s = max(time.monotonic() - self._start, 1e-9)
+        return {name: self._busy_s[name] / workers / elapsed_s for name, workers in self._workers.items()}
+
+    @staticmethod
+    def _fill(part: _Part, rows: Sequence[Any]) -> None:
+        part.job.rows[part.start : part.stop] = rows
+        part.job.num_missing -= part.stop - part.start
+
+
+def _open(name: str, make: Callable[[], Work]) -> Work:
+    """The work; any failure to build it is an error a user can act on."""
+    try:
+        return make()
+    except VoxstillError:
+        raise
+    except Exception as error:
+        raise VoxstillError(
+            f"the stage `{name}` cannot start", why=_reason(error), fix="mend the cause and run again"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """An exception in one line."""
+    if isinstance(error, VoxstillError):
+        text = f"{error.what}: {error.why}" if error.why else error.what
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return " ".join(text.split())[:REASON_CHARS]
+
+
+# ---------------------------------------------------------------------------------------------- in this process
+
+
+def _run_inline(
+    chunks: Iterator[Chunk], stages: Sequence[Stage], commit: Callable[[Chunk, list[Any]], None], ledger: _Ledger
+) -> None:
+    works = [_open(stage.name, stage.make) for stage in stages]
+    try:
+        for chunk in chunks:
+            whole = ledger.opened(chunk)
+            todo = [whole]
+            while todo:
+                part = todo.pop()
+                payload: Any = None
+                try:
+                    for stage, work in zip(stages, works, strict=True):
+                        start = time.perf_counter()
+                        payload = work(part.items, payload)
+                        ledger.worked(stage, time.perf_counter() - start)
+                except Exception as error:
+                    todo += ledger.failed(part, _reason(error))
+                else:
+                    todo += ledger.answered(part, payload)
+            commit(chunk, whole.job.rows)
+            ledger.committed(whole.job)
+    finally:
+        for work in works:
+            _close(work)
+
+
+def _close(work: Work) -> None:
+    close = getattr(work, "close", None)
+    if close is not None:
+        close()
+
+
+# ---------------------------------------------------------------------------------------------- in actors
+
+
+class _Host:
+    """The worker process of one stage: one call at a time, in the order they were made."""
+
+    def __init__(self, num_threads: int) -> None:
+        os.environ.update(dict.fromkeys(THREADS, str(num_threads)))  # before `make` brings in numpy or torch
+
+    def open(self, name: str, make: Callable[[], Work]) -> VoxstillError | None:
+        try:
+            self._work = _open(name, make)
+        except VoxstillError as error:
+            return error
+        return None
+
+    def work(self, items: Sequence[Any], payload: Any) -> tuple[tuple[str | None, float], Any]:
+        """(why it failed or None, seconds) and the payload: two objects, so that the driver never fetches a payload."""
+        start = time.perf_counter()
+        try:
+            result, reason = self._work(items, payload), None
+        except Exception as error:  # any exception at all, also one that cannot be pickled, travels as its text
+            result, reason = None, _reason(error)
+        return (reason, time.perf_counter() - start), result
+
+    def close(self) -> None:
+        _close(self._work)
+
+
+@dataclass(slots=True, eq=False)
+class _Crew:
+    """The workers of one stage and the parts that wait for them, each with the payload of the stage before."""
+
+    stage: Stage
+    place: int
+    workers: list[_Worker] = field(default_factory=list)
+    waiting: deque[tuple[_Part, Any]] = field(default_factory=deque)
+    has_started: bool = False
+    bad_starts: int = 0
+    """Workers that failed to start since the last that did."""
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    crew: _Crew
+    handle: Any
+    since: float
+    """When its start, or the oldest of its calls, began: what the limits are counted from."""
+    ready: bool = False
+    calls: deque[_Call] = field(default_factory=deque)
+    failures: int = 0
+    """Calls that raised since the last that did not."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    part: _Part
+    status: Future[tuple[str | None, float]]
+    payload: Any  # an ObjectRef
+
+
+class _Driver:
+    """The state of one run under Ray. Everything happens in one thread; answers come in as events of one queue."""
+
+    def __init__(
+        self, stages: Sequence[Stage], commit: Callable[[Chunk, list[Any]], None], cfg: Engine, ledger: _Ledger
+    ) -> None:
+        self._ray = _start_ray(cfg)
+        self._commit, self._cfg, self._ledger = commit, cfg, ledger
+        self._cpu_share = _cpu_share(self._ray, stages)
+        self._crews = [_Crew(stage, place) for place, stage in enumerate(stages)]
+        self._limit = cfg.in_flight * sum(stage.workers for stage in stages)
+        self._num_open = 0
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
+
+    def run(self, chunks: Iterator[Chunk]) -> None:
+        try:
+            for crew in self._crews:
+                for _ in range(crew.stage.workers):
+                    self._hire(crew)
+            while True:
+                for chunk in itertools.islice(chunks, self._limit - self._num_open):
+                    self._num_open += 1
+                    self._crews[0].waiting.append((self._ledger.opened(chunk), None))
+                if not self._num_open:
+                    break
+                self._dispatch()
+                self._handle_events()
+                self._check_limits()
+            closing = [worker.handle.close.remote() for worker in self._all_workers() if worker.ready]
+            self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_LIMIT_S)
+        finally:
+            for worker in self._all_workers():
+                self._ray.kill(worker.handle)
+            self._pool.shutdown(cancel_futures=True)
+
+    def _all_workers(self) -> list[_Worker]:
+        return [worker for crew in self._crews for worker in crew.workers]
+
+    def _hire(self, crew: _Crew) -> None:
+        stage = crew.stage
+        actor = self._ray.remote(_Host).options(
+            num_cpus=int(stage.num_cpus * self._cpu_share * 1e4) / 1e4,  # Ray counts in such steps
+            num_gpus=stage.num_gpus,
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        worker = _Worker(crew, actor.remote(max(1, int(stage.num_cpus))), time.monotonic())
+        crew.workers.append(worker)
+        opened = worker.handle.open.remote(stage.name, stage.make).future()
+        self._when(opened, lambda: self._on_open(worker, opened))
+
+    def _when(self, future: Future[Any], event: Callable[[], None]) -> None:
+        """`event` happens in the driver's thread once the future is done."""
+        future.add_done_callback(lambda _: self._events.put(event))
+
+    def _handle_events(self) -> None:
+        """Waits for one event at most a tick, then takes all there are."""
+        try:
+            event = self._events.get(timeout=TICK_S)
+            while True:
+                event()
+                event = self._events.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _dispatch(self) -> None:
+        """Hands what waits to the workers with the fewest calls."""
+        for crew in self._crews:
+            while crew.waiting:
+                part, payload = crew.waiting[0]
+                free = [
+                    w for w in crew.workers if w.ready and len(w.calls) < (1 if part.alone else self._cfg.in_flight)
+                ]
+                free = [w for w in free if not (w.calls and w.calls[0].part.alone)]
+                if not free:
+                    break
+                crew.waiting.popleft()
+                self._call(min(free, key=lambda w: len(w.calls)), part, payload)
+
+    def _call(self, worker: _Worker, part: _Part, payload: Any) -> None:
+        status, result = worker.handle.work.options(num_returns=2).remote(part.items, payload)
+        call = _Call(part, status.future(), result)
+        if not worker.calls:
+            worker.since = time.monotonic()
+        worker.calls.append(call)
+        self._when(call.status, lambda: self._on_answer(worker, call))
+
+    def _on_open(self, worker: _Worker, opened: Future[VoxstillError | None]) -> None:
+        crew = worker.crew
+        error = opened.exception() or opened.result()
+        if error is None:
+            worker.ready = crew.has_started = True
+            crew.bad_starts = 0
+            return
+        crew.bad_starts += 1
+        # What started before may start again: a GPU is not always free at once after its process was killed.
+        again = crew.has_started or not isinstance(error, VoxstillError)
+        if again and crew.bad_starts < self._cfg.attempts:
+            self._replace(worker, _reason(error))
+        elif isinstance(error, VoxstillError):
+            raise error
+        else:
+            raise VoxstillError(
+                f"the stage `{crew.stage.name}` cannot start",
+                why=f"its worker died {crew.bad_starts} times while starting: {_reason(error)}",
+                fix="see whether memory is short; `--set engine.name=inline` shows what happens",
+            )
+
+    def _on_answer(self, worker: _Worker, call: _Call) -> None:
+        if call not in worker.calls:  # its worker was given up meanwhile
+            return
+        error = call.status.exception()
+        if error is not None and not self._is_of_the_call(error):
+            self._on_death(worker, error)
+            return
+        worker.calls.remove(call)
+        worker.since = time.monotonic()
+        reason, seconds = call.status.result() if error is None else (self._loss(error), 0.0)
+        self._ledger.worked(worker.crew.stage, seconds)
+        if reason is None:
+            worker.failures = 0
+            self._pass_on(worker.crew, call)
+            return
+        self._again(call.part, self._ledger.failed(call.part, reason))
+        worker.failures += 1
+        if worker.failures >= self._cfg.attempts:  # a broken process (a CUDA error stays) would fail all it is given
+            self._wait_again(self._lose(worker, f"its last {worker.failures} calls failed"))
+
+    def _is_of_the_call(self, error: BaseException) -> bool:
+        """Whether the call alone failed (its answer cannot be pickled, its payload is lost), not the worker."""
+        kinds = self._ray.exceptions
+        return isinstance(error, (kinds.RayTaskError, kinds.ObjectLostError))
+
+    def _loss(self, error: BaseException) -> str:
+        """Why an answer did not come through, in words that are the same each time: Ray's own hold process ids."""
+        if isinstance(error, self._ray.exceptions.RayTaskError):
+            return _reason(getattr(error, "cause", None) or error)
+        return f"its payload was lost ({type(error).__name__})"
+
+    def _pass_on(self, crew: _Crew, call: _Call) -> None:
+        """Hands the payload to the next stage, or takes the rows from the last."""
+        if crew is not self._crews[-1]:
+            self._crews[crew.place + 1].waiting.append((call.part, call.payload))
+            return
+        try:
+            rows = self._ray.get(call.payload, timeout=self._cfg.lease_s)
+        except self._ray.exceptions.RayError as error:
+            todo = self._ledger.failed(call.part, self._loss(error))
+        else:
+            todo = self._ledger.answered(call.part, rows)
+        self._again(call.part, todo)
+
+    def _wait_again(self, calls: list[_Call]) -> None:
+        """Queues parts that came to no harm of their own."""
+        self._crews[0].waiting.extend((call.part, None) for call in calls)
+
+    def _again(self, part: _Part, todo: list[_Part]) -> None:
+        """Queues what is left of a part, from the first stage; commits its chunk where nothing is."""
+        self._crews[0].waiting.extend((each, None) for each in todo)
+        if part.job.num_missing == 0:
+            written = self._pool.submit(self._commit, part.job.chunk, part.job.rows)
+            self._when(written, lambda: self._on_commit(part.job, written))
+
+    def _on_commit(self, job: _Job, written: Future[None]) -> None:
+        written.result()
+        self._num_open -= 1
+        self._ledger.committed(job)
+
+    def _on_death(self, worker: _Worker, error: BaseException) -> None:
+        """Charges an attempt to the one call that was there. Among several there is no telling: the answers of those
+        that were through may have died with the process. So each is tried again alone."""
+        calls = self._lose(worker, _reason(error))
+        if len(calls) == 1:
+            self._again(calls[0].part, self._ledger.failed(calls[0].part, "its worker died"))
+        else:
+            self._crews[0].waiting.extend((replace(call.part, alone=True), None) for call in calls)
+
+    def _lose(self, worker: _Worker, reason: str) -> list[_Call]:
+        """Gives up a worker; the calls that it had not answered, oldest first."""
+        calls, worker.calls = worker.calls, deque()
+        self._replace(worker, reason)
+        unanswered = []
+        for call in calls:
+            if call.status.done() and call.status.exception() is None and call.status.result()[0] is None:
+                self._pass_on(worker.crew, call)  # its event, still on the way, will be ignored
+            else:
+                unanswered.append(call)
+        return unanswered
+
+    def _replace(self, worker: _Worker, reason: str) -> None:
+        log.warning("a worker of `%s` is replaced: %s", worker.crew.stage.name, reason)
+        self._ledger.restarts += 1
+        self._ray.kill(worker.handle)
+        worker.crew.workers.remove(worker)
+        self._hire(worker.crew)
+
+    def _check_limits(self) -> None:
+        now = time.monotonic()
+        for worker in self._all_workers():
+            if worker.calls and now - worker.since > self._cfg.lease_s:
+                reason = f"no answer within the time limit of {self._cfg.lease_s:g} s"
+                late, *innocent = self._lose(worker, reason)
+                self._again(late.part, self._ledger.failed(late.part, reason))
+                self._wait_again(innocent)
+        for crew in self._crews:
+            if not any(w.ready for w in crew.workers) and now - crew.workers[0].since > START_LIMIT_S:
+                free = self._ray.available_resources()
+                raise VoxstillError(
+                    f"no worker of the stage `{crew.stage.name}` has started within {START_LIMIT_S:.0f} s",
+                    why=f"each wants {crew.stage.num_cpus * self._cpu_share:g} CPUs and {crew.stage.num_gpus:g} GPUs, "
+                    f"and {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free",
+                    fix="free or add machines, or lower `engine.workers` or `engine.teachers`",
+                )
+
+
+def _cpu_share(ray: Any, stages: Sequence[Stage]) -> float:
+    """The share of the CPUs asked for that a worker reserves, so that all workers fit; GPUs are not shared so."""
+    have = ray.cluster_resources()
+    cpus = sum(stage.workers * stage.num_cpus for stage in stages)
+    gpus = sum(stage.workers * stage.num_gpus for stage in stages)
+    if gpus > have.get("GPU", 0):
+        raise ConfigError(
+            f"the workers want {gpus:g} GPUs and the cluster has {have.get('GPU', 0):g}",
+            why=", ".join(f"`{s.name}`: {s.workers} workers of {s.num_gpus:g} GPUs" for s in stages if s.num_gpus),
+            fix="lower `engine.teachers`",
+        )
+    return min(1.0, have.get("CPU", 0) / cpus) if cpus else 1.0
+
+
+def _start_ray(cfg: Engine) -> Any:
+    """Ray, connected: one cluster for each process, joined or our own.
+
+    Our own listens on the loopback interface only and asks for a token that only this process and its children know.
+    """
+    if "ray" not in sys.modules:  # read once, when Ray is imported
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # else `uv run` ships the working folder
+        if cfg.address is None:
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on Linux too: bind to loopback
+    import ray
+
+    ray._private.worker._worker_logs_enabled = False  # else notices of dead workers go to standard output
+    if ray.is_initialized():
+        return ray
+    own = {
+        "num_cpus": world.num_cores(),
+        "include_dashboard": False,
+        # Ray refuses to start where /dev/shm is small, unless told a size; then it takes files in /tmp.
+        "object_store_memory": min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30),
+    }
+    try:
+        ray.init(
+            address=cfg.address or "local",
+            logging_level="ERROR",
+            log_to_driver=False,
+            **({} if cfg.address else own),
+        )
+    except Exception as error:
+        raise VoxstillError(
+            f"the Ray cluster `{cfg.address}` cannot be joined" if cfg.address else "Ray cannot start",
+            why=_reason(error),
+            fix="check `engine.address`, or use `engine: inline`" if cfg.address else "use `engine: inline`",
+        ) from error
+    return ray
+
+
+def shutdown() -> None:
+    """Ends the cluster this process started, or leaves the one it joined; `run` starts anew."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()

@@ -1,0 +1,193 @@
+"""Every utterance gets exactly one label of one recipe: a row, also where the teacher failed.
+
+The unit of work and of output is a chunk of utterances in the order of their table; its name is the hash of their
+ids, so that resuming is the plan minus a listing, and whoever writes a chunk second does no harm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill import config, tables, world
+from voxstill.audio import codec
+from voxstill.errors import TeacherError, VoxstillError
+from voxstill.factory import engine
+from voxstill.records import Label, Utterance, fingerprint
+from voxstill.store import Store, read_uri
+from voxstill.teachers import registry
+from voxstill.teachers.teacher import Clip, Heard
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a run of labels is made of; equal tasks have equal recipes."""
+
+    teacher: config.Teacher
+    name: str
+    reads_texts: bool
+
+    @property
+    def recipe(self) -> str:
+        """Name of this teacher's labels on disk."""
+        return fingerprint("label", self.name, self.teacher.model_dump())
+
+    @property
+    def prefix(self) -> str:
+        """Where they lie."""
+        return f"labels/{self.recipe}"
+
+
+def task(teacher: config.Teacher) -> Task:
+    """The task of a teacher as configured; ConfigError or TeacherError where it cannot be made."""
+    made = registry.make(teacher)
+    return Task(teacher, f"{teacher.name}@{made.revision()}", made.reads_texts)
+
+
+def plan(work: Store, utterances: str, size: int) -> Iterator[engine.Chunk]:
+    """Every utterance of the table in one chunk; parts are never mixed, so chunks stay when the table grows."""
+    for key in tables.parts(work, utterances):
+        rows = tables.from_parquet(work.read(key), Utterance, work.uri(key))
+        yield from engine.chunks_of(rows, size, lambda row: row.id)
+
+
+def label(
+    work: Store, utterances: str, task: Task, cfg: config.Engine, on_progress: Callable[[int, str], None]
+) -> dict[str, Any]:
+    """Label what has no label yet and return the figures of all; TeacherError where the teacher fails on everything."""
+    done = {entry.key.rpartition("/")[2].removesuffix(".parquet") for entry in work.list(task.prefix)}
+    missing = (chunk for chunk in plan(work, utterances, cfg.chunk) if chunk.id not in done)
+
+    def commit(chunk: engine.Chunk, rows: Sequence[Label]) -> None:
+        work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Label))
+
+    def fail(utterance: Utterance, reason: str) -> Label:
+        return Label(
+            utterance_id=utterance.id,
+            recipe=task.recipe,
+            teacher=task.name,
+            finish="failed",
+            error=f"set aside: {reason}",
+        )
+
+    stages = (
+        engine.Stage(name="decode", make=Decode, workers=cfg.workers or world.num_cores()),
+        engine.Stage(name="teach", make=Teach(task), workers=cfg.teachers or world.num_cores()),
+    )
+    engine.run(missing, stages, commit, fail, cfg, on_progress)
+    return finish(work, task)
+
+
+def finish(work: Store, task: Task) -> dict[str, Any]:
+    """Write `_SUCCESS.json`: counts and a checksum of everything the recipe has."""
+    digest, labels, failed, quarantined = hashlib.sha256(), 0, 0, 0
+    errors: dict[str, int] = {}
+    keys = tables.parts(work, task.prefix)
+    for key in keys:
+        data = work.read(key)
+        digest.update(hashlib.sha256(data).digest())
+        for row in tables.from_parquet(data, Label, work.uri(key)):
+            labels += 1
+            if row.error is not None:
+                failed += 1
+                quarantined += row.error.startswith("set aside: ")
+                errors[row.error] = errors.get(row.error, 0) + 1
+    if labels and failed == labels:
+        raise TeacherError(
+            f"the teacher `{task.teacher.name}` failed on all {labels} utterances",
+            why=max(errors, key=lambda reason: errors[reason]),
+            fix="try it on one file, or with `engine: inline` to see where it fails",
+        )
+    figures = {
+        "recipe": task.recipe,
+        "teacher": task.name,
+        "options": task.teacher.model_dump(),
+        "chunks": len(keys),
+        "labels": labels,
+        "failed": failed,
+        "quarantined": quarantined,
+        "sha256": digest.hexdigest(),
+    }
+    work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
+    return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The audio of a chunk: one array, where each utterance begins, and why some have none."""
+
+    samples_T: NDArray[np.int16]
+    bounds: NDArray[np.int64]
+    errors: tuple[str | None, ...]
+
+
+class Decode:
+    """Work of a CPU worker: fetch and decode a chunk. A file that holds several of its utterances is read once."""
+
+    def __call__(self, utterances: Sequence[Utterance], _: Any) -> Decoded:
+        pieces: list[NDArray[np.int16]] = []
+        errors: list[str | None] = []
+        cached: tuple[tuple[str, int | None], Any] | None = None
+        for utterance in utterances:
+            source = (utterance.uri, utterance.channel)
+            if cached is None or cached[0] != source:
+                try:
+                    cached = (source, codec.decode(read_uri(utterance.uri), channel=utterance.channel).samples_T)
+                except VoxstillError as error:
+                    cached = (source, error.what)
+            audio = cached[1]
+            if isinstance(audio, str):
+                pieces.append(np.zeros(0, np.int16))
+                errors.append(audio)
+            else:
+                start, end = codec.ms_to_samples(utterance.start_ms), codec.ms_to_samples(utterance.end_ms)
+                pieces.append(audio[start:end])
+                errors.append(None if len(audio) > start else "the recording has become shorter than its table says")
+        bounds = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
+        return Decoded(np.concatenate(pieces) if pieces else np.zeros(0, np.int16), bounds, tuple(errors))
+
+
+@dataclass(frozen=True, slots=True)
+class Teach:
+    """Makes the work of a teacher in its own process: the model is loaded once."""
+
+    task: Task
+
+    def __call__(self) -> Callable[[Sequence[Utterance], Decoded], list[Label]]:
+        teacher = registry.make(self.task.teacher)
+        teacher.open()
+
+        def work(utterances: Sequence[Utterance], audio: Decoded) -> list[Label]:
+            heard: list[Heard] = [Heard(finish="failed", error=reason) for reason in audio.errors]
+            sound = [i for i, reason in enumerate(audio.errors) if reason is None]
+            answers = teacher.hear([self._clip(utterances[i], audio, i) for i in sound])
+            for i, answer in zip(sound, answers, strict=True):
+                heard[i] = answer
+            return [self._label(utterance, each) for utterance, each in zip(utterances, heard, strict=True)]
+
+        return work
+
+    def _clip(self, utterance: Utterance, audio: Decoded, i: int) -> Clip:
+        if not self.task.reads_texts:  # a teacher cannot cheat with what it is not shown
+            utterance = dataclasses.replace(utterance, text=None)
+        return Clip(utterance=utterance, samples_T=audio.samples_T[audio.bounds[i] : audio.bounds[i + 1]])
+
+    def _label(self, utterance: Utterance, heard: Heard) -> Label:
+        return Label(
+            utterance_id=utterance.id,
+            recipe=self.task.recipe,
+            teacher=self.task.name,
+            text=heard.text,
+            language=heard.language,
+            mean_logprob=heard.mean_logprob,
+            num_tokens=heard.num_tokens,
+            finish="failed" if heard.error else heard.finish,
+            words=heard.words,
+            error=heard.error,
+        )

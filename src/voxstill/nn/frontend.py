@@ -1,0 +1,87 @@
+"""Log-mel features on the device, equal to transformers' ParakeetFeatureExtractor; padding changes nothing.
+
+16 kHz, pre-emphasis 0.97, symmetric Hann window of 25 ms every 10 ms, 512-point FFT, 80 Slaney mel bands, natural
+logarithm, each band brought to zero mean and unit deviation over the utterance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+HOP = 160
+WINDOW = 400
+NUM_FFT = 512
+NUM_MELS = 80
+PREEMPHASIS = 0.97
+LOG_FLOOR = 2.0**-24
+DEVIATION_FLOOR = 1e-5
+SUBSAMPLING = 8
+FRAME_MS = 10 * SUBSAMPLING
+"""Length of one output frame of a student."""
+
+
+def feature_frames(num_samples: Any) -> Any:
+    """Feature frames of `num_samples` samples: one every 10 ms (ints, arrays or tensors)."""
+    return num_samples // HOP
+
+
+def output_frames(num_features: Any) -> Any:
+    """Output frames of a student for `num_features` feature frames: three halvings, each rounded up."""
+    return -(-num_features // SUBSAMPLING)
+
+
+class Frontend(nn.Module):
+    """Audio in, features out. Has no weights; its buffers follow it to the device and are not saved."""
+
+    window: Tensor
+    mels_DN: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
+        self.register_buffer("mels_DN", extractor().mel_filters.float(), persistent=False)
+
+    @torch.no_grad()
+    def log_mel(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """int16 or float audio (full scale 1) to (log-mel (B, F, D), frames (B,)), not yet normalised."""
+        wave_BT = audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
+        valid_BT = torch.arange(wave_BT.shape[1], device=wave_BT.device)[None] < audio_len_B[:, None]
+        wave_BT = torch.cat([wave_BT[:, :1], wave_BT[:, 1:] - PREEMPHASIS * wave_BT[:, :-1]], dim=1) * valid_BT
+        stft_BNF = torch.stft(
+            wave_BT, NUM_FFT, HOP, WINDOW, self.window, center=True, pad_mode="constant", return_complex=True
+        )
+        power_BNF = torch.view_as_real(stft_BNF).square().sum(-1)
+        mel_BDF = self.mels_DN @ power_BNF
+        return torch.log(mel_BDF + LOG_FLOOR).transpose(1, 2), feature_frames(audio_len_B)
+
+    def forward(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Audio to (normalised features (B, F, D), frames (B,))."""
+        mel_BFD, frames_B = self.log_mel(audio_BT, audio_len_B)
+        return normalise(mel_BFD, frames_B), frames_B
+
+
+def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Zero mean and unit deviation for each utterance and band, over its own frames; padding becomes zero."""
+    mask_BF1 = frame_mask(frames_B, mel_BFD.shape[1])[..., None]
+    count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
+    mean_B1D = (mel_BFD * mask_BF1).sum(1, keepdim=True) / count_B11.clamp(min=1)
+    centred_BFD = (mel_BFD - mean_B1D) * mask_BF1
+    variance_B1D = centred_BFD.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
+    return centred_BFD / (variance_B1D.sqrt() + DEVIATION_FLOOR)
+
+
+def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
+    """(B, F) booleans, true where a frame belongs to the utterance."""
+    return torch.arange(num_frames, device=frames_B.device)[None] < frames_B[:, None]
+
+
+def extractor() -> Any:
+    """The same features as a `transformers` feature extractor, to be saved beside a student."""
+    from transformers import ParakeetFeatureExtractor
+
+    return ParakeetFeatureExtractor(
+        feature_size=NUM_MELS, hop_length=HOP, n_fft=NUM_FFT, win_length=WINDOW, preemphasis=PREEMPHASIS
+    )

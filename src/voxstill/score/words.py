@@ -1,0 +1,110 @@
+"""Word and character error rates: what was aligned with what, per utterance, per group and in all.
+
+The alignment is kaldialign's: fewest edits, each costing one, and its split into kinds is sclite's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import kaldialign
+
+from voxstill.records import ErrorCounts
+
+Pair = tuple[str | None, str | None]
+"""A unit of the reference and one of the hypothesis; None stands across an insertion or a deletion."""
+_NOTHING = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """The errors of one utterance, or of the group that `id` names."""
+
+    id: str
+    words: ErrorCounts
+    characters: ErrorCounts
+
+
+def align(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[ErrorCounts, list[Pair]]:
+    """An alignment with the fewest edits, and its counts; no unit may be the empty string."""
+    pairs: list[Pair] = [
+        (ref or None, hyp or None)
+        for ref, hyp in kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING)
+    ]
+    kinds = Counter(
+        "insertions" if ref is None else "deletions" if hyp is None else "hits" if ref == hyp else "substitutions"
+        for ref, hyp in pairs
+    )
+    return ErrorCounts(**kinds), pairs
+
+
+def count(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
+    """The counts of `align`, quicker; an empty reference makes everything an insertion."""
+    found = kaldialign.edit_distance(reference, hypothesis)
+    substitutions, deletions = int(found["sub"]), int(found["del"])
+    return ErrorCounts(
+        hits=len(reference) - substitutions - deletions,
+        substitutions=substitutions,
+        insertions=int(found["ins"]),
+        deletions=deletions,
+    )
+
+
+def score(id: str, reference: str, hypothesis: str) -> Scored:  # noqa: A002
+    """Words and characters of one utterance, compared as they stand: normalise before.
+
+    Unicode spaces part words, and one space between words counts as a character, as in jiwer and torchmetrics.
+    """
+    return Scored(
+        id=id,
+        words=count(reference.split(), hypothesis.split()),
+        characters=count(_characters(reference), _characters(hypothesis)),
+    )
+
+
+def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
+    """Word errors over all (reference, hypothesis) texts."""
+    return ErrorCounts.sum(count(reference.split(), hypothesis.split()) for reference, hypothesis in pairs)
+
+
+def cer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
+    """Character errors over all (reference, hypothesis) texts."""
+    return ErrorCounts.sum(count(_characters(reference), _characters(hypothesis)) for reference, hypothesis in pairs)
+
+
+def total(rows: Iterable[Scored], id: str = "all") -> Scored:  # noqa: A002
+    """All rows as one."""
+    rows = list(rows)
+    return Scored(
+        id=id,
+        words=ErrorCounts.sum(row.words for row in rows),
+        characters=ErrorCounts.sum(row.characters for row in rows),
+    )
+
+
+def by(rows: Iterable[Scored], key: Callable[[Scored], str | None]) -> dict[str, Scored]:
+    """One total for each key, in the order of the keys; rows without a key are left out."""
+    groups: dict[str, list[Scored]] = {}
+    for row in rows:
+        name = key(row)
+        if name is not None:
+            groups.setdefault(name, []).append(row)
+    return {name: total(groups[name], name) for name in sorted(groups)}
+
+
+def worst(rows: Iterable[Scored], limit: int) -> list[Scored]:
+    """The rows with most word errors, fewest reference words first among equals; rows without errors are left out."""
+    wrong = [row for row in rows if row.words.errors]
+    return sorted(wrong, key=lambda row: (-row.words.errors, row.words.reference, row.id))[:limit]
+
+
+def confusions(alignments: Iterable[Iterable[Pair]], limit: int) -> list[tuple[Pair, int]]:
+    """The commonest errors and how often each was made."""
+    found = Counter(pair for pairs in alignments for pair in pairs if pair[0] != pair[1])
+    return sorted(found.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or ""))[:limit]
+
+
+def _characters(text: str) -> str:
+    return " ".join(text.split())

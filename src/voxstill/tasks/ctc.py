@@ -1,0 +1,122 @@
+"""Recognition by CTC: word times first, where the teacher gave them, then the labels alone.
+
+A small student spends most of a short training saying nothing but blanks. Frame-level cross-entropy on the teacher's
+word times takes it past that, and CTC then finds alignments of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Generator, Tensor, nn
+
+from voxstill.config import Augment, Train
+from voxstill.decode import ctc as decoding
+from voxstill.nn import augment, losses, students
+from voxstill.nn.frontend import FRAME_MS, Frontend, normalise
+from voxstill.records import Batch, Hypothesis
+from voxstill.tasks.task import Loss, Share
+from voxstill.text.tokenizer import START, Vocabulary
+
+
+class CtcTask:
+    """A `Task`: features, augmentation, loss and greedy decoding of a CTC student."""
+
+    def __init__(self, vocabulary: Vocabulary, train: Train, augmentation: Augment) -> None:
+        self.vocabulary, self.train_cfg, self.augment_cfg = vocabulary, train, augmentation
+        self.frontend = Frontend()
+        self._starts_word_V = torch.tensor([piece.startswith(START) for piece in vocabulary.pieces])
+
+    def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
+        """CTC per token, with cross-entropy per frame in the first `align_share` of the training."""
+        mel_BFD, frames_B = self.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
+        if self.augment_cfg.run_prob:
+            batch, mel_BFD, frames_B = self._shortened(batch, mel_BFD, frames_B, generator)
+        features_BFD, frames_B, frame_ms_B = self._augmented(mel_BFD, frames_B, share.progress, generator)
+        logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
+        blank_id = self.vocabulary.blank_id
+        ctc_B = losses.ctc(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, blank_id) * batch.weight_B
+        ctc = ctc_B.sum() / share.num_tokens
+        if share.progress >= self.train_cfg.align_share:
+            return Loss(ctc)
+        targets_BF = losses.alignment_targets(
+            batch.times_BU2, batch.tokens_BU.clamp(min=0), frame_ms_B, logits_BFV.shape[1], blank_id
+        )
+        timed_B = is_timed(batch)
+        align_B = losses.frame_cross_entropy(logits_BFV, out_B, targets_BF) * batch.weight_B
+        align = (align_B * timed_B).sum() / share.num_frames
+        # an utterance without word times learns from CTC alone, at full weight
+        weight_B = torch.where(timed_B, self.train_cfg.align_ctc, 1.0)
+        return Loss(align + (ctc_B * weight_B).sum() / share.num_tokens, {"ctc": ctc.detach(), "align": align.detach()})
+
+    def move(self, device: torch.device) -> None:
+        """The frontend's buffers to the device."""
+        self.frontend.to(device)
+
+    @torch.no_grad()
+    def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
+        """Greedy hypotheses, in the order of the batch."""
+        features_BFD, frames_B = self.frontend(batch.audio_BT, batch.audio_len_B)
+        logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
+        return decoding.greedy(
+            logits_BFV.float().log_softmax(-1),
+            out_B.tolist(),
+            ids=batch.ids,
+            pieces=self.vocabulary.pieces,
+            frame_ms=FRAME_MS,
+        )
+
+    def _shortened(
+        self, batch: Batch, mel_BFD: Tensor, frames_B: Tensor, generator: Generator
+    ) -> tuple[Batch, Tensor, Tensor]:
+        """Some utterances become a random run of their words, cut in the middle of the pauses around it."""
+        first_BU = self._starts_word_V.to(batch.tokens_BU.device)[batch.tokens_BU.clamp(min=0)]
+        begin_B, end_B = augment.word_runs(
+            first_BU, batch.token_len_B, is_timed(batch), self.augment_cfg.run_prob, generator
+        )
+        tokens_BU, times_BU2 = batch.tokens_BU, batch.times_BU2
+        row_B, last = torch.arange(len(begin_B), device=begin_B.device), tokens_BU.shape[1] - 1
+        before_ms_B = (
+            times_BU2[row_B, (begin_B - 1).clamp(min=0), 1] + times_BU2[row_B, begin_B.clamp(max=last), 0]
+        ) // 2
+        after_ms_B = (times_BU2[row_B, end_B - 1, 1] + times_BU2[row_B, end_B.clamp(max=last), 0]) // 2
+        start_B = torch.where(begin_B > 0, before_ms_B // 10, 0)
+        stop_B = torch.where(end_B < batch.token_len_B, torch.minimum(after_ms_B // 10, frames_B), frames_B)
+        position_BU = (torch.arange(last + 1, device=begin_B.device)[None] + begin_B[:, None]).clamp(max=last)
+        kept_BU = torch.arange(last + 1, device=begin_B.device)[None] < (end_B - begin_B)[:, None]
+        frame_BF = (torch.arange(mel_BFD.shape[1], device=begin_B.device)[None] + start_B[:, None]).clamp(
+            max=mel_BFD.shape[1] - 1
+        )
+        shift_B11 = (start_B * 10)[:, None, None]
+        times_BU2 = times_BU2.gather(1, position_BU[..., None].expand(-1, -1, 2)) - shift_B11
+        timed_B11 = is_timed(batch)[:, None, None]
+        shorter = dataclasses.replace(
+            batch,
+            tokens_BU=torch.where(kept_BU, tokens_BU.gather(1, position_BU), -1),
+            token_len_B=end_B - begin_B,
+            times_BU2=torch.where(kept_BU[..., None] & timed_B11, times_BU2.clamp(min=0), -1),
+        )
+        frames_B = stop_B - start_B
+        mel_BFD = mel_BFD.gather(1, frame_BF[..., None].expand(-1, -1, mel_BFD.shape[2]))
+        return shorter, mel_BFD[:, : int(frames_B.max())], frames_B
+
+    def _augmented(
+        self, mel_BFD: Tensor, frames_B: Tensor, progress: float, generator: Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, their frames, and the length of an output frame in milliseconds of the audio as it was."""
+        cfg, num = self.augment_cfg, len(frames_B)
+        factor_B = augment.uniform(generator, (num,), 1 - cfg.tempo, 1 + cfg.tempo)
+        mel_BFD, stretched_B = augment.stretch(mel_BFD, frames_B, factor_B)
+        frame_ms_B = FRAME_MS * frames_B / stretched_B.clamp(min=1)
+        mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.warp, 1 + cfg.warp))
+        mel_BFD = augment.add_noise(mel_BFD, stretched_B, cfg, generator)
+        features_BFD = normalise(mel_BFD, stretched_B)
+        if progress >= cfg.masks_from:
+            features_BFD = augment.mask_spans(features_BFD, stretched_B, cfg, generator)
+        return features_BFD, stretched_B, frame_ms_B
+
+
+def is_timed(batch: Batch) -> Tensor:
+    """(B,) whether every token of an utterance has times."""
+    return ((batch.times_BU2[..., 0] >= 0).sum(1) == batch.token_len_B) & (batch.token_len_B > 0)

@@ -1,0 +1,114 @@
+"""Repeats the human text with chosen mistakes and chosen faults: the teacher of the tests and of rehearsals."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from voxstill.config import Section, option
+from voxstill.records import Word, fingerprint
+from voxstill.teachers.teacher import Clip, Heard
+
+RIGHT = (0.6, 1.0)
+WRONG = (0.2, 0.8)
+"""Ranges of the probability given to a right and to a wrong word: they overlap, as a real teacher's do."""
+
+
+class EchoOptions(Section):
+    """Which mistakes and which faults."""
+
+    substitute: float = option(0.0, unit="probability", ge=0, le=1)
+    """Words replaced by another."""
+    delete: float = option(0.0, unit="probability", ge=0, le=1)
+    """Words left out."""
+    insert: float = option(0.0, unit="probability", ge=0, le=1)
+    """Words followed by one that nobody said."""
+    vocabulary: list[str] = option([])
+    """Words that mistakes are drawn from; without any, a mistake is the true word spelt backwards."""
+    seed: int = option(0, ge=0)
+    """Other mistakes for another seed."""
+    delay_ms: int = option(0, unit="ms", ge=0)
+    """Time taken over each utterance."""
+    fail_on: list[str] = option([])
+    """Utterances answered with an error."""
+    crash_on: list[str] = option([])
+    """Utterances that kill the process."""
+    hang_on: list[str] = option([])
+    """Utterances that are never answered."""
+
+
+class EchoTeacher:
+    """Makes the same mistakes in an utterance whatever its neighbours, and is less sure where it made them."""
+
+    Options: ClassVar[type[Section]] = EchoOptions
+    reads_texts: ClassVar[bool] = True
+
+    def __init__(self, options: EchoOptions) -> None:
+        self.options = options
+
+    def revision(self) -> str:
+        """Follows the options that change an answer; faults and delays do not."""
+        o = self.options
+        return fingerprint(1, o.substitute, o.delete, o.insert, o.vocabulary, o.seed, o.fail_on)
+
+    def open(self) -> None:
+        """Nothing to load."""
+
+    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+        """One answer for each clip, unless an utterance was chosen to crash or to hang."""
+        return [self._hear(clip) for clip in clips]
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _hear(self, clip: Clip) -> Heard:
+        utterance = clip.utterance
+        if utterance.id in self.options.crash_on:
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
+        while utterance.id in self.options.hang_on:
+            time.sleep(1)
+        time.sleep(self.options.delay_ms / 1000)
+        if utterance.id in self.options.fail_on:
+            return Heard(finish="failed", error="this utterance was chosen to fail")
+        if utterance.text is None:
+            return Heard(finish="failed", error="the manifest has no text for this utterance")
+        said, probs = self._err(utterance.text.split(), random.Random(fingerprint(self.options.seed, utterance.id)))
+        step_ms = utterance.duration_ms / max(1, len(said))
+        words = tuple(
+            Word(text=word, start_ms=round(i * step_ms), end_ms=round((i + 1) * step_ms), prob=prob)
+            for i, (word, prob) in enumerate(said)
+        )
+        return Heard(
+            text=" ".join(word for word, _ in said),
+            language=utterance.language,
+            mean_logprob=sum(map(math.log, probs)) / len(probs) if probs else None,
+            num_tokens=len(said),
+            words=words,
+        )
+
+    def _err(self, words: Sequence[str], rng: random.Random) -> tuple[list[tuple[str, float]], list[float]]:
+        """Words said with their probabilities, and all probabilities: a word left out lowers the mean as well."""
+        said: list[tuple[str, float]] = []
+        probs: list[float] = []
+        for word in words:
+            draw, wrong, right = rng.random(), rng.uniform(*WRONG), rng.uniform(*RIGHT)
+            deleted = draw < self.options.delete
+            substituted = not deleted and draw < self.options.delete + self.options.substitute
+            probs.append(wrong if deleted or substituted else right)
+            if not deleted:
+                said.append((self._mistake(word, rng) if substituted else word, probs[-1]))
+            if rng.random() < self.options.insert:
+                probs.append(rng.uniform(*WRONG))
+                said.append((self._mistake(word, rng), probs[-1]))
+        return said, probs
+
+    def _mistake(self, word: str, rng: random.Random) -> str:
+        others = [each for each in self.options.vocabulary if each != word]
+        if others:
+            return rng.choice(others)
+        return word[::-1] if word[::-1] != word else word + word

@@ -1,0 +1,130 @@
+"""A student, or any Parakeet-CTC folder of its kind, as a recogniser: it labels, it is judged and it transcribes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from voxstill.config import Section, option
+from voxstill.errors import ConfigError
+from voxstill.records import RATE_HZ
+from voxstill.teachers.teacher import Clip, Heard
+
+
+class TransformersOptions(Section):
+    """Options of the teacher `transformers`."""
+
+    model: str = option()
+    """Folder of a student: the `model` folder of an experiment, or the experiment folder itself."""
+    batch_ms: int = option(120_000, unit="ms", ge=1000)
+    """Most audio heard at once, padding included."""
+    threads: int = option(1, unit="threads", ge=1)
+    """CPU threads of the model."""
+
+
+class TransformersTeacher:
+    """A CTC model from a Hugging Face folder; hears clips in batches of like length, greedily decoded."""
+
+    Options: ClassVar[type[Section]] = TransformersOptions
+    reads_texts: ClassVar[bool] = False
+
+    def __init__(self, options: TransformersOptions) -> None:
+        self.options = options
+        self.folder = model_folder(options.model)
+        self._model: Any = None
+
+    def revision(self) -> str:
+        """The hash of the weights and the vocabulary."""
+        digest = hashlib.sha256()
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            digest.update((self.folder / name).read_bytes())
+        return digest.hexdigest()[:16]
+
+    def open(self) -> None:
+        """Load the weights to the GPU where there is one; DataError where the folder holds no student."""
+        import torch
+
+        from voxstill.nn import students
+        from voxstill.nn.frontend import Frontend
+        from voxstill.text.tokenizer import Vocabulary
+
+        torch.set_num_threads(self.options.threads)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._vocabulary = Vocabulary.load(self.folder)
+        self._frontend = Frontend().to(self._device)
+        self._model = students.load(self.folder).eval().to(self._device)
+
+    def num_parameters(self) -> int:
+        """Weights of the open model."""
+        return sum(weight.numel() for weight in self._model.parameters())
+
+    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+        """One answer for each clip, in order; the confidence is the mean log-probability of its tokens."""
+        heard = [Heard(error="no audio", finish="failed")] * len(clips)
+        for members in batches_by_length([len(clip.samples_T) for clip in clips], self.options.batch_ms):
+            for i, answer in zip(members, self._hear_batch([clips[i] for i in members]), strict=True):
+                heard[i] = answer
+        return heard
+
+    def close(self) -> None:
+        """Drop the weights."""
+        self._model = None
+
+    def _hear_batch(self, clips: Sequence[Clip]) -> list[Heard]:
+        import torch
+
+        from voxstill.decode import ctc
+        from voxstill.nn import students
+        from voxstill.nn.frontend import FRAME_MS
+
+        lengths = [len(clip.samples_T) for clip in clips]
+        audio_BT = np.zeros((len(clips), max(lengths)), np.int16)
+        for row_T, clip in zip(audio_BT, clips, strict=True):
+            row_T[: len(clip.samples_T)] = clip.samples_T
+        with torch.inference_mode():
+            features_BFD, frames_B = self._frontend(
+                torch.from_numpy(audio_BT).to(self._device), torch.tensor(lengths, device=self._device)
+            )
+            logits_BFV, out_B = students.logits(self._model, features_BFD, frames_B)
+        hypotheses = ctc.greedy(
+            logits_BFV.float().log_softmax(-1),
+            out_B.tolist(),
+            ids=[clip.utterance.id for clip in clips],
+            pieces=self._vocabulary.pieces,
+            frame_ms=FRAME_MS,
+        )
+        return [
+            Heard(text=each.text, mean_logprob=each.score, num_tokens=len(each.token_ids), words=each.words)
+            for each in hypotheses
+        ]
+
+
+def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[int]]:
+    """Positions in batches of like length, padded to at most `batch_ms` (a longer clip goes alone); no clip is lost.
+
+    Clips shorter than one output frame are left out: nothing can be heard in them.
+    """
+    order = sorted((n, i) for i, n in enumerate(num_samples) if n >= RATE_HZ // 100)
+    batches: list[list[int]] = []
+    for n, i in order:
+        if batches and n * (len(batches[-1]) + 1) <= batch_ms * RATE_HZ // 1000:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def model_folder(path: str) -> Path:
+    """The folder with the weights, for an experiment folder or the model folder in it; ConfigError where absent."""
+    for folder in (Path(path), Path(path) / "model"):
+        if (folder / "model.safetensors").is_file() and (folder / "config.json").is_file():
+            return folder
+    raise ConfigError(
+        f"there is no student in `{path}`",
+        why="neither it nor a folder `model` in it holds config.json and model.safetensors",
+        fix="give an experiment folder that has finished training",
+    )

@@ -1,0 +1,98 @@
+"""The shards of one corpus as the loop sees them: plans, steps, and the dev split with its error rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from voxstill import shards
+from voxstill.batches import load
+from voxstill.batches.load import Batches, Loader
+from voxstill.batches.plan import EpochPlan, plan
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.nn.frontend import feature_frames, output_frames
+from voxstill.records import Batch, Split, Word
+from voxstill.score import words
+from voxstill.store import Store
+from voxstill.tasks.task import Task
+from voxstill.text.tokenizer import Vocabulary
+
+Normal = Callable[[str], str]
+
+
+class Corpus:
+    """A `Data`: the train split planned by epochs, the dev split in one fixed order."""
+
+    def __init__(
+        self, store: Store, prefix: str, vocabulary: Vocabulary, alike: Normal, cfg: Config, *, rank: int, ranks: int
+    ) -> None:
+        self._cfg, self._rank, self._ranks, self._replaced = cfg, rank, ranks, 0
+
+        def encode(text: str, spoken: list[Word]) -> tuple[list[int], list[tuple[int, int]]]:
+            same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
+            return vocabulary.encode(alike(text), same)
+
+        self._train = load.Corpus(store, prefix, shards.read_index(store, prefix, ("train",)), encode)  # type: ignore[arg-type]
+        dev = shards.read_index(store, prefix, ("dev",))
+        self._dev = load.Corpus(store, prefix, dev, encode) if len(dev) else None  # type: ignore[arg-type]
+        self._dev_texts = dict(zip(dev["id"].to_pylist(), map(alike, dev["text"].to_pylist()), strict=True))
+        self._loader: Loader | None = None
+
+    @staticmethod
+    def texts(store: Store, prefix: str, split: Split, alike: Normal) -> Iterator[str]:
+        """The labels of a split, made alike."""
+        for text in shards.read_index(store, prefix, (split,))["text"].to_pylist():
+            yield alike(text)
+
+    def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
+        """The batches of an epoch; what CTC could not learn even at the fastest tempo is dropped and counted."""
+        return self._planned(self._train, epoch, ascending, shortest=1 - self._cfg.augment.tempo)
+
+    def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
+        """This rank's batches of each step from `first` on, read ahead by the loader's workers."""
+        self._close()
+        batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks)
+        self._loader = Loader(batches, first=first, workers=self._cfg.train.loader_workers)
+        return iter(self._loader)
+
+    def replaced(self) -> int:
+        """Utterances replaced by a neighbour so far."""
+        return self._replaced + (self._loader.replaced if self._loader else 0)
+
+    def dev_error(self, task: Task, model: nn.Module) -> dict[str, float] | None:
+        """Word and utterance counts and WER against the labels of the dev split; None where there is none."""
+        if self._dev is None:
+            return None
+        try:
+            whole = self._planned(self._dev, 0, True, shortest=1.0)
+        except DataError:  # none of it fits into a batch
+            return None
+        total = words.wer(
+            (self._dev_texts[each.id], each.text)
+            for batches in Loader(Batches(self._dev, whole), workers=0)
+            for batch in batches
+            for each in task.decode(model, batch)
+        )
+        return None if total.rate is None else {"wer": total.rate, "words": total.reference, "errors": total.errors}
+
+    def _planned(self, corpus: load.Corpus, epoch: int, ascending: bool, *, shortest: float) -> EpochPlan:
+        features = feature_frames((corpus.num_samples * shortest).astype(int))
+        frames: Any = output_frames(features)
+        return plan(
+            corpus.durations_ms,
+            corpus.num_tokens,
+            self._cfg.plan,
+            seed=self._cfg.seed,
+            epoch=epoch,
+            num_frames=frames,
+            repeats=corpus.repeats,
+            ascending=ascending,
+        )
+
+    def _close(self) -> None:
+        if self._loader is not None:
+            self._replaced += self._loader.replaced
+            self._loader = None

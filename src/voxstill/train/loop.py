@@ -1,0 +1,220 @@
+"""The loop: a plan's steps become a student. It knows no model and no task by name.
+
+A step's loss is a sum divided by counts from the plan, so accumulation and ranks need no collective to be right. All
+randomness is drawn from (seed, step, rank), so resuming needs no generator state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from voxstill.batches.plan import EpochPlan
+from voxstill.config import Config
+from voxstill.monitor import JsonLines, Progress, Timer, clock, log
+from voxstill.records import Batch, fingerprint
+from voxstill.rundir import RunDir
+from voxstill.tasks.task import Share, Task
+from voxstill.train import checkpoint, optim
+from voxstill.train.checkpoint import State
+from voxstill.train.guard import Guard
+
+LOSS_MEMORY = 0.05
+"""The loss reported is a running mean over about 1 / LOSS_MEMORY steps."""
+
+
+class Data(Protocol):
+    """Where steps come from."""
+
+    def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
+        """The batches of an epoch."""
+        ...
+
+    def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
+        """This rank's batches of each step from `first` on."""
+        ...
+
+    def replaced(self) -> int:
+        """Utterances that could not be read so far, each replaced by a neighbour of weight zero."""
+        ...
+
+    def dev_error(self, task: Task, model: nn.Module) -> dict[str, float] | None:
+        """Figures on the dev split, `wer` among them; None where there is no dev split."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long to train: the first limit reached counts."""
+
+    steps: int | None
+    seconds: float | None
+
+    def progress(self, state: State) -> float:
+        """Share of the training done, in [0, 1]."""
+        shares = [state.step / self.steps] if self.steps else []
+        shares += [state.seconds / self.seconds] if self.seconds else []
+        return min(max(shares), 1.0)
+
+
+def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, run: RunDir, budget: Budget) -> State:
+    """Train to the end of the budget, from the newest checkpoint where there is one; `model` ends as the averaged student."""
+    optimizer = optim.adamw(model, cfg.train)
+    wrapped, optimizer = fabric.setup(model, optimizer)
+    task.move(fabric.device)
+    state, average = checkpoint.load(run, model, optimizer) or (State(), optim.Average())
+    if state.step:
+        log.info("resuming at step %d of epoch %d", state.step, state.epoch)
+    meter = Meter(run, fabric.global_rank == 0, budget)
+    guard = Guard()
+    with Progress("train", 1.0, "") as bar:
+        while budget.progress(state) < 1:
+            if state.step_in_epoch == 0:
+                state.ascending = budget.progress(state) < cfg.train.ascending_share
+            plan = data.plan(state.epoch, ascending=state.ascending)
+            steps = iter(data.steps(plan, state.step_in_epoch))
+            while state.step_in_epoch < plan.steps and (progress := budget.progress(state)) < 1:
+                start = time.perf_counter()
+                with meter.waiting.running():
+                    batches = next(steps)
+                share = Share(
+                    progress, int(plan.step_tokens[state.step_in_epoch]), int(plan.step_frames[state.step_in_epoch])
+                )
+                for group in optimizer.param_groups:
+                    group["lr"] = optim.lr_at(progress, cfg.train)
+                loss, norm, figures = one_step(fabric, wrapped, task, batches, share, cfg, state.step)
+                if guard.passes(loss, norm, state.step, [each for batch in batches for each in batch.ids]):
+                    optimizer.step()
+                else:
+                    state.skipped += 1
+                optimizer.zero_grad(set_to_none=True)
+                if progress >= 1 - cfg.train.average_share:
+                    average.add(model)
+                state.step += 1
+                state.step_in_epoch += 1
+                state.seconds = fabric.broadcast(state.seconds + time.perf_counter() - start)
+                state.replaced = data.replaced()
+                meter.count(batches, loss, figures)
+                state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
+                bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
+                if state.step % cfg.train.log_every == 0:
+                    meter.write(state, norm, optimizer.param_groups[0]["lr"], progress)
+                if state.step % cfg.train.validate_every == 0:
+                    validate(task, model, data, state, meter)
+                if state.step % cfg.train.checkpoint_every == 0 and fabric.global_rank == 0:
+                    checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
+            if state.step_in_epoch >= plan.steps:
+                state.epoch, state.step_in_epoch = state.epoch + 1, 0
+    if fabric.global_rank == 0:
+        checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
+    average.apply(model)
+    validate(task, model, data, state, meter)
+    log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
+    return state
+
+
+def one_step(
+    fabric: Any, model: Any, task: Task, batches: list[Batch], share: Share, cfg: Config, step: int
+) -> tuple[float, float, dict[str, float]]:
+    """Gradients of one step over this rank's batches: (loss, gradient norm, figures)."""
+    torch.manual_seed(int(fingerprint(cfg.seed, "dropout", step, fabric.global_rank), 16) % 2**63)
+    total, figures = 0.0, dict[str, float]()
+    for micro, batch in enumerate(batches):
+        generator = torch.Generator(fabric.device)
+        generator.manual_seed(int(fingerprint(cfg.seed, "augment", step, micro, fabric.global_rank), 16) % 2**63)
+        last = micro == len(batches) - 1
+        with fabric.no_backward_sync(model, enabled=not last):
+            loss = task.loss(model, to_device(batch, fabric.device), share, generator)
+            fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
+        total += float(loss.value.detach())
+        for name, value in loss.figures.items():
+            figures[name] = figures.get(name, 0.0) + float(value)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.train.clip_norm)
+    return float(fabric.all_reduce(torch.tensor(total), reduce_op="sum")), float(norm), figures
+
+
+def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter) -> None:
+    """Log the figures of the dev split and remember whether they are the best so far."""
+    model.eval()
+    figures = data.dev_error(task, model)
+    model.train()
+    if figures is None:
+        return
+    meter.is_best = state.best_wer is None or figures["wer"] <= state.best_wer
+    state.best_wer = figures["wer"] if meter.is_best else state.best_wer
+    meter.write_split("dev", state, figures)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch on the device; int16 audio travels, floats are made there."""
+    if device.type == "cpu":
+        return batch
+    tensors = {
+        name: value.to(device, non_blocking=True)
+        for name in Batch.__dataclass_fields__
+        if isinstance(value := getattr(batch, name), Tensor)
+    }
+    return Batch(ids=batch.ids, **tensors)
+
+
+class Meter:
+    """What is logged: `metrics.jsonl` and TensorBoard, by rank 0 alone."""
+
+    def __init__(self, run: RunDir, writes: bool, budget: Budget) -> None:
+        self.waiting, self.is_best, self._writes = Timer(), False, writes
+        self._since = time.perf_counter()
+        self._audio_s = self._padded_s = self._loss = 0.0
+        self._figures: dict[str, float] = {}
+        self._num = 0
+        if writes:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._lines = JsonLines(run.metrics)
+            self._board = SummaryWriter(str(run.tensorboard))
+
+    def count(self, batches: list[Batch], loss: float, figures: dict[str, float]) -> None:
+        """Add one step to the line to come."""
+        for batch in batches:
+            self._audio_s += float(batch.audio_len_B.sum()) / 16_000
+            self._padded_s += batch.audio_BT.numel() / 16_000
+        self._loss += loss
+        self._num += 1
+        for name, value in figures.items():
+            self._figures[name] = self._figures.get(name, 0.0) + value
+
+    def write(self, state: State, norm: float, lr: float, progress: float) -> None:
+        """One line of means since the line before."""
+        elapsed = time.perf_counter() - self._since
+        row = {
+            "step": state.step,
+            "epoch": state.epoch,
+            "progress": round(progress, 4),
+            "loss": self._loss / max(self._num, 1),
+            **{name: value / self._num for name, value in self._figures.items()},
+            "lr": lr,
+            "grad_norm": norm,
+            "audio_seconds_per_second": self._audio_s / elapsed,
+            "data_wait": self.waiting.take() / elapsed,
+            "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
+            "seconds": state.seconds,
+        }
+        self._emit(row, state.step, "train")
+        self._since = time.perf_counter()
+        self._audio_s = self._padded_s = self._loss = 0.0
+        self._figures, self._num = {}, 0
+
+    def write_split(self, split: str, state: State, figures: dict[str, float]) -> None:
+        """One line for a validation."""
+        self._emit({"step": state.step, "split": split, **figures, "seconds": state.seconds}, state.step, split)
+
+    def _emit(self, row: dict[str, Any], step: int, group: str) -> None:
+        if self._writes:
+            self._lines.write(row)
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{group}/{name}", value, step)

@@ -1,0 +1,55 @@
+"""The optimizer and its schedule; the schedule is a pure function of the share of the training done."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from voxstill.config import Train
+
+BETAS = (0.9, 0.98)
+
+
+def lr_at(progress: float, cfg: Train) -> float:
+    """Learning rate at `progress` in [0, 1]: linear rise, a plateau, a cosine to `final_lr` of the peak."""
+    if progress < cfg.warmup:
+        return cfg.lr * max(progress / cfg.warmup, 1e-3)
+    start = max(cfg.warmup, cfg.hold)
+    if progress <= start or start >= 1:
+        return cfg.lr
+    fall = 0.5 * (1 + math.cos(math.pi * min((progress - start) / (1 - start), 1.0)))
+    return cfg.lr * (cfg.final_lr + (1 - cfg.final_lr) * fall)
+
+
+def adamw(model: nn.Module, cfg: Train) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019); norms and biases do not decay."""
+    matrices = [weight for weight in model.parameters() if weight.ndim > 1]
+    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=cfg.lr, betas=BETAS, foreach=True)
+
+
+class Average:
+    """The mean of the weights and buffers it was shown, each counted once (Polyak and Juditsky 1992)."""
+
+    def __init__(self, total: dict[str, Tensor] | None = None, count: int = 0) -> None:
+        self.total, self.count = total or {}, count
+
+    @torch.no_grad()
+    def add(self, model: nn.Module) -> None:
+        """Count the present weights, BatchNorm's buffers included."""
+        state = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+        if not self.total:
+            self.total = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
+        torch._foreach_add_(list(self.total.values()), [state[name].float() for name in self.total])
+        self.count += 1
+
+    @torch.no_grad()
+    def apply(self, model: nn.Module) -> None:
+        """Give the model the mean; without a count it keeps its weights."""
+        if self.count:
+            state = model.state_dict()
+            for name, value in self.total.items():
+                state[name].copy_(value / self.count)

@@ -1,0 +1,54 @@
+"""Every prefix in a WORK, and which finished table of a kind a step reads.
+
+WORK/recordings, then one table for each recipe below utterances, labels, verdicts and shards. A table is finished when
+its `_SUCCESS.json` is there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from voxstill import tables
+from voxstill.errors import DataError
+from voxstill.store import Store
+
+Kind = Literal["utterances", "labels", "verdicts", "shards"]
+RECORDINGS = "recordings"
+MADE_BY: dict[Kind, str] = {"utterances": "index", "labels": "label", "verdicts": "filter", "shards": "shard"}
+
+
+def prefix(kind: Kind, recipe: str) -> str:
+    """Where the table of one recipe lies."""
+    return f"{kind}/{recipe}"
+
+
+def success(work: Store, kind: Kind, recipe: str) -> dict[str, Any] | None:
+    """The figures of a finished table; None where it is not finished."""
+    return work.read_json(f"{prefix(kind, recipe)}/{tables.SUCCESS}")
+
+
+def finished(work: Store, kind: Kind, wanted: str | None = None) -> dict[str, Any]:
+    """The figures of the table to read: the wanted recipe where it is finished, else the only finished one.
+
+    DataError where there is none, or where several are finished and none is wanted: a guess would be silent.
+    """
+    if wanted is not None and (found := success(work, kind, wanted)) is not None:
+        return found
+    suffix = "/" + tables.SUCCESS
+    recipes = sorted(entry.key.split("/")[1] for entry in work.list(kind) if entry.key.endswith(suffix))
+    if len(recipes) == 1:
+        only = success(work, kind, recipes[0])
+        assert only is not None
+        return only
+    step = MADE_BY[kind]
+    if not recipes:
+        raise DataError(
+            f"`{work.root}` has no finished {kind}",
+            why=f"`voxstill {step}` has not ended there",
+            fix=f"run: voxstill {step} {work.root if kind != 'utterances' else 'SOURCE --work ' + work.root}",
+        )
+    raise DataError(
+        f"`{work.root}` has {kind} of several recipes: {', '.join(recipes)}",
+        why="none of them is the one this configuration makes",
+        fix=f"give the configuration that made them with --config, or run `voxstill {step}` with this one first",
+    )

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import io
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from voxstill.audio import codec
+from voxstill.errors import DataError
+
+Int16 = NDArray[np.int16]
+
+
+def speech_like(seconds: float, rate_hz: int = 16_000, seed: int = 0) -> Int16:
+    rng = np.random.default_rng(seed)
+    time_T = np.arange(int(seconds * rate_hz)) / rate_hz
+    tone_T = np.sin(2 * np.pi * 180 * time_T) * (0.5 + 0.5 * np.sin(2 * np.pi * 3 * time_T))
+    return (8000 * tone_T + rng.normal(0, 300, len(time_T))).astype(np.int16)
+
+
+def in_a_file(samples: NDArray[np.generic], rate_hz: int = 16_000, form: str = "WAV", subtype: str = "PCM_16") -> bytes:
+    sink = io.BytesIO()
+    soundfile.write(sink, samples, rate_hz, format=form, subtype=subtype)
+    return sink.getvalue()
+
+
+def reason(data: bytes, **options: float) -> DataError:
+    with pytest.raises(DataError) as caught:
+        codec.decode(data, **options)  # type: ignore[arg-type]
+    assert caught.value.why
+    return caught.value
+
+
+def outcome(data: bytes, max_s: float = codec.MAX_S) -> str:
+    try:
+        return f"{len(codec.decode(data, max_s=max_s).samples_T)} samples"
+    except DataError as error:
+        return error.what if error.why else ""
+
+
+@given(hnp.arrays(np.int16, st.integers(1, 3000)).filter(lambda samples_T: bool(samples_T.any())), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_what_is_encoded_comes_back_bit_by_bit_and_equal_samples_give_equal_bytes(samples_T: Int16, flac: bool) -> None:
+    data = codec.encode(samples_T, "flac" if flac else "wav")
+    np.testing.assert_array_equal(codec.decode(data).samples_T, samples_T)
+    assert codec.encode(samples_T.copy(), "flac" if flac else "wav") == data
+
+
+@given(hnp.arrays(np.float32, st.integers(0, 200), elements=st.floats(-4, 4, width=32)))
+def test_quantizing_rounds_to_the_nearest_and_clips(samples_T: NDArray[np.float32]) -> None:
+    got = codec.quantize(samples_T).astype(np.float64)
+    assert np.all(np.abs(got - np.clip(samples_T.astype(np.float64) * 32768, -32768, 32767)) <= 0.5)
+
+
+@given(st.integers(0, 10**7))
+def test_milliseconds_survive_a_visit_to_samples(ms: int) -> None:
+    assert codec.samples_to_ms(codec.ms_to_samples(ms)) == ms
+    assert codec.ms_to_samples(codec.samples_to_ms(ms)) <= ms
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 11_025, 16_000, 22_050, 44_100, 48_000, 96_000])
+def test_every_rate_keeps_its_length_and_its_tone(rate_hz: int) -> None:
+    tone_T = (10_000 * np.sin(2 * np.pi * 440 * np.arange(2 * rate_hz) / rate_hz)).astype(np.int16)
+    audio = codec.decode(in_a_file(tone_T, rate_hz))
+    assert (audio.rate_hz, audio.num_channels, len(audio.samples_T)) == (rate_hz, 1, 32_000)
+    assert np.argmax(np.abs(np.fft.rfft(audio.samples_T))) == 880
+
+
+def test_resampling_in_blocks_equals_resampling_at_once() -> None:
+    import soxr
+
+    samples_T = speech_like(5, 44_100)  # several blocks
+    at_once_T = codec.quantize(soxr.resample(samples_T.astype(np.float32) / 32768, 44_100, 16_000))
+    np.testing.assert_array_equal(codec.decode(in_a_file(samples_T, 44_100)).samples_T, at_once_T)
+
+
+def test_channels_are_mixed_or_picked() -> None:
+    left_T, right_T = speech_like(1, seed=1), speech_like(1, seed=2)
+    data = in_a_file(np.stack([left_T, right_T], axis=1))
+    np.testing.assert_array_equal(codec.decode(data, channel=0).samples_T, left_T)
+    np.testing.assert_array_equal(codec.decode(data, channel=1).samples_T, right_T)
+    mixed_T = np.rint((left_T.astype(np.float64) + right_T) / 2)
+    np.testing.assert_array_equal(codec.decode(data).samples_T, mixed_T)
+    assert codec.decode(data).num_channels == 2
+    assert reason(data, channel=2).what == "no such channel"
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "rate_hz"),
+    [
+        ("mp3", "libmp3lame", 44_100),
+        ("ipod", "aac", 44_100),
+        ("adts", "aac", 48_000),
+        ("webm", "libopus", 48_000),
+        ("ogg", "libopus", 48_000),
+        ("asf", "wmav2", 44_100),
+        ("ac3", "ac3", 48_000),
+        ("mp4", "alac", 44_100),
+        ("aiff", "pcm_s16be", 22_050),
+        ("matroska", "pcm_s16le", 16_000),
+    ],
+)
+def test_what_ffmpeg_writes_is_read_whole(form: str, name: str, rate_hz: int) -> None:
+    samples_T = speech_like(3, rate_hz)
+    encoder = av.Codec(name, "w")
+    if encoder.audio_formats and "s16" not in {each.name for each in encoder.audio_formats}:
+        resampler = av.AudioResampler(format=encoder.audio_formats[0].name, layout="mono", rate=rate_hz)
+    else:
+        resampler = None
+    sink = io.BytesIO()
+    with av.open(sink, "w", format=form) as container:
+        stream = container.add_stream(name, rate=rate_hz, layout="mono")
+        stream.bit_rate = 96_000
+        frame = av.AudioFrame.from_ndarray(samples_T.reshape(1, -1), "s16", "mono")
+        frame.sample_rate = rate_hz
+        fifo = av.AudioFifo()
+        for each in resampler.resample(frame) if resampler else [frame]:
+            fifo.write(each)
+        size = stream.codec_context.frame_size or 1024
+        while (part := fifo.read(size, partial=True)) is not None:
+            for packet in stream.encode(part):
+                container.mux(packet)
+        for packet in stream.encode(None):
+            container.mux(packet)
+    audio = codec.decode(sink.getvalue())
+    assert audio.rate_hz == rate_hz
+    assert 2.95 < len(audio.samples_T) / 16_000 < 3.2
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "IMA_ADPCM"])
+def test_every_kind_of_wav_is_read(subtype: str) -> None:
+    samples_T = speech_like(1).astype(np.float32) / 32768
+    got_T = codec.decode(in_a_file(samples_T, subtype=subtype)).samples_T[: len(samples_T)]
+    assert np.corrcoef(got_T, samples_T)[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("form", ["wav", "flac"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+def test_a_truncated_file_says_how_much_was_found_and_promised(form: str, share: float) -> None:
+    data = codec.encode(speech_like(4), "flac" if form == "flac" else "wav")
+    error = reason(data[: int(len(data) * share)])
+    assert error.what == "truncated"
+    assert "4.00 s promised" in error.why
+
+
+def test_a_truncated_m4a_is_not_shortened(tmp_path: Path) -> None:
+    with av.open(str(tmp_path / "clip.m4a"), "w", format="ipod", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream("aac", rate=16_000, layout="mono")
+        samples_T = speech_like(20).astype(np.float32) / 32768
+        for at in range(0, len(samples_T) - 1024, 1024):
+            frame = av.AudioFrame.from_ndarray(samples_T[None, at : at + 1024], "fltp", "mono")
+            frame.sample_rate = 16_000
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    data = (tmp_path / "clip.m4a").read_bytes()
+    assert 19.8 < len(codec.decode(data).samples_T) / 16_000 < 20.2
+    assert data.index(b"moov") < data.index(b"mdat")
+    assert reason(data[: len(data) // 2]).what == "truncated"
+
+
+def with_total(flac: bytes, total: int) -> bytes:
+    return flac[:21] + bytes([flac[21] & 0xF0 | total >> 32]) + (total & 0xFFFFFFFF).to_bytes(4, "big") + flac[26:]
+
+
+@pytest.mark.parametrize("total", [1000, 16_000, 0])
+def test_a_flac_that_promises_too_little_is_read_to_its_end(total: int) -> None:
+    samples_T = speech_like(4)
+    data = with_total(codec.encode(samples_T, "flac"), total)
+    np.testing.assert_array_equal(codec.decode(data).samples_T, samples_T)
+
+
+def test_a_flac_that_promises_too_much_is_truncated() -> None:
+    data = with_total(codec.encode(speech_like(4), "flac"), 2**36 - 1)
+    assert reason(data).what == "truncated"
+
+
+def test_a_flac_that_goes_bad_in_the_middle_is_not_shortened() -> None:
+    data = bytearray(codec.encode(speech_like(4), "flac"))
+    middle = len(data) // 2
+    data[middle : middle + 2000] = bytes(2000)
+    assert reason(bytes(data)).what in {"truncated", "damaged"}
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000])
+def test_a_wav_from_a_pipe_promises_nothing_and_is_read_to_its_end(size: int) -> None:
+    samples_T = speech_like(2)
+    data = bytearray(codec.encode(samples_T, "wav"))
+    struct.pack_into("<I", data, 40, size)
+    np.testing.assert_array_equal(codec.decode(bytes(data)).samples_T, samples_T)
+
+
+@pytest.mark.parametrize("size", [0, 16_000])
+def test_a_wav_whose_header_claims_too_little_is_not_shortened(size: int) -> None:
+    data = bytearray(codec.encode(speech_like(2), "wav"))
+    struct.pack_into("<I", data, 40, size)
+    assert outcome(bytes(data)) in {"32000 samples", "damaged"}
+
+
+def test_chunks_behind_the_data_of_a_wav_are_no_damage() -> None:
+    samples_T = speech_like(1)
+    data = codec.encode(samples_T, "wav") + b"LIST" + struct.pack("<I", 40_000) + bytes(40_000)
+    np.testing.assert_array_equal(codec.decode(data).samples_T, samples_T)
+
+
+def test_a_bomb_is_a_reason_and_not_memory() -> None:
+    quiet_T = np.zeros(100 * 48_000, np.int16)
+    quiet_T[0] = 1
+    data = in_a_file(quiet_T, 48_000, "FLAC")
+    assert len(data) < 100_000
+    assert reason(data, max_s=10).what == "too long"
+    assert reason(in_a_file(quiet_T, 48_000), max_s=10).what == "too long"
+
+
+def test_the_cap_is_on_what_is_decoded_and_not_on_what_is_claimed() -> None:
+    assert len(codec.decode(codec.encode(speech_like(2), "flac"), max_s=2).samples_T) == 32_000
+    assert reason(codec.encode(speech_like(2.1), "flac"), max_s=2).what == "too long"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_infinite_samples_are_a_reason(bad: float) -> None:
+    samples_T = speech_like(1).astype(np.float32) / 32768
+    samples_T[5000] = bad
+    assert reason(in_a_file(samples_T, subtype="FLOAT")).what == "not finite"
+
+
+def test_nothing_silence_and_text_are_reasons() -> None:
+    assert reason(b"").what == "not audio"
+    assert reason(b"Dear diary, today I listened to nothing at all.\n" * 20).what == "not audio"
+    assert reason(codec.encode(np.zeros(16_000, np.int16), "flac")).what == "silent"
+    assert reason(codec.encode(np.zeros(0, np.int16), "wav")).what == "no audio"
+
+
+@pytest.mark.parametrize("rate_hz", [1, 1_092_676])
+def test_impossible_rates_are_a_reason(rate_hz: int) -> None:
+    data = bytearray(codec.encode(speech_like(1), "wav"))
+    struct.pack_into("<I", data, 24, rate_hz)
+    assert reason(bytes(data)).what == "impossible rate"
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_mutated_bytes_are_audio_or_a_reason(drawn: st.DataObject) -> None:
+    data = bytearray(drawn.draw(st.sampled_from(SEEDS)))
+    for _ in range(drawn.draw(st.integers(1, 12))):
+        at = min(len(data) - 1, drawn.draw(st.one_of(st.integers(0, 63), st.integers(0, len(data) - 1))))
+        data[at] = drawn.draw(st.integers(0, 255))
+    del data[drawn.draw(st.integers(len(data) // 2, len(data))) :]
+    assert outcome(bytes(data), max_s=60)
+
+
+SEEDS = [
+    codec.encode(speech_like(0.5), "flac"),
+    codec.encode(speech_like(0.5), "wav"),
+    in_a_file(speech_like(0.5), form="OGG", subtype="VORBIS"),
+    in_a_file(speech_like(0.5), form="MP3", subtype="MPEG_LAYER_III"),
+]
+
+
+def test_small_files_go_by_in_hundreds_a_second(shared_data: Callable[[str], Path]) -> None:
+    files = [path.read_bytes() for path in sorted((shared_data("fsdd") / "audio").iterdir())[:500]]
+    start = time.process_time()
+    for data in files:
+        codec.decode(data)
+    assert len(files) / (time.process_time() - start) > 300  # 2,000 on an idle core

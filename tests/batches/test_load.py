@@ -1,0 +1,314 @@
+"""The loader: what was sharded comes back, bad utterances do no harm, and no process is left behind."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from voxstill import shards, tables
+from voxstill.audio import codec
+from voxstill.batches.load import Batches, Corpus, Loader
+from voxstill.batches.plan import EpochPlan, plan
+from voxstill.config import Plan
+from voxstill.errors import ConfigError, DataError
+from voxstill.records import Batch, Word
+from voxstill.shards import Sample
+from voxstill.store import Store
+
+NUM, PER_SHARD = 60, 20
+
+
+def samples_of(i: int) -> np.ndarray:
+    return np.random.default_rng(i).integers(-9000, 9000, 1600 + 160 * i).astype(np.int16)
+
+
+def text_of(i: int) -> str:
+    return f"{i:02} aab"
+
+
+def write_corpus(store: Store) -> None:
+    """`NUM` utterances of noise in shards of `PER_SHARD`; every third has no word times."""
+    for index in range(NUM // PER_SHARD):
+        pairs = []
+        for i in range(index * PER_SHARD, (index + 1) * PER_SHARD):
+            samples_T = samples_of(i)
+            spans = ((0, 40), (40, 100)) if i % 3 else ()
+            words = tuple(
+                Word(text=text, start_ms=start, end_ms=end)
+                for text, (start, end) in zip(text_of(i).split(), spans, strict=False)
+            )
+            sample = Sample(
+                id=f"u/{i}",
+                duration_ms=codec.samples_to_ms(len(samples_T)),
+                num_samples=len(samples_T),
+                text=text_of(i),
+                words=words,
+                weight=0.5 if i == 7 else 1.0,
+            )
+            pairs.append((sample, codec.encode(samples_T, "flac")))
+        file = io.BytesIO()
+        rows = shards.write(file, pairs)
+        store.create(f"s/{shards.tar_name(index)}", file.getvalue())
+        store.create(f"s/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
+    shards.finish(store, "s", {"shards": NUM // PER_SHARD, "utterances": NUM})
+
+
+def encode(text: str, words: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
+    """A character is a token; its time is that of its word."""
+    spans = [(word.start_ms, word.end_ms) for word in words] or [(-1, -1)] * len(text.split())
+    return (
+        [ord(letter) for word in text.split() for letter in word],
+        [span for word, span in zip(text.split(), spans, strict=True) for _ in word],
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(str(tmp_path / "work"))
+    write_corpus(made)
+    return made
+
+
+def corpus_of(store: Store) -> Corpus:
+    return Corpus(store, "s", shards.read_index(store, "s"), encode)
+
+
+def planned(corpus: Corpus, slots: int = 2) -> EpochPlan:
+    cfg = Plan(budget_ms=3000, slots=slots)
+    return plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
+
+
+def read_all(loader: Loader) -> list[Batch]:
+    return [batch for step in loader for batch in step]
+
+
+def damage(store: Store, row: int, data: bytes) -> None:
+    """Overwrite the beginning of an utterance's audio in its tar."""
+    sample = tables.from_parquet(store.read(f"s/{shards.sidecar_name(row // PER_SHARD)}"), Sample)[row % PER_SHARD]
+    path = Path(store.root) / "s" / shards.tar_name(row // PER_SHARD)
+    with path.open("r+b") as file:
+        file.seek(sample.offset)
+        file.write(data)
+
+
+def test_every_utterance_comes_back_to_the_bit_with_its_tokens_times_and_weight(store: Store) -> None:
+    corpus = corpus_of(store)
+    seen = []
+    for batch in read_all(Loader(Batches(corpus, planned(corpus)), workers=0)):
+        assert batch.audio_BT.dtype == torch.int16
+        assert batch.audio_BT.shape == (len(batch.ids), int(batch.audio_len_B.max()))
+        for b, name in enumerate(batch.ids):
+            i = int(name.removeprefix("u/"))
+            seen.append(i)
+            num_samples, num_tokens = int(batch.audio_len_B[b]), int(batch.token_len_B[b])
+            assert np.array_equal(batch.audio_BT[b, :num_samples], samples_of(i))
+            assert not batch.audio_BT[b, num_samples:].any()
+            assert "".join(map(chr, batch.tokens_BU[b, :num_tokens].tolist())) == text_of(i).replace(" ", "")
+            assert (batch.tokens_BU[b, num_tokens:] == -1).all()
+            expected = [(0, 40)] * 2 + [(40, 100)] * 3 if i % 3 else [(-1, -1)] * 5
+            assert batch.times_BU2[b, :num_tokens].tolist() == [list(each) for each in expected]
+            assert float(batch.weight_B[b]) == (0.5 if i == 7 else 1.0)
+    assert sorted(seen) == list(range(NUM))
+
+
+def same(one: list[Batch], two: list[Batch]) -> bool:
+    return len(one) == len(two) and all(
+        a.ids == b.ids and all(torch.equal(getattr(a, name), getattr(b, name)) for name in Batch.__slots__[1:])
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing_but_the_time(store: Store, workers: int) -> None:
+    batches = Batches(corpus_of(store), planned(corpus_of(store)))
+    loader = Loader(batches, workers=workers)
+    assert same(read_all(loader), read_all(Loader(batches, workers=0)))
+    assert loader.waited_s > 0
+
+
+def test_resuming_is_starting_at_another_step(store: Store) -> None:
+    batches = Batches(corpus_of(store), planned(corpus_of(store)))
+    whole = list(Loader(batches, workers=0))
+    assert len(whole) > 4
+    for first in (1, len(whole) - 1, len(whole)):
+        rest = list(Loader(batches, first=first, workers=0))
+        assert same([each for step in rest for each in step], [each for step in whole[first:] for each in step])
+
+
+def test_two_ranks_together_read_what_one_reads(store: Store) -> None:
+    corpus = corpus_of(store)
+    made = planned(corpus)
+    alone = list(Loader(Batches(corpus, made), workers=0))
+    ranks = [list(Loader(Batches(corpus, made, rank=rank, ranks=2), workers=0)) for rank in range(2)]
+    assert all(same(a, b + c) for a, b, c in zip(alone, *ranks, strict=True))
+    with pytest.raises(ConfigError):
+        Batches(corpus, made, rank=0, ranks=3)
+
+
+def test_the_training_s_random_numbers_are_left_alone(store: Store) -> None:
+    batches = Batches(corpus_of(store), planned(corpus_of(store)))
+    before = torch.get_rng_state()
+    read_all(Loader(batches, workers=1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_repeats_count_equal_neighbours_within_an_utterance_only(store: Store) -> None:
+    index = shards.read_index(store, "s")
+    corpus = Corpus(store, "s", index, lambda text, words: ([1, 1, 2, 1, 1], [(-1, -1)] * 5))
+    assert corpus.repeats.tolist() == [2] * NUM
+    alternating = iter(range(NUM))
+    corpus = Corpus(store, "s", index, lambda text, words: ([3] * (n := next(alternating) % 4), [(-1, -1)] * n))
+    assert corpus.num_tokens.tolist() == [i % 4 for i in range(NUM)]
+    assert corpus.repeats.tolist() == [max(i % 4 - 1, 0) for i in range(NUM)]
+
+
+def test_audio_without_texts_has_no_tokens(store: Store) -> None:
+    corpus = Corpus(store, "s", shards.read_index(store, "s"), None)
+    made = plan(corpus.durations_ms, None, Plan(), seed=0, epoch=0)
+    (batch, *_) = read_all(Loader(Batches(corpus, made), workers=0))
+    assert batch.tokens_BU.shape == (len(batch.ids), 0)
+    assert batch.times_BU2.shape == (len(batch.ids), 0, 2)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_neighbour_of_weight_zero_stands_in_for_what_cannot_be_read_and_the_log_names_it(
+    store: Store, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(store, 25, b"this is no flac")
+    corpus = corpus_of(store)
+    batches = Batches(corpus, planned(corpus))
+    loader = Loader(batches, workers=workers, max_unread=0.05)
+    with caplog.at_level(logging.WARNING, logger="voxstill"):
+        logging.getLogger("voxstill").propagate = True
+        read = read_all(loader)
+    assert loader.replaced == 1
+    assert "`u/25`" in caplog.text
+    assert "00001.tar" in caplog.text
+    assert sum(len(batch.ids) for batch in read) == NUM
+    (stand_in,) = [(batch, b) for batch in read for b in range(len(batch.ids)) if batch.weight_B[b] == 0]
+    batch, b = stand_in
+    i = int(batch.ids[b].removeprefix("u/"))
+    assert i != 25
+    assert batch.ids.count(batch.ids[b]) == 2
+    assert np.array_equal(batch.audio_BT[b, : int(batch.audio_len_B[b])], samples_of(i))
+
+
+def test_a_batch_of_which_nothing_can_be_read_is_silence_that_counts_for_nothing(store: Store) -> None:
+    (Path(store.root) / "s" / "00002.tar").unlink()
+    corpus = corpus_of(store)
+    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=100 + 10 * NUM), seed=0, epoch=0)
+    loader = Loader(Batches(corpus, made), workers=0, max_unread=0.5)
+    read = read_all(loader)
+    assert loader.replaced == PER_SHARD
+    silent = [batch for batch in read if not batch.weight_B.any()]
+    assert silent
+    assert all(not batch.audio_BT.any() and (batch.token_len_B > 0).all() for batch in silent)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_too_many_unreadable_utterances_are_an_error_that_names_one(store: Store, workers: int) -> None:
+    for row in (3, 4, 45):
+        damage(store, row, b"this is no flac")
+    corpus = corpus_of(store)
+    with pytest.raises(DataError) as caught:
+        read_all(Loader(Batches(corpus, planned(corpus)), workers=workers, max_unread=0.04))
+    assert "utterance `u/" in caught.value.why
+    assert ".tar" in caught.value.why
+
+
+def test_a_tar_cut_short_is_told_from_one_of_the_wrong_length(store: Store) -> None:
+    path = Path(store.root) / "s" / "00000.tar"
+    path.write_bytes(path.read_bytes()[:-30_000])
+    sidecar = "s/00001.parquet"
+    rows = tables.from_parquet(store.read(sidecar), Sample)
+    shifted = [row if i else Sample(**{**fields(row), "num_samples": 1}) for i, row in enumerate(rows)]
+    store.replace(sidecar, tables.to_parquet(shifted, Sample))
+    corpus = corpus_of(store)
+    step = [Batches(corpus, planned(corpus))[k] for k in range(planned(corpus).steps)]
+    lines = [line for each in step for line in each.unread]
+    assert any("`u/19`" in line and "ends before it" in line for line in lines)
+    assert any("`u/20`" in line and "sidecar says 1" in line for line in lines)
+
+
+def fields(row: Sample) -> dict[str, object]:
+    return {name: getattr(row, name) for name in Sample.__slots__}
+
+
+def test_what_is_not_a_plain_folder_is_read_by_ranges_with_the_same_result(store: Store) -> None:
+    remote = Store("memory://test-loader")
+    for entry in store.list("s"):
+        remote.create(entry.key, store.read(entry.key))
+    one, two = corpus_of(store), corpus_of(remote)
+    assert same(
+        read_all(Loader(Batches(one, planned(one)), workers=0)), read_all(Loader(Batches(two, planned(two)), workers=0))
+    )
+    remote.replace("s/00001.tar", b"short")
+    step = [Batches(two, planned(two))[k] for k in range(planned(two).steps)]
+    assert sum(len(each.unread) for each in step) == PER_SHARD
+
+
+def test_a_dataset_travels_to_another_process_without_its_open_files(store: Store) -> None:
+    corpus = Corpus(store, "s", shards.read_index(store, "s"), None)
+    batches = Batches(corpus, plan(corpus.durations_ms, None, Plan(), seed=0, epoch=0))
+    first = batches[0].batches
+    assert same(pickle.loads(pickle.dumps(batches))[0].batches, first)
+
+
+def test_a_killed_worker_is_an_error_and_not_a_hang(store: Store) -> None:
+    corpus = corpus_of(store)
+    steps = iter(Loader(Batches(corpus, planned(corpus)), workers=1))
+    next(steps)
+    (worker,) = children(os.getpid())
+    with pytest.raises((DataError, RuntimeError), match="died|killed"):  # torch may notice outside of the loader
+        os.kill(worker, signal.SIGKILL)
+        list(steps)
+
+
+def children(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+PARENT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from test_load import *
+corpus = corpus_of(Store({root!r}))
+steps = iter(Loader(Batches(corpus, planned(corpus)), workers=2))
+next(steps)
+print(*children(os.getpid()), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_no_worker_outlives_a_killed_parent(store: Store) -> None:
+    code = PARENT.format(tests=str(Path(__file__).parent), root=store.root)
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    assert len(workers) == 2
+    deadline = time.monotonic() + 5
+    while any(runs(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if runs(pid)]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

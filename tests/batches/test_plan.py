@@ -1,0 +1,190 @@
+"""The plan's promises, for any corpus and any limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from voxstill.batches.plan import EpochPlan, plan
+from voxstill.config import Plan
+from voxstill.errors import ConfigError, DataError
+
+DURATIONS = st.lists(st.integers(0, 3000), min_size=1, max_size=200).map(lambda each: np.array(each, np.int64))
+LIMITS = st.builds(
+    Plan,
+    budget_ms=st.integers(100, 20_000),
+    max_utterances=st.integers(1, 40),
+    slots=st.sampled_from([1, 2, 3, 4, 8]),
+    window=st.integers(1, 300),
+)
+
+
+def planned(durations_ms: np.ndarray, cfg: Plan, **options: Any) -> EpochPlan:
+    assume(((durations_ms > 0) & (durations_ms <= cfg.budget_ms)).any())
+    return plan(durations_ms, None, cfg, **({"seed": 0, "epoch": 0} | options))
+
+
+def batches_of(made: EpochPlan, ranks: int = 1) -> list[list[int]]:
+    steps = range(made.steps)
+    return [each.tolist() for k in steps for rank in range(ranks) for each in made.batches_of(k, rank, ranks)]
+
+
+def whole_corpus(made: EpochPlan) -> Counter[int]:
+    return Counter(row for batch in batches_of(made) for row in batch)
+
+
+@settings(max_examples=200, deadline=None)
+@given(DURATIONS, LIMITS)
+def test_no_batch_is_above_its_limits_or_empty(durations_ms: np.ndarray, cfg: Plan) -> None:
+    for batch in batches_of(planned(durations_ms, cfg)):
+        assert 0 < len(batch) <= cfg.max_utterances
+        assert durations_ms[batch].max() * len(batch) <= cfg.budget_ms
+
+
+@settings(max_examples=200, deadline=None)
+@given(DURATIONS, LIMITS)
+def test_nothing_is_lost_and_nothing_comes_twice_but_what_is_counted(durations_ms: np.ndarray, cfg: Plan) -> None:
+    made = planned(durations_ms, cfg)
+    seen = whole_corpus(made)
+    assert set(seen) == set(np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms)).tolist())
+    assert sum(seen.values()) - len(seen) == made.repeated
+    assert sum(made.dropped.values()) == len(durations_ms) - len(seen)
+    assert made.repeated < cfg.slots * -(-len(durations_ms) // max(1, cfg.window // 2))
+
+
+@settings(max_examples=100, deadline=None)
+@given(DURATIONS, LIMITS)
+def test_every_step_has_a_batch_for_every_slot_and_they_differ_by_one_utterance_at_most(
+    durations_ms: np.ndarray, cfg: Plan
+) -> None:
+    made = planned(durations_ms, cfg)
+    for k in range(made.steps):
+        sizes = [len(each) for each in made.batches_of(k)]
+        assert len(sizes) == cfg.slots
+        assert max(sizes) - min(sizes) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(DURATIONS, LIMITS, st.integers(0, 5))
+def test_the_global_batches_are_the_same_on_any_number_of_ranks(
+    durations_ms: np.ndarray, cfg: Plan, epoch: int
+) -> None:
+    made = planned(durations_ms, cfg, epoch=epoch)
+    alone = batches_of(made)
+    for ranks in range(2, cfg.slots + 1):
+        if cfg.slots % ranks == 0:
+            assert batches_of(made, ranks) == alone
+
+
+def test_ranks_that_do_not_divide_the_slots_are_refused() -> None:
+    made = plan(np.full(64, 100), None, Plan(slots=4), seed=0, epoch=0)
+    with pytest.raises(ConfigError, match="3 ranks"):
+        made.batches_of(0, 0, 3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(DURATIONS, LIMITS, st.integers(0, 2**40))
+def test_equal_seeds_give_equal_plans(durations_ms: np.ndarray, cfg: Plan, seed: int) -> None:
+    made = [planned(durations_ms, cfg, seed=seed, epoch=3).sha256() for _ in range(2)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("other", [{"epoch": 1}, {"seed": 1}])
+@pytest.mark.parametrize("lengths", [lambda n: 100 + np.arange(n), lambda n: np.full(n, 500)])
+def test_another_epoch_or_seed_has_other_batches_not_only_another_order(
+    lengths: Callable[[int], np.ndarray], other: dict[str, int]
+) -> None:
+    durations_ms, cfg = lengths(500), Plan(budget_ms=5000)
+    one, two = (plan(durations_ms, None, cfg, **({"seed": 0, "epoch": 0} | each)) for each in ({}, other))
+    assert one.sha256() != two.sha256()
+    same = {frozenset(each) for each in batches_of(one)} & {frozenset(each) for each in batches_of(two)}
+    assert len(same) < one.steps / 4
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), DURATIONS, LIMITS)
+def test_what_cannot_be_learnt_is_dropped_by_its_first_reason_and_counts_are_of_what_is_left(
+    data: st.DataObject, durations_ms: np.ndarray, cfg: Plan
+) -> None:
+    each = st.lists(st.integers(0, 30), min_size=len(durations_ms), max_size=len(durations_ms))
+    tokens, repeats = (np.array(data.draw(each)) for _ in range(2))
+    frames = durations_ms // 80
+    empty = (durations_ms == 0) | (tokens == 0)
+    longer = ~empty & (durations_ms > cfg.budget_ms)
+    short = ~empty & ~longer & (frames < tokens + repeats)
+    assume((~empty & ~longer & ~short).any())
+    made = plan(durations_ms, tokens, cfg, seed=0, epoch=0, num_frames=frames, repeats=repeats)
+    expected = {"empty": empty.sum(), "longer_than_a_batch": longer.sum(), "too_short_for_ctc": short.sum()}
+    assert made.dropped == expected
+    assert set(whole_corpus(made)) == set(np.flatnonzero(~empty & ~longer & ~short).tolist())
+    for k in range(made.steps):
+        rows = np.concatenate(made.batches_of(k))
+        assert made.step_tokens[k] == tokens[rows].sum()
+        assert made.step_frames[k] == frames[rows].sum()
+
+
+def test_a_corpus_of_which_nothing_is_left_is_an_error_that_says_why() -> None:
+    with pytest.raises(DataError) as caught:
+        plan(np.array([200_000, 300_000]), None, Plan(), seed=0, epoch=0)
+    assert "longer_than_a_batch" in caught.value.why
+    with pytest.raises(DataError):
+        plan(np.zeros(0, np.int64), None, Plan(), seed=0, epoch=0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(DURATIONS, LIMITS)
+def test_the_figures_are_what_they_say(durations_ms: np.ndarray, cfg: Plan) -> None:
+    made = planned(durations_ms, cfg)
+    cost = [[durations_ms[each].max() * len(each) for each in made.batches_of(k)] for k in range(made.steps)]
+    audio = sum(durations_ms[each].sum() for each in batches_of(made))
+    figures: dict[str, Any] = made.statistics()
+    assert figures["steps"] == made.steps
+    assert figures["hours"] == pytest.approx(audio / 3_600_000)
+    assert figures["padding"] == pytest.approx(1 - audio / np.sum(cost))
+    assert figures["efficiency"] == pytest.approx(audio / (cfg.slots * sum(map(max, cost))))
+    assert figures["efficiency"] == pytest.approx((1 - figures["padding"]) / figures["imbalance_mean"])
+
+
+def like_librispeech(num: int) -> np.ndarray:
+    random = np.random.default_rng(0)
+    long_s, short_s = random.normal(14.2, 1.3, num), random.uniform(1.4, 14.5, num)
+    return (np.clip(np.where(random.random(num) < 0.68, long_s, short_s), 1.3, 17) * 1000).astype(np.int64)
+
+
+@pytest.mark.parametrize(("slots", "least"), [(1, 0.998), (8, 0.99), (64, 0.97)])
+def test_almost_all_of_the_devices_time_goes_to_speech(slots: int, least: float) -> None:
+    made = plan(like_librispeech(281_241), None, Plan(budget_ms=300_000, slots=slots), seed=0, epoch=0)
+    assert made.statistics()["efficiency"] > least
+
+
+def test_steps_of_a_small_corpus_are_equally_full() -> None:
+    made = plan(np.full(101, 1000), None, Plan(budget_ms=20_000, slots=2), seed=0, epoch=0)
+    sizes = [sum(map(len, made.batches_of(k))) for k in range(made.steps)]
+    assert len(sizes) == 3
+    assert max(sizes) - min(sizes) <= 3
+
+
+def test_ascending_goes_from_short_to_long() -> None:
+    durations_ms = like_librispeech(5000)
+    made = plan(durations_ms, None, Plan(), seed=0, epoch=0, ascending=True)
+    longest = np.array([durations_ms[np.concatenate(made.batches_of(k))].max() for k in range(made.steps)])
+    assert (np.diff(longest) > -0.1 * longest[1:]).all()
+    assert longest[0] < longest[-1] / 2
+
+
+def test_by_shards_a_step_touches_few_of_them_and_the_whole_epoch_all() -> None:
+    shard_of = np.repeat(np.arange(100), 200)
+    durations_ms = like_librispeech(len(shard_of))
+    cfg = Plan(layout="shards", window=1000, slots=2)
+    made = plan(durations_ms, None, cfg, seed=0, epoch=0, shard_of=shard_of)
+    touched = [set(shard_of[np.concatenate(made.batches_of(k))].tolist()) for k in range(made.steps)]
+    assert max(map(len, touched)) <= 6
+    assert set(whole_corpus(made)) == set(range(len(shard_of)))
+    recent = [set().union(*touched[max(0, k - 40) : k + 1]) for k in range(made.steps)]
+    assert max(map(len, recent)) <= 18

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill import tables
+from voxstill.config import Engine
+from voxstill.errors import ConfigError, StorageError, TeacherError, VoxstillError
+from voxstill.factory import engine
+from voxstill.factory.engine import Chunk, Stage, Summary, chunk_id, chunks_of
+from voxstill.records import Label
+
+DRIVER = Path(__file__).parents[1] / "torture" / "killed_driver.py"
+Rows = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """A cluster of our own, shared by the tests of this file and ended after them."""
+    ray = engine._start_ray(Engine())
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test file
+    yield ray
+    engine.shutdown()
+
+
+class Twice:
+    """A stage's work: arrays of twice the item, with whatever mischief the items ask for."""
+
+    def __call__(self, items: Sequence[Any], payload: Any) -> Any:
+        for item in items:
+            misbehave(item)
+        return np.array([2 * number(item) for item in items], dtype=np.int64)
+
+
+def misbehave(item: Any) -> None:
+    if item == "raise":
+        raise ValueError("this item is bad")
+    if item == "die":
+        os._exit(7)
+    if item == "hang":
+        time.sleep(600)
+
+
+def number(item: Any) -> int:
+    return item if isinstance(item, int) else -1
+
+
+def named(items: Sequence[Any], payload: Any) -> list[str]:
+    return [f"{item}:{int(value)}" for item, value in zip(items, payload, strict=True)]
+
+
+def names() -> Callable[..., list[str]]:
+    return named
+
+
+def plain(items: Sequence[Any], payload: Any) -> list[str]:
+    for item in items:
+        misbehave(item)
+    return [f"ok {item}" for item in items]
+
+
+def slowly(seconds: float) -> Callable[..., list[str]]:
+    def work(items: Sequence[Any], payload: Any) -> list[str]:
+        time.sleep(seconds)
+        return plain(items, payload)
+
+    return work
+
+
+TWO_STAGES = (Stage(name="decode", make=Twice, workers=2), Stage(name="teach", make=names, workers=2))
+ONE_STAGE = (Stage(name="work", make=lambda: plain, workers=1),)
+
+
+def aside(item: Any, reason: str) -> str:
+    return f"aside {item}: {reason}"
+
+
+def run(chunks: Any, stages: Sequence[Stage], **options: Any) -> tuple[Rows, Summary]:
+    """The committed rows by chunk, each chunk committed once."""
+    committed: Rows = {}
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        assert chunk.id not in committed
+        committed[chunk.id] = rows
+
+    summary = engine.run(chunks, stages, commit, aside, Engine(**options))
+    return committed, summary
+
+
+def flat(rows: Rows) -> list[Any]:
+    return [row for part in rows.values() for row in part]
+
+
+# ------------------------------------------------------------------------------------------------ chunks
+
+
+@given(st.lists(st.text(), unique=True), st.integers(1, 9), st.randoms())
+def test_every_item_is_in_exactly_one_chunk_whose_id_ignores_order(ids: list[str], size: int, chance: Any) -> None:
+    chunks = list(chunks_of(ids, size, str))
+    assert [item for chunk in chunks for item in chunk.items] == ids
+    assert all(len(chunk.items) == size for chunk in chunks[:-1])
+    assert len({chunk.id for chunk in chunks}) == len(chunks)
+    for chunk in chunks:
+        shuffled = chance.sample(chunk.items, len(chunk.items))
+        assert chunk_id(shuffled) == chunk.id
+
+
+def test_chunks_are_cut_lazily() -> None:
+    source = iter(range(1_000_000_000))
+    next(chunks_of(source, 4, str))
+    assert next(source) == 4
+
+
+# ------------------------------------------------------------------------------------------------ inline
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sets(st.integers(0, 59), max_size=12), st.integers(1, 20), st.integers(1, 4))
+def test_only_the_bad_items_are_set_aside_and_rows_keep_their_places(bad: set[int], size: int, attempts: int) -> None:
+    def work(items: Sequence[int], _: Any) -> list[str]:
+        if wrong := bad.intersection(items):
+            raise ValueError(f"bad {sorted(wrong)}")
+        return [f"ok {item}" for item in items]
+
+    stages = (Stage(name="work", make=lambda: work, workers=1),)
+    committed, summary = run(chunks_of(range(60), size, str), stages, name="inline", attempts=attempts)
+    expected = [f"aside {i}: ValueError: bad [{i}]" if i in bad else f"ok {i}" for i in range(60)]
+    assert flat(committed) == expected
+    assert (summary.num_items, summary.num_set_aside) == (60, len(bad))
+
+
+def test_a_work_that_gives_too_few_rows_is_a_failure_of_its_items() -> None:
+    stages = (Stage(name="work", make=lambda: lambda items, _: [1] * (len(items) - (0 in items)), workers=1),)
+    committed, _ = run(chunks_of(range(4), 4, str), stages, name="inline")
+    assert flat(committed) == ["aside 0: the last stage gave 0 rows for 1 items", 1, 1, 1]
+
+
+def test_a_teacher_that_fails_on_everything_is_an_error_and_not_a_table_of_failures() -> None:
+    stages = (Stage(name="work", make=lambda: plain, workers=1),)
+    with pytest.raises(VoxstillError, match="items all failed") as caught:
+        run([Chunk("c", ("raise",) * 40)], stages, name="inline")
+    assert caught.value.why == "ValueError: this item is bad"
+
+
+def test_nothing_to_do_builds_no_worker() -> None:
+    def make() -> Any:
+        raise AssertionError
+
+    _, summary = run([], (Stage(name="work", make=make, workers=1),), name="ray")
+    assert summary.num_chunks == 0
+
+
+def test_progress_counts_items_that_are_safe() -> None:
+    told: list[int] = []
+    engine.run(
+        chunks_of(range(10), 4, str),
+        ONE_STAGE,
+        lambda *_: None,
+        aside,
+        Engine(name="inline"),
+        lambda n, _: told.append(n),
+    )
+    assert told == [4, 8, 10]
+
+
+# ------------------------------------------------------------------------------------------------ ray
+
+
+def test_inline_and_ray_give_the_same_bytes(ray: Any) -> None:
+    def bytes_of(name: str) -> dict[str, bytes]:
+        committed, summary = run(chunks_of([*range(50), "raise", *range(51, 90)], 8, str), TWO_STAGES, name=name)
+        assert (summary.num_items, summary.num_set_aside) == (90, 1)
+        return {
+            key: tables.to_parquet([Label(utterance_id=row, recipe="r", teacher="t") for row in rows], Label)
+            for key, rows in committed.items()
+        }
+
+    assert bytes_of("ray") == bytes_of("inline")
+
+
+def test_arrays_reach_the_next_stage_without_a_copy(ray: Any) -> None:
+    def big() -> Any:
+        return lambda items, _: np.zeros(1_000_000, np.int16)
+
+    def look() -> Any:
+        return lambda items, array: [(bool(array.flags.owndata), bool(array.flags.writeable))]
+
+    committed, _ = run(
+        [Chunk("c", (0,))], (Stage(name="a", make=big, workers=1), Stage(name="b", make=look, workers=1))
+    )
+    assert flat(committed) == [(False, False)]
+
+
+def test_an_item_that_raises_kills_or_hangs_is_one_row_with_its_reason(ray: Any) -> None:
+    items = [0, 1, "raise", 3, 4, "die", 6, 7, "hang", 9, 10]
+    committed, summary = run(
+        chunks_of(items, 2, str), (Stage(name="work", make=lambda: plain, workers=2),), lease_s=2.0, attempts=1
+    )
+    rows = {row.split(":")[0]: row for row in flat(committed)}
+    assert sorted(rows) == sorted(
+        [*(f"ok {i}" for i in (0, 1, 3, 4, 6, 7, 9, 10)), "aside raise", "aside die", "aside hang"]
+    )
+    assert "this item is bad" in rows["aside raise"]
+    assert "its worker died" in rows["aside die"]
+    assert "time limit of 2 s" in rows["aside hang"]
+    assert (summary.num_set_aside, summary.num_items) == (3, 11)
+    assert [row.split(":")[0].split()[-1] for part in chunks_of(items, 2, str) for row in committed[part.id]] == [
+        str(item) for item in items
+    ]
+
+
+def test_chunks_queued_behind_a_deadly_one_are_not_charged(ray: Any) -> None:
+    items = [0, 1, "die", *range(3, 12)]
+    committed, summary = run(chunks_of(items, 1, str), ONE_STAGE, attempts=1, in_flight=4)
+    assert Counter(row.split()[0] for row in flat(committed)) == {"ok": 11, "aside": 1}
+    assert summary.num_restarts == 2  # once to learn that somebody is deadly, once to learn who
+
+
+def test_killed_workers_lose_nothing_and_repeat_nothing(ray: Any, tmp_path: Path) -> None:
+    def tracked(stage: str, inner: Callable[[], Any]) -> Any:
+        (tmp_path / f"{stage}.{os.getpid()}").touch()
+        work = inner()
+
+        def slow(items: Sequence[Any], payload: Any) -> Any:
+            time.sleep(0.1)
+            return work(items, payload)
+
+        return slow
+
+    stages = [
+        Stage(name=stage.name, make=partial(tracked, stage.name, stage.make), workers=stage.workers)
+        for stage in TWO_STAGES
+    ]
+    killed: list[str] = []
+
+    def killer() -> None:
+        for stage in ("teach", "decode"):
+            while not (alive := sorted(tmp_path.glob(f"{stage}.*"))):
+                time.sleep(0.05)
+            time.sleep(0.4)
+            os.kill(int(alive[0].suffix[1:]), signal.SIGKILL)
+            killed.append(stage)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    committed, summary = run(chunks_of(range(160), 4, str), stages)
+    thread.join()
+    assert killed == ["teach", "decode"]
+    assert summary.num_restarts == 2
+    assert sorted(flat(committed)) == sorted(f"{i}:{2 * i}" for i in range(160))
+
+
+def test_a_process_that_an_item_broke_is_replaced_before_it_fails_the_others(ray: Any) -> None:
+    def fragile() -> Any:
+        broken: list[bool] = []
+
+        def work(items: Sequence[Any], _: Any) -> list[str]:
+            if 5 in items:
+                broken.append(True)
+            if broken:
+                raise RuntimeError("device-side assert")
+            return [f"ok {item}" for item in items]
+
+        return work
+
+    committed, summary = run(chunks_of(range(24), 4, str), (Stage(name="work", make=fragile, workers=1),))
+    assert [row for row in flat(committed) if not row.startswith("ok")] == ["aside 5: RuntimeError: device-side assert"]
+    assert summary.num_restarts >= 1
+
+
+def test_no_more_chunks_are_under_way_than_the_limit(ray: Any) -> None:
+    taken, committed, most = [0], [0], [0]
+    lock = threading.Lock()
+
+    def source() -> Iterator[Chunk]:
+        for chunk in chunks_of(range(80), 2, str):
+            with lock:
+                taken[0] += 1
+                most[0] = max(most[0], taken[0] - committed[0])
+            yield chunk
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        time.sleep(0.05)
+        with lock:
+            committed[0] += 1
+
+    engine.run(source(), TWO_STAGES, commit, aside, Engine(in_flight=2))
+    assert committed == [40]
+    assert 4 < most[0] <= 2 * 4
+
+
+def test_more_workers_than_cores_do_not_wait_for_each_other(ray: Any) -> None:
+    workers = 2 * (os.cpu_count() or 1) + 1
+    committed, _ = run(
+        chunks_of(range(20), 1, str),
+        (Stage(name="a", make=Twice, workers=workers, num_cpus=1), Stage(name="b", make=names, workers=2, num_cpus=4)),
+    )
+    assert len(committed) == 20
+
+
+def test_a_missing_model_is_told_at_once(ray: Any) -> None:
+    def make() -> Any:
+        raise TeacherError("no model", why="the folder is empty", fix="fetch it")
+
+    start = time.monotonic()
+    with pytest.raises(TeacherError, match="no model") as caught:
+        run(chunks_of(range(9), 1, str), (Stage(name="teach", make=make, workers=2),))
+    assert caught.value.fix == "fetch it"
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_a_stage_that_cannot_be_built_says_why(ray: Any, name: str) -> None:
+    with pytest.raises(VoxstillError, match="the stage `teach` cannot start") as caught:
+        run([Chunk("c", (1,))], (Stage(name="teach", make=lambda: {}["gone"], workers=1),), name=name)
+    assert caught.value.why == "KeyError: 'gone'"
+
+
+def test_a_worker_that_dies_while_starting_is_given_up(ray: Any) -> None:
+    with pytest.raises(VoxstillError, match="cannot start") as caught:
+        run([Chunk("c", (1,))], (Stage(name="teach", make=lambda: os._exit(3), workers=1),), attempts=2)
+    assert "died 2 times" in caught.value.why
+
+
+def test_gpus_that_are_not_there_are_told_and_not_waited_for(ray: Any) -> None:
+    with pytest.raises(ConfigError, match="want 64 GPUs"):
+        run([Chunk("c", (1,))], (Stage(name="teach", make=names, workers=2, num_gpus=32),))
+
+
+def test_a_commit_that_fails_ends_the_run_with_its_error(ray: Any) -> None:
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        raise StorageError("the disk is full")
+
+    with pytest.raises(StorageError, match="disk is full"):
+        engine.run(chunks_of(range(30), 1, str), ONE_STAGE, commit, aside, Engine())
+
+
+def test_an_answer_that_cannot_be_pickled_is_a_row_with_a_reason(ray: Any) -> None:
+    def make() -> Any:
+        return lambda items, _: [threading.Lock() if item == 2 else f"ok {item}" for item in items]
+
+    committed, _ = run(chunks_of(range(4), 4, str), (Stage(name="work", make=make, workers=1),))
+    assert [row[:7] for row in flat(committed)] == ["ok 0", "ok 1", "aside 2", "ok 3"]
+    assert "cannot pickle" in flat(committed)[2]
+
+
+def test_a_work_is_closed_in_its_process_at_the_end(ray: Any, tmp_path: Path) -> None:
+    class Closing:
+        def __call__(self, items: Sequence[Any], _: Any) -> list[Any]:
+            return list(items)
+
+        def close(self) -> None:
+            (tmp_path / name).touch()
+
+    for name in ("inline", "ray"):
+        run([Chunk("c", (1,))], (Stage(name="work", make=Closing, workers=1),), name=name)
+    assert {path.name for path in tmp_path.iterdir()} == {"inline", "ray"}
+
+
+def test_our_cluster_is_on_loopback_and_refuses_a_job_without_the_token(ray: Any) -> None:
+    address = ray.get_runtime_context().gcs_address
+    assert address.startswith("127.0.0.1:")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    stranger = subprocess.run(
+        [sys.executable, "-c", f"import ray; ray.init(address={address!r}); print('let in')"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert stranger.returncode != 0
+    assert "let in" not in stranger.stdout
+    assert "AuthenticationError" in stranger.stderr
+
+
+# ------------------------------------------------------------------------------------------------ the driver killed
+
+
+@pytest.mark.slow
+def test_a_run_whose_driver_was_killed_three_times_ends_with_the_same_bytes_and_leaves_no_process(
+    tmp_path: Path,
+) -> None:
+    def start(folder: str) -> subprocess.Popen[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment["VOXSTILL_TORTURE"] = str(tmp_path)  # every process of the run inherits it: how we find them
+        return subprocess.Popen(
+            [sys.executable, str(DRIVER), str(tmp_path / folder)], stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def files(folder: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / folder).glob("*.parquet")}
+
+    def processes() -> list[str]:
+        mark = f"VOXSTILL_TORTURE={tmp_path}".encode()
+        return [each.parent.name for each in Path("/proc").glob("[0-9]*/environ") if mark in _bytes(each)]
+
+    assert start("undisturbed").wait(120) == 0
+    chance = random.Random()
+    for targets in ((0, 4), (4, 9), (9, 14)):
+        target = chance.randint(*targets)
+        driver = start("killed")
+        deadline = time.monotonic() + 60
+        while len(files("killed")) < target and driver.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(chance.random())
+        driver.kill()
+        driver.wait()
+    before = files("killed")
+    assert start("killed").wait(120) == 0
+    assert files("killed") == files("undisturbed")
+    assert len(before) < 15 or before == files("killed")
+    deadline = time.monotonic() + 20
+    while (left := processes()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert left == []
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it ended meanwhile
+        return b""

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxstill.config import Source
+from voxstill.errors import ConfigError, DataError
+from voxstill.factory.scan import Found, by_file, scan, split_of
+from voxstill.store import Store
+
+Row = Mapping[str, object]
+
+
+def manifest(folder: Path, rows: Sequence[Row | str], name: str = "manifest.jsonl") -> str:
+    path = folder / name
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_a_folder_gives_every_file_that_may_be_audio_in_order(tmp_path: Path) -> None:
+    for name in ["b/2.wav", "b/1.weird", "a.flac", "notes.txt", "b/1.TextGrid", "m.jsonl", ".hidden.wav", ".git/x.wav"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    found = list(scan(Source(uri=str(tmp_path))))
+    assert [Path(each.uri).relative_to(tmp_path).as_posix() for each in found] == ["a.flac", "b/1.weird", "b/2.wav"]
+    assert all(each.num_bytes == 1 and each.etag for each in found)
+
+
+def test_a_single_file_is_tried_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"hello")
+    assert [each.num_bytes for each in scan(Source(uri=str(tmp_path / "notes.txt")))] == [5]
+
+
+def test_several_sources_come_one_after_another_and_a_file_in_both_counts_once(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.wav").write_bytes(b"x")
+    found = list(scan(Source(uri=[str(tmp_path / "b.wav"), str(tmp_path)])))
+    assert [Path(each.uri).name for each in found] == ["b.wav", "a.wav", "b.wav"]
+    assert [len(file.found) for file in by_file(found)] == [1, 1]
+
+
+def test_a_manifest_keeps_what_it_knows_and_its_paths_start_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "é.wav").write_bytes(b"x")
+    uri = manifest(
+        tmp_path,
+        [
+            {"audio": "é.wav", "id": "one", "text": "größe", "speaker": 7, "split": "dev", "start_ms": 0, "end_ms": 9},
+            "",
+            {"path": "s3://bucket/far.wav", "split": "unlabelled", "text": None, "extra": [1]},
+            {"audio": str(tmp_path / "é.wav"), "split": "-", "language": "de", "dialect": "bar", "dataset": "d"},
+        ],
+    )
+    one, far, three = scan(Source(uri=uri))
+    assert (one.uri, one.id, one.text, one.speaker) == (str(tmp_path / "é.wav"), "one", "größe", "7")
+    assert (one.split, one.start_ms, one.end_ms) == ("dev", 0, 9)
+    assert (far.uri, far.split, far.text) == ("s3://bucket/far.wav", None, None)
+    assert (three.split, three.language, three.dialect, three.dataset) == (None, "de", "bar", "d")
+    assert [len(file.found) for file in by_file([one, far, three])] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{'audio': 1}", "not JSON"),
+        ("[1]", "list, not an object"),
+        ('{"id": "x"}', "no `audio`"),
+        ('{"audio": 3}', "no `audio`"),
+        ('{"audio": "a.wav", "text": 3}', "`text` is 3"),
+        ('{"audio": "a.wav", "start_ms": "1"}', "`start_ms` is '1'"),
+        ('{"audio": "a.wav", "end_ms": NaN}', "`end_ms` is nan"),
+        ('{"audio": "a.wav", "start_ms": 5, "end_ms": 5}', "starts at 5 ms and ends at 5 ms"),
+        ('{"audio": "a.wav", "start_ms": -1}', "starts at -1 ms"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_file_and_number(tmp_path: Path, line: str, why: str) -> None:
+    uri = manifest(tmp_path, [{"audio": "fine.wav"}, line])
+    with pytest.raises(DataError) as caught:
+        list(scan(Source(uri=uri)))
+    assert f"{uri}:2" in caught.value.what
+    assert why in caught.value.why
+    assert caught.value.fix
+
+
+def test_an_id_said_twice_is_named_with_both_lines_even_in_two_manifests(tmp_path: Path) -> None:
+    first = manifest(tmp_path, [{"audio": "a.wav", "id": "x"}])
+    second = manifest(tmp_path, [{"audio": "b.wav"}, {"audio": "b.wav", "id": "x"}], "other.jsonl")
+    with pytest.raises(DataError) as caught:
+        list(scan(Source(uri=[first, second])))
+    assert f"{first}:1" in caught.value.why
+    assert f"{second}:2" in caught.value.why
+
+
+def test_a_missing_source_is_an_error_and_a_missing_file_is_a_row(tmp_path: Path) -> None:
+    for uri in ["nowhere", "nowhere.jsonl", "nowhere.wav"]:
+        with pytest.raises(DataError) as caught:
+            list(scan(Source(uri=str(tmp_path / uri))))
+        assert caught.value.fix
+    with pytest.raises(ConfigError):
+        list(scan(Source()))
+    assert not (tmp_path / "nowhere").exists()
+    [row] = scan(Source(uri=manifest(tmp_path, [{"audio": "gone.wav"}])))
+    assert (row.num_bytes, row.etag) == (0, None)
+
+
+def test_a_bucket_is_a_folder(tmp_path: Path) -> None:
+    store = Store("memory://scan-bucket")
+    for key in ["b/2.wav", "a.wav", "notes.txt", "b/.hidden.wav"]:
+        store.replace(key, b"x")
+    store.replace("m.jsonl", b'{"audio": "a.wav", "id": "q"}\n')
+    found = list(scan(Source(uri="memory://scan-bucket")))
+    assert [each.uri for each in found] == ["memory://scan-bucket/a.wav", "memory://scan-bucket/b/2.wav"]
+    assert all(each.etag for each in found)
+    [row] = scan(Source(uri="memory://scan-bucket/m.jsonl"))
+    assert (row.uri, row.id) == ("memory://scan-bucket/a.wav", "q")
+    with pytest.raises(DataError, match="there is no source"):
+        list(scan(Source(uri="memory://scan-bucket/none.wav")))
+
+
+def test_a_changed_file_is_another_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"x")
+    [before] = scan(Source(uri=str(path)))
+    [again] = scan(Source(uri=str(path)))
+    path.write_bytes(b"xy")
+    [after] = scan(Source(uri=str(path)))
+    assert before.recording_id == again.recording_id != after.recording_id
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=20), st.integers(0, 5))
+def test_a_speaker_is_in_one_split(speakers: list[str], seed: int) -> None:
+    for speaker in speakers:
+        rows = [Found(uri=f"{k}.wav", speaker=speaker) for k in range(4)]
+        assert len({split_of(row, Source(), seed) for row in rows}) == 1
+
+
+def test_shares_of_splits_are_as_asked_and_the_manifest_has_the_last_word() -> None:
+    source = Source(dev_share=0.2, test_share=0.1)
+    counts = Counter(split_of(Found(uri=str(k)), source, 0) for k in range(4000))
+    assert counts["dev"] / 4000 == pytest.approx(0.2, abs=0.03)
+    assert counts["test"] / 4000 == pytest.approx(0.1, abs=0.03)
+    assert {split_of(Found(uri=str(k), split="test"), source, 0) for k in range(50)} == {"test"}
+    nothing_aside = Source(dev_share=0, test_share=0)
+    assert {split_of(Found(uri=str(k)), nothing_aside, 0) for k in range(50)} == {"train"}
+
+
+@pytest.mark.parametrize("name", ["fsdd", "yesno-hebrew", "short-fixtures", "speechocean762-train"])
+def test_the_shared_manifests_are_read(shared_data: Callable[[str], Path], name: str) -> None:
+    path = shared_data(name) / "manifest.jsonl"
+    found = list(scan(Source(uri=str(path))))
+    assert len(found) == len(path.read_text(encoding="utf-8").splitlines())
+    assert all(each.num_bytes and each.id for each in found)

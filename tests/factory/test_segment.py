@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from numpy.typing import NDArray
+
+from voxstill.audio import codec
+from voxstill.config import Segment, Source
+from voxstill.factory.scan import Found, by_file, scan
+from voxstill.factory.segment import Index, segment, set_aside
+from voxstill.records import Recording, Utterance
+
+SOURCE = Source(language="en", dataset="here")
+
+
+def tone(seconds: float) -> NDArray[np.int16]:
+    time_T = np.arange(int(seconds * 16_000)) / 16_000
+    return (8000 * np.sin(2 * np.pi * 200 * time_T)).astype(np.int16)
+
+
+def write(folder: Path, samples_T: NDArray[np.int16], name: str = "a.wav") -> Found:
+    (folder / name).write_bytes(codec.encode(samples_T, "wav"))
+    [found] = scan(Source(uri=str(folder / name)))
+    return found
+
+
+def run(*found: Found, cfg: Segment | None = None) -> tuple[list[Recording], list[Utterance]]:
+    return segment(found, cfg or Segment(), SOURCE, 0)
+
+
+def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) -> None:
+    found = replace(write(tmp_path, tone(2)), id="one", text="la", speaker="me", split="dev", dialect="d")
+    [recording], [utterance] = run(found)
+    assert (recording.codec, recording.rate_hz, recording.num_channels, recording.duration_ms, recording.error) == (
+        "pcm_16",
+        16_000,
+        1,
+        2_000,
+        None,
+    )
+    assert utterance == Utterance(
+        id="one",
+        recording_id=recording.id,
+        uri=found.uri,
+        end_ms=2_000,
+        split="dev",
+        language="en",
+        speaker="me",
+        dialect="d",
+        dataset="here",
+        text="la",
+    )
+
+
+def test_several_rows_of_one_file_are_its_utterances_and_one_recording(tmp_path: Path) -> None:
+    found = write(tmp_path, tone(3))
+    rows = [replace(found, start_ms=k * 1_000, end_ms=(k + 1) * 1_000, text=str(k)) for k in range(3)]
+    recordings, utterances = run(*rows, rows[0])
+    assert len(recordings) == 1
+    assert [(each.start_ms, each.end_ms, each.text) for each in utterances] == [
+        (0, 1_000, "0"),
+        (1_000, 2_000, "1"),
+        (2_000, 3_000, "2"),
+    ]
+    assert len({each.id for each in utterances}) == 3
+
+
+@pytest.mark.parametrize("vad", ["auto", "never"])
+def test_a_long_file_is_cut_into_utterances_within_bounds(shared_data: Callable[[str], Path], vad: str) -> None:
+    path = max((shared_data("librispeech-unlabelled-30") / "audio").iterdir(), key=lambda each: each.stat().st_size)
+    found = list(scan(Source(uri=str(path))))
+    [recording], utterances = run(*found, cfg=Segment.model_validate({"max_ms": 4_000, "vad": vad}))
+    edges = [edge for each in utterances for edge in (each.start_ms, each.end_ms)]
+    assert edges == sorted(edges)
+    assert recording.duration_ms is not None
+    assert edges[-1] <= recording.duration_ms
+    assert len(utterances) > 2
+    assert max(each.duration_ms for each in utterances) <= 4_000
+    if vad == "never":
+        assert sum(each.duration_ms for each in utterances) == recording.duration_ms
+
+
+def test_words_for_the_whole_are_not_given_to_its_pieces(tmp_path: Path) -> None:
+    found = replace(write(tmp_path, tone(3)), id="one", text="all of it")
+    _, utterances = run(found, cfg=Segment(max_ms=1_000, vad="never"))
+    assert len(utterances) >= 3
+    assert {each.text for each in utterances} == {None}
+    assert "one" not in {each.id for each in utterances}
+    assert len({each.split for each in utterances}) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([{"start_ms": 0, "end_ms": 9_000}], "beyond the end"),
+        ([{"start_ms": 2_500}], "beyond the end"),
+        ([{}], None),
+        ([{"end_ms": 2_100}], None),
+    ],
+)
+def test_times_beyond_the_end_are_a_reason_but_not_a_rounded_one(
+    tmp_path: Path, rows: list[dict[str, int]], reason: str | None
+) -> None:
+    found = write(tmp_path, tone(2))
+    [recording], utterances = run(*(replace(found, **row) for row in rows))  # type: ignore[arg-type]
+    if reason is None:
+        assert recording.error is None
+        assert utterances[0].end_ms == 2_000
+    else:
+        assert recording.error is not None
+        assert recording.error.startswith(reason)
+        assert not utterances
+
+
+def test_every_bad_file_is_a_row_with_a_reason(tmp_path: Path) -> None:
+    found = [write(tmp_path, tone(2), "good.wav"), write(tmp_path, tone(0.01), "short.wav")]
+    found.append(write(tmp_path, np.zeros(16_000, np.int16), "silent.wav"))
+    found.append(Found(uri=str(tmp_path / "gone.wav")))
+    found.append(Found(uri=str(tmp_path)))
+    found.append(Found(uri="nothing://at/all.wav"))
+    (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
+    found += scan(Source(uri=str(tmp_path / "cut.wav")))
+    recordings, utterances = run(*found)
+    reasons = [(each.error or "fine").partition(":")[0] for each in recordings]
+    assert reasons == ["fine", "too short", "silent", *["cannot be read"] * 3, "truncated"]
+    assert len(utterances) == 1
+    assert recordings[3].error is not None
+    assert recordings[3].error.endswith("it does not exist")
+
+
+def test_a_long_recording_without_speech_says_so(tmp_path: Path) -> None:
+    noise_T = np.random.default_rng(0).normal(0, 300, 48_000).astype(np.int16)
+    [recording], utterances = run(write(tmp_path, noise_T), cfg=Segment(max_ms=1_000))
+    assert recording.error is not None
+    assert recording.error.startswith("no speech")
+    assert not utterances
+
+
+def test_the_engine_gets_one_row_for_each_file_in_order(tmp_path: Path) -> None:
+    files = by_file([write(tmp_path, tone(1), "a.wav"), Found(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")])
+    work = pickle.loads(pickle.dumps(Index(Segment(), SOURCE, 0)))()
+    assert [row.recording.id for row in work(files, None)] == [file.id for file in files]
+    assert set_aside(files[0], "it hangs").recording.error == "it hangs"
+
+
+@pytest.mark.parametrize(("name", "most_damaged"), [("short-fixtures", 0), ("yesno-hebrew", 0)])
+def test_the_shared_sets_are_whole(shared_data: Callable[[str], Path], name: str, most_damaged: int) -> None:
+    path = shared_data(name)
+    recordings, _ = run(*scan(Source(uri=str(path / "manifest.jsonl"))))
+    assert [each.uri for each in recordings if each.error] == []
+    for each in recordings:
+        info = soundfile.info(each.uri)
+        assert each.duration_ms is not None
+        assert abs(each.duration_ms - 1000 * info.frames / info.samplerate) < 60
+        assert (each.rate_hz, each.num_channels) == (info.samplerate, info.channels)
+
+
+def test_the_index_goes_by_in_hundreds_of_files_a_second(shared_data: Callable[[str], Path]) -> None:
+    found = list(scan(Source(uri=str(shared_data("fsdd") / "manifest.jsonl"))))[:600]
+    start = time.process_time()
+    recordings, utterances = run(*found)
+    assert len(recordings) == len(utterances) == 600
+    assert {each.error for each in recordings} == {None}
+    assert 600 / (time.process_time() - start) > 200  # 1,500 on an idle core

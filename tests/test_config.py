@@ -1,0 +1,148 @@
+"""A configuration is refused with one message that names the option, the reason and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxstill import config
+from voxstill.cli import main
+from voxstill.errors import ConfigError
+
+WRONG = [
+    # what is set, what the message must name, what the fix must offer
+    ("trian.steps=4", "trian", "train"),
+    ("train.stpes=4", "train.stpes", "train.steps"),
+    ("steps=4", "steps", "train.steps"),
+    ("budget_ms=1000", "budget_ms", "plan.budget_ms"),
+    ("source.url=x", "source.url", "source.uri"),
+    ("segment.max=3000", "segment.max", "segment.max_ms"),
+    ("filter.min_confidense=0.5", "filter.min_confidense", "filter.min_confidence"),
+    ("train.steps=-4", "train.steps", "≥ 1"),
+    ("train.steps=0", "train.steps", "≥ 1"),
+    ("train.steps=no", "train.steps", "whole number"),
+    ("train.steps=1.5", "train.steps", "whole number"),
+    ("train.steps=true", "train.steps", "whole number"),
+    ("train.max_minutes=0", "train.max_minutes", "> 0"),
+    ("train.max_minutes=1:30", "train.max_minutes", "min"),
+    ("train.lr=.inf", "train.lr", "number"),
+    ("train.lr=.nan", "train.lr", "number"),
+    ("train.lr=fast", "train.lr", "number"),
+    ("train.warmup=1.5", "train.warmup", "< 1"),
+    ("train.seed_mode=debgu", "train.seed_mode", "debug"),
+    ("train.precision=fp8", "train.precision", "fp"),
+    ("train.name=../up", "train.name", "text"),
+    ("student.size=huge", "student.size", "tiny"),
+    ("student.units=words", "student.units", "word"),
+    ("student=small", "student", "mapping"),
+    ("source=3", "source", "mapping"),
+    ("source.uri=3", "source.uri", "text"),
+    ("source.dev_share=1", "source.dev_share", "< 1"),
+    ("segment.max_ms=10", "segment.max_ms", "≥ 100"),
+    ("segment.vad=on", "segment.vad", "auto"),
+    ("engine.name=spark", "engine.name", "ray"),
+    ("engine=spark", "engine.name", "ray"),
+    ("engine.chunk=0", "engine.chunk", "≥ 1"),
+    ("filter.keep_share=60", "filter.keep_share", "≤ 1"),
+    ("shard.format=mp3", "shard.format", "flac"),
+    ("plan.slots=0", "plan.slots", "≥ 1"),
+    ("augment.noise_prob=2", "augment.noise_prob", "≤ 1"),
+    ("evaluate.split=valid", "evaluate.split", "train"),
+    ("work.home=x", "work.home", "voxstill explain"),
+]
+
+
+@pytest.mark.parametrize(("override", "named", "offered"), WRONG, ids=[each[0] for each in WRONG])
+def test_a_wrong_option_is_one_message_with_a_fix(
+    override: str, named: str, offered: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["label", str(tmp_path), "--set", override]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    what, why, fix = said.err.splitlines()
+    assert what.startswith("error: ")
+    assert named in what
+    assert why.startswith("  why: ")
+    assert offered in fix
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("train: [1, 2", "not YAML at line"),
+        ("- a\n- b\n", "not a mapping"),
+        ("train:\n  steps: 3\n  steps: 4\n", "not YAML"),
+        ("just words", "not a mapping"),
+        ("teacher: {name: pocketsfinx}\ntrain: {steps: 1}", "pocketsfinx"),
+        ("teacher: {name: pocketsphinx, gramar: x}\ntrain: {steps: 1}", "teacher.gramar"),
+        ("teacher: {name: echo, substitute: 2}\ntrain: {steps: 1}", "teacher.substitute"),
+        ("teacher: {name: transformers}\ntrain: {steps: 1}", "teacher.model"),
+        ("source: {uri: nowhere}", "the training has no end"),
+        ("source: {uri: nowhere}\ntrain: {max_minutes: 1, seed_mode: debug}", "debug"),
+        ("source: {uri: nowhere}\ntrain: {steps: 1, devices: 2}", "plan.slots"),
+    ],
+)
+def test_a_wrong_file_is_one_message(text: str, named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        f"work: {tmp_path / 'work'}\nengine: inline\n{text}" if not text.startswith(("- ", "just")) else text
+    )
+    assert main(["run", str(path)]) in (2, 3)
+    said = capsys.readouterr().err
+    assert named in said
+    assert "Traceback" not in said
+
+
+def test_a_missing_file_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["run", str(tmp_path / "none.yaml")]) == 2
+    assert "voxstill init" in capsys.readouterr().err
+
+
+def test_yaml_is_read_as_version_1_2() -> None:
+    cfg = config.load(None, ["train.lr=3e-4", "train.name=no"])
+    assert cfg.train.lr == 3e-4
+    assert cfg.train.name == "no"
+
+
+def test_later_sources_win_over_earlier_ones(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("seed: 1\ntrain: {steps: 1, epochs: 1, lr: 0.1}\n")
+    environment = {"VOXSTILL__TRAIN__STEPS": "2", "VOXSTILL__TRAIN__EPOCHS": "2", "OTHER": "x"}
+    cfg = config.load(str(path), ["train.epochs=3"], environment)
+    assert (cfg.seed, cfg.train.lr, cfg.train.steps, cfg.train.epochs) == (1, 0.1, 2, 3)
+
+
+def test_a_teacher_and_an_engine_may_be_named_by_a_word() -> None:
+    cfg = config.load(None, ["engine=inline", "engine.chunk=7", "teacher=reference"])
+    assert (cfg.engine.name, cfg.engine.chunk, cfg.teacher.name) == ("inline", 7, "reference")
+
+
+def test_the_template_is_a_configuration_and_holds_every_option(tmp_path: Path) -> None:
+    path = tmp_path / "template.yaml"
+    path.write_text(config.template())
+    cfg = config.load(str(path))
+    assert cfg.source.uri == "path/to/audio"
+    for each in config.options():
+        if not each.path.startswith("demo."):
+            assert each.path.rpartition(".")[2] + ":" in config.template()
+
+
+def test_every_option_has_a_sentence() -> None:
+    for each in config.options():
+        assert each.meaning.endswith((".", ":", ")")), each.path
+
+
+@given(st.integers(1, 10**6), st.floats(1e-6, 1.0), st.sampled_from(["debug", "production"]), st.text(max_size=20))
+def test_what_is_dumped_is_read_back_the_same(steps: int, lr: float, mode: str, language: str) -> None:
+    tree = {"train": {"steps": steps, "lr": lr, "seed_mode": mode}, "source": {"language": language}}
+    cfg = config.validated(config.Config, tree)
+    assert config.validated(config.Config, config._yaml().load(config.dump(cfg))) == cfg
+
+
+def test_an_override_without_a_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not an override"):
+        config.load(None, ["train.steps"])
