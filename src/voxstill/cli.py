@@ -15,6 +15,8 @@ from voxstill import __version__
 
 Handler = Callable[[argparse.Namespace], dict[str, Any]]
 INTERRUPTED = 130
+TEXT = "_text"
+"""What a command prints for people instead of its figures; never in its JSON."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,13 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
-    except BrokenPipeError:
-        return 0
-    if args.json:
-        print(json.dumps(result, ensure_ascii=False))  # noqa: T201
-    else:
-        say = result.pop("_text", None) or _plain(result)
-        print(say)  # noqa: T201
+    text = result.pop(TEXT, None)
+    try:
+        print(json.dumps(result, ensure_ascii=False) if args.json else text or _plain(result), flush=True)  # noqa: T201
+    except BrokenPipeError:  # `| head` has read enough
+        sys.stdout = None
     return 0
 
 

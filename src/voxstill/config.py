@@ -50,6 +50,10 @@ class Source(Section):
     """Language of everything in the source, where the manifest does not say."""
     dataset: str | None = option(None)
     """Name of the data set, where the manifest does not say."""
+    test_speakers: list[str] = option([])
+    """Speakers to judge on; everybody not named here or in `dev_speakers` is then learnt from."""
+    dev_speakers: list[str] = option([])
+    """Speakers to stop training on; everybody not named here or in `test_speakers` is then learnt from."""
     dev_share: float = option(0.1, unit="share", ge=0, lt=1)
     """Share of speakers put aside to stop training on, where the manifest has no `split`."""
     test_share: float = option(0.1, unit="share", ge=0, lt=1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxstill.errors import StorageError
+from voxstill.errors import DataError, StorageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,16 @@ class Store:
         return True
 
     def read_json(self, key: str) -> dict[str, Any] | None:
-        """The object in `key`, None where there is none."""
-        return json.loads(self.read(key)) if self.exists(key) else None
+        """The object in `key`, None where there is none; DataError where it is not JSON."""
+        if not self.exists(key):
+            return None
+        try:
+            value: dict[str, Any] = json.loads(self.read(key))
+        except ValueError as error:
+            raise DataError(
+                f"`{self.uri(key)}` is not JSON", why=str(error), fix="remove the file and run the step again"
+            ) from None
+        return value
 
     def write_json(self, key: str, value: dict[str, Any]) -> None:
         """`value` as indented JSON, keys in the order given."""
@@ -114,6 +122,9 @@ def read_uri(uri: str) -> bytes:
             return Path(uri).read_bytes()
         except OSError as error:
             raise _storage_error("read", uri, error) from None
+    if uri.startswith("memory://"):  # which has no folders to start from: its name is its root
+        name, _, key = uri.removeprefix("memory://").partition("/")
+        return Store(f"memory://{name}").read(key)
     root, _, key = uri.rpartition("/")
     return Store(root).read(key)
 

@@ -37,6 +37,9 @@ def from_parquet(data: bytes, kind: type[Row], where: str = "a table") -> list[R
 
     try:
         table = pq.read_table(io.BytesIO(data), schema=schema(kind))
+        for column in table.schema:  # Arrow fills a column that is absent with nulls, whatever the schema says
+            if not column.nullable and table[column.name].null_count:
+                raise pa.ArrowInvalid(f"its column `{column.name}` is empty or absent")
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"`{where}` is not a table of {kind.__name__} rows",
@@ -108,8 +111,8 @@ def _builder(hint: Any) -> Any:
     """How a value read from Arrow becomes a field of the noun again."""
     origin = get_origin(hint)
     if origin is tuple:
-        inner: Any = get_args(hint)[0]
-        if dataclasses.is_dataclass(inner):
+        if dataclasses.is_dataclass(get_args(hint)[0]):
+            inner: Any = get_args(hint)[0]
             return lambda values: tuple(inner(**value) for value in values)
         return tuple
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):

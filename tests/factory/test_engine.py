@@ -372,22 +372,34 @@ def test_a_work_is_closed_in_its_process_at_the_end(ray: Any, tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {"inline", "ray"}
 
 
+def test_what_a_worker_has_started_dies_with_it(ray: Any, tmp_path: Path) -> None:
+    def make() -> Any:
+        child = subprocess.Popen(["sleep", "600"])
+        (tmp_path / str(child.pid)).touch()
+        return plain
+
+    run([Chunk("c", ("die", 1))], (Stage(name="work", make=make, workers=1),), attempts=1)
+    children = [Path("/proc") / path.name for path in tmp_path.iterdir()]
+    assert len(children) == 3
+    deadline = time.monotonic() + 20
+    while any(child.exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(child.exists() for child in children)
+
+
 def test_our_cluster_is_on_loopback_and_refuses_a_job_without_the_token(ray: Any) -> None:
     address = ray.get_runtime_context().gcs_address
     assert address.startswith("127.0.0.1:")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    stranger = subprocess.run(
-        [sys.executable, "-c", f"import ray; ray.init(address={address!r}); print('let in')"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert stranger.returncode != 0
-    assert "let in" not in stranger.stdout
-    assert "AuthenticationError" in stranger.stderr
+    ask = f"from ray._raylet import GcsClient; print(GcsClient({address!r}).internal_kv_keys(b'', b'session'))"
+
+    def answer(token: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"RAY_AUTH_TOKEN": token}
+        return subprocess.run(
+            [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert "session_name" in answer(os.environ["RAY_AUTH_TOKEN"]).stdout
+    assert "AuthenticationError" in answer("0" * 64).stderr
 
 
 # ------------------------------------------------------------------------------------------------ the driver killed

@@ -239,14 +239,18 @@ def _shortfall(data: bytes, mono: _Mono, end: _End) -> DataError | None:
     found_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
     promised_s, slack_s = end.promised_s, 0.0
     if (chunk := _wav_data(data)) is not None:
-        promised_s = found_s * chunk.num_promised / chunk.num_there if chunk.num_there else float(chunk.num_promised)
         if chunk.num_unexplained > max(_STRAY_BYTES, chunk.num_there // 100):
             why = f"its header knows {found_s:.2f} s, and {chunk.num_unexplained} unexplained bytes follow"
             return DataError("damaged", why=why, fix="mend the header")
         if chunk.num_there >= chunk.num_promised:
             return None
+        if not chunk.num_there:
+            why = f"0.00 s found, {chunk.num_promised} bytes promised"
+            return DataError("truncated", why=why, fix="find a whole copy of the file")
+        promised_s = found_s * chunk.num_promised / chunk.num_there
     elif (total := _flac_total(data)) is not None:
-        promised_s = total / mono.rate_hz if mono.rate_hz else float(total > 0)
+        rate_hz = mono.rate_hz or int.from_bytes(data[18:21], "big") >> 4
+        promised_s = total / max(1, rate_hz)
     elif promised_s is not None:
         slack_s = max(0.1, 0.01 * promised_s)
     if promised_s is None or found_s >= promised_s - slack_s:

@@ -183,22 +183,25 @@ class Loader:
 
     def __iter__(self) -> Iterator[list[Batch]]:
         steps = iter(self._reader())
-        while True:
-            start = time.perf_counter()
-            try:
-                step = next(steps)
-            except StopIteration:
-                return
-            except RuntimeError as error:  # what torch says of a worker that was killed
-                raise DataError(
-                    "a process that reads batches has died",
-                    why=str(error).splitlines()[0],
-                    fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
-                ) from error
-            finally:
-                self.waited_s += time.perf_counter() - start
-            self._count(step.unread)
-            yield step.batches
+        try:
+            while (step := self._next(steps)) is not None:
+                self._count(step.unread)
+                yield step.batches
+        finally:
+            del steps  # ends the workers now: what an error's traceback keeps alive would end them late
+
+    def _next(self, steps: Iterator[Step]) -> Step | None:
+        start = time.perf_counter()
+        try:
+            return next(steps, None)
+        except RuntimeError as error:  # what torch says of a worker that was killed
+            raise DataError(
+                "a process that reads batches has died",
+                why=str(error).splitlines()[0],
+                fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
+            ) from error
+        finally:
+            self.waited_s += time.perf_counter() - start
 
     def _count(self, unread: Sequence[str]) -> None:
         self.replaced += len(unread)
@@ -304,7 +307,10 @@ def _decoded(data: bytes, num_samples: int) -> NDArray[np.int16]:
     What voxstill wrote needs none of the suspicions of `codec.decode`, which take longer than a short utterance.
     """
     samples_T: NDArray[np.int16]
-    samples_T, rate_hz = soundfile.read(io.BytesIO(data), dtype="int16")
+    try:
+        samples_T, rate_hz = soundfile.read(io.BytesIO(data), dtype="int16")
+    except soundfile.LibsndfileError as error:
+        raise DataError(error.error_string) from None
     if rate_hz != RATE_HZ or samples_T.ndim != 1:
         samples_T = codec.decode(data).samples_T
     if len(samples_T) != num_samples:

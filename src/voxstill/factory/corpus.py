@@ -22,10 +22,15 @@ from voxstill.text import grammar
 
 ACCENTS = ("en-us", "en-us-nyc", "en-gb-x-rp", "en-gb-scotland", "en-029")
 VARIANTS: dict[Split, tuple[str, ...]] = {
-    "train": ("m1", "m2", "m3", "m4", "m6", "m7", "f1", "f2", "f4", "klatt", "klatt2", "Andy", "steph", "Mario"),
-    "dev": ("m5", "f3"),
-    "test": ("m8", "f5", "klatt3", "Annie", "Michael", "Lee", "steph2"),
+    "train": (
+        *("m1", "m2", "m3", "m4", "m6", "m7", "f1", "f2", "f4", "klatt", "klatt2"),
+        *("adam", "belinda", "Denis", "Gene", "Jacky", "Mike", "steph"),
+    ),
+    "dev": ("edward", "f3", "m5"),
+    "test": ("Annie", "f5", "grandma", "m8", "Michael", "quincy", "Reed"),
 }
+"""Voices of espeak-ng, each with every accent. PocketSphinx, with our grammar, hears 1 to 15 % of their words wrong in
+quiet; of 74 variants those above (the likes of `zac`, 92 %) teach nothing, and the sets have alike shares of hard ones."""
 Colour = Literal["white", "pink", "babble"]
 COLOURS: tuple[Colour, ...] = ("white", "pink", "babble")
 SNRS_DB: dict[str, int | None] = {"clean": None, "20db": 20, "10db": 10, "5db": 5}

@@ -86,7 +86,7 @@ def chunks_of(items: Iterable[Any], size: int, key: Callable[[Any], str]) -> Ite
         yield Chunk(chunk_id(map(key, some)), some)
 
 
-def run(  # noqa: PLR0917
+def run(
     chunks: Iterable[Chunk],
     stages: Sequence[Stage],
     commit: Callable[[Chunk, list[Any]], None],
@@ -424,15 +424,14 @@ class _Driver:
         """Hands what waits to the workers with the fewest calls."""
         for crew in self._crews:
             while crew.waiting:
-                part, payload = crew.waiting[0]
-                free = [
-                    w for w in crew.workers if w.ready and len(w.calls) < (1 if part.alone else self._cfg.in_flight)
-                ]
-                free = [w for w in free if not (w.calls and w.calls[0].part.alone)]
+                free = [worker for worker in crew.workers if self._has_room(worker, crew.waiting[0][0])]
                 if not free:
                     break
-                crew.waiting.popleft()
-                self._call(min(free, key=lambda w: len(w.calls)), part, payload)
+                self._call(min(free, key=lambda worker: len(worker.calls)), *crew.waiting.popleft())
+
+    def _has_room(self, worker: _Worker, part: _Part) -> bool:
+        alone = part.alone or any(call.part.alone for call in worker.calls)
+        return worker.ready and len(worker.calls) < (1 if alone else self._cfg.in_flight)
 
     def _call(self, worker: _Worker, part: _Part, payload: Any) -> None:
         status, result = worker.handle.work.options(num_returns=2).remote(part.items, payload)
@@ -478,10 +477,10 @@ class _Driver:
             worker.failures = 0
             self._pass_on(worker.crew, call)
             return
-        self._again(call.part, self._ledger.failed(call.part, reason))
+        self._settle(call.part, self._ledger.failed(call.part, reason))
         worker.failures += 1
         if worker.failures >= self._cfg.attempts:  # a broken process (a CUDA error stays) would fail all it is given
-            self._wait_again(self._lose(worker, f"its last {worker.failures} calls failed"))
+            self._queue([lost.part for lost in self._lose(worker, f"its last {worker.failures} calls failed")])
 
     def _is_of_the_call(self, error: BaseException) -> bool:
         """Whether the call alone failed (its answer cannot be pickled, its payload is lost), not the worker."""
@@ -505,18 +504,18 @@ class _Driver:
             todo = self._ledger.failed(call.part, self._loss(error))
         else:
             todo = self._ledger.answered(call.part, rows)
-        self._again(call.part, todo)
+        self._settle(call.part, todo)
 
-    def _wait_again(self, calls: list[_Call]) -> None:
-        """Queues parts that came to no harm of their own."""
-        self._crews[0].waiting.extend((call.part, None) for call in calls)
-
-    def _again(self, part: _Part, todo: list[_Part]) -> None:
-        """Queues what is left of a part, from the first stage; commits its chunk where nothing is."""
-        self._crews[0].waiting.extend((each, None) for each in todo)
+    def _settle(self, part: _Part, todo: list[_Part]) -> None:
+        """Goes on with what is left of a part; commits its chunk where nothing is."""
+        self._queue(todo)
         if part.job.num_missing == 0:
             written = self._pool.submit(self._commit, part.job.chunk, part.job.rows)
             self._when(written, lambda: self._on_commit(part.job, written))
+
+    def _queue(self, parts: list[_Part]) -> None:
+        """Parts start over at the first stage, before any new chunk."""
+        self._crews[0].waiting.extendleft((part, None) for part in reversed(parts))
 
     def _on_commit(self, job: _Job, written: Future[None]) -> None:
         written.result()
@@ -524,13 +523,13 @@ class _Driver:
         self._ledger.committed(job)
 
     def _on_death(self, worker: _Worker, error: BaseException) -> None:
-        """Charges an attempt to the one call that was there. Among several there is no telling: the answers of those
-        that were through may have died with the process. So each is tried again alone."""
-        calls = self._lose(worker, _reason(error))
-        if len(calls) == 1:
-            self._again(calls[0].part, self._ledger.failed(calls[0].part, "its worker died"))
-        else:
-            self._crews[0].waiting.extend((replace(call.part, alone=True), None) for call in calls)
+        """Charges an attempt to the one call that was there; whoever may be deadly is tried again alone.
+
+        Among several calls there is no telling: the answers of those that were through may have died with the process.
+        """
+        parts = [call.part for call in self._lose(worker, _reason(error))]
+        todo = self._ledger.failed(parts[0], "its worker died") if len(parts) == 1 else parts
+        self._settle(parts[0], [replace(part, alone=True) for part in todo])
 
     def _lose(self, worker: _Worker, reason: str) -> list[_Call]:
         """Gives up a worker; the calls that it had not answered, oldest first."""
@@ -556,9 +555,10 @@ class _Driver:
         for worker in self._all_workers():
             if worker.calls and now - worker.since > self._cfg.lease_s:
                 reason = f"no answer within the time limit of {self._cfg.lease_s:g} s"
-                late, *innocent = self._lose(worker, reason)
-                self._again(late.part, self._ledger.failed(late.part, reason))
-                self._wait_again(innocent)
+                parts = [call.part for call in self._lose(worker, reason)]
+                self._queue(parts[1:])
+                for late in parts[:1]:  # none, where the answer came in this moment
+                    self._settle(late, self._ledger.failed(late, reason))
         for crew in self._crews:
             if not any(w.ready for w in crew.workers) and now - crew.workers[0].since > START_LIMIT_S:
                 free = self._ray.available_resources()
@@ -589,12 +589,20 @@ def _start_ray(cfg: Engine) -> Any:
 
     Our own listens on the loopback interface only and asks for a token that only this process and its children know.
     """
+    settings = {
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` ships the working folder
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a payload that is lost is seen by its status
+    }
+    if cfg.address is None:
+        settings |= {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: bind to loopback
+            "RAY_process_group_cleanup_enabled": "1",  # what a worker has started dies with it, however it dies
+        }
     if "ray" not in sys.modules:  # read once, when Ray is imported
-        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # else `uv run` ships the working folder
-        if cfg.address is None:
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on Linux too: bind to loopback
+        for name, value in settings.items():
+            os.environ.setdefault(name, value)
     import ray
 
     ray._private.worker._worker_logs_enabled = False  # else notices of dead workers go to standard output

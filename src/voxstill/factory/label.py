@@ -131,6 +131,7 @@ class Decode:
     """Work of a CPU worker: fetch and decode a chunk. A file that holds several of its utterances is read once."""
 
     def __call__(self, utterances: Sequence[Utterance], _: Any) -> Decoded:
+        """Audio of every utterance, or the reason why it has none."""
         pieces: list[NDArray[np.int16]] = []
         errors: list[str | None] = []
         cached: tuple[tuple[str, int | None], Any] | None = None
@@ -160,6 +161,7 @@ class Teach:
     task: Task
 
     def __call__(self) -> Callable[[Sequence[Utterance], Decoded], list[Label]]:
+        """The work: one label for each utterance, in order."""
         teacher = registry.make(self.task.teacher)
         teacher.open()
 

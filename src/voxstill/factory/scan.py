@@ -83,7 +83,13 @@ def by_file(found: Iterable[Found]) -> list[File]:
 
 
 def split_of(found: Found, source: Source, seed: int) -> Split:
-    """What the manifest says, else by hash of the speaker, or of the recording where nobody knows the speaker."""
+    """What the source says of the speaker, else the manifest, else by hash of the speaker, else of the recording."""
+    if found.speaker is not None and found.speaker in source.test_speakers:
+        return "test"
+    if found.speaker is not None and found.speaker in source.dev_speakers:
+        return "dev"
+    if source.test_speakers or source.dev_speakers:
+        return "train"
     if found.split is not None:
         return found.split
     place = int(fingerprint("split", seed, found.speaker or found.recording_id), 16) / 16**16

@@ -6,16 +6,19 @@ the phase between speech and noise.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Generator, Tensor
 
 from voxstill.config import Augment
-from voxstill.nn.frontend import NUM_MELS, frame_mask
+from voxstill.nn.frontend import LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW, extractor, frame_mask
+from voxstill.records import RATE_HZ
 
-SPEECH_SHARE = 0.4
-"""Share of noises that are other utterances of the batch: babble."""
+BABBLE_SHARE = 0.4
+"""Share of noises that are other utterances of the batch."""
+TALKERS = 3
 
 
 def uniform(generator: Generator, size: tuple[int, ...], low: float, high: float) -> Tensor:
@@ -70,14 +73,40 @@ def warp_mels(mel_BFD: Tensor, factor_B: Tensor) -> Tensor:
 
 
 def coloured_noise(generator: Generator, num: int, num_frames: int, device: torch.device) -> Tensor:
-    """Log-mel power of stationary noise between white and brown, with the scatter of a periodogram (B, F, D)."""
-    slope_B = uniform(generator, (num,), -1.5, 0.3)
-    band_D = torch.linspace(0, 1, NUM_MELS, device=device)
-    octaves_D = torch.log2(0.05 + band_D)  # mel bands are about evenly spaced in pitch above 1 kHz
-    tone_BD = slope_B[:, None] * octaves_D[None] * math.log(2)
-    scatter_D = 0.9 - 0.5 * band_D  # narrow low bands hold few FFT bins, so they scatter more
-    scatter_BFD = torch.randn(num, num_frames, NUM_MELS, generator=generator, device=device) * scatter_D
+    """Log-mel power of stationary noise from white to brown (B, F, D), as pre-emphasis and a periodogram leave it."""
+    centre_D, num_bins_D = (each.to(device) for each in bands())
+    fall_B = uniform(generator, (num,), 0.0, 2.0)  # power goes with frequency to the minus this: 0 white, 1 pink
+    tone_BD = preemphasis_gain(centre_D).log() - fall_B[:, None] * (centre_D / 1000).log()
+    # measured on white noise: the logarithm of a mean over n bins has a deviation of about 1.25 / sqrt(n)
+    scatter_BFD = torch.randn(num, num_frames, NUM_MELS, generator=generator, device=device) * 1.25 / num_bins_D.sqrt()
     return tone_BD[:, None] + scatter_BFD
+
+
+@functools.cache
+def bands() -> tuple[Tensor, Tensor]:
+    """Centre frequency in Hz of each mel band, and how many independent FFT bins it sees (at least 1)."""
+    filters_DN = extractor().mel_filters.double()
+    hz_N = torch.arange(filters_DN.shape[1]) * (RATE_HZ / NUM_FFT)
+    weight_D = filters_DN.sum(1)
+    num_bins_D = weight_D.square() / filters_DN.square().sum(1) * (WINDOW / NUM_FFT)
+    return ((filters_DN @ hz_N.double()) / weight_D).float(), num_bins_D.clamp(min=1).float()
+
+
+def preemphasis_gain(hz_D: Tensor) -> Tensor:
+    """By how much pre-emphasis multiplies the power at a frequency."""
+    return 1 + PREEMPHASIS**2 - 2 * PREEMPHASIS * torch.cos(2 * math.pi * hz_D / RATE_HZ)
+
+
+def babble(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Up to `TALKERS` other utterances of the batch at once, each repeated so that none ends before the speech."""
+    num, num_frames, num_mels = mel_BFD.shape
+    position_F = torch.arange(num_frames, device=mel_BFD.device)
+    power_BFD = torch.zeros_like(mel_BFD)
+    for talker in range(1, min(TALKERS, num - 1) + 1):
+        other_B = torch.roll(torch.arange(num, device=mel_BFD.device), talker)
+        turn_BF = position_F[None] % frames_B[other_B].clamp(min=1)[:, None]
+        power_BFD += mel_BFD[other_B].gather(1, turn_BF[..., None].expand(-1, -1, num_mels)).exp()
+    return power_BFD.clamp(min=LOG_FLOOR).log()
 
 
 def add_noise(mel_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
@@ -86,16 +115,13 @@ def add_noise(mel_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Genera
     mask_BF = frame_mask(frames_B, num_frames)
     noise_BFD = coloured_noise(generator, num, num_frames, mel_BFD.device)
     if num > 1:
-        other_B = torch.roll(torch.arange(num, device=mel_BFD.device), 1)
-        # the other utterance is repeated as often as needed, so that babble never ends before the speech
-        turn_BF = torch.arange(num_frames, device=mel_BFD.device)[None] % frames_B[other_B].clamp(min=1)[:, None]
-        speech_BFD = mel_BFD[other_B].gather(1, turn_BF[..., None].expand(-1, -1, mel_BFD.shape[2]))
-        babble_B = uniform(generator, (num,), 0, 1) < SPEECH_SHARE
-        noise_BFD = torch.where(babble_B[:, None, None], speech_BFD, noise_BFD)
-    count_B = (mask_BF.sum(1) * mel_BFD.shape[2]).clamp(min=1)
+        babble_B = uniform(generator, (num,), 0, 1) < BABBLE_SHARE
+        noise_BFD = torch.where(babble_B[:, None, None], babble(mel_BFD, frames_B), noise_BFD)
+    centre_D, num_bins_D = (each.to(mel_BFD.device) for each in bands())
+    weight_D = num_bins_D / preemphasis_gain(centre_D)  # back to the power of the audio itself
 
     def power(log_BFD: Tensor) -> Tensor:
-        return ((log_BFD.exp() * mask_BF[..., None]).sum((1, 2)) / count_B).clamp(min=1e-12)
+        return ((log_BFD.exp() @ weight_D) * mask_BF).sum(1).clamp(min=1e-12)
 
     snr_B = uniform(generator, (num,), cfg.min_snr_db, cfg.max_snr_db)
     gain_B = power(mel_BFD).log() - power(noise_BFD).log() - snr_B * (math.log(10) / 10)

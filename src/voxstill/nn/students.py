@@ -27,17 +27,17 @@ class Shape:
 
 SHAPES: dict[Size, Shape] = {
     "tiny": Shape(128, 4, 4, 32),
-    "small": Shape(192, 12, 4, 64),
-    "medium": Shape(320, 16, 8, 128),
-    "large": Shape(512, 24, 8, 256),
+    "small": Shape(176, 10, 4, 64),
+    "medium": Shape(288, 15, 8, 128),
+    "large": Shape(512, 17, 8, 256),
 }
 
 
 def build(size: Size, num_pieces: int, *, dropout: float, seed: int) -> Any:
     """A new Parakeet-CTC student; equal arguments give equal weights. The blank is piece `num_pieces`.
 
-    Fast Conformer (Rekesh et al. 2023, section 3). The initialisation differs from the library's N(0, 0.02), which leaves the
-    stem's output without deviation: He for its convolutions, Xavier for its linear layer, zero biases.
+    Fast Conformer (Rekesh et al. 2023, section 3). The initialisation differs from the library's N(0, 0.02), which
+    leaves the stem's output without deviation: He for its convolutions, Xavier for its linear layer, zero biases.
     """
     from transformers import ParakeetCTCConfig, ParakeetEncoderConfig, ParakeetForCTC
 

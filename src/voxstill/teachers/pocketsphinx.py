@@ -40,7 +40,7 @@ class PocketSphinxOptions(Section):
     """Another pronouncing dictionary, which belongs to `model`."""
     language_model: str | None = option(None)
     """Another n-gram model, for free speech."""
-    language_weight: float = option(10.0, gt=0)
+    language_weight: float = option(1.0, gt=0)
     """How much the grammar or language model weighs against the sound: 10 for commands, 1 for lone words."""
     noise_floor_db: float = option(30.0, unit="dB", ge=0, le=60)
     """Faint white noise added to every clip, over one step of 16 bits: the model cannot bear digital silence."""

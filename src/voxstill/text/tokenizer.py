@@ -6,6 +6,7 @@ CTC blank comes after the last piece, where Parakeet has it.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ class Vocabulary:
             if timed:
                 start, end = timed[i].start_ms, timed[i].end_ms
                 cuts = [start + (end - start) * j // len(pieces) for j in range(len(pieces) + 1)]
-                times += list(zip(cuts, cuts[1:], strict=False))
+                times += list(itertools.pairwise(cuts))
             else:
                 times += [(-1, -1)] * len(pieces)
         return ids, times

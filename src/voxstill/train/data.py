@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -31,13 +31,13 @@ class Corpus:
     ) -> None:
         self._cfg, self._rank, self._ranks, self._replaced = cfg, rank, ranks, 0
 
-        def encode(text: str, spoken: list[Word]) -> tuple[list[int], list[tuple[int, int]]]:
+        def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
             return vocabulary.encode(alike(text), same)
 
-        self._train = load.Corpus(store, prefix, shards.read_index(store, prefix, ("train",)), encode)  # type: ignore[arg-type]
+        self._train = load.Corpus(store, prefix, shards.read_index(store, prefix, ("train",)), encode)
         dev = shards.read_index(store, prefix, ("dev",))
-        self._dev = load.Corpus(store, prefix, dev, encode) if len(dev) else None  # type: ignore[arg-type]
+        self._dev = load.Corpus(store, prefix, dev, encode) if len(dev) else None
         self._dev_texts = dict(zip(dev["id"].to_pylist(), map(alike, dev["text"].to_pylist()), strict=True))
         self._loader: Loader | None = None
 
@@ -49,7 +49,8 @@ class Corpus:
 
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
         """The batches of an epoch; what CTC could not learn even at the fastest tempo is dropped and counted."""
-        return self._planned(self._train, epoch, ascending, shortest=1 - self._cfg.augment.tempo)
+        slots, tempo = self._cfg.plan.slots, self._cfg.augment.tempo
+        return self._planned(self._train, epoch, ascending, shortest=1 - tempo, slots=slots)
 
     def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
         """This rank's batches of each step from `first` on, read ahead by the loader's workers."""
@@ -67,7 +68,7 @@ class Corpus:
         if self._dev is None:
             return None
         try:
-            whole = self._planned(self._dev, 0, True, shortest=1.0)
+            whole = self._planned(self._dev, 0, True, shortest=1.0, slots=1)
         except DataError:  # none of it fits into a batch
             return None
         total = words.wer(
@@ -78,17 +79,18 @@ class Corpus:
         )
         return None if total.rate is None else {"wer": total.rate, "words": total.reference, "errors": total.errors}
 
-    def _planned(self, corpus: load.Corpus, epoch: int, ascending: bool, *, shortest: float) -> EpochPlan:
+    def _planned(self, corpus: load.Corpus, epoch: int, ascending: bool, *, shortest: float, slots: int) -> EpochPlan:
         features = feature_frames((corpus.num_samples * shortest).astype(int))
         frames: Any = output_frames(features)
         return plan(
             corpus.durations_ms,
             corpus.num_tokens,
-            self._cfg.plan,
+            self._cfg.plan.model_copy(update={"slots": slots}),
             seed=self._cfg.seed,
             epoch=epoch,
             num_frames=frames,
             repeats=corpus.repeats,
+            shard_of=corpus.shard,
             ascending=ascending,
         )
 

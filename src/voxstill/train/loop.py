@@ -63,7 +63,7 @@ class Budget:
 
 
 def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, run: RunDir, budget: Budget) -> State:
-    """Train to the end of the budget, from the newest checkpoint where there is one; `model` ends as the averaged student."""
+    """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student."""
     optimizer = optim.adamw(model, cfg.train)
     wrapped, optimizer = fabric.setup(model, optimizer)
     task.move(fabric.device)

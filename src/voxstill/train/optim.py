@@ -28,7 +28,7 @@ def adamw(model: nn.Module, cfg: Train) -> torch.optim.AdamW:
     matrices = [weight for weight in model.parameters() if weight.ndim > 1]
     vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=BETAS, foreach=True)
+    return torch.optim.AdamW(groups, lr=cfg.lr, betas=BETAS, fused=True)
 
 
 class Average:

@@ -1,0 +1,111 @@
+"""Tables: every noun comes back as it was, equal rows are equal bytes, and a torn part says so."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill import tables
+from voxstill.errors import DataError
+from voxstill.records import Label, Recording, Utterance, Verdict, Word
+from voxstill.store import Store
+
+_numbers = itertools.count()
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+whole = st.integers(-(2**63), 2**63 - 1)
+floats = st.floats(allow_nan=False)
+words = st.builds(Word, text=texts, start_ms=whole, end_ms=whole, prob=st.none() | floats)
+maybe = st.none() | texts
+ROWS: dict[Any, Any] = {
+    Recording: st.builds(
+        Recording,
+        id=texts,
+        uri=texts,
+        etag=maybe,
+        num_bytes=whole,
+        codec=maybe,
+        rate_hz=st.none() | whole,
+        num_channels=st.none() | whole,
+        duration_ms=st.none() | whole,
+        error=maybe,
+    ),
+    Utterance: st.builds(
+        Utterance,
+        id=texts,
+        recording_id=texts,
+        uri=texts,
+        channel=st.none() | whole,
+        end_ms=whole,
+        split=st.sampled_from(["train", "dev", "test"]),
+        speaker=maybe,
+        text=maybe,
+    ),
+    Label: st.builds(
+        Label,
+        utterance_id=texts,
+        recipe=texts,
+        teacher=texts,
+        text=texts,
+        mean_logprob=st.none() | floats,
+        finish=st.sampled_from(["stop", "length", "failed"]),
+        words=st.lists(words, max_size=3).map(tuple),
+        error=maybe,
+    ),
+    Verdict: st.builds(
+        Verdict,
+        utterance_id=texts,
+        recipe=texts,
+        kept=st.booleans(),
+        reason=maybe,
+        measures=st.dictionaries(texts, floats, max_size=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(ROWS), ids=lambda kind: kind.__name__)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_rows_come_back_as_they_were_and_equal_rows_give_equal_bytes(kind: Any, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(ROWS[kind], max_size=5))
+    written = tables.to_parquet(rows, kind)
+    assert tables.from_parquet(written, kind) == rows
+    assert tables.to_parquet(list(rows), kind) == written
+
+
+LABEL = Label(utterance_id="u", recipe="r", teacher="t", text="one", words=(Word(text="one", start_ms=0, end_ms=9),))
+
+
+def test_a_part_cut_anywhere_is_a_data_error_that_names_it() -> None:
+    whole_part = tables.to_parquet([LABEL] * 3, Label)
+    for length in range(0, len(whole_part), 37):
+        with pytest.raises(DataError, match="labels/x") as caught:
+            tables.from_parquet(whole_part[:length], Label, "labels/x")
+        assert caught.value.why
+        assert caught.value.fix
+
+
+def test_a_table_of_another_noun_is_a_data_error() -> None:
+    with pytest.raises(DataError, match="Verdict"):
+        tables.from_parquet(tables.to_parquet([LABEL], Label), Verdict)
+
+
+def test_a_column_that_must_be_there_cannot_be_null() -> None:
+    schema = tables.schema(Label)
+    assert not schema.field("text").nullable
+    assert schema.field("mean_logprob").nullable
+    assert schema.field("words").type.value_type.field("prob").nullable
+
+
+def test_a_table_is_its_parts_in_the_order_of_their_names_and_nothing_else() -> None:
+    store = Store(f"memory://test-tables-{next(_numbers)}")
+    for name, ids in (("b", ["3"]), ("a", ["1", "2"])):
+        rows = [Label(utterance_id=each, recipe="r", teacher="t") for each in ids]
+        store.create(f"labels/r/{name}.parquet", tables.to_parquet(rows, Label))
+    store.write_json(f"labels/r/{tables.SUCCESS}", {})
+    assert tables.parts(store, "labels/r") == ["labels/r/a.parquet", "labels/r/b.parquet"]
+    assert [row.utterance_id for row in tables.read(store, "labels/r", Label)] == ["1", "2", "3"]
+    assert list(tables.read(store, "labels/none", Label)) == []

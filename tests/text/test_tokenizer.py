@@ -1,0 +1,102 @@
+"""Text becomes tokens and the same text again, for us and for `transformers` alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill.errors import DataError
+from voxstill.records import Word
+from voxstill.text import tokenizer
+from voxstill.text.tokenizer import UNKNOWN, Vocabulary
+
+letters = st.characters(categories=("Ll", "Lo", "Nd"), include_characters="'-.é語")
+phrases = st.lists(st.text(letters, min_size=1, max_size=8), min_size=1, max_size=6).map(" ".join)
+
+
+@pytest.mark.parametrize("units", ["word", "character"])
+@given(corpus=st.lists(phrases, min_size=1, max_size=5))
+def test_every_text_of_the_corpus_comes_back_as_it_was(units: Any, corpus: list[str]) -> None:
+    vocabulary = tokenizer.train(corpus, units, 200)
+    assert vocabulary.pieces[0] == UNKNOWN
+    assert len(set(vocabulary.pieces)) == len(vocabulary.pieces) == vocabulary.blank_id
+    for text in corpus:
+        ids, times = vocabulary.encode(text)
+        assert vocabulary.decode(ids) == text
+        assert 0 not in ids
+        assert vocabulary.blank_id not in ids
+        assert times == [(-1, -1)] * len(ids)
+
+
+@given(phrases, st.data())
+def test_times_of_tokens_share_out_the_words_and_never_leave_them(text: str, data: st.DataObject) -> None:
+    spoken = text.split()
+    cuts = sorted(data.draw(st.lists(st.integers(0, 9000), min_size=2 * len(spoken), max_size=2 * len(spoken))))
+    words = [
+        Word(text=word, start_ms=start, end_ms=end)
+        for word, start, end in zip(spoken, cuts[::2], cuts[1::2], strict=True)
+    ]
+    ids, times = tokenizer.train([text], "character", 0).encode(text, words)
+    assert len(ids) == len(times) == len("".join(spoken))
+    at = 0
+    for word in words:
+        own = times[at : at + len(word.text)]
+        assert (own[0][0], own[-1][1]) == (word.start_ms, word.end_ms)
+        assert all(one[1] == two[0] for one, two in zip(own, own[1:], strict=False))
+        at += len(word.text)
+
+
+def test_word_times_that_do_not_spell_the_text_are_not_used() -> None:
+    vocabulary = tokenizer.train(["one two"], "word", 200)
+    words = [Word(text="one", start_ms=0, end_ms=9)]
+    assert vocabulary.encode("one two", words)[1] == [(-1, -1), (-1, -1)]
+
+
+def test_auto_takes_words_where_few_differ_and_characters_else() -> None:
+    assert tokenizer.train(["a b", "b c"], "auto", 3).unit == "word"
+    assert tokenizer.train(["a b", "b c"], "auto", 2).unit == "character"
+    assert tokenizer.train(["b b a"], "auto", 3).pieces == (UNKNOWN, "▁b", "▁a")
+
+
+def test_a_corpus_without_a_word_is_a_data_error() -> None:
+    with pytest.raises(DataError, match="no text"):
+        tokenizer.train(["", " "], "auto", 10)
+
+
+def test_what_the_corpus_never_held_is_unknown() -> None:
+    assert tokenizer.train(["one"], "word", 9).encode("one more")[0] == [1, 0]
+
+
+@pytest.mark.parametrize("units", ["word", "character"])
+@settings(max_examples=8, deadline=None)
+@given(corpus=st.lists(phrases, min_size=1, max_size=4))
+def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
+    units: Any, corpus: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from transformers import AutoProcessor
+
+    from voxstill.nn.frontend import extractor
+
+    folder: Path = tmp_path_factory.mktemp("vocabulary")
+    vocabulary = tokenizer.train(corpus, units, 200)
+    vocabulary.save(folder, extractor())
+    assert Vocabulary.load(folder).pieces == vocabulary.pieces
+    theirs = AutoProcessor.from_pretrained(folder).tokenizer
+    assert theirs.pad_token_id == vocabulary.blank_id
+    for text in corpus:
+        ids = vocabulary.encode(text)[0]
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ids
+        path = [each for one in ids for each in (one, one, vocabulary.blank_id)]
+        assert theirs.decode(path, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"model": {}}'])
+def test_a_folder_without_a_vocabulary_is_a_data_error(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(DataError, match="vocabulary"):
+        Vocabulary.load(tmp_path)
