@@ -23,3 +23,19 @@ def shared_data() -> Callable[[str], Path]:
         return root / name
 
     return find
+
+
+@pytest.fixture(scope="session")
+def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a student that knows the language of `tones` by heart."""
+    from tones import TEXTS, by_heart
+
+    from voxstill.nn.frontend import extractor
+    from voxstill.text import tokenizer
+
+    folder: Path = tmp_path_factory.mktemp("exp") / "model"
+    vocabulary = tokenizer.train(TEXTS, "word", 9)
+    model, _ = by_heart(vocabulary, timed=True, num_steps=58)
+    model.save_pretrained(folder)
+    vocabulary.save(folder, extractor())
+    return folder

@@ -128,6 +128,7 @@ def init(args: argparse.Namespace) -> dict[str, Any]:
 
     from voxstill import config
     from voxstill.errors import ConfigError
+    from voxstill.store import Store
 
     text = config.template()
     if args.output is None:
@@ -135,7 +136,7 @@ def init(args: argparse.Namespace) -> dict[str, Any]:
     path = Path(args.output)
     if path.exists() and not args.yes:
         raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
-    path.write_text(text, encoding="utf-8")
+    Store(str(path.parent)).replace(path.name, text.encode())
     return {"path": str(path)}
 
 

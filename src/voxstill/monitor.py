@@ -121,14 +121,14 @@ class Timer:
 
 
 class JsonLines:
-    """A file of one JSON object a line; each line is whole or absent, also after a crash."""
+    """A file of one JSON object a line; each line is whole or absent, also after a crash. Only `rows` old ones stay."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: int | None = None) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():  # a line cut short by a crash would swallow the next one
             data = path.read_bytes()
-            whole = data[: data.rfind(b"\n") + 1]
+            whole = b"".join([line for line in data.splitlines(keepends=True) if line.endswith(b"\n")][:rows])
             if whole != data:
                 path.write_bytes(whole)
 

@@ -1,7 +1,7 @@
 """Every prefix in a WORK, and which finished table of a kind a step reads.
 
-WORK/recordings, then one table for each recipe below utterances, labels, verdicts and shards. A table is finished when
-its `_SUCCESS.json` is there.
+One table for each recipe below recordings, utterances, labels, verdicts and shards. A table is finished when its
+`_SUCCESS.json` is there; that of the utterances speaks for the recordings too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from voxstill import tables
 from voxstill.errors import DataError
 from voxstill.store import Store
 
-Kind = Literal["utterances", "labels", "verdicts", "shards"]
-RECORDINGS = "recordings"
-MADE_BY: dict[Kind, str] = {"utterances": "index", "labels": "label", "verdicts": "filter", "shards": "shard"}
+Kind = Literal["recordings", "utterances", "labels", "verdicts", "shards"]
+MADE_BY: dict[Kind, str] = {
+    "recordings": "index",
+    "utterances": "index",
+    "labels": "label",
+    "verdicts": "filter",
+    "shards": "shard",
+}
 
 
 def prefix(kind: Kind, recipe: str) -> str:

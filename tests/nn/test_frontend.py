@@ -32,7 +32,7 @@ def padded(clips: list[Tensor], extra: int = 0) -> tuple[Tensor, Tensor]:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    num_samples=st.integers(HOP, 2500) | st.integers(2500, 40_000),
+    num_samples=st.integers(2 * HOP, 2500) | st.integers(2500, 40_000),
     loudness=st.sampled_from([0, 1, 300, 32_000]),
     seed=st.integers(0, 99),
 )
@@ -87,7 +87,7 @@ def test_features_have_no_mean_and_unit_deviation_over_their_own_frames() -> Non
         assert (features_FD[:frames].std(0) - 1).abs().max() < 1e-4
 
 
-def test_one_frame_or_none_is_finite() -> None:
+def test_one_frame_or_none_is_finite_where_transformers_divides_by_zero() -> None:
     features_BFD, frames_B = FRONTEND(*padded([noise(10), noise(200), noise(3000)]))
     assert frames_B.tolist() == [0, 1, 18]
     assert features_BFD.isfinite().all()

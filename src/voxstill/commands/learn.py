@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import logging
 import platform
@@ -19,7 +20,7 @@ from voxstill import config, workdir, world
 from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config
 from voxstill.errors import ConfigError
-from voxstill.monitor import log
+from voxstill.monitor import log, start_logging
 from voxstill.nn import students
 from voxstill.nn.frontend import extractor
 from voxstill.records import fingerprint
@@ -45,7 +46,8 @@ def train(cfg: Config) -> dict[str, Any]:
         log.info("train: nothing to do, %s is finished", run.path)
         return done
     fabric = parallel.fabric(cfg.train)
-    figures = fabric.launch(train_rank, cfg, run, shards)
+    # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
+    figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards))
     return figures if figures is not None else summary(run) or {}
 
 
@@ -74,6 +76,8 @@ def check(cfg: Config) -> None:
 
 def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any]:
     """One process of the training; rank 0 writes the student."""
+    if not log.handlers:  # a process of its own
+        start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
     torch.set_num_threads(cfg.train.threads)
     torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)

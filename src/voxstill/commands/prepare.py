@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from voxstill import shards, tables, workdir, world
 from voxstill.config import Config
+from voxstill.errors import DataError
 from voxstill.factory import engine, label, scan, segment
 from voxstill.factory import filter as filtering
 from voxstill.factory import shard as sharding
@@ -27,21 +27,26 @@ def utterances_recipe(cfg: Config) -> str:
 
 
 def index(cfg: Config) -> dict[str, Any]:
-    """Every file of the source is a recording with its utterances, or a recording with a reason."""
+    """Every file of the source is a recording with its utterances, or a recording with a reason.
+
+    DataError where a file has changed since it was indexed: labels of what it held would go with what it holds.
+    """
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
     prefix = workdir.prefix("utterances", recipe)
     files = scan.by_file(scan.scan(cfg.source))
-    known = {entry.key.rpartition("/")[2] for entry in work.list(prefix)}
-    have = {row.id for row in _recordings(work, known)}
-    new = [file for file in files if file.id not in have]
-    log.info("index: %d files found, %d of them new", len(have) + len(new), len(new))
+    have = list(_recordings(work, recipe))
+    ids, sound = {row.id for row in have}, {row.uri for row in have if row.error is None}
+    new = [file for file in files if file.id not in ids]
+    _refuse_changed([file for file in new if file.found[0].uri in sound], cfg.work)
+    log.info("index: %d files found, %d of them new", len(files), len(new))
 
     def commit(chunk: engine.Chunk, rows: Sequence[segment.Indexed]) -> None:
         work.create(
-            f"{workdir.RECORDINGS}/{chunk.id}.parquet", tables.to_parquet([row.recording for row in rows], Recording)
+            f"{workdir.prefix('recordings', recipe)}/{chunk.id}.parquet",
+            tables.to_parquet([row.recording for row in rows], Recording),
         )
         utterances = [each for row in rows for each in row.utterances]
-        work.create(f"{prefix}/{chunk.id}.parquet", tables.to_parquet(utterances, Utterance))
+        work.create(f"{prefix}/{chunk.id}.parquet", tables.to_parquet(utterances, Utterance))  # last: it is the commit
 
     stages = (engine.Stage(name="index", make=segment.Index(cfg.segment, cfg.source, cfg.seed), workers=_workers(cfg)),)
     if new:
@@ -51,21 +56,32 @@ def index(cfg: Config) -> dict[str, Any]:
     return _finish_index(work, recipe, prefix)
 
 
-def _recordings(work: Store, parts: set[str]) -> Iterator[Recording]:
-    for part in sorted(parts - {tables.SUCCESS}):
-        key = f"{workdir.RECORDINGS}/{part}"
+def _recordings(work: Store, recipe: str) -> Iterator[Recording]:
+    """The recordings whose utterances are there as well."""
+    for part in tables.parts(work, workdir.prefix("utterances", recipe)):
+        key = f"{workdir.prefix('recordings', recipe)}/{part.rpartition('/')[2]}"
         yield from tables.from_parquet(work.read(key), Recording, work.uri(key))
 
 
+def _refuse_changed(changed: Sequence[scan.File], work: str) -> None:
+    if changed:
+        more = f" and {len(changed) - 1} more files have" if len(changed) > 1 else " has"
+        raise DataError(
+            f"`{changed[0].found[0].uri}`{more} changed since `{work}` was made",
+            why="the labels there are of what the files held then",
+            fix="index into another work folder, or put the old files back with their times",
+        )
+
+
 def _finish_index(work: Store, recipe: str, prefix: str) -> dict[str, Any]:
-    parts = {key.rpartition("/")[2] for key in tables.parts(work, prefix)}
     recordings = damaged = utterances = milliseconds = 0
     reasons: dict[str, int] = {}
-    for row in _recordings(work, parts):
+    for row in _recordings(work, recipe):
         recordings += 1
         if row.error is not None:
             damaged += 1
-            reasons[row.error] = reasons.get(row.error, 0) + 1
+            reason = row.error.partition(":")[0]
+            reasons[reason] = reasons.get(reason, 0) + 1
     splits: dict[str, int] = {}
     for each in tables.read(work, prefix, Utterance):
         utterances += 1
@@ -89,11 +105,9 @@ def label_(cfg: Config) -> dict[str, Any]:
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
     task = label.task(cfg.teacher)
-    start = time.perf_counter()
     with Progress("label", source["utterances"], "utterances") as bar:
         figures = label.label(work, workdir.prefix("utterances", source["recipe"]), task, cfg.engine, bar.to)
-    seconds = time.perf_counter() - start
-    return {**figures, "hours": source["hours"], "seconds": seconds, "rtfx": source["hours"] * 3600 / seconds}
+    return {**figures, "hours": source["hours"]}
 
 
 def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:

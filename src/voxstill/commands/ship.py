@@ -13,7 +13,7 @@ from voxstill.config import Config
 from voxstill.errors import VoxstillError
 from voxstill.monitor import Progress
 from voxstill.records import Utterance, Word
-from voxstill.store import read_uri
+from voxstill.store import Store, read_uri
 from voxstill.teachers.teacher import Clip
 from voxstill.text import subtitles
 
@@ -78,7 +78,7 @@ def render(transcript: dict[str, Any], form: str) -> str:
 
 def write_all(transcripts: Sequence[dict[str, Any]], form: str, folder: Path) -> list[Path]:
     """Each transcript in a file named after its audio; equal names are numbered, nothing is overwritten."""
-    folder.mkdir(parents=True, exist_ok=True)
+    store = Store(str(folder))
     ending = "txt" if form == "text" else form
     written: list[Path] = []
     for transcript in transcripts:
@@ -89,6 +89,6 @@ def write_all(transcripts: Sequence[dict[str, Any]], form: str, folder: Path) ->
         while path in written:
             number += 1
             path = folder / f"{stem}-{number}.{ending}"
-        path.write_text(render(transcript, form) + "\n", encoding="utf-8")
+        store.replace(path.name, f"{render(transcript, form)}\n".encode())
         written.append(path)
     return written

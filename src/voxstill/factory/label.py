@@ -1,28 +1,29 @@
 """Every utterance gets exactly one label of one recipe: a row, also where the teacher failed.
 
 The unit of work and of output is a chunk of utterances in the order of their table; its name is the hash of their
-ids, so that resuming is the plan minus a listing, and whoever writes a chunk second does no harm.
+ids, so that whoever writes a chunk second does no harm. Resuming is the plan minus the utterances that have a label.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill import config, tables, world
+from voxstill import config, tables, workdir, world
 from voxstill.audio import codec
 from voxstill.errors import TeacherError, VoxstillError
 from voxstill.factory import engine
 from voxstill.records import Label, Utterance, fingerprint
 from voxstill.store import Store, read_uri
 from voxstill.teachers import registry
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Heard, Teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +51,27 @@ def task(teacher: config.Teacher) -> Task:
     return Task(teacher, f"{teacher.name}@{made.revision()}", made.reads_texts)
 
 
-def plan(work: Store, utterances: str, size: int) -> Iterator[engine.Chunk]:
-    """Every utterance of the table in one chunk; parts are never mixed, so chunks stay when the table grows."""
+def plan(work: Store, utterances: str, have: Set[str], size: int) -> Iterator[engine.Chunk]:
+    """Every utterance of the table that is not in `have`, in one chunk.
+
+    Parts are never mixed, so chunks stay what they are when the table grows or a run is cut short.
+    """
     for key in tables.parts(work, utterances):
         rows = tables.from_parquet(work.read(key), Utterance, work.uri(key))
-        yield from engine.chunks_of(rows, size, lambda row: row.id)
+        yield from engine.chunks_of((row for row in rows if row.id not in have), size, lambda row: row.id)
 
 
 def label(
     work: Store, utterances: str, task: Task, cfg: config.Engine, on_progress: Callable[[int, str], None]
 ) -> dict[str, Any]:
     """Label what has no label yet and return the figures of all; TeacherError where the teacher fails on everything."""
-    done = {entry.key.rpartition("/")[2].removesuffix(".parquet") for entry in work.list(task.prefix)}
-    missing = (chunk for chunk in plan(work, utterances, cfg.chunk) if chunk.id not in done)
+    start = time.perf_counter()
+    have = {row.utterance_id for row in tables.read(work, task.prefix, Label)}
+    new_ms: list[int] = []
 
     def commit(chunk: engine.Chunk, rows: Sequence[Label]) -> None:
         work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Label))
+        new_ms.extend(each.duration_ms for each in chunk.items)
 
     def fail(utterance: Utterance, reason: str) -> Label:
         return Label(
@@ -80,12 +86,13 @@ def label(
         engine.Stage(name="decode", make=Decode, workers=cfg.workers or world.num_cores()),
         engine.Stage(name="teach", make=Teach(task), workers=cfg.teachers or world.num_cores()),
     )
-    engine.run(missing, stages, commit, fail, cfg, on_progress)
-    return finish(work, task)
+    engine.run(plan(work, utterances, have, cfg.chunk), stages, commit, fail, cfg, on_progress)
+    return finish(work, task, sum(new_ms) / 1000 / (time.perf_counter() - start))
 
 
-def finish(work: Store, task: Task) -> dict[str, Any]:
-    """Write `_SUCCESS.json`: counts and a checksum of everything the recipe has."""
+def finish(work: Store, task: Task, rtfx: float) -> dict[str, Any]:
+    """Write `_SUCCESS.json`: counts and a checksum of everything the recipe has, and how fast the newest of it came."""
+    before = workdir.success(work, "labels", task.recipe) or {"rtfx": 0.0}
     digest, labels, failed, quarantined = hashlib.sha256(), 0, 0, 0
     errors: dict[str, int] = {}
     keys = tables.parts(work, task.prefix)
@@ -102,7 +109,7 @@ def finish(work: Store, task: Task) -> dict[str, Any]:
         raise TeacherError(
             f"the teacher `{task.teacher.name}` failed on all {labels} utterances",
             why=max(errors, key=lambda reason: errors[reason]),
-            fix="try it on one file, or with `engine: inline` to see where it fails",
+            fix=f"mend the cause, remove `{work.uri(task.prefix)}` and run again",
         )
     figures = {
         "recipe": task.recipe,
@@ -112,6 +119,7 @@ def finish(work: Store, task: Task) -> dict[str, Any]:
         "labels": labels,
         "failed": failed,
         "quarantined": quarantined,
+        "rtfx": rtfx or before["rtfx"],
         "sha256": digest.hexdigest(),
     }
     work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
@@ -141,7 +149,7 @@ class Decode:
                 try:
                     cached = (source, codec.decode(read_uri(utterance.uri), channel=utterance.channel).samples_T)
                 except VoxstillError as error:
-                    cached = (source, error.what)
+                    cached = (source, f"{error.what}: {error.why}" if error.why else error.what)
             audio = cached[1]
             if isinstance(audio, str):
                 pieces.append(np.zeros(0, np.int16))
@@ -160,20 +168,32 @@ class Teach:
 
     task: Task
 
-    def __call__(self) -> Callable[[Sequence[Utterance], Decoded], list[Label]]:
-        """The work: one label for each utterance, in order."""
+    def __call__(self) -> Teaching:
+        """The teacher, ready to hear."""
         teacher = registry.make(self.task.teacher)
         teacher.open()
+        return Teaching(self.task, teacher)
 
-        def work(utterances: Sequence[Utterance], audio: Decoded) -> list[Label]:
-            heard: list[Heard] = [Heard(finish="failed", error=reason) for reason in audio.errors]
-            sound = [i for i, reason in enumerate(audio.errors) if reason is None]
-            answers = teacher.hear([self._clip(utterances[i], audio, i) for i in sound])
-            for i, answer in zip(sound, answers, strict=True):
-                heard[i] = answer
-            return [self._label(utterance, each) for utterance, each in zip(utterances, heard, strict=True)]
 
-        return work
+@dataclass(frozen=True, slots=True)
+class Teaching:
+    """Work of a teacher: chunks of audio in, labels out."""
+
+    task: Task
+    teacher: Teacher
+
+    def __call__(self, utterances: Sequence[Utterance], audio: Decoded) -> list[Label]:
+        """One label for each utterance, in order."""
+        heard: list[Heard] = [Heard(finish="failed", error=reason) for reason in audio.errors]
+        sound = [i for i, reason in enumerate(audio.errors) if reason is None]
+        answers = self.teacher.hear([self._clip(utterances[i], audio, i) for i in sound])
+        for i, answer in zip(sound, answers, strict=True):
+            heard[i] = answer
+        return [self._label(utterance, each) for utterance, each in zip(utterances, heard, strict=True)]
+
+    def close(self) -> None:
+        """Give back what the teacher took."""
+        self.teacher.close()
 
     def _clip(self, utterance: Utterance, audio: Decoded, i: int) -> Clip:
         if not self.task.reads_texts:  # a teacher cannot cheat with what it is not shown

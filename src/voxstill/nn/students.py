@@ -74,13 +74,14 @@ def build(size: Size, num_pieces: int, *, dropout: float, seed: int) -> Any:
 
 def load(folder: Path) -> Any:
     """The student saved in `folder`; DataError where there is none."""
+    from safetensors import SafetensorError
     from transformers import ParakeetForCTC
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # two lines of noise for half a second of loading
     try:
         return ParakeetForCTC.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student",
             why=str(error).splitlines()[0],

@@ -23,7 +23,10 @@ from voxstill.train.optim import Average
 
 @dataclass(slots=True)
 class State:
-    """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error rate."""
+    """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error rate.
+
+    `rows` counts the lines of `metrics.jsonl`: those written after the checkpoint go when it is resumed.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -34,6 +37,7 @@ class State:
     skipped: int = 0
     replaced: int = 0
     loss: float | None = None
+    rows: int = 0
 
 
 def save(
@@ -41,19 +45,10 @@ def save(
 ) -> Path:
     """Write a checkpoint beside the others and point `last` (and `best`) to it; older ones nobody points to go."""
     final = run.checkpoint(state.epoch, state.step)
-    draft = final.with_name(f".{final.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    save_file(_contiguous(model.state_dict()), draft / "model.safetensors")
-    save_file(_moments(model, optimizer), draft / "optimizer.safetensors")
-    if average.count:
-        save_file(_contiguous(average.total), draft / "average.safetensors", metadata={"count": str(average.count)})
-    (draft / "state.json").write_text(json.dumps({**asdict(state), "average": average.count}))
-    for file in draft.iterdir():
-        _flush(file)
-    shutil.rmtree(final, ignore_errors=True)
-    draft.rename(final)
-    _flush(final.parent)
+    if (
+        not final.exists()
+    ):  # what is there is whole, and this very step: removing it would leave `last` without a target
+        _write(final, model, optimizer, average, state)
     _point(run.last, final)
     if best or not run.best.exists():
         _point(run.best, final)
@@ -79,6 +74,21 @@ def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer) -> tup
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Bring the model to the weights of one checkpoint."""
     model.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+
+
+def _write(final: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average, state: State) -> None:
+    draft = final.with_name(f".{final.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    save_file(_contiguous(model.state_dict()), draft / "model.safetensors")
+    save_file(_moments(model, optimizer), draft / "optimizer.safetensors")
+    if average.count:
+        save_file(_contiguous(average.total), draft / "average.safetensors", metadata={"count": str(average.count)})
+    (draft / "state.json").write_text(json.dumps({**asdict(state), "average": average.count}))
+    for file in draft.iterdir():
+        _flush(file)
+    draft.rename(final)
+    _flush(final.parent)
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

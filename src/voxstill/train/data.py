@@ -80,7 +80,7 @@ class Corpus:
         return None if total.rate is None else {"wer": total.rate, "words": total.reference, "errors": total.errors}
 
     def _planned(self, corpus: load.Corpus, epoch: int, ascending: bool, *, shortest: float, slots: int) -> EpochPlan:
-        features = feature_frames((corpus.num_samples * shortest).astype(int))
+        features = (feature_frames(corpus.num_samples) * shortest).astype(int)  # it is frames that are stretched
         frames: Any = output_frames(features)
         return plan(
             corpus.durations_ms,

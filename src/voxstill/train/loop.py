@@ -70,7 +70,8 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
     state, average = checkpoint.load(run, model, optimizer) or (State(), optim.Average())
     if state.step:
         log.info("resuming at step %d of epoch %d", state.step, state.epoch)
-    meter = Meter(run, fabric.global_rank == 0, budget)
+    meter = Meter(run, fabric.global_rank == 0, state)
+    replaced = state.replaced
     guard = Guard()
     with Progress("train", 1.0, "") as bar:
         while budget.progress(state) < 1:
@@ -98,7 +99,7 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
                 state.step += 1
                 state.step_in_epoch += 1
                 state.seconds = fabric.broadcast(state.seconds + time.perf_counter() - start)
-                state.replaced = data.replaced()
+                state.replaced = replaced + data.replaced()
                 meter.count(batches, loss, figures)
                 state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
                 bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
@@ -108,6 +109,7 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
                     validate(task, model, data, state, meter)
                 if state.step % cfg.train.checkpoint_every == 0 and fabric.global_rank == 0:
                     checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
+                    meter.is_best = False  # the next checkpoint holds other weights than those judged
             if state.step_in_epoch >= plan.steps:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
     if fabric.global_rank == 0:
@@ -165,7 +167,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 class Meter:
     """What is logged: `metrics.jsonl` and TensorBoard, by rank 0 alone."""
 
-    def __init__(self, run: RunDir, writes: bool, budget: Budget) -> None:
+    def __init__(self, run: RunDir, writes: bool, state: State) -> None:
         self.waiting, self.is_best, self._writes = Timer(), False, writes
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
@@ -174,8 +176,8 @@ class Meter:
         if writes:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._lines = JsonLines(run.metrics)
-            self._board = SummaryWriter(str(run.tensorboard))
+            self._lines = JsonLines(run.metrics, state.rows)
+            self._board = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1 if state.step else None)
 
     def count(self, batches: list[Batch], loss: float, figures: dict[str, float]) -> None:
         """Add one step to the line to come."""
@@ -203,18 +205,19 @@ class Meter:
             "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
             "seconds": state.seconds,
         }
-        self._emit(row, state.step, "train")
+        self._emit(row, state, "train")
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
         self._figures, self._num = {}, 0
 
     def write_split(self, split: str, state: State, figures: dict[str, float]) -> None:
         """One line for a validation."""
-        self._emit({"step": state.step, "split": split, **figures, "seconds": state.seconds}, state.step, split)
+        self._emit({"step": state.step, "split": split, **figures, "seconds": state.seconds}, state, split)
 
-    def _emit(self, row: dict[str, Any], step: int, group: str) -> None:
+    def _emit(self, row: dict[str, Any], state: State, group: str) -> None:
         if self._writes:
             self._lines.write(row)
+            state.rows += 1
             for name, value in row.items():
                 if isinstance(value, float):
-                    self._board.add_scalar(f"{group}/{name}", value, step)
+                    self._board.add_scalar(f"{group}/{name}", value, state.step)

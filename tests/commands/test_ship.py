@@ -1,0 +1,116 @@
+"""transcribe: every format, every file, and the reason where a file is damaged."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tones import TEXTS, speak
+
+from voxstill import cli
+from voxstill.audio import codec
+from voxstill.commands import ship
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A sound file, one that is no audio, and another sound one."""
+    folder = tmp_path_factory.mktemp("audio")
+    for name, text in (("one.flac", TEXTS[0]), ("two.wav", TEXTS[1])):
+        (folder / name).write_bytes(codec.encode(speak(text)[0], Path(name).suffix[1:]))  # type: ignore[arg-type]
+    (folder / "bad.flac").write_text("these are words")
+    return [str(folder / name) for name in ("one.flac", "bad.flac", "two.wav")]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.main(["transcribe", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_text_is_a_line_a_file_and_a_damaged_one_is_told_with_its_reason(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]
+) -> None:
+    code, out, err = run(capsys, str(tone_student), *files)
+    assert code == 0
+    assert out.splitlines() == [f"{files[0]}: {TEXTS[0]}", f"{files[2]}: {TEXTS[1]}"]
+    assert "bad.flac: " in err
+
+
+def test_json_is_one_object_with_every_file_in_order(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]
+) -> None:
+    code, out, _ = run(capsys, str(tone_student), *files, "--json")
+    found = json.loads(out)["transcripts"]
+    assert (code, [each["audio"] for each in found]) == (0, files)
+    assert [each["text"] for each in found] == [TEXTS[0], None, TEXTS[1]]
+    assert [each["error"] is None for each in found] == [True, False, True]
+    for each in (found[0], found[2]):
+        times = [time for word in each["words"] for time in (word["start_ms"], word["end_ms"])]
+        assert times == sorted(times)
+        assert times[-1] <= each["duration_ms"] + 80
+        assert " ".join(word["text"] for word in each["words"]) == each["text"]
+        assert all(0 < word["prob"] <= 1 for word in each["words"])
+
+
+def test_the_format_json_is_one_object_a_line(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]
+) -> None:
+    _, out, _ = run(capsys, str(tone_student), *files, "--format", "json")
+    assert [json.loads(line)["text"] for line in out.splitlines()] == [TEXTS[0], TEXTS[1]]
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "times"),
+    [
+        ("srt", "1", r"\d\d:\d\d:\d\d,\d{3} --> \d\d:\d\d:\d\d,\d{3}"),
+        ("vtt", "WEBVTT", r"\d\d:\d\d:\d\d\.\d{3} --> \d\d:\d\d:\d\d\.\d{3}"),
+    ],
+)
+def test_subtitles_are_written_beside_each_other_one_for_each_sound_file(
+    capsys: pytest.CaptureFixture[str],
+    tone_student: Path,
+    files: list[str],
+    tmp_path: Path,
+    form: str,
+    first: str,
+    times: str,
+) -> None:
+    code, out, err = run(
+        capsys, str(tone_student), *files, "--format", form, "--output", str(tmp_path / "deep" / "subs")
+    )
+    written = [tmp_path / "deep" / "subs" / f"{name}.{form}" for name in ("one", "two")]
+    assert (code, out.splitlines()) == (0, [str(each) for each in written])
+    assert "bad.flac" in err
+    for path, text in zip(written, TEXTS, strict=False):
+        lines = path.read_text().splitlines()
+        assert lines[0] == first
+        assert re.search(times, path.read_text())
+        assert text in path.read_text()
+
+
+def test_files_of_one_name_are_numbered(tmp_path: Path) -> None:
+    transcripts = [{"audio": f"{folder}/a.wav", "text": folder, "words": [], "error": None} for folder in "xyz"]
+    paths = ship.write_all(transcripts, "text", tmp_path)
+    assert [path.name for path in paths] == ["a.txt", "a-2.txt", "a-3.txt"]
+    assert [path.read_text() for path in paths] == ["x\n", "y\n", "z\n"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_storage_error(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code, out, err = run(capsys, str(tone_student), files[0], "--output", str(tmp_path / "file"))
+    assert (code, out) == (4, "")
+    assert "error: " in err
+
+
+def test_a_model_that_is_not_there_is_a_configuration_error(
+    capsys: pytest.CaptureFixture[str], files: list[str], tmp_path: Path
+) -> None:
+    code, out, err = run(capsys, str(tmp_path), files[0])
+    assert (code, out) == (2, "")
+    assert "fix: " in err

@@ -1,0 +1,141 @@
+"""Killed at any moment and started again, the line ends with the bytes of one that nobody disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxstill import tables
+from voxstill.records import Label
+from voxstill.store import Store
+
+pytestmark = pytest.mark.slow
+ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
+TRAIN = {"steps": 30, "seed_mode": "debug", "loader_workers": 1, "checkpoint_every": 4, "validate_every": 10}
+
+
+class Torture:
+    """Runs of one command in process groups of their own, each findable by a mark in its environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self._mark = f"VOXSTILL_TORTURE={folder}"
+        self._chance = random.Random()
+
+    def start(self, *arguments: object) -> subprocess.Popen[bytes]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        name, _, value = self._mark.partition("=")
+        return subprocess.Popen(
+            [sys.executable, "-m", "voxstill.cli", *map(str, arguments), "--log-level", "error"],
+            env=environment | {name: value},
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def finish(self, *arguments: object) -> None:
+        assert self.start(*arguments).wait(240) == 0
+
+    def kill_when(self, there: Callable[[], bool], *arguments: object) -> None:
+        """Start the command and kill its whole group a moment after something is there."""
+        process = self.start(*arguments)
+        deadline = time.monotonic() + 120
+        while not there() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(self._chance.uniform(0, 0.15))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def left(self, within_s: float = 30) -> list[str]:
+        """Processes of any of the runs that are still there after a while."""
+        deadline = time.monotonic() + within_s
+        while (found := self._processes()) and time.monotonic() < deadline:
+            time.sleep(0.3)
+        return found
+
+    def _processes(self) -> list[str]:
+        return [each.parent.name for each in Path("/proc").glob("[0-9]*/environ") if self._mark.encode() in read(each)]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it ended meanwhile
+        return b""
+
+
+def kept(work: Path) -> dict[str, bytes]:
+    """Every part of every table and shard."""
+    return {
+        str(path.relative_to(work)): path.read_bytes()
+        for path in sorted(work.rglob("*"))
+        if path.suffix in {".parquet", ".tar"}
+    }
+
+
+def num(folder: Path, pattern: str) -> int:
+    return len(list(folder.glob(pattern)))
+
+
+def test_a_line_killed_in_every_step_ends_with_the_same_bytes(
+    digits: Path, configure: Callable[..., Path], tmp_path: Path
+) -> None:
+    calm, struck = tmp_path / "calm", tmp_path / "struck"
+    configs = {}
+    for folder in (calm, struck):
+        folder.mkdir()
+        configs[folder] = configure(
+            folder, digits / "manifest.jsonl", teacher=ECHO, train=TRAIN | {"root": str(folder / "exp")}
+        )
+    torture = Torture(tmp_path)
+    torture.finish("run", configs[calm])
+    moments: list[Callable[[], bool]] = [
+        lambda: num(struck, "work/recordings/*/*.parquet") > 0,
+        lambda: num(struck, "work/labels/*/*.parquet") > 1,
+        lambda: num(struck, "work/shards/*/*.parquet") > 1,
+        lambda: num(struck, "exp/*/checkpoints/last") > 0,
+    ]
+    for moment in moments:
+        torture.kill_when(moment, "run", configs[struck])
+    assert num(struck, "exp/*/summary.json") == 0, "the last kill came after the end"
+    torture.finish("run", configs[struck])
+    assert kept(struck / "work") == kept(calm / "work")
+    (calm_run,), (struck_run,) = ([path.parent for path in each.glob("exp/*/summary.json")] for each in (calm, struck))
+    assert "resuming at step" in (struck_run / "train.log").read_text()
+    weights = Path("model", "model.safetensors")
+    assert (struck_run / weights).read_bytes() == (calm_run / weights).read_bytes()
+    assert torture.left() == []
+
+
+def test_labelling_under_ray_killed_twice_gives_the_bytes_of_inline(
+    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    torture, found = Torture(tmp_path), {}
+    for name in ("inline", "ray"):
+        folder = tmp_path / name
+        folder.mkdir()
+        engine = {"name": name, "chunk": 2}
+        config = configure(folder, digits / "manifest.jsonl", teacher=ECHO | {"delay_ms": 200}, engine=engine)
+        work = folder / "work"
+        command = ("label", work, "--config", config)
+        voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
+        if name == "inline":
+            voxstill(*command)
+        else:
+            for target in (1, 4):
+                torture.kill_when(lambda: num(work, "labels/*/*.parquet") >= target, *command)  # noqa: B023
+            assert 0 < num(work, "labels/*/*.parquet") < 12
+            torture.finish(*command)
+        found[name] = kept(work)
+        (recipe,) = (work / "labels").iterdir()
+        ids = [row.utterance_id for row in tables.read(Store(str(work)), f"labels/{recipe.name}", Label)]
+        assert len(ids) == len(set(ids)) == 24
+    assert found["ray"] == found["inline"]
+    assert torture.left() == []

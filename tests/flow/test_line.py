@@ -1,0 +1,244 @@
+"""The whole story: audio becomes a judged student, once in one command and once step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxstill import cli, tables
+from voxstill.records import Label, Utterance, Verdict
+from voxstill.store import Store
+
+GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"
+TABLES = ("recordings", "utterances", "labels", "verdicts", "shards")
+Command = Callable[..., dict[str, Any]]
+Configure = Callable[..., Path]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that has run: its folder, its configuration and what it said."""
+
+    folder: Path
+    config: Path
+    said: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def line(digits: Path, voxstill: Command, configure: Configure, tmp_path_factory: pytest.TempPathFactory) -> Line:
+    folder = tmp_path_factory.mktemp("line")
+    config = configure(folder, digits / "manifest.jsonl")
+    return Line(folder, config, voxstill("run", config))
+
+
+def parts(work: Path) -> dict[str, bytes]:
+    """Every part of every table and shard, without the figures of how long it took."""
+    return {
+        str(path.relative_to(work)): path.read_bytes()
+        for path in sorted(work.rglob("*"))
+        if path.suffix in {".parquet", ".tar"}
+    }
+
+
+def rows(work: Path, kind: type[Any], recipe: str) -> list[Any]:
+    name = {Utterance: "utterances", Label: "labels", Verdict: "verdicts"}[kind]
+    return list(tables.read(Store(str(work)), f"{name}/{recipe}", kind))
+
+
+def test_one_command_makes_every_table_and_a_judged_student(line: Line) -> None:
+    work = line.folder / "work"
+    for name in TABLES:
+        (recipe,) = (work / name).iterdir()
+        assert list(recipe.glob("*.parquet"))
+        assert name == "recordings" or (recipe / tables.SUCCESS).is_file()
+    run = Path(line.said["student"]["path"])
+    for name in ("config.yaml", "environment.json", "train.log", "metrics.jsonl", "tensorboard", "checkpoints/last"):
+        assert (run / name).exists(), name
+    for name in ("src_backup/voxstill/cli.py", "model/config.json", "summary.json", "evaluation/test.json"):
+        assert (run / name).exists(), name
+    assert Path(line.said["report"]).stat().st_size > 1000
+
+
+def test_run_says_in_json_what_scripts_rely_on(line: Line) -> None:
+    assert {"teacher", "student", "steps", "seconds", "report"} <= line.said.keys()
+    assert {"wer", "rtfx"} <= line.said["teacher"].keys()
+    student = line.said["student"]
+    assert {"wer", "rtfx", "parameters", "path"} <= student.keys()
+    assert 0 <= student["wer"] <= 2
+    assert student["rtfx"] > 1
+    assert 1_000_000 < student["parameters"] < 3_000_000
+
+
+def test_the_second_run_skips_what_is_there_and_says_the_same(line: Line, voxstill: Command) -> None:
+    run = Path(line.said["student"]["path"])
+    before, trained = parts(line.folder / "work"), (run / "metrics.jsonl").stat().st_mtime_ns
+    weights = (run / "model" / "model.safetensors").stat().st_mtime_ns
+    again = voxstill("run", line.config)
+    assert parts(line.folder / "work") == before
+    assert (run / "metrics.jsonl").stat().st_mtime_ns == trained
+    assert (run / "model" / "model.safetensors").stat().st_mtime_ns == weights
+    assert list((line.folder / "exp").iterdir()) == [run]
+    measured = {"rtfx"}
+    for side in ("teacher", "student"):
+        assert {k: v for k, v in again[side].items() if k not in measured} == {
+            k: v for k, v in line.said[side].items() if k not in measured
+        }
+    assert [(row["step"], row["figures"]) for row in again["steps"]] == [
+        (row["step"], row["figures"]) for row in line.said["steps"]
+    ]
+    skipped = {row["step"]: row["seconds"] for row in again["steps"] if row["step"] not in {"evaluate", "report"}}
+    assert sum(skipped.values()) < 5, skipped
+    results = {row["step"]: row["result"] for row in line.said["steps"]}
+    assert next(row["result"] for row in again["steps"] if row["step"] == "label") == results["label"]
+
+
+@pytest.mark.slow
+def test_step_by_step_gives_the_same_tables_and_the_same_student(
+    line: Line, digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
+) -> None:
+    source = digits / "manifest.jsonl"
+    config, work = configure(tmp_path, source), tmp_path / "work"
+    indexed = voxstill("index", source, "--work", work, "--config", config)
+    assert {"recordings", "utterances", "damaged", "hours"} <= indexed.keys()
+    assert (indexed["recordings"], indexed["utterances"], indexed["damaged"]) == (24, 24, 0)
+    labelled = voxstill("label", work, "--config", config)
+    assert {"labels", "failed", "quarantined", "hours", "rtfx", "recipe"} <= labelled.keys()
+    assert (labelled["labels"], labelled["failed"]) == (24, 0)
+    assert voxstill("label", work, "--config", config) == labelled
+    filtered = voxstill("filter", work, "--config", config)
+    assert {"kept", "reasons", "wer_before", "wer_after"} <= filtered.keys()
+    sharded = voxstill("shard", work, "--config", config)
+    assert {"shards", "utterances", "hours", "recipe"} <= sharded.keys()
+    assert parts(work) == parts(line.folder / "work")
+
+    trained = voxstill("train", config)
+    assert {"path", "steps", "seconds", "loss"} <= trained.keys()
+    once, stepwise = (
+        Path(path, "model", "model.safetensors") for path in (line.said["student"]["path"], trained["path"])
+    )
+    assert stepwise.read_bytes() == once.read_bytes()
+    judged = voxstill("evaluate", trained["path"], "--on", "test")
+    assert {"wer", "cer", "interval", "errors", "words", "rtfx", "parameters"} <= judged.keys()
+    assert judged["wer"] == line.said["student"]["wer"]
+    heard = voxstill("transcribe", trained["path"], digits / "f2-0.flac", digits / "manifest.jsonl")
+    sound, damaged = heard["transcripts"]
+    assert sound["error"] is None
+    assert damaged["error"] is not None
+
+
+def test_new_files_are_indexed_and_labelled_and_the_old_are_left_alone(
+    digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
+) -> None:
+    folder, work = tmp_path / "audio", tmp_path / "work"
+    folder.mkdir()
+    config = configure(tmp_path, folder, teacher={"name": "pocketsphinx", "grammar": str(GRAMMAR)})
+    for day, voice in enumerate(("m1", "m2"), start=1):
+        for path in digits.glob(f"{voice}-*.flac"):
+            shutil.copy2(path, folder)
+        before = parts(work)
+        indexed = voxstill("index", folder, "--work", work, "--config", config)
+        labelled = voxstill("label", work, "--config", config)
+        assert indexed["recordings"] == indexed["utterances"] == labelled["labels"] == 4 * day
+        assert before.items() <= parts(work).items()
+    assert len(list((work / "labels" / labelled["recipe"]).glob("*.parquet"))) == 2
+
+
+def test_a_file_that_changed_after_it_was_labelled_is_refused(
+    digits: Path, voxstill: Command, configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    shutil.copy2(digits / "m1-0.flac", folder / "a.flac")
+    (folder / "b.flac").write_bytes(b"not yet a recording")
+    config = configure(tmp_path, folder)
+    command = ("index", folder, "--work", tmp_path / "work", "--config", config)
+    assert voxstill(*command)["damaged"] == 1
+    shutil.copy2(digits / "m2-0.flac", folder / "b.flac")
+    assert voxstill(*command)["utterances"] == 2  # it was damaged, so nothing was made of it
+    shutil.copy2(digits / "m3-0.flac", folder / "a.flac")
+    assert cli.main([*map(str, command)]) == 3
+    assert "a.flac` has changed" in capsys.readouterr().err
+
+
+def test_a_recording_is_judged_anew_under_other_settings(
+    digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, digits)
+    command = ("index", digits, "--work", tmp_path / "work", "--config", config)
+    strict = voxstill(*command, "--set", "segment.min_ms=20000")
+    assert strict["reasons"] == {"too short": 24}
+    assert voxstill(*command)["damaged"] == 0
+    assert voxstill(*command, "--set", "segment.min_ms=20000") == strict
+
+
+def test_filtering_with_other_settings_relabels_nothing(line: Line, voxstill: Command, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(line.folder / "work", work)
+    before = parts(work)
+    strict = voxstill("filter", work, "--config", line.config, "--set", "filter.keep_share=0.5")
+    usual = voxstill("filter", work, "--config", line.config)
+    assert strict["kept"] < usual["kept"]
+    assert strict["recipe"] != usual["recipe"]
+    after = parts(work)
+    assert before.items() <= after.items()
+    assert {name.split("/")[0] for name in after.keys() - before.keys()} == {"verdicts"}
+
+
+def test_another_size_of_chunk_relabels_nothing(line: Line, voxstill: Command, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(line.folder / "work", work)
+    before = parts(work)
+    labelled = voxstill("label", work, "--config", line.config, "--set", "engine.chunk=3")
+    assert labelled["labels"] == 24
+    assert parts(work) == before
+
+
+def test_two_teachers_live_side_by_side_and_an_ambiguous_step_names_them(
+    line: Line, voxstill: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(line.folder / "work", work)
+    before = parts(work)
+    first = voxstill("label", work, "--config", line.config)
+    second = voxstill("label", work, "--config", line.config, "--set", "teacher=reference")
+    assert before.items() <= parts(work).items()
+    assert len({first["recipe"], second["recipe"]}) == 2
+    assert cli.main(["filter", str(work), "--set", "teacher={name: echo, seed: 7}", "--config", str(line.config)]) == 3
+    said = capsys.readouterr().err
+    assert first["recipe"] in said
+    assert second["recipe"] in said
+    chosen = voxstill("filter", work, "--config", line.config, "--set", "teacher=reference")
+    assert chosen["labels"] == second["recipe"]
+    assert chosen["judged"] == 20  # the test split is only ever judged on
+
+
+@pytest.mark.slow
+def test_a_teacher_that_reads_no_texts_hears_the_same_with_and_without_them(
+    digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare.jsonl"
+    known = [json.loads(each) for each in (digits / "manifest.jsonl").read_text().splitlines()]
+    for row in known:
+        row["audio"] = os.path.relpath(digits / row["audio"], tmp_path)
+        del row["text"]
+    bare.write_text("".join(json.dumps(row) + "\n" for row in known))
+    heard: list[list[Label]] = []
+    for source in (digits / "manifest.jsonl", bare):
+        folder = tmp_path / source.stem
+        folder.mkdir()
+        config = configure(folder, source, teacher={"name": "pocketsphinx", "grammar": str(GRAMMAR)})
+        utterances = voxstill("index", source, "--work", folder / "work", "--config", config)
+        texts = [row.text for row in rows(folder / "work", Utterance, utterances["recipe"])]
+        assert (None in texts) == (source == bare)
+        labelled = voxstill("label", folder / "work", "--config", config)
+        found = rows(folder / "work", Label, labelled["recipe"])
+        heard.append(sorted(found, key=lambda label: label.utterance_id))
+    assert heard[0] == heard[1]
+    assert sum(bool(label.text) for label in heard[0]) > 20

@@ -1,0 +1,168 @@
+"""The CTC task: it learns, it says what it learnt, and what it cuts stays consistent."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tones import PLAIN, TEXTS, batch_of, by_heart, share_of
+
+from voxstill.config import Augment, Train
+from voxstill.nn import losses, students
+from voxstill.records import Batch
+from voxstill.tasks.ctc import CtcTask, is_timed
+from voxstill.tasks.task import Loss
+from voxstill.text import tokenizer
+
+WORDS = tokenizer.train(TEXTS, "word", 9)
+LETTERS = tokenizer.train(TEXTS, "character", 0)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def one_loss(task: CtcTask, model: Any, batch: Batch, progress: float = 0.0, seed: int = 0) -> Loss:
+    return task.loss(model, batch, share_of(batch, progress), generator(seed))
+
+
+@pytest.mark.parametrize("timed", [True, False], ids=["with word times", "from labels alone"])
+def test_a_tiny_student_learns_four_utterances_by_heart(timed: bool) -> None:
+    task, batch = CtcTask(WORDS, Train(), PLAIN), batch_of(WORDS, timed=timed)
+    new = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
+    before = float(one_loss(task, new, batch, 1.0).value.detach())
+    model, _ = by_heart(WORDS, timed=timed, num_steps=58)
+    assert float(one_loss(task, model, batch, 1.0).value.detach()) < before / 5
+    said = task.decode(model, batch)
+    assert [each.id for each in said] == list(batch.ids)
+    assert [each.text for each in said] == list(TEXTS)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return students.build("tiny", len(LETTERS.pieces), dropout=0.0, seed=0).eval()
+
+
+def test_losses_of_parts_add_up_to_the_loss_of_the_whole(model: Any) -> None:
+    batch = batch_of(LETTERS)
+    task, share = CtcTask(LETTERS, Train(), PLAIN), share_of(batch)
+    whole = task.loss(model, batch, share, generator()).value
+    halves = [
+        task.loss(
+            model,
+            Batch(
+                **{  # type: ignore[arg-type]
+                    field.name: getattr(batch, field.name)[part] for field in dataclasses.fields(Batch)
+                }
+            ),
+            share,
+            generator(),
+        ).value.detach()
+        for part in (slice(0, 2), slice(2, 4))
+    ]
+    assert sum(map(float, halves)) == pytest.approx(float(whole), rel=1e-4)
+
+
+def test_an_utterance_of_weight_zero_teaches_nothing(model: Any) -> None:
+    batch = batch_of(LETTERS)
+    task, share = CtcTask(LETTERS, Train(), PLAIN), share_of(batch)
+    for progress in (0.0, 1.0):
+        at = dataclasses.replace(share, progress=progress)
+        weight_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
+        some = task.loss(model, dataclasses.replace(batch, weight_B=weight_B), at, generator()).value
+        others = task.loss(model, dataclasses.replace(batch, weight_B=1 - weight_B), at, generator()).value
+        both = task.loss(model, batch, at, generator()).value
+        assert float(some + others) == pytest.approx(float(both), rel=1e-4)
+        none = task.loss(model, dataclasses.replace(batch, weight_B=weight_B * 0), at, generator()).value
+        assert float(none) == 0
+
+
+def test_without_word_times_the_loss_is_ctc_alone_from_the_start(model: Any) -> None:
+    task, batch = CtcTask(LETTERS, Train(), PLAIN), batch_of(LETTERS, timed=False)
+    assert not is_timed(batch).any()
+    early, late = one_loss(task, model, batch, 0.0), one_loss(task, model, batch, 1.0)
+    assert float(early.value) == pytest.approx(float(late.value), rel=1e-5)
+    assert float(early.figures["align"]) == 0
+    features_BFD, frames_B = task.frontend(batch.audio_BT, batch.audio_len_B)
+    logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
+    plain_B = losses.ctc(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, LETTERS.blank_id)
+    assert float(late.value) == pytest.approx(float(plain_B.sum() / batch.token_len_B.sum()), rel=1e-4)
+
+
+def test_the_loss_is_a_function_of_the_generator(model: Any) -> None:
+    task, batch = CtcTask(LETTERS, Train(), Augment(run_prob=0.5, noise_prob=1.0)), batch_of(LETTERS)
+    values = [float(one_loss(task, model, batch, 0.5, seed).value) for seed in (1, 1, 2)]
+    assert values[0] == values[1] != values[2]
+
+
+@pytest.mark.parametrize("vocabulary", [WORDS, LETTERS], ids=["words", "characters"])
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.lists(st.sampled_from(["ba", "du", "ko", "mi"]), min_size=1, max_size=5), min_size=1, max_size=4),
+    seed=st.integers(0, 999),
+)
+def test_a_run_of_words_keeps_tokens_times_and_audio_together(
+    vocabulary: tokenizer.Vocabulary, texts: list[list[str]], seed: int
+) -> None:
+    phrases = [" ".join(words) for words in texts]
+    batch = batch_of(vocabulary, phrases)
+    task = CtcTask(vocabulary, Train(), plain_but(run_prob=1.0))
+    mel_BFD, frames_B = task.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
+    shorter, short_BFD, short_B = task._shortened(batch, mel_BFD, frames_B, generator(seed))
+    for b, phrase in enumerate(phrases):
+        num, frames = int(shorter.token_len_B[b]), int(short_B[b])
+        ids = shorter.tokens_BU[b, :num].tolist()
+        run = vocabulary.decode(ids)
+        assert run
+        assert f" {run} " in f" {phrase} "
+        assert (shorter.tokens_BU[b, num:] == -1).all()
+        times_U2 = shorter.times_BU2[b, :num]
+        assert (shorter.times_BU2[b, num:] == -1).all()
+        assert 0 < frames <= int(frames_B[b])
+        assert (times_U2 >= 0).all()
+        assert (times_U2 <= frames * 10).all()
+        own_FD = short_BFD[b, :frames]
+        starts = [s for s in range(int(frames_B[b]) - frames + 1) if torch.equal(mel_BFD[b, s : s + frames], own_FD)]
+        assert len(starts) == 1
+        times_as_they_were = (times_U2 + 10 * starts[0]).tolist()
+        everything = [tuple(each) for each in batch.times_BU2[b].tolist()]
+        assert all(tuple(each) in everything for each in times_as_they_were)
+    assert is_timed(shorter).all()
+    assert short_BFD.shape[1] == int(short_B.max())
+
+
+def plain_but(**changes: Any) -> Augment:
+    return Augment(**{**PLAIN.model_dump(), **changes})
+
+
+def test_utterances_without_times_are_never_cut() -> None:
+    batch = batch_of(WORDS, timed=False)
+    task = CtcTask(WORDS, Train(), plain_but(run_prob=1.0))
+    mel_BFD, frames_B = task.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
+    shorter, short_BFD, short_B = task._shortened(batch, mel_BFD, frames_B, generator())
+    assert torch.equal(short_B, frames_B)
+    assert torch.equal(shorter.tokens_BU, batch.tokens_BU)
+    assert torch.equal(shorter.times_BU2, batch.times_BU2)
+    assert torch.equal(short_BFD, mel_BFD[:, : int(frames_B.max())])
+
+
+def test_a_run_never_makes_a_label_that_ctc_cannot_learn(model: Any) -> None:
+    texts = ["bada ba", "kodumiba mi"]  # 240 ms a word are three frames: too few for eight characters
+    vocabulary = tokenizer.train(texts, "character", 0)
+    batch = batch_of(vocabulary, ["ba ba", "mi mi"])
+    tokens = [vocabulary.encode(text)[0] for text in texts]
+    times = [[[120, 360]] * (len(t) - 2) + [[480, 720]] * 2 for t in tokens]
+    batch = dataclasses.replace(
+        batch,
+        tokens_BU=torch.tensor([t + [-1] * (max(map(len, tokens)) - len(t)) for t in tokens]),
+        token_len_B=torch.tensor([len(t) for t in tokens]),
+        times_BU2=torch.tensor([t + [[-1, -1]] * (max(map(len, tokens)) - len(t)) for t in times]),
+    )
+    task = CtcTask(vocabulary, Train(), plain_but(run_prob=1.0))
+    student = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0).eval()
+    for seed in range(20):
+        assert one_loss(task, student, batch, 1.0, seed).value.isfinite()

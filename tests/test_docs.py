@@ -1,0 +1,241 @@
+"""What the documents say is so: commands run or parse, configurations load, Python runs, links and options exist."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxstill import cli, config
+from voxstill.audio import codec
+from voxstill.audio.voices import Speech, speak
+from voxstill.commands import inspect
+from voxstill.nn.students import SHAPES
+from voxstill.records import Label, Recording
+from voxstill.store import Store
+from voxstill.tables import read
+from voxstill.teachers import registry
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+OPTIONS = {row.path for row in inspect.explain(None)}
+SECTIONS = {path.partition(".")[0] for path in OPTIONS if "." in path}
+VOICES = {"ann": "en-us+f2", "bob": "en-gb-x-rp+m3", "cleo": "en-us+f4", "dan": "en-us+m1"}
+"""Speakers of the corpus that the story is told with: one is judged, one watched, two are learnt from."""
+
+
+QUICK = ("engine=inline", "train.steps=4", "train.log_every=2", "train.loader_workers=0")
+"""What the test adds to the configuration of the quickstart."""
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> Iterator[tuple[str, str]]:
+    """Language and content of each fenced block, in order."""
+    for language, content in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+        if language in languages:
+            yield language, content
+
+
+def commands(page: Path) -> list[str]:
+    return [
+        line.removeprefix("$ ")
+        for _, content in blocks(page, "console", "bash")
+        for line in content.splitlines()
+        if line.removeprefix("$ ").startswith(("voxstill ", "make "))
+    ]
+
+
+def arguments(command: str) -> list[str]:
+    """The words of a command, with the stars that the shell would expand."""
+    found = []
+    for word in shlex.split(command):
+        matches = sorted(str(path) for path in Path().glob(word)) if "*" in word else []
+        found += matches or [word]
+    return found
+
+
+def every(*languages: str) -> list[Any]:
+    return [
+        pytest.param(content, id=f"{name_of(page)}-{number}")
+        for page in PAGES
+        for number, (_, content) in enumerate(blocks(page, *languages), 1)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_parses(page: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for command in commands(page):
+        program, *rest = shlex.split(command)
+        if program == "make":
+            assert set(rest) <= targets, command
+        else:
+            parsed = cli.parser().parse_args(rest)
+            config.load(None, parsed.set)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_exists(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_option_named_exists(page: Path) -> None:
+    named = re.findall(r"`(\w+\.\w+)(?:: [^`]*)?`", page.read_text(encoding="utf-8"))
+    endings = {"py", "md", "yaml", "json", "jsonl", "toml", "txt", "html", "log"}
+    options = {each for each in named if each.partition(".")[0] in SECTIONS and each.partition(".")[2] not in endings}
+    assert options <= OPTIONS
+
+
+def test_every_option_of_the_filter_is_explained() -> None:
+    text = (ROOT / "docs/filter.md").read_text(encoding="utf-8")
+    assert {path for path in OPTIONS if path.startswith("filter.") and path not in text} == set()
+
+
+@pytest.mark.parametrize("content", [*every("yaml"), (ROOT / "examples/digits.yaml").read_text(encoding="utf-8")])
+def test_every_configuration_loads(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text(content, encoding="utf-8")
+    teacher = config.load(str(path)).teacher
+    kind = registry.find(teacher.name)
+    config.validated(kind.Options, teacher.model_extra or {}, prefix="teacher.")
+
+
+@pytest.mark.parametrize("content", every("python"))
+def test_every_python_block_is_python(content: str) -> None:
+    ast.parse(content)
+
+
+def test_the_architecture_names_every_file_and_no_other() -> None:
+    home = ROOT / "src/voxstill"
+    built = {str(path.relative_to(home)) for path in home.rglob("*.py") if not path.name.startswith("__")}
+    drawn, folder = set(), ""
+    for line in picture().splitlines():
+        if found := re.match(r"(\w+)/(\s|$)", line):
+            folder = f"{found[1]}/"
+        elif found := re.match(r"( *)(\w+\.py) ", line):
+            drawn.add(folder + found[2] if found[1] else found[2])
+    assert drawn == built
+
+
+def picture() -> str:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    return text.partition("```\n")[2].partition("```")[0]
+
+
+def test_the_sizes_of_students_are_those_built() -> None:
+    text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| (\w+) \| [\d.]+ million \| (\d+) \| (\d+) \| (\d+) \|$", text, re.M)
+    built = [(size, *map(str, (shape.hidden, shape.layers, shape.heads))) for size, shape in SHAPES.items()]
+    assert told == built
+
+
+def test_the_examples_of_the_filter_are_right() -> None:
+    for _, content in blocks(ROOT / "docs/filter.md", "python"):
+        exec(compile(content, "docs/filter.md", "exec"), {})
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the quickstart has it: recordings of digits with a manifest, and the examples."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    splits = {"ann": "test", "bob": "dev", "cleo": "train", "dan": "train"}
+    digits = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "zero")
+    rows, jobs = [], []
+    for number in range(16):
+        speaker = list(VOICES)[number % 4]
+        text = " ".join(digits[(number * 3 + i) % 10] for i in range(3))
+        rows.append(
+            {"id": f"{splits[speaker]}-{number:02}", "speaker": speaker, "text": text, "split": splits[speaker]}
+        )
+        jobs.append(Speech(text=text, voice=VOICES[speaker]))
+    for row, samples_T in zip(rows, speak(jobs), strict=True):
+        row["audio"] = f"{row['id']}.flac"
+        (folder / row["audio"]).write_bytes(codec.encode(samples_T, "flac"))
+    (folder / "long.flac").write_bytes((folder / "test-00.flac").read_bytes())
+    (folder / "broken.flac").write_bytes(b"this is no audio")
+    rows.append({"audio": "broken.flac"})
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return tmp_path
+
+
+def test_the_quickstart_can_be_followed_to_its_end(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = []
+    for language, content in blocks(ROOT / "docs/quickstart.md", "console", "yaml", "jsonl", "python"):
+        if language == "yaml":
+            (corpus / "my.yaml").write_text(content, encoding="utf-8")
+            (corpus / "my.yaml").write_text(config.dump(config.load("my.yaml", QUICK)), encoding="utf-8")
+        elif language == "jsonl":
+            for line in content.splitlines():
+                assert (corpus / "recordings" / json.loads(line)["audio"]).exists() or "train-00" in line
+        elif language == "python":
+            exec(compile(content, "docs/quickstart.md", "exec"), {})
+        else:
+            for line in content.splitlines():
+                program, *rest = arguments(line.removeprefix("$ "))
+                if program == "voxstill" and rest[0] != "demo":
+                    assert cli.main([*rest, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
+                    ran.append(rest[0])
+    assert {"init", "run", "index", "label", "filter", "shard", "train", "evaluate", "transcribe", "explain"} == set(
+        ran
+    )
+    out = capsys.readouterr().out
+    assert "broken.flac not audio" in out
+    [run] = (corpus / "exp").iterdir()
+    told = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    assert {path.name for path in run.iterdir() if f"`{path.name}" not in told} == set()
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {name for row in logged for name in row if f"`{name}`" not in told} == {"split"}  # told with its value
+    assert (corpus / "subtitles/long.srt").exists()
+    assert sum(each.error is not None for each in read(Store("work/mine"), "recordings", Recording)) == 1
+
+
+def test_the_teacher_of_the_documents_labels_by_its_entry_point(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs/teachers.md"
+    package = corpus / "site"
+    info = package / "voxstill_transcripts-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: voxstill-transcripts\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[voxstill.teachers]\ntranscripts = transcripts:TranscriptsTeacher\n")
+    [(_, code)] = blocks(page, "python")
+    [(_, project)] = blocks(page, "toml")
+    assert code == (ROOT / "examples/teacher/transcripts.py").read_text(encoding="utf-8")
+    assert project == (ROOT / "examples/teacher/pyproject.toml").read_text(encoding="utf-8")
+    (package / "transcripts.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(package)
+    heard = [{"id": f"test-{n:02}", "text": "one", "confidence": 0.5} for n in (0, 4)]
+    Path("heard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in heard), encoding="utf-8")
+    Path("my.yaml").write_text("engine: inline\n", encoding="utf-8")
+    assert cli.main(["index", "recordings/manifest.jsonl", "--work", "work/mine", "--config", "my.yaml"]) == 0
+    capsys.readouterr()
+    [command] = [each for each in commands(page) if each.startswith("voxstill label")]
+    assert cli.main([*arguments(command)[1:], "--json"]) == 0, capsys.readouterr().err
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["labels"], figures["failed"]) == (16, 14)
+    labels = list(read(Store("work/mine"), f"labels/{figures['recipe']}", Label))
+    assert {each.text for each in labels if each.error is None} == {"one"}
+    assert {each.error for each in labels if each.error is not None} == {"the file has no line for it"}
+    assert cli.main(["explain", "teacher.file"]) == 0
+    assert "(transcripts) JSONL file" in capsys.readouterr().out

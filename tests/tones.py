@@ -1,0 +1,110 @@
+"""A language of four tones, for students that must learn something in seconds."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from voxstill import shards, tables
+from voxstill.audio import codec
+from voxstill.config import Augment, Train
+from voxstill.nn import students
+from voxstill.nn.frontend import output_frames
+from voxstill.records import RATE_HZ, Batch, Split, Word
+from voxstill.shards import Sample
+from voxstill.store import Store
+from voxstill.tasks.ctc import CtcTask
+from voxstill.tasks.task import Share
+from voxstill.text.tokenizer import Vocabulary
+from voxstill.train import optim
+
+PLAIN = Augment(noise_prob=0.0, tempo=0.0, warp=0.0, time_masks=0, mel_masks=0)
+PITCH_HZ = {"ba": 400, "du": 900, "ko": 1700, "mi": 3000}
+WORD_MS, PAUSE_MS = 240, 120
+TEXTS = ("ba du ko", "mi ba", "ko du mi ba", "du mi ko")
+
+
+def speak(text: str, seed: int = 0) -> tuple[NDArray[np.int16], tuple[Word, ...]]:
+    """Samples and word times of a text: each word is a tone, with a pause around it, in faint noise."""
+    words, at = [], PAUSE_MS
+    for word in text.split():
+        words.append(Word(text=word, start_ms=at, end_ms=at + WORD_MS))
+        at += WORD_MS + PAUSE_MS
+    samples_T = np.random.default_rng(seed).normal(0, 30, codec.ms_to_samples(at))
+    for word in words:
+        start, end = codec.ms_to_samples(word.start_ms), codec.ms_to_samples(word.end_ms)
+        samples_T[start:end] += 6000 * np.sin(2 * np.pi * PITCH_HZ[word.text] * np.arange(end - start) / RATE_HZ)
+    return samples_T.astype(np.int16), tuple(words)
+
+
+def batch_of(vocabulary: Vocabulary, texts: Sequence[str] = TEXTS, *, timed: bool = True, seed: int = 0) -> Batch:
+    """The texts as one batch of a student."""
+    spoken = [speak(text, seed + i) for i, text in enumerate(texts)]
+    encoded = [vocabulary.encode(text, words if timed else ()) for text, (_, words) in zip(texts, spoken, strict=True)]
+
+    def padded(rows: Iterable[torch.Tensor], value: int) -> torch.Tensor:
+        return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
+
+    return Batch(
+        ids=tuple(f"u{i}" for i in range(len(texts))),
+        audio_BT=padded((torch.from_numpy(samples_T) for samples_T, _ in spoken), 0),
+        audio_len_B=torch.tensor([len(samples_T) for samples_T, _ in spoken]),
+        tokens_BU=padded((torch.tensor(ids) for ids, _ in encoded), -1),
+        token_len_B=torch.tensor([len(ids) for ids, _ in encoded]),
+        times_BU2=padded((torch.tensor(times) for _, times in encoded), -1),
+        weight_B=torch.ones(len(texts)),
+    )
+
+
+def share_of(batch: Batch, progress: float = 0.0) -> Share:
+    """The share of a step that has this batch alone."""
+    frames_B = output_frames(batch.audio_len_B // 160)
+    return Share(progress, int(batch.token_len_B.sum()), int(frames_B.sum()))
+
+
+def by_heart(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[Any, list[float]]:
+    """A tiny student after some steps on `TEXTS` alone, and the loss of each step."""
+    cfg = Train(warmup=0.0, hold=1.0)
+    task, batch = CtcTask(vocabulary, cfg, PLAIN), batch_of(vocabulary, timed=timed)
+    model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0)
+    optimizer = optim.adamw(model, cfg)
+    losses = []
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        loss = task.loss(model, batch, share_of(batch, step / num_steps), torch.Generator().manual_seed(step))
+        loss.value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_norm)
+        optimizer.step()
+        losses.append(float(loss.value.detach()))
+    return model.eval(), losses
+
+
+def write_shards(store: Store, prefix: str, counts: dict[Split, int], seed: int = 0) -> None:
+    """Finished shards of random texts, one for each split."""
+    random = np.random.default_rng(seed)
+    total = 0
+    for index, (split, count) in enumerate(counts.items()):
+        pairs = []
+        for i in range(count):
+            text = " ".join(random.choice(list(PITCH_HZ), size=random.integers(1, 4)))
+            samples_T, words = speak(text, total + i)
+            sample = Sample(
+                id=f"{split}/{i}",
+                split=split,
+                duration_ms=codec.samples_to_ms(len(samples_T)),
+                num_samples=len(samples_T),
+                text=text,
+                words=words,
+            )
+            pairs.append((sample, codec.encode(samples_T, "flac")))
+        total += count
+        file = io.BytesIO()
+        rows = shards.write(file, pairs)
+        store.create(f"{prefix}/{shards.tar_name(index)}", file.getvalue())
+        store.create(f"{prefix}/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
+    shards.finish(store, prefix, {"shards": len(counts), "utterances": total, "recipe": prefix.rpartition("/")[2]})

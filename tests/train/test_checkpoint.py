@@ -1,0 +1,138 @@
+"""Checkpoints: whole or absent, without pickles, and what was saved is what comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from voxstill.config import Train
+from voxstill.rundir import RunDir
+from voxstill.train import checkpoint, optim
+from voxstill.train.checkpoint import State
+
+
+def made(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    return model, optim.adamw(model, Train())
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    audio = torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
+    model(audio).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def save(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, number: int, *, best: bool = False) -> Path:
+    return checkpoint.save(run, model, optimizer, optim.Average(), State(step=number), best=best)
+
+
+def same(one: nn.Module, two: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    model, optimizer = made()
+    average = optim.Average()
+    for number in range(3):
+        step(model, optimizer, number)
+        average.add(model)
+    state = State(step=3, epoch=1, step_in_epoch=2, seconds=1.5, ascending=False, best_wer=0.1, loss=0.3, rows=7)
+    checkpoint.save(run, model, optimizer, average, state, best=True)
+    other, other_optimizer = made(1)
+    found = checkpoint.load(run, other, other_optimizer)
+    assert found is not None
+    assert found[0] == state
+    for each, each_optimizer in ((model, optimizer), (other, other_optimizer)):
+        step(each, each_optimizer, 99)
+    assert same(model, other)
+    average.add(model)
+    found[1].add(other)
+    assert found[1].count == average.count == 4
+    assert all(torch.equal(average.total[name], found[1].total[name]) for name in average.total)
+
+
+def test_where_there_is_no_checkpoint_there_is_none(tmp_path: Path) -> None:
+    assert checkpoint.load(RunDir(tmp_path), *made()) is None
+
+
+@pytest.mark.parametrize("files", range(4))
+def test_a_crash_while_saving_leaves_the_checkpoint_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    run = RunDir(tmp_path)
+    model, optimizer = made()
+    save(run, model, optimizer, 1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    step(model, optimizer, 0)
+    flush, written = checkpoint._flush, []
+
+    def dies(path: Path) -> None:
+        if len(written) == files:
+            raise KeyboardInterrupt
+        written.append(path)
+        flush(path)
+
+    monkeypatch.setattr(checkpoint, "_flush", dies)
+    with pytest.raises(KeyboardInterrupt):
+        save(run, model, optimizer, 2)
+    monkeypatch.undo()
+    found = checkpoint.load(run, model, optimizer)
+    assert found is not None
+    assert found[0].step == 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    save(run, model, optimizer, 2)
+    assert {path.name for path in run.checkpoints.iterdir()} >= {"last", "best"}
+    assert not [path for path in run.checkpoints.iterdir() if path.name.endswith(".draft")]
+
+
+def test_a_draft_is_never_taken_for_a_checkpoint_and_goes_with_the_next(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    model, optimizer = made()
+    save(run, model, optimizer, 1)
+    draft = run.checkpoints / ".epoch=0-step=2.draft"
+    draft.mkdir()
+    (draft / "model.safetensors").write_bytes(b"half")
+    found = checkpoint.load(run, model, optimizer)
+    assert found is not None
+    assert found[0].step == 1
+    save(run, model, optimizer, 3)
+    assert not draft.exists()
+
+
+def test_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    model, optimizer = made()
+    for number in range(1, 6):
+        save(run, model, optimizer, number, best=number == 3)
+    assert {path.name for path in run.checkpoints.iterdir()} == {"last", "best", "epoch=0-step=3", "epoch=0-step=5"}
+    assert (run.last.resolve().name, run.best.resolve().name) == ("epoch=0-step=5", "epoch=0-step=3")
+
+
+def test_saving_the_same_step_twice_never_removes_what_is_there(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    model, optimizer = made()
+    file = save(run, model, optimizer, 1) / "model.safetensors"
+    before = file.stat().st_ino
+    save(run, model, optimizer, 1, best=True)
+    assert file.stat().st_ino == before
+    assert run.best.resolve() == run.last.resolve()
+
+
+def test_a_checkpoint_holds_tensors_and_json_and_no_pickles(tmp_path: Path) -> None:
+    model, optimizer = made()
+    step(model, optimizer, 0)
+    average = optim.Average()
+    average.add(model)
+    folder = checkpoint.save(RunDir(tmp_path), model, optimizer, average, State(step=1), best=False)
+    assert {path.name for path in folder.iterdir()} == {
+        "model.safetensors",
+        "optimizer.safetensors",
+        "average.safetensors",
+        "state.json",
+    }

@@ -1,0 +1,91 @@
+"""The corpus as the loop sees it: nothing is planned that CTC could not learn at any tempo."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from tones import TEXTS, write_shards
+
+from voxstill import shards, tables
+from voxstill.audio import codec
+from voxstill.config import Augment, Config, Plan
+from voxstill.nn import augment
+from voxstill.nn.frontend import NUM_MELS, output_frames
+from voxstill.shards import Sample
+from voxstill.store import Store
+from voxstill.text import tokenizer
+from voxstill.text.normalize import normalizer
+from voxstill.train.data import Corpus
+
+
+def corpus_of(store: Store, vocabulary: tokenizer.Vocabulary, cfg: Config) -> Corpus:
+    return Corpus(store, "s", vocabulary, normalizer("basic"), cfg, rank=0, ranks=1)
+
+
+def test_what_is_planned_can_be_learnt_even_at_the_fastest_tempo(tmp_path: Path) -> None:
+    vocabulary = tokenizer.train(["abcdefgh"], "character", 0)
+    store, pairs, rows = Store(str(tmp_path)), [], {}
+    for num_samples in range(2560 - 640, 6000, 159):
+        for num_tokens in range(1, 9):
+            text = "abcdefgh"[:num_tokens]
+            sample = Sample(
+                id=f"{num_samples}-{num_tokens}",
+                duration_ms=codec.samples_to_ms(num_samples),
+                num_samples=num_samples,
+                text=text,
+            )
+            rows[sample.id] = (num_samples, num_tokens)
+            pairs.append((sample, codec.encode(np.ones(num_samples, np.int16), "wav")))
+    file = io.BytesIO()
+    written = shards.write(file, pairs)
+    store.create("s/00000.tar", file.getvalue())
+    store.create("s/00000.parquet", tables.to_parquet(written, Sample))
+    shards.finish(store, "s", {"shards": 1, "utterances": len(written)})
+    tempo = 0.1
+    cfg = Config(augment=Augment(tempo=tempo), plan=Plan(budget_ms=5000))
+    corpus = corpus_of(store, tokenizer.train(["abcdefgh"], "character", 0), cfg)
+    plan = corpus.plan(0, ascending=False)
+    planned = {written[row].id for row in plan.order.tolist()}
+    assert 0 < len(planned) < len(written)
+    for sample_id, (num_samples, num_tokens) in rows.items():
+        frames_B = torch.tensor([num_samples // 160])
+        mel_BFD = torch.zeros(1, num_samples // 160, NUM_MELS)
+        _, fastest_B = augment.stretch(mel_BFD, frames_B, torch.tensor([1 - tempo + 1e-4]))
+        if sample_id in planned:
+            assert int(output_frames(fastest_B)) >= num_tokens, sample_id
+    assert vocabulary.blank_id == 9
+
+
+def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    write_shards(store, "s", {"train": 17, "dev": 3})
+    cfg = Config.model_validate({"plan": {"budget_ms": 5000, "slots": 2}, "train": {"loader_workers": 0}})
+    corpus = corpus_of(store, tokenizer.train(TEXTS, "word", 9), cfg)
+    plan = corpus.plan(0, ascending=True)
+    steps = list(corpus.steps(plan, 0))
+    seen = [each for batches in steps for batch in batches for each in batch.ids]
+    assert len(seen) - plan.repeated == 17
+    assert set(seen) == {f"train/{i}" for i in range(17)}
+    rest = list(corpus.steps(plan, 2))
+    assert [[batch.ids for batch in batches] for batches in rest] == [
+        [batch.ids for batch in batches] for batches in steps[2:]
+    ]
+    assert corpus.replaced() == 0
+
+
+def test_a_corpus_without_a_dev_split_has_no_dev_error(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    write_shards(store, "s", {"train": 3})
+    corpus = corpus_of(store, tokenizer.train(TEXTS, "word", 9), Config())
+    assert corpus.dev_error(None, torch.nn.Identity()) is None  # type: ignore[arg-type]
+
+
+def test_the_texts_of_a_split_are_made_alike(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    write_shards(store, "s", {"train": 3, "dev": 2})
+    texts = list(Corpus.texts(store, "s", "dev", str.upper))
+    assert len(texts) == 2
+    assert all(text == text.upper() for text in texts)
