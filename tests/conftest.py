@@ -29,7 +29,6 @@ def shared_data() -> Callable[[str], Path]:
 def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that knows the language of `tones` by heart."""
     from tones import TEXTS, by_heart
-
     from voxstill.nn.frontend import extractor
     from voxstill.text import tokenizer
 

@@ -20,6 +20,8 @@ from pydantic.fields import FieldInfo
 from voxstill.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "VOXSTILL__"
+LIVE = {"source": ["  uri: path/to/audio"], "teacher": ["  name: pocketsphinx"], "train": ["  max_minutes: 10.0"]}
+"""What nobody can leave out of a first configuration."""
 S = TypeVar("S", bound=BaseModel)
 
 
@@ -371,7 +373,7 @@ def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option
 def template() -> str:
     """A commented configuration: what must be said stands plain, everything else is there with its default."""
     lines = [
-        "# voxstill configuration. Lines that start with `#  ` show defaults: remove the `#` to change one.",
+        "# voxstill configuration. Commented options show their defaults: take away `# ` to change one.",
         "# The whole line:  voxstill run THIS_FILE      Every option:  voxstill explain",
         "",
         "work: work/mine",
@@ -383,7 +385,7 @@ def template() -> str:
             continue
         kind = cast("type[BaseModel]", field.annotation)
         doc = (kind.__doc__ or "").strip().splitlines()[0]
-        live = {"source": ["  uri: path/to/audio"], "teacher": ["  name: pocketsphinx"]}.get(name, [])
+        live = LIVE.get(name, [])
         lines += [f"{name}:  # {doc}" if live else f"# {name}:  # {doc}", *live]
         for each in options(kind):
             unit = f" [{each.unit}]" if each.unit else ""

@@ -32,7 +32,17 @@ class Store:
 
     def __init__(self, root: str) -> None:
         self.root = _normal(root)
-        self._client = _client(self.root)
+        if not is_local(self.root):
+            _client(self.root)  # an address that nobody can read is told here
+
+    @property
+    def _client(self) -> Any:
+        """Reads and lists; a folder that is absent reads as empty, and reading makes none."""
+        if is_local(self.root) and not Path(self.root).is_dir():
+            from obstore.store import MemoryStore
+
+            return MemoryStore()
+        return _client(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.root,)
@@ -63,7 +73,7 @@ class Store:
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            self._client.put(key, data, mode="create")
+            _client(self.root).put(key, data, mode="create")
         except AlreadyExistsError:
             return False
         except Exception as error:
@@ -73,7 +83,7 @@ class Store:
     def replace(self, key: str, data: bytes) -> None:
         """Write `key` whole, over what was there."""
         try:
-            self._client.put(key, data)
+            _client(self.root).put(key, data)
         except Exception as error:
             raise _storage_error("write", self.uri(key), error) from None
 

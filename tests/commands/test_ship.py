@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tones import TEXTS, speak
 
+from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.commands import ship

@@ -34,9 +34,10 @@ class Torture:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         name, _, value = self._mark.partition("=")
         return subprocess.Popen(
-            [sys.executable, "-m", "voxstill.cli", *map(str, arguments), "--log-level", "error"],
+            [sys.executable, "-m", "voxstill.cli", *map(str, arguments)],
             env=environment | {name: value},
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_ctc_is_the_forward_recursion_whatever_the_padding(
     assert found_B.dtype == torch.float32
     for i, (num_frames, each) in enumerate(zip(frames, tokens, strict=True)):
         wanted = forward_nll(logits_BFV[i, :num_frames].double().numpy(), each, 5)
-        feasible = num_frames >= len(each) + sum(a == b for a, b in zip(each, each[1:], strict=False))
+        feasible = num_frames >= len(each) + sum(a == b for a, b in itertools.pairwise(each))
         assert np.isfinite(wanted) == feasible
         assert found_B[i].item() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 

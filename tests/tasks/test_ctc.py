@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tones import PLAIN, TEXTS, batch_of, by_heart, share_of
 
+from tones import PLAIN, TEXTS, batch_of, by_heart, share_of
 from voxstill.config import Augment, Train
 from voxstill.nn import losses, students
 from voxstill.records import Batch
@@ -50,7 +50,7 @@ def model() -> Any:
 def test_losses_of_parts_add_up_to_the_loss_of_the_whole(model: Any) -> None:
     batch = batch_of(LETTERS)
     task, share = CtcTask(LETTERS, Train(), PLAIN), share_of(batch)
-    whole = task.loss(model, batch, share, generator()).value
+    whole = task.loss(model, batch, share, generator()).value.detach()
     halves = [
         task.loss(
             model,

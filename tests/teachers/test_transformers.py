@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tones import TEXTS, speak
 
+from tones import TEXTS, speak
 from voxstill.errors import ConfigError, DataError
 from voxstill.records import Utterance
 from voxstill.teachers.teacher import Clip, Heard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_times_of_tokens_share_out_the_words_and_never_leave_them(text: str, dat
     for word in words:
         own = times[at : at + len(word.text)]
         assert (own[0][0], own[-1][1]) == (word.start_ms, word.end_ms)
-        assert all(one[1] == two[0] for one, two in zip(own, own[1:], strict=False))
+        assert all(one[1] == two[0] for one, two in itertools.pairwise(own))
         at += len(word.text)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tones import write_shards
 from train_once import main as train_once
 
+from tones import write_shards
 from voxstill.rundir import RunDir
 from voxstill.store import Store
 
@@ -108,6 +108,7 @@ def test_a_run_that_died_before_it_wrote_its_student_only_does_the_rest(
     assert figures(run) == figures(straight)
 
 
+@pytest.mark.slow
 def test_two_devices_and_one_learn_the_same(work: Path, tmp_path: Path) -> None:
     plain = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
     overrides = [plain, "train.steps=3", "plan.slots=2"]

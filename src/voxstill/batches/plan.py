@@ -127,7 +127,7 @@ def plan(
         raise DataError(
             "there is no utterance to make a batch of",
             why=f"of {len(durations_ms)}, most fell for this reason: {reason}",
-            fix="see `voxstill plan`; raise `plan.budget_ms` if they are too long for a batch",
+            fix="raise `plan.budget_ms` if they are too long for a batch; look at the labels if they are empty",
         )
     random = np.random.default_rng([seed, epoch])
     rows = random.permutation(rows)

@@ -209,8 +209,9 @@ def describe(corpus: Corpus, vocabulary: Vocabulary, statistics: dict[str, Any])
     """The corpus and its plan in one sentence."""
     dropped = ", ".join(f"{count} {reason}" for reason, count in statistics["dropped"].items() if count)
     return (
-        f"{statistics['utterances']:,} utterances, {statistics['hours']:.2f} h, {statistics['steps']:,} steps an epoch, "
-        f"{statistics['padding']:.1%} padding, {len(vocabulary.pieces)} {vocabulary.unit}s"
+        f"{statistics['utterances']:,} utterances, {statistics['hours']:.2f} h, "
+        f"{statistics['steps']:,} steps an epoch, {statistics['padding']:.1%} padding, "
+        f"{len(vocabulary.pieces)} {vocabulary.unit}s"
         + (f"; dropped: {dropped}" if dropped else "")
     )
 

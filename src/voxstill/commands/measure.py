@@ -74,8 +74,8 @@ def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
 
 def evaluate(cfg: Config, target: str) -> dict[str, Any]:
     """Error rates of a student on one split, with intervals, by speaker and data set; speed on one thread."""
-    judged = references(cfg)
     student = recogniser(target)
+    judged = references(cfg)
     student.open()
     clips, unread = read_clips(judged)
     heard_s = 0.0

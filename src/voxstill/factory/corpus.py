@@ -30,7 +30,7 @@ VARIANTS: dict[Split, tuple[str, ...]] = {
     "test": ("Annie", "f5", "grandma", "m8", "Michael", "quincy", "Reed"),
 }
 """Voices of espeak-ng, each with every accent. PocketSphinx, with our grammar, hears 1 to 15 % of their words wrong in
-quiet; of 74 variants those above (the likes of `zac`, 92 %) teach nothing, and the sets have alike shares of hard ones."""
+quiet; of 74 variants those above (the likes of `zac`, 92 %) teach nothing. The sets have alike shares of hard ones."""
 Colour = Literal["white", "pink", "babble"]
 COLOURS: tuple[Colour, ...] = ("white", "pink", "babble")
 SNRS_DB: dict[str, int | None] = {"clean": None, "20db": 20, "10db": 10, "5db": 5}

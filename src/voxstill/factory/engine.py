@@ -599,7 +599,6 @@ def _start_ray(cfg: Engine) -> Any:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: bind to loopback
             "RAY_process_group_cleanup_enabled": "1",  # what a worker has started dies with it, however it dies
-            "RAY_gcs_server_request_timeout_seconds": "15",  # else Ray's agents outlive a killed driver by a minute
         }
     if "ray" not in sys.modules:  # read once, when Ray is imported
         for name, value in settings.items():

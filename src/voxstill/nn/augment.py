@@ -16,9 +16,9 @@ from voxstill.config import Augment
 from voxstill.nn.frontend import LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW, extractor, frame_mask
 from voxstill.records import RATE_HZ
 
-BABBLE_SHARE = 0.4
+BABBLE_SHARE = 0.6
 """Share of noises that are other utterances of the batch."""
-TALKERS = 3
+TALKERS = 4
 
 
 def uniform(generator: Generator, size: tuple[int, ...], low: float, high: float) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from voxstill.config import Augment, Train
 from voxstill.decode import ctc as decoding
 from voxstill.nn import augment, losses, students
-from voxstill.nn.frontend import FRAME_MS, Frontend, normalise
+from voxstill.nn.frontend import FRAME_MS, Frontend, normalise, output_frames
 from voxstill.records import Batch, Hypothesis
 from voxstill.tasks.task import Loss, Share
 from voxstill.text.tokenizer import START, Vocabulary
@@ -83,8 +83,16 @@ class CtcTask:
         after_ms_B = (times_BU2[row_B, end_B - 1, 1] + times_BU2[row_B, end_B.clamp(max=last), 0]) // 2
         start_B = torch.where(begin_B > 0, before_ms_B // 10, 0)
         stop_B = torch.where(end_B < batch.token_len_B, torch.minimum(after_ms_B // 10, frames_B), frames_B)
-        position_BU = (torch.arange(last + 1, device=begin_B.device)[None] + begin_B[:, None]).clamp(max=last)
-        kept_BU = torch.arange(last + 1, device=begin_B.device)[None] < (end_B - begin_B)[:, None]
+        # a run that CTC could not learn at the fastest tempo stays a whole utterance: the plan let only that pass
+        position_U = torch.arange(last + 1, device=begin_B.device)
+        inside_BU = (position_U >= begin_B[:, None]) & (position_U < end_B[:, None])
+        again_BU = inside_BU[:, 1:] & inside_BU[:, :-1] & (tokens_BU[:, 1:] == tokens_BU[:, :-1])
+        shortest_B = ((stop_B - start_B) * (1 - self.augment_cfg.tempo)).floor().long()
+        learnable_B = output_frames(shortest_B) >= end_B - begin_B + again_BU.sum(1)
+        begin_B, end_B = torch.where(learnable_B, begin_B, 0), torch.where(learnable_B, end_B, batch.token_len_B)
+        start_B, stop_B = torch.where(learnable_B, start_B, 0), torch.where(learnable_B, stop_B, frames_B)
+        position_BU = (position_U + begin_B[:, None]).clamp(max=last)
+        kept_BU = position_U < (end_B - begin_B)[:, None]
         frame_BF = (torch.arange(mel_BFD.shape[1], device=begin_B.device)[None] + start_B[:, None]).clamp(
             max=mel_BFD.shape[1] - 1
         )

@@ -78,7 +78,9 @@ class Vocabulary:
         tokenizer.pre_tokenizer = split
         tokenizer.decoder = decoders.Metaspace(START, prepend_scheme="always", split=True)
         wrapped = ParakeetTokenizer(tokenizer_object=tokenizer, unk_token=UNKNOWN, pad_token=BLANK)
-        ParakeetProcessor(features, wrapped, blank_token=BLANK).save_pretrained(folder)
+        processor = ParakeetProcessor(features, wrapped)
+        processor.decoder_type = "ctc"  # else it may take the student for a transducer and keep repeats
+        processor.save_pretrained(folder)
 
     @staticmethod
     def load(folder: Path) -> Vocabulary:

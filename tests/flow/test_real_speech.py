@@ -1,0 +1,79 @@
+"""The line on recordings of real people, and on files that nobody should have to hear."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxstill import tables
+from voxstill.audio import codec
+from voxstill.records import Label, Recording, Utterance
+from voxstill.store import Store
+
+pytestmark = pytest.mark.slow
+GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"
+Data = Callable[[str], Path]
+Command = Callable[..., dict[str, Any]]
+
+
+def test_every_awkward_file_is_labelled_or_a_row_with_its_reason(
+    shared_data: Data, voxstill: Command, tmp_path: Path
+) -> None:
+    source, work = shared_data("nasty-audio") / "files", tmp_path / "work"
+    engine = ("--set", "engine={name: ray, chunk: 4, workers: 1, teachers: 1, lease_s: 60}")
+    teacher = ("--set", f"teacher={{name: pocketsphinx, grammar: '{GRAMMAR}'}}")
+    indexed = voxstill("index", source, "--work", work, *engine)
+    labelled = voxstill("label", work, *engine, *teacher)
+    store = Store(str(work))
+    recordings = list(tables.read(store, f"recordings/{indexed['recipe']}", Recording))
+    utterances = list(tables.read(store, f"utterances/{indexed['recipe']}", Utterance))
+    labels = list(tables.read(store, f"labels/{labelled['recipe']}", Label))
+    assert sorted(each.uri for each in recordings) == sorted(map(str, source.iterdir()))
+    damaged = [each for each in recordings if each.error is not None]
+    assert all(each.duration_ms for each in recordings if each.error is None)
+    assert indexed["damaged"] == len(damaged) == sum(indexed["reasons"].values())
+    assert sorted(each.utterance_id for each in labels) == sorted(each.id for each in utterances)
+    assert labelled["labels"] == indexed["utterances"] == len(utterances)
+    assert labelled["quarantined"] == 0
+    print(f"{len(recordings)} files, {len(damaged)} damaged {indexed['reasons']}, {len(labels)} labels")  # noqa: T201
+
+
+def test_hebrew_yes_and_no_are_learnt_from_human_texts_within_a_minute(
+    shared_data: Data, voxstill: Command, tmp_path: Path
+) -> None:
+    config = tmp_path / "yesno.yaml"
+    tree = {
+        "work": str(tmp_path / "work"),
+        "source": {"uri": str(shared_data("yesno-hebrew") / "manifest.jsonl"), "dev_share": 0.0},
+        "engine": {"name": "inline"},
+        "teacher": {"name": "reference"},
+        "plan": {"budget_ms": 20_000},
+        "augment": {"run_prob": 0.7},
+        "train": {"max_minutes": 0.75, "root": str(tmp_path / "exp"), "loader_workers": 0},
+    }
+    config.write_text(json.dumps(tree))
+    student = voxstill("run", config)["student"]
+    print(f"yesno: WER {student['wer']:.2%} on {student['path']}")  # noqa: T201
+    assert student["wer"] <= 0.05  # 1 % on a machine with nothing else to do
+
+
+def test_free_speech_gets_words_with_times_in_order(shared_data: Data, voxstill: Command, tmp_path: Path) -> None:
+    files = sorted((shared_data("librispeech-unlabelled-30") / "audio").iterdir(), key=lambda file: file.stat().st_size)
+    work = tmp_path / "work"
+    voxstill("index", *files[:4], "--work", work, "--set", "engine=inline")
+    labelled = voxstill("label", work, "--set", "engine=inline", "--set", "teacher=pocketsphinx")
+    labels = list(tables.read(Store(str(work)), f"labels/{labelled['recipe']}", Label))
+    assert len(labels) == 4
+    for label in labels:
+        assert label.error is None
+        assert label.text
+        assert [word.text for word in label.words] == label.text.split()
+        assert all(word.start_ms < word.end_ms for word in label.words)
+        assert all(before.end_ms <= after.start_ms for before, after in pairwise(label.words))
+    longest_ms = max(codec.samples_to_ms(len(codec.decode(file.read_bytes()).samples_T)) for file in files[:4])
+    assert max(label.words[-1].end_ms for label in labels) <= longest_ms

@@ -1,0 +1,251 @@
+"""The command line: light to start, one object on standard output, and an exit code for each kind of trouble."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import voxstill
+from voxstill import cli, config
+from voxstill.errors import (
+    ConfigError,
+    DataError,
+    StorageError,
+    TeacherError,
+    TrainingError,
+    VoxstillError,
+)
+
+HEAVY = ("torch", "ray", "vllm", "transformers", "pyarrow", "numpy", "av", "soundfile", "onnxruntime", "pocketsphinx")
+HEAVY += ("obstore", "lightning", "jinja2", "rich")
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    (action,) = [each for each in cli.parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(action.choices)
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("start", ["import voxstill", "import voxstill.config", "import voxstill.cli"])
+def test_a_light_import_loads_nothing_heavy(start: str) -> None:
+    done = python(f"import sys\n{start}\nprint(*sorted(each.partition('.')[0] for each in sys.modules))")
+    assert done.returncode == 0, done.stderr
+    assert not set(done.stdout.split()) & set(HEAVY)
+
+
+def test_help_takes_under_half_a_second_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))\n"
+        "from voxstill.cli import main\n"
+        "main(['--help'])\n"
+    )
+    taken = []
+    for _ in range(3):  # the least of three: other work on the machine is not ours
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = python(code)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert done.returncode == 0
+    assert "voxstill demo" in done.stdout
+    assert not {each.partition(".")[0] for each in done.stderr.split()} & set(HEAVY)
+    assert min(taken) < 0.5
+
+
+def test_training_needs_neither_ray_nor_vllm_nor_lhotse_nor_k2() -> None:
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in sys.argv[1:]:\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import voxstill.commands.learn, voxstill.train.loop, voxstill.train.data, voxstill.tasks.ctc\n"
+        "import voxstill.teachers.transformers, voxstill.train.parallel\n"
+        "print('here')\n"
+    )
+    done = python(code, "ray", "vllm", "lhotse", "k2", "pocketsphinx", "espeakng_loader", "torchaudio", "torchvision")
+    assert (done.returncode, done.stdout.strip()) == (0, "here"), done.stderr
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_has_help_and_the_common_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main([name, "--help"])
+    out = capsys.readouterr().out
+    assert left.value.code == 0
+    assert all(option in out for option in ("--json", "--set", "--config", "--log-level", "--yes"))
+
+
+def test_the_commands_that_scripts_rely_on_are_there() -> None:
+    assert set(commands()) >= {
+        "init",
+        "create-config",
+        "explain",
+        "index",
+        "label",
+        "filter",
+        "shard",
+        "train",
+        "evaluate",
+        "transcribe",
+        "run",
+        "demo",
+    }
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert (left.value.code, capsys.readouterr().out) == (0, f"voxstill {voxstill.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], ["distil"], ["explain", "--nonsense"], ["transcribe", "m", "a", "--format", "x"]]
+)
+def test_a_wrong_command_line_is_exit_code_two_with_nothing_on_standard_output(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(wrong)
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (2, "")
+    assert "usage" in err
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["explain", "plan"], ["init"], ["create-config"]])
+def test_json_is_one_object_on_standard_output_and_nothing_else(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, *arguments, "--json")
+    assert code == 0
+    assert out.count("\n") == 1
+    found = json.loads(out)
+    assert isinstance(found, dict)
+    assert not [key for key in found if key.startswith("_")]
+
+
+def test_explain_has_every_option_with_its_unit_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "explain", "--json")
+    rows = {row["path"]: row for row in json.loads(out)["options"]}
+    for each in config.options():
+        row = rows[each.path]
+        assert (row["unit"], row["meaning"], row["type"]) == (each.unit, each.meaning, each.type)
+        assert row["default"] == json.loads(json.dumps(each.default))
+    _, text, _ = run(capsys, "explain")
+    assert all(f"{path} " in text for path in rows)
+
+
+def test_init_prints_a_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, out, _ = run(capsys, "init")
+    file = tmp_path / "my.yaml"
+    file.write_text(out)
+    assert config.load(str(file)).source.uri == "path/to/audio"
+
+
+def test_init_writes_a_file_once_unless_told_yes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "new" / "my.yaml"
+    assert run(capsys, "init", "--output", str(file))[0] == 0
+    assert config.load(str(file))
+    file.write_text("mine")
+    code, out, err = run(capsys, "create-config", "--output", str(file))
+    assert (code, out, file.read_text()) == (2, "", "mine")
+    assert "--yes" in err
+    assert run(capsys, "init", "--output", str(file), "--yes")[0] == 0
+    assert config.load(str(file))
+    assert run(capsys, "init", "--output", str(file / "below"))[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "exit_code"),
+    [(ConfigError, 2), (DataError, 3), (StorageError, 4), (TeacherError, 5), (TrainingError, 6), (VoxstillError, 1)],
+)
+def test_an_error_is_told_with_why_and_fix_and_exits_by_its_kind(
+    kind: type[VoxstillError],
+    exit_code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(_: Any) -> dict[str, Any]:
+        raise kind("it broke", why="it was old", fix="buy another")
+
+    monkeypatch.setattr(cli, "explain", fails)
+    code, out, err = run(capsys, "explain", "--json")
+    assert (code, out) == (exit_code, "")
+    assert err == "error: it broke\n  why: it was old\n  fix: buy another\n"
+
+
+def test_real_errors_exit_by_their_kind(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    work, model = str(tmp_path / "work"), str(tmp_path / "model")
+    (tmp_path / "file").write_text("")
+    cases = {
+        2: [
+            ["explain", "nonsense"],
+            ["run", str(tmp_path / "gone.yaml")],
+            ["label", work, "--set", "engine.nmae=ray"],
+            ["label", work, "--set", "engine"],
+            ["transcribe", model, "a.wav"],
+            ["train", str(tmp_path / "file"), "--set", "train.lr=fast"],
+        ],
+        3: [["label", work], ["filter", work], ["shard", work]],
+        4: [["label", str(tmp_path / "file" / "work")]],
+    }
+    for wanted, lines in cases.items():
+        for each in lines:
+            code, out, err = run(capsys, *each, "--json")
+            assert (code, out) == (wanted, ""), (each, err)
+            assert err.startswith("error: "), each
+            assert "  fix: " in err, each
+            assert "Traceback" not in err
+
+
+def test_the_environment_sets_options_and_the_command_line_wins(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOXSTILL__PLAN__SLOTS", "4")
+    args = cli.parser().parse_args(["label", "w"])
+    assert cli.load(args).plan.slots == 4
+    args = cli.parser().parse_args(["label", "w", "--set", "plan.slots=2", "--set", "seed=7"])
+    assert (cli.load(args).plan.slots, cli.load(args).seed) == (2, 7)
+
+
+def test_control_c_is_130_and_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Any) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "explain", interrupted)
+    code, out, err = run(capsys, "explain")
+    assert (code, out) == (130, "")
+    assert "same command" in err
+
+
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "voxstill.cli", "explain"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
