@@ -265,11 +265,11 @@ class Evaluate(Section):
 class Demo(Section):
     """The corpus that `voxstill demo` makes for itself."""
 
-    train_utterances: int = option(2400, unit="utterances", ge=10)
+    train_utterances: int = option(2200, unit="utterances", ge=10)
     """Commands said by the voices of the training split."""
-    dev_utterances: int = option(120, unit="utterances", ge=6)
+    dev_utterances: int = option(60, unit="utterances", ge=6)
     """Commands said by other voices, to stop training on."""
-    test_utterances: int = option(480, unit="utterances", ge=6)
+    test_utterances: int = option(360, unit="utterances", ge=6)
     """Commands said by voices that training never hears."""
 
 

@@ -43,7 +43,7 @@ def test_features_are_those_of_transformers(num_samples: int, loudness: int, see
     valid = int(theirs["attention_mask"].sum())
     assert int(frames_B[0]) == valid == feature_frames(num_samples)
     wanted_FD = theirs["input_features"][0, :valid]
-    assert torch.allclose(features_BFD[0, :valid], wanted_FD, atol=1e-4), (
+    assert torch.allclose(features_BFD[0, :valid], wanted_FD, atol=1e-3), (
         (features_BFD[0, :valid] - wanted_FD).abs().max()
     )
 

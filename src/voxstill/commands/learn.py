@@ -211,8 +211,7 @@ def describe(corpus: Corpus, vocabulary: Vocabulary, statistics: dict[str, Any])
     return (
         f"{statistics['utterances']:,} utterances, {statistics['hours']:.2f} h, "
         f"{statistics['steps']:,} steps an epoch, {statistics['padding']:.1%} padding, "
-        f"{len(vocabulary.pieces)} {vocabulary.unit}s"
-        + (f"; dropped: {dropped}" if dropped else "")
+        f"{len(vocabulary.pieces)} {vocabulary.unit}s" + (f"; dropped: {dropped}" if dropped else "")
     )
 
 

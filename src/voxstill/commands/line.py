@@ -21,9 +21,11 @@ from voxstill.teachers import registry
 GRAMMAR = str(resources.files("voxstill.factory") / "commands.jsgf")
 DEMO = (
     f"teacher={{name: pocketsphinx, grammar: '{GRAMMAR}'}}",
-    "filter.keep_share=0.6",
+    "filter.keep_share=0.85",
     "plan.budget_ms=12000",
-    "train.max_minutes=2.5",
+    "augment.noise_prob=0.8",
+    "augment.max_snr_db=20",
+    "train.max_minutes=2.8",
     "train.name=demo",
 )
 """What the demo sets; `--set` comes after it."""
@@ -83,33 +85,27 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
     try:
         with steps.step("index") as result:
             indexed = prepare.index(cfg)
-            result(
-                f"{indexed['utterances']:,} utterances, {indexed['hours']:.2f} h, {indexed['damaged']} damaged files"
-            )
+            text = f"{indexed['utterances']:,} utterances, {indexed['hours']:.2f} h, {indexed['damaged']} damaged files"
+            result(text, **_some(indexed, "recordings", "utterances", "hours", "damaged"))
         with steps.step("label") as result:
             labelled = prepare.label_(cfg)
-            result(
-                f"{labelled['labels']:,} labels, {labelled['failed']} failed, {labelled['rtfx']:.0f} times real time"
-            )
+            text = f"{labelled['labels']:,} labels, {labelled['failed']} failed, {labelled['rtfx']:.0f} times real time"
+            result(text, **_some(labelled, "labels", "failed", "rtfx"))
         with steps.step("filter") as result:
             filtered = prepare.filter_(cfg)
-            result(
-                f"{filtered['kept']:.0%} kept, {filtered['kept_hours']:.2f} h",
-                **_some(filtered, "judged", "kept", "wer_before", "wer_after"),
-            )
+            text = f"{filtered['kept']:.0%} kept, {filtered['kept_hours']:.2f} h"
+            result(text, **_some(filtered, "judged", "kept", "wer_before", "wer_after"))
         with steps.step("shard") as result:
             sharded = prepare.shard(cfg)
-            result(
-                f"{sharded['shards']} shards, {sharded['utterances']:,} utterances",
-                **_some(sharded, "shards", "utterances", "hours"),
-            )
+            text = f"{sharded['shards']} shards, {sharded['utterances']:,} utterances"
+            result(text, **_some(sharded, "shards", "utterances", "hours"))
     finally:
         engine.shutdown()  # Ray's processes would take their share of the cores while training
     with steps.step("train") as result:
         trained = learn.train(cfg)
-        result(
-            f"{trained['parameters'] / 1e6:.2f} M parameters, {trained['steps']:,} steps, loss {trained['loss']:.3f}"
-        )
+        size = f"{trained['parameters'] / 1e6:.2f} M parameters"
+        text = f"{size}, {trained['steps']:,} steps, loss {trained['loss']:.3f}"
+        result(text, **_some(trained, "steps", "epochs", "loss", "dev_wer", "parameters"))
     with steps.step("evaluate") as result:
         teacher, student = judge(cfg, trained["path"])
         result(compared(teacher, student), **_some(student, "wer", "cer", "utterances", "words"))

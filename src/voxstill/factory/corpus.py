@@ -60,7 +60,12 @@ def make(folder: Path, demo: Demo, seed: int) -> Path:
     """The manifest of a corpus in `folder`; equal options and seed give equal bytes, on any number of processes.
 
     `texts.jsonl` lies beside the manifest with `id` and `text` of every utterance: no step but the scoring may read it.
+    A corpus that is there, of the same options and seed, is not made again.
     """
+    made, manifest = folder / "made.json", folder / "manifest.jsonl"
+    options = json.dumps({"seed": seed, **demo.model_dump()}) + "\n"
+    if made.is_file() and made.read_text(encoding="utf-8") == options:
+        return manifest
     commands = draw(demo, seed)
     babblers = [command.speech for command in _draw("train", BABBLERS, fingerprint(seed, "babble"))]
     (folder / "audio").mkdir(parents=True, exist_ok=True)
@@ -70,8 +75,8 @@ def make(folder: Path, demo: Demo, seed: int) -> Path:
         noisy_T = mix(command, samples_T, crowd)
         (folder / f"audio/{command.id}.flac").write_bytes(codec.encode(noisy_T, "flac"))
     _write(folder / "texts.jsonl", ({"id": each.id, "text": each.speech.text} for each in commands))
-    manifest = folder / "manifest.jsonl"
-    _write(manifest, (_row(each) for each in commands))  # last: where there is a manifest, there is all it names
+    _write(manifest, (_row(each) for each in commands))
+    made.write_text(options, encoding="utf-8")  # last: where it is, there is everything
     return manifest
 
 

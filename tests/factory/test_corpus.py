@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from voxstill.audio import codec
+from voxstill.config import Demo
+from voxstill.factory import corpus
+from voxstill.text import grammar
+
+SMALL = Demo(train_utterances=12, dev_utterances=6, test_utterances=6)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpus.make(tmp_path_factory.mktemp("corpus"), SMALL, seed=3)
+
+
+def test_equal_seeds_give_equal_bytes(made: Path, tmp_path: Path) -> None:
+    corpus.make(tmp_path, SMALL, seed=3)
+    files = sorted(path.relative_to(made.parent) for path in made.parent.rglob("*.*"))
+    assert len(files) >= 26
+    assert all((made.parent / file).read_bytes() == (tmp_path / file).read_bytes() for file in files)
+
+
+def test_the_manifest_keeps_the_texts_to_itself(made: Path) -> None:
+    manifest, texts = rows(made), rows(made.parent / "texts.jsonl")
+    assert all("text" not in row for row in manifest)
+    assert [row["id"] for row in manifest] == [row["id"] for row in texts]
+    assert all(row["text"] for row in texts)
+
+
+def test_every_file_of_the_manifest_is_there_and_holds_a_second_or_more(made: Path) -> None:
+    for row in rows(made):
+        samples_T = codec.decode((made.parent / row["audio"]).read_bytes()).samples_T
+        assert 0.5 < len(samples_T) / 16_000 < 8
+        assert np.abs(samples_T).max() < 32767
+
+
+def test_no_voice_is_in_two_splits() -> None:
+    splits: dict[str, set[str]] = {}
+    for command in corpus.draw(Demo(), seed=0):
+        splits.setdefault(command.variant, set()).add(command.split)
+    assert all(len(each) == 1 for each in splits.values())
+    assert sum("test" in each for each in splits.values()) >= 6
+    assert len(splits) >= 24
+
+
+def test_every_accent_is_heard_in_every_noise_about_as_often() -> None:
+    commands = [each for each in corpus.draw(Demo(), seed=0) if each.split == "train"]
+    for accent in corpus.ACCENTS:
+        for dataset in corpus.SNRS_DB:
+            share = sum(each.accent == accent and each.dataset == dataset for each in commands) / len(commands)
+            assert share == pytest.approx(1 / 20, rel=0.25)
+
+
+def test_a_larger_corpus_begins_with_the_smaller_one() -> None:
+    larger = SMALL.model_copy(update={"train_utterances": 50})
+    assert corpus.draw(larger, seed=1)[:12] == corpus.draw(SMALL, seed=1)[:12]
+
+
+def test_noise_is_as_loud_as_its_name_says() -> None:
+    rng = np.random.default_rng(0)
+    crowd = [rng.integers(-9000, 9000, 20_000).astype(np.int16) for _ in range(8)]
+    speech_T = (8000 * np.sin(np.arange(16_000))).astype(np.int16)
+    for command in corpus.draw(SMALL, seed=0)[:12]:
+        quiet = corpus.mix(_with(command, "clean"), speech_T, crowd).astype(float)
+        for dataset, snr_db in corpus.SNRS_DB.items():
+            noise = corpus.mix(_with(command, dataset), speech_T, crowd) - quiet
+            spoken = quiet[np.abs(quiet) > 0]
+            if snr_db is not None:
+                assert 10 * np.log10(np.mean(spoken**2) / np.mean(noise**2)) == pytest.approx(snr_db, abs=0.2)
+
+
+def _with(command: corpus.Command, dataset: str) -> corpus.Command:
+    import dataclasses
+
+    return dataclasses.replace(command, dataset=dataset)
+
+
+def test_the_grammar_says_some_fifty_words() -> None:
+    text = (Path(corpus.__file__).parent / "commands.jsgf").read_text()
+    assert 45 <= len(grammar.parse(text).words()) <= 60

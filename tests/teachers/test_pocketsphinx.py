@@ -1,0 +1,170 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from voxstill import config
+from voxstill.audio import codec
+from voxstill.audio.voices import Speech, speak
+from voxstill.errors import ConfigError, TeacherError
+from voxstill.factory import corpus
+from voxstill.records import Utterance
+from voxstill.teachers import registry
+from voxstill.teachers.pocketsphinx import prepare
+from voxstill.teachers.teacher import Clip, Teacher
+
+COMMANDS = str(Path(corpus.__file__).parent / "commands.jsgf")
+DIGITS = str(Path(__file__).parents[2] / "examples/digits.jsgf")
+TEXTS = [
+    "turn on the kitchen light",
+    "set the bedroom heater to twenty one degrees",
+    "play music in the hall",
+    "lock the garage door",
+    "wake me in nine minutes",
+    "stop the news",
+]
+
+
+def opened(**options: object) -> Teacher:
+    teacher = registry.make(config.Teacher(name="pocketsphinx", **options))
+    teacher.open()
+    return teacher
+
+
+def clip(name: str, samples_T: NDArray[np.int16], text: str | None = None) -> Clip:
+    duration_ms = codec.samples_to_ms(len(samples_T))
+    utterance = Utterance(id=name, recording_id=name, uri="", end_ms=duration_ms, text=text)
+    return Clip(utterance=utterance, samples_T=samples_T)
+
+
+@pytest.fixture(scope="module")
+def spoken() -> list[Clip]:
+    jobs = [Speech(text=text, voice="en-us+m7") for text in TEXTS]
+    return [clip(text, samples_T) for text, samples_T in zip(TEXTS, speak(jobs), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def teacher() -> Teacher:
+    return opened(grammar=COMMANDS)
+
+
+def test_clear_commands_are_understood(teacher: Teacher, spoken: Sequence[Clip]) -> None:
+    heard = teacher.hear(spoken)
+    assert sum(each.text == text for each, text in zip(heard, TEXTS, strict=True)) >= 5
+    assert all(each.num_tokens == len(each.text.split()) for each in heard)
+
+
+def test_words_come_in_order_inside_the_clip_with_a_probability(teacher: Teacher, spoken: Sequence[Clip]) -> None:
+    for each, heard in zip(spoken, teacher.hear(spoken), strict=True):
+        edges = [edge for word in heard.words for edge in (word.start_ms, word.end_ms)]
+        assert edges == sorted(edges)
+        assert edges[0] >= 0
+        assert edges[-1] <= each.utterance.duration_ms
+        assert all(word.prob is not None and 0 < word.prob <= 1 for word in heard.words)
+        assert not any("(" in word.text for word in heard.words)
+
+
+def test_a_clip_is_heard_the_same_whatever_came_before_it(teacher: Teacher, spoken: Sequence[Clip]) -> None:
+    rng = np.random.default_rng(0)
+    alone = {each.utterance.id: heard for each, heard in zip(spoken, teacher.hear(spoken), strict=True)}
+    loud = clip("loud", rng.integers(-30_000, 30_000, 32_000).astype(np.int16))
+    shuffled = [spoken[k] for k in rng.permutation(len(spoken))]
+    again = teacher.hear([loud, *shuffled])[1:]
+    assert again == [alone[each.utterance.id] for each in shuffled]
+    assert opened(grammar=COMMANDS).hear(shuffled) == again
+
+
+def test_a_clip_that_is_empty_silent_or_full_is_an_answer_like_any_other(
+    teacher: Teacher, spoken: Sequence[Clip]
+) -> None:
+    odd = [
+        clip("none", np.zeros(0, np.int16)),
+        clip("one", np.ones(1, np.int16)),
+        clip("silent", np.zeros(8000, np.int16)),
+        clip("full", np.full(8000, -32768, np.int16)),
+    ]
+    heard = teacher.hear([*odd, spoken[0]])
+    assert len(heard) == 5
+    assert heard[-1] == teacher.hear(spoken[:1])[0]
+    assert all(each.mean_logprob is None for each in heard if not each.words)
+
+
+def test_a_clip_with_no_samples_and_no_padding_is_a_row_with_a_reason() -> None:
+    (heard,) = opened(grammar=DIGITS, pad_ms=0).hear([clip("none", np.zeros(0, np.int16))])
+    assert heard.finish == "failed"
+    assert heard.error is not None
+
+
+def test_words_that_the_dictionary_lacks_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "g.jsgf"
+    path.write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = zero | frobnicate | xyzzyx;\n")
+    with pytest.raises(TeacherError, match="frobnicate, xyzzyx"):
+        opened(grammar=str(path))
+
+
+def test_a_wrong_grammar_is_an_error_that_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "g.jsgf"
+    path.write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = (zero | one;\n")
+    with pytest.raises(TeacherError) as caught:
+        opened(grammar=str(path))
+    assert "line 3" in caught.value.why
+
+
+def test_a_grammar_that_is_absent_is_an_error() -> None:
+    with pytest.raises(TeacherError, match="cannot be read"):
+        opened(grammar="nowhere.jsgf")
+
+
+def test_the_revision_follows_the_grammar(tmp_path: Path) -> None:
+    path = tmp_path / "g.jsgf"
+    path.write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = zero;\n")
+    teacher = registry.make(config.Teacher(name="pocketsphinx", grammar=str(path)))
+    first = teacher.revision()
+    assert first == teacher.revision()
+    path.write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = one;\n")
+    assert teacher.revision() != first
+
+
+def test_a_key_phrase_is_spotted_and_others_are_not(spoken: Sequence[Clip]) -> None:
+    heard = opened(keyphrases=["kitchen light", "garage door"]).hear(spoken)
+    assert heard[3].text == "garage door"
+    assert all(each.text == "" for k, each in enumerate(heard) if k not in (0, 3))
+
+
+def test_free_speech_needs_no_grammar(spoken: Sequence[Clip]) -> None:
+    (heard,) = opened().hear(spoken[:1])
+    assert len(heard.words) >= 3  # which words they are is another matter: it is a weak model
+    assert heard.mean_logprob is not None
+
+
+def test_a_grammar_and_key_phrases_together_are_refused() -> None:
+    with pytest.raises(ConfigError):
+        registry.make(config.Teacher(name="pocketsphinx", grammar=DIGITS, keyphrases=["one"]))
+
+
+def test_a_clip_is_brought_to_one_loudness_over_a_floor_of_its_own() -> None:
+    tone_T = (500 * np.sin(np.arange(16_000))).astype(np.int16)
+    one, same, louder, other = (
+        prepare(samples_T, name, 40.0, 100)
+        for samples_T, name in ((tone_T, "a"), (tone_T, "a"), (tone_T * 8, "a"), (tone_T, "b"))
+    )
+    assert np.array_equal(one, same)
+    assert len(one) == 16_000 + 2 * 1600
+    assert np.abs(one.astype(int) - louder).max() < 30
+    assert not np.array_equal(one, other)
+    assert np.std(one[:1600].astype(float)) == pytest.approx(100, rel=0.1)
+
+
+def test_real_digits_are_understood_better_than_by_chance(shared_data: Callable[[str], Path]) -> None:
+    audio = shared_data("fsdd") / "audio"
+    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    clips = [
+        clip(f"{digit}_{take}", codec.decode((audio / f"{digit}_lucas_{take}.flac").read_bytes()).samples_T)
+        for digit in range(10)
+        for take in range(3)
+    ]
+    heard = opened(grammar=DIGITS).hear(clips)
+    right = sum(each.text == names[k // 3] for k, each in enumerate(heard))
+    assert right >= 22

@@ -1,0 +1,22 @@
+import numpy as np
+
+from voxstill.records import Utterance
+from voxstill.teachers.reference import ReferenceOptions, ReferenceTeacher
+from voxstill.teachers.teacher import Clip
+
+
+def clip(text: str | None) -> Clip:
+    utterance = Utterance(id="a", recording_id="a", uri="a.wav", end_ms=1000, language="en", text=text)
+    return Clip(utterance=utterance, samples_T=np.zeros(16_000, np.int16))
+
+
+def test_the_human_text_comes_back_without_a_confidence() -> None:
+    (heard,) = ReferenceTeacher(ReferenceOptions()).hear([clip("turn on the light")])
+    assert (heard.text, heard.num_tokens, heard.language, heard.mean_logprob) == ("turn on the light", 4, "en", None)
+    assert heard.error is None
+
+
+def test_a_clip_that_nobody_wrote_down_is_a_row_with_a_reason() -> None:
+    (heard,) = ReferenceTeacher(ReferenceOptions()).hear([clip(None)])
+    assert heard.finish == "failed"
+    assert heard.error is not None

@@ -1,0 +1,138 @@
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill.errors import DataError
+from voxstill.text import grammar
+from voxstill.text.grammar import Choice, Expansion, Grammar, Graph, Literal, Reference, Repeat, Sequence
+
+HEAD = "#JSGF V1.0;\ngrammar g;\n"
+DIGITS = Path(__file__).parents[2] / "examples/digits.jsgf"
+
+WORDS = st.sampled_from(["turn", "on", "off", "the", "light"]).map(Literal)
+
+
+def _inside(parts: st.SearchStrategy[Expansion]) -> st.SearchStrategy[Expansion]:
+    several = st.lists(parts, min_size=2, max_size=3).map(tuple)
+    return st.one_of(
+        several.map(Sequence),
+        several.flatmap(
+            lambda each: st.lists(st.sampled_from([1.0, 2.0, 0.5]), min_size=len(each), max_size=len(each)).map(
+                lambda weights: Choice(each, tuple(weights))
+            )
+        ),
+        parts.map(lambda part: Repeat(part, least=1)),
+        parts.map(lambda part: Repeat(part, least=0)),
+        parts.map(lambda part: Repeat(part, least=0, once=True)),
+    )
+
+
+RULES = st.recursive(st.one_of(WORDS, st.just(Reference("other", 0))), _inside, max_leaves=8)
+GRAMMARS = st.builds(
+    lambda top, other: Grammar(name="g", rules={"top": top, "other": other}, public=("top",)),
+    RULES,
+    st.recursive(WORDS, _inside, max_leaves=4),
+)
+
+
+def says(graph: Graph, words: list[str]) -> bool:
+    ways = {(source, word): target for source, target, word in graph.arcs}
+    state: int | None = 0
+    for word in words:
+        state = ways.get((state, word)) if state is not None else None
+    return state in graph.ends
+
+
+@given(GRAMMARS)
+def test_a_grammar_written_down_is_read_back_equal(g: Grammar) -> None:
+    assert grammar.parse(g.jsgf()).jsgf() == g.jsgf()
+
+
+@settings(max_examples=200)
+@given(GRAMMARS, st.integers(0, 1000))
+def test_every_sentence_of_a_grammar_is_a_path_of_its_graph(g: Grammar, seed: int) -> None:
+    sentence = g.sample(random.Random(seed))
+    assert says(g.graph(), sentence)
+    assert set(sentence) <= g.words()
+
+
+@given(GRAMMARS)
+def test_a_graph_survives_being_written_and_read(g: Grammar) -> None:
+    assert grammar.parse(g.jsgf()).graph() == g.graph()
+
+
+def test_a_graph_is_the_smallest() -> None:
+    loop = grammar.parse(HEAD + "public <s> = <d>+ | (one | two) [<d>*];\n<d> = one | two;").graph()
+    assert (loop.num_states, len(loop.arcs)) == (2, 4)
+
+
+def test_a_graph_says_nothing_that_the_grammar_does_not() -> None:
+    graph = grammar.parse(HEAD + "public <s> = turn (on | off) [the light];").graph()
+    assert says(graph, ["turn", "on"])
+    assert says(graph, ["turn", "off", "the", "light"])
+    assert not says(graph, ["turn"])
+    assert not says(graph, ["turn", "on", "the"])
+    assert not says(graph, ["turn", "on", "off"])
+
+
+def test_weights_decide_how_often_an_alternative_is_said() -> None:
+    g = grammar.parse(HEAD + "public <s> = /9/ often | /1/ seldom;")
+    rng = random.Random(0)
+    often = sum(g.sample(rng) == ["often"] for _ in range(2000))
+    assert 1700 < often < 1900
+
+
+def test_equal_seeds_say_equal_sentences() -> None:
+    g = grammar.parse(DIGITS.read_text())
+    one, other = random.Random(3), random.Random(3)
+    assert [g.sample(one) for _ in range(20)] == [g.sample(other) for _ in range(20)]
+    assert len(g.words()) == 10
+
+
+def test_comments_quotes_and_null_are_read() -> None:
+    g = grammar.parse('#JSGF V1.0 UTF-8 en;\n/* a\nb */ grammar g; // c\npublic <s> = "new" york <NULL>;')
+    assert g.sample(random.Random(0)) == ["new", "york"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("hello", 1, "#JSGF"),
+        (HEAD + "public <s> = (one | two;", 3, "`;` stands where `)`"),
+        (HEAD + "public <s> = one\n", 3, "ends where `;`"),
+        (HEAD + "public <s> = one |\n;", 4, "empty"),
+        (HEAD + "\n<s> = one;", 4, "no rule is public"),
+        (HEAD + "public <s> = <t>;", 3, "<t> is nowhere defined"),
+        (HEAD + "public <s> = one;\n<s> = two;", 4, "twice"),
+        (HEAD + "public <s> = /0/ one | /1/ two;", 3, "not a number above 0"),
+        (HEAD + "public <s> = one {tag};", 3, "tags"),
+        ("#JSGF V1.0;\ngrammar g;\nimport <other.*>;", 3, "imports"),
+        (HEAD, 2, "no rule is public"),
+        ("#JSGF V1.0;", 1, "grammar name"),
+    ],
+)
+def test_a_wrong_grammar_names_its_line(text: str, line: int, why: str) -> None:
+    with pytest.raises(DataError) as caught:
+        grammar.parse(text)
+    assert f"line {line}" in caught.value.what
+    assert why in caught.value.why
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_grammar_or_an_error_with_a_line(text: str) -> None:
+    try:
+        grammar.parse(HEAD + text)
+    except DataError as error:
+        assert "line" in error.what  # noqa: PT017
+
+
+def test_a_rule_that_calls_itself_has_no_graph() -> None:
+    g = grammar.parse(HEAD + "public <s> = one <s> | two;")
+    with pytest.raises(DataError, match="line 3") as caught:
+        g.graph()
+    assert "calls itself" in caught.value.why
+    with pytest.raises(DataError, match="never ends"):
+        grammar.parse(HEAD + "public <s> = one <s>;").sample(random.Random(0))
