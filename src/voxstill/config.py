@@ -366,7 +366,7 @@ def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option
             unit=str(extra.get("unit", "")),
             default=default,
             limits=", ".join(_limit(rule) for rule in field.metadata if _limit(rule)),
-            meaning=field.description or "",
+            meaning=" ".join((field.description or "").split()),
         )
 
 

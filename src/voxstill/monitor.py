@@ -142,6 +142,7 @@ def start_logging(level: str = "info") -> None:
     """Messages go to standard error, one line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
+    handler.setLevel(level.upper())
     log.handlers[:] = [handler]
-    log.setLevel(level.upper())
+    log.setLevel("DEBUG" if level == "debug" else "INFO")  # a file of its own, such as train.log, hears more
     log.propagate = False

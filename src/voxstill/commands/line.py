@@ -20,7 +20,7 @@ from voxstill.teachers import registry
 
 GRAMMAR = str(resources.files("voxstill.factory") / "commands.jsgf")
 DEMO = (
-    f"teacher={{name: pocketsphinx, grammar: '{GRAMMAR}'}}",
+    f"teacher={{name: pocketsphinx, grammar: '{GRAMMAR}', noise_floor_db: 30.0, word_prob: 0.65}}",
     "filter.keep_share=0.85",
     "plan.budget_ms=12000",
     "augment.noise_prob=0.8",

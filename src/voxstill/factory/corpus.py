@@ -66,6 +66,7 @@ def make(folder: Path, demo: Demo, seed: int) -> Path:
     options = json.dumps({"seed": seed, **demo.model_dump()}) + "\n"
     if made.is_file() and made.read_text(encoding="utf-8") == options:
         return manifest
+    made.unlink(missing_ok=True)
     commands = draw(demo, seed)
     babblers = [command.speech for command in _draw("train", BABBLERS, fingerprint(seed, "babble"))]
     (folder / "audio").mkdir(parents=True, exist_ok=True)
