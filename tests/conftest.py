@@ -29,12 +29,12 @@ def shared_data() -> Callable[[str], Path]:
 def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that knows the language of `tones` by heart."""
     from tones import TEXTS, by_heart
-    from voxstill.nn.frontend import extractor
+    from voxstill.nn.frontend import EXTRACTOR
     from voxstill.text import tokenizer
 
     folder: Path = tmp_path_factory.mktemp("exp") / "model"
     vocabulary = tokenizer.train(TEXTS, "word", 9)
     model, _ = by_heart(vocabulary, timed=True, num_steps=58)
     model.save_pretrained(folder)
-    vocabulary.save(folder, extractor())
+    vocabulary.save(folder, EXTRACTOR)
     return folder

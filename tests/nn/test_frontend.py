@@ -8,12 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import ParakeetFeatureExtractor
 
-from voxstill.nn import students
-from voxstill.nn.frontend import HOP, Frontend, extractor, feature_frames, frame_mask, normalise, output_frames
+from voxstill.nn import frontend, students
+from voxstill.nn.frontend import HOP, Frontend, feature_frames, frame_mask, normalise, output_frames
 
 FRONTEND = Frontend()
-EXTRACTOR = extractor()
+EXTRACTOR = ParakeetFeatureExtractor.from_dict(dict(frontend.EXTRACTOR))
 
 
 def noise(num_samples: int, seed: int = 0, loudness: int = 9000) -> Tensor:

@@ -80,11 +80,11 @@ def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
 ) -> None:
     from transformers import AutoProcessor
 
-    from voxstill.nn.frontend import extractor
+    from voxstill.nn.frontend import EXTRACTOR
 
     folder: Path = tmp_path_factory.mktemp("vocabulary")
     vocabulary = tokenizer.train(corpus, units, 200)
-    vocabulary.save(folder, extractor())
+    vocabulary.save(folder, EXTRACTOR)
     assert Vocabulary.load(folder).pieces == vocabulary.pieces
     theirs = AutoProcessor.from_pretrained(folder).tokenizer
     assert theirs.pad_token_id == vocabulary.blank_id

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from train_once import main as train_once
 
 from tones import write_shards
+from train.train_once import main as train_once
 from voxstill.rundir import RunDir
 from voxstill.store import Store
 

@@ -22,7 +22,7 @@ from voxstill.config import Config
 from voxstill.errors import ConfigError
 from voxstill.monitor import log, start_logging
 from voxstill.nn import students
-from voxstill.nn.frontend import extractor
+from voxstill.nn.frontend import EXTRACTOR
 from voxstill.records import fingerprint
 from voxstill.rundir import RunDir
 from voxstill.store import Store
@@ -141,7 +141,7 @@ def save_student(run: RunDir, model: Any, vocabulary: Vocabulary) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     transformers_logging.disable_progress_bar()
     model.save_pretrained(draft)
-    vocabulary.save(draft, extractor())
+    vocabulary.save(draft, EXTRACTOR)
     shutil.rmtree(run.model, ignore_errors=True)
     draft.rename(run.model)
 

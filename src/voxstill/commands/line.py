@@ -82,6 +82,7 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
     """Index, label, filter, shard, train, evaluate and report; each step's figures and time."""
     steps = steps or Steps()
     learn.check(cfg)
+    registry.make(cfg.teacher)  # a teacher that cannot be made is told before anything is done
     try:
         with steps.step("index") as result:
             indexed = prepare.index(cfg)

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from voxstill.config import Augment
-from voxstill.nn.frontend import LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW, extractor, frame_mask
+from voxstill.nn.frontend import LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW, frame_mask, mel_filters
 from voxstill.records import RATE_HZ
 
 BABBLE_SHARE = 0.6
@@ -85,7 +85,7 @@ def coloured_noise(generator: Generator, num: int, num_frames: int, device: torc
 @functools.cache
 def bands() -> tuple[Tensor, Tensor]:
     """Centre frequency in Hz of each mel band, and how many independent FFT bins it sees (at least 1)."""
-    filters_DN = extractor().mel_filters.double()
+    filters_DN = mel_filters().double()
     hz_N = torch.arange(filters_DN.shape[1]) * (RATE_HZ / NUM_FFT)
     weight_D = filters_DN.sum(1)
     num_bins_D = weight_D.square() / filters_DN.square().sum(1) * (WINDOW / NUM_FFT)

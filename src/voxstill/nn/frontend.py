@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from voxstill.records import RATE_HZ
+
 HOP = 160
 WINDOW = 400
 NUM_FFT = 512
@@ -21,6 +23,19 @@ DEVIATION_FLOOR = 1e-5
 SUBSAMPLING = 8
 FRAME_MS = 10 * SUBSAMPLING
 """Length of one output frame of a student."""
+EXTRACTOR = {
+    "feature_extractor_type": "ParakeetFeatureExtractor",
+    "feature_size": NUM_MELS,
+    "hop_length": HOP,
+    "n_fft": NUM_FFT,
+    "padding_side": "right",
+    "padding_value": 0.0,
+    "preemphasis": PREEMPHASIS,
+    "return_attention_mask": True,
+    "sampling_rate": RATE_HZ,
+    "win_length": WINDOW,
+}
+"""The same features as `transformers` describes them, to be saved beside a student."""
 
 
 def feature_frames(num_samples: Any) -> Any:
@@ -42,7 +57,7 @@ class Frontend(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
-        self.register_buffer("mels_DN", extractor().mel_filters.float(), persistent=False)
+        self.register_buffer("mels_DN", mel_filters(), persistent=False)
 
     @torch.no_grad()
     def log_mel(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,10 +93,17 @@ def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
     return torch.arange(num_frames, device=frames_B.device)[None] < frames_B[:, None]
 
 
-def extractor() -> Any:
-    """The same features as a `transformers` feature extractor, to be saved beside a student."""
-    from transformers import ParakeetFeatureExtractor
+def mel_filters() -> Tensor:
+    """(D, N) weights of the FFT bins in each mel band: Slaney's scale, each band of equal area."""
+    from transformers.audio_utils import mel_filter_bank
 
-    return ParakeetFeatureExtractor(
-        feature_size=NUM_MELS, hop_length=HOP, n_fft=NUM_FFT, win_length=WINDOW, preemphasis=PREEMPHASIS
+    filters_ND = mel_filter_bank(
+        num_frequency_bins=NUM_FFT // 2 + 1,
+        num_mel_filters=NUM_MELS,
+        min_frequency=0.0,
+        max_frequency=RATE_HZ / 2,
+        sampling_rate=RATE_HZ,
+        norm="slaney",
+        mel_scale="slaney",
     )
+    return torch.from_numpy(filters_ND.T.copy()).float()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -65,10 +65,10 @@ class Vocabulary:
     def _pieces_of(self, word: str) -> list[str]:
         return [START + word] if self.unit == "word" else [START + word[0], *word[1:]]
 
-    def save(self, folder: Path, features: Any) -> None:
+    def save(self, folder: Path, features: Mapping[str, Any]) -> None:
         """Write the processor that `transformers` loads with `AutoProcessor`: this vocabulary and `features`."""
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-        from transformers import ParakeetProcessor, ParakeetTokenizer
+        from transformers import ParakeetTokenizer
 
         ids = {**self._ids, BLANK: self.blank_id}
         tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
@@ -78,9 +78,14 @@ class Vocabulary:
         tokenizer.pre_tokenizer = split
         tokenizer.decoder = decoders.Metaspace(START, prepend_scheme="always", split=True)
         wrapped = ParakeetTokenizer(tokenizer_object=tokenizer, unk_token=UNKNOWN, pad_token=BLANK)
-        processor = ParakeetProcessor(features, wrapped)
-        processor.decoder_type = "ctc"  # else it may take the student for a transducer and keep repeats
-        processor.save_pretrained(folder)
+        wrapped.save_pretrained(folder)
+        processor = {
+            "processor_class": "ParakeetProcessor",
+            "decoder_type": "ctc",  # else it may be taken for a transducer and keep repeats
+            "feature_extractor": dict(features),
+        }
+        # by hand: older versions make a feature extractor only where librosa is installed
+        (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
     def load(folder: Path) -> Vocabulary:
