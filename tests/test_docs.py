@@ -109,7 +109,9 @@ def test_every_option_of_the_filter_is_explained() -> None:
     assert {path for path in OPTIONS if path.startswith("filter.") and path not in text} == set()
 
 
-@pytest.mark.parametrize("content", [*every("yaml"), (ROOT / "examples/digits.yaml").read_text(encoding="utf-8")])
+@pytest.mark.parametrize(
+    "content", [*every("yaml"), *(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("examples/**/*.yaml")))]
+)
 def test_every_configuration_loads(content: str, tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
     path.write_text(content, encoding="utf-8")
