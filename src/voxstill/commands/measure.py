@@ -23,7 +23,7 @@ from voxstill.teachers.teacher import Clip, Teacher
 from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
 from voxstill.text.normalize import normalizer
 
-SPEED_CLIPS_MS = 60_000
+SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""
 
 

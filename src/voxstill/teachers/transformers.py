@@ -20,7 +20,7 @@ class TransformersOptions(Section):
 
     model: str = option()
     """Folder of a student: the `model` folder of an experiment, or the experiment folder itself."""
-    batch_ms: int = option(120_000, unit="ms", ge=1000)
+    batch_ms: int = option(30_000, unit="ms", ge=1000)
     """Most audio heard at once, padding included."""
     threads: int = option(1, unit="threads", ge=1)
     """CPU threads of the model."""
