@@ -25,7 +25,7 @@ DEMO = (
     "plan.budget_ms=12000",
     "augment.noise_prob=0.8",
     "augment.max_snr_db=20",
-    "train.max_minutes=3.5",
+    "train.max_minutes=3.2",
     "train.name=demo",
 )
 """What the demo sets; `--set` comes after it."""

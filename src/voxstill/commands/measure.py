@@ -38,7 +38,8 @@ def references(cfg: Config) -> list[Utterance]:
     ]
     texts = hidden_texts(cfg)
     known = [with_text(each, texts) for each in rows]
-    judged = [each for each in known if each.text is not None]
+    # in the order of ids: that of the table depends on where the files lie, and the intervals would with it
+    judged = sorted((each for each in known if each.text is not None), key=lambda each: each.id)
     if not judged:
         raise DataError(
             f"nothing can be judged on the split `{cfg.evaluate.split}`",
