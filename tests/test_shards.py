@@ -129,7 +129,7 @@ def test_the_index_has_every_row_of_the_splits_asked_for_and_the_number_of_its_t
     assert (train["text"].to_pylist(), train["shard"].to_pylist()) == (["eins", ""], [0, 0])
     assert shards.read_index(store, "s", ("dev",))["shard"].to_pylist() == [1]
     assert shards.read_index(store, "s", ("test",)).num_rows == 0
-    assert shards.read_member(store, "s", 1, row) == b"333"
+    assert store.read_range("s/00001.tar", row.offset, row.num_bytes) == b"333"
 
 
 def test_unfinished_shards_are_refused_with_what_to_do() -> None:

@@ -17,6 +17,8 @@ Handler = Callable[[argparse.Namespace], dict[str, Any]]
 INTERRUPTED = 130
 TEXT = "_text"
 """What a command prints for people instead of its figures; never in its JSON."""
+CODE = "_code"
+"""Exit code of a command that did its work although some of its input was bad; never in its JSON."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
-    text = result.pop(TEXT, None)
+    text, code = result.pop(TEXT, None), result.pop(CODE, 0)
     try:
         print(json.dumps(result, ensure_ascii=False) if args.json else text or _plain(result), flush=True)  # noqa: T201
     except BrokenPipeError:  # `| head` has read enough
         sys.stdout = None
-    return 0
+    return int(code)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -132,7 +134,7 @@ def init(args: argparse.Namespace) -> dict[str, Any]:
 
     text = config.template()
     if args.output is None:
-        return {"template": text, "_text": text.rstrip()}
+        return {"template": text, TEXT: text.rstrip()}
     path = Path(args.output)
     if path.exists() and not args.yes:
         raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
@@ -151,7 +153,7 @@ def explain(args: argparse.Namespace) -> dict[str, Any]:
         limits = f", {row.limits}" if row.limits else ""
         lines.append(f"{row.path}{unit} = {json.dumps(row.default, ensure_ascii=False)}")
         lines.append(f"    {row.meaning} ({row.type}{limits})")
-    return {"options": inspect.as_rows(rows), "_text": "\n".join(lines)}
+    return {"options": inspect.as_rows(rows), TEXT: "\n".join(lines)}
 
 
 def index(args: argparse.Namespace) -> dict[str, Any]:
@@ -215,19 +217,21 @@ def transcribe(args: argparse.Namespace) -> dict[str, Any]:
     from pathlib import Path
 
     from voxstill.commands import ship
+    from voxstill.errors import DataError
     from voxstill.monitor import log
 
     transcripts = ship.transcribe(load(args), args.model, args.audio)
     for each in transcripts:
         if each["error"] is not None:
             log.error("%s: %s", each["audio"], each["error"])
+    code = 0 if all(each["error"] is None for each in transcripts) else DataError.exit_code
     if args.output is not None:
         paths = ship.write_all(transcripts, args.format, Path(args.output))
-        return {"transcripts": transcripts, "_text": "\n".join(str(path) for path in paths)}
+        return {"transcripts": transcripts, TEXT: "\n".join(str(path) for path in paths), CODE: code}
     sound = [each for each in transcripts if each["error"] is None]
     named = args.format == "text" and len(args.audio) > 1
     texts = [(f"{each['audio']}: " if named else "") + ship.render(each, args.format) for each in sound]
-    return {"transcripts": transcripts, "_text": "\n".join(texts) or " "}
+    return {"transcripts": transcripts, TEXT: "\n".join(texts) or " ", CODE: code}
 
 
 def _plain(result: dict[str, Any]) -> str:

@@ -110,19 +110,6 @@ def write(file: BinaryIO, samples: Iterable[tuple[Sample, bytes]]) -> list[Sampl
     return rows
 
 
-def read_member(store: Store, prefix: str, index: int, sample: Sample) -> bytes:
-    """The audio of one sample of shard `index`, as stored; DataError where the tar is too short for it."""
-    key = f"{prefix}/{tar_name(index)}"
-    data = store.read_range(key, sample.offset, sample.num_bytes)
-    if len(data) != sample.num_bytes:
-        raise DataError(
-            f"shard `{store.uri(key)}` ends before `{sample.id}`",
-            why=f"{len(data)} of {sample.num_bytes} bytes are there",
-            fix="run `voxstill shard` again",
-        )
-    return data
-
-
 def finish(store: Store, prefix: str, figures: dict[str, Any]) -> None:
     """Write `_SUCCESS.json`: from now on the shards are whole. `figures` has at least `shards` and `utterances`."""
     store.write_json(f"{prefix}/{tables.SUCCESS}", figures)

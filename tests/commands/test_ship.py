@@ -35,7 +35,7 @@ def test_text_is_a_line_a_file_and_a_damaged_one_is_told_with_its_reason(
     capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]
 ) -> None:
     code, out, err = run(capsys, str(tone_student), *files)
-    assert code == 0
+    assert code == 3
     assert out.splitlines() == [f"{files[0]}: {TEXTS[0]}", f"{files[2]}: {TEXTS[1]}"]
     assert "bad.flac: " in err
 
@@ -45,7 +45,7 @@ def test_json_is_one_object_with_every_file_in_order(
 ) -> None:
     code, out, _ = run(capsys, str(tone_student), *files, "--json")
     found = json.loads(out)["transcripts"]
-    assert (code, [each["audio"] for each in found]) == (0, files)
+    assert (code, [each["audio"] for each in found]) == (3, files)
     assert [each["text"] for each in found] == [TEXTS[0], None, TEXTS[1]]
     assert [each["error"] is None for each in found] == [True, False, True]
     for each in (found[0], found[2]):
@@ -83,7 +83,7 @@ def test_subtitles_are_written_beside_each_other_one_for_each_sound_file(
         capsys, str(tone_student), *files, "--format", form, "--output", str(tmp_path / "deep" / "subs")
     )
     written = [tmp_path / "deep" / "subs" / f"{name}.{form}" for name in ("one", "two")]
-    assert (code, out.splitlines()) == (0, [str(each) for each in written])
+    assert (code, out.splitlines()) == (3, [str(each) for each in written])
     assert "bad.flac" in err
     for path, text in zip(written, TEXTS, strict=False):
         lines = path.read_text().splitlines()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from voxstill.audio import codec
 from voxstill.config import Segment, Source
 from voxstill.factory.scan import Found, by_file, scan
-from voxstill.factory.segment import Index, segment, set_aside
+from voxstill.factory.segment import Index, index, set_aside
 from voxstill.records import Recording, Utterance
 
 SOURCE = Source(language="en", dataset="here")
@@ -32,7 +32,8 @@ def write(folder: Path, samples_T: NDArray[np.int16], name: str = "a.wav") -> Fo
 
 
 def run(*found: Found, cfg: Segment | None = None) -> tuple[list[Recording], list[Utterance]]:
-    return segment(found, cfg or Segment(), SOURCE, 0)
+    rows = [index(file, cfg or Segment(), SOURCE, 0) for file in by_file(found)]
+    return [row.recording for row in rows], [each for row in rows for each in row.utterances]
 
 
 def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxstill.records import ErrorCounts
-from voxstill.score.words import Scored, align, by, cer, confusions, count, score, total, wer, worst
+from voxstill.score.words import Scored, align, by, cer, confusions, count, score, total, wer
 
 sentences = st.lists(st.sampled_from(["a", "b", "c", "d e", "é"]), max_size=8)
 
@@ -64,12 +64,6 @@ def test_groups_add_up_and_rows_of_nobody_are_left_out() -> None:
     groups = by(rows, lambda row: speakers[row.id])
     assert list(groups) == ["ann", "zoe"]
     assert groups["zoe"].words == ErrorCounts(hits=1, deletions=1)
-
-
-def test_the_worst_come_first_and_the_faultless_never() -> None:
-    rows = [score("one", "a", "b"), score("none", "a", "a"), score("long", "a b c", "a b"), score("two", "a b", "c d")]
-    assert [row.id for row in worst(rows, 5)] == ["two", "one", "long"]
-    assert worst(rows, 0) == []
 
 
 def test_confusions_are_counted_over_all_alignments() -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from voxstill import config, tables, workdir
-from voxstill.audio import codec
 from voxstill.commands.prepare import utterances_recipe
 from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
-from voxstill.factory import label
+from voxstill.factory import extract, label
 from voxstill.monitor import Progress, log
 from voxstill.records import Label, Utterance
 from voxstill.score import stats, words
@@ -159,20 +158,14 @@ def _rates(groups: Mapping[str, Scored]) -> dict[str, dict[str, float | int | No
 
 def read_clips(utterances: Sequence[Utterance]) -> tuple[list[Clip], dict[str, str]]:
     """The audio of each utterance, and the reasons of those that cannot be read."""
-    clips: list[Clip] = []
+    found: list[Clip] = []
     unread: dict[str, str] = {}
-    cached: tuple[object, Any] | None = None
-    for each in utterances:
-        source = (each.uri, each.channel)
-        try:
-            if cached is None or cached[0] != source:
-                cached = (source, codec.decode(read_uri(each.uri), channel=each.channel).samples_T)
-        except VoxstillError as error:
-            unread[each.id] = error.what
-            continue
-        start, end = codec.ms_to_samples(each.start_ms), codec.ms_to_samples(each.end_ms)
-        clips.append(Clip(utterance=each, samples_T=cached[1][start:end]))
-    return clips, unread
+    for each, samples_T in extract.samples(utterances):
+        if isinstance(samples_T, VoxstillError):
+            unread[each.id] = samples_T.what
+        else:
+            found.append(Clip(utterance=each, samples_T=samples_T))
+    return found, unread
 
 
 def speeds(recognisers: Mapping[str, Teacher], clips: Sequence[Clip], rounds: int = 3) -> dict[str, float]:

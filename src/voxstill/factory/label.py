@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill import config, tables, workdir, world
-from voxstill.audio import codec
 from voxstill.errors import TeacherError, VoxstillError
-from voxstill.factory import engine
+from voxstill.factory import engine, extract
 from voxstill.records import Label, Utterance, fingerprint
-from voxstill.store import Store, read_uri
+from voxstill.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Heard, Teacher
 
@@ -145,26 +144,20 @@ class Decode:
 
     def __call__(self, utterances: Sequence[Utterance], _: Any) -> Decoded:
         """Audio of every utterance, or the reason why it has none."""
-        pieces: list[NDArray[np.int16]] = []
-        errors: list[str | None] = []
-        cached: tuple[tuple[str, int | None], Any] | None = None
-        for utterance in utterances:
-            source = (utterance.uri, utterance.channel)
-            if cached is None or cached[0] != source:
-                try:
-                    cached = (source, codec.decode(read_uri(utterance.uri), channel=utterance.channel).samples_T)
-                except VoxstillError as error:
-                    cached = (source, f"{error.what}: {error.why}" if error.why else error.what)
-            audio = cached[1]
-            if isinstance(audio, str):
-                pieces.append(np.zeros(0, np.int16))
-                errors.append(audio)
+        pieces: dict[str, NDArray[np.int16]] = {}
+        errors: dict[str, str] = {}
+        for utterance, audio in extract.samples(utterances):
+            if isinstance(audio, VoxstillError):
+                errors[utterance.id] = f"{audio.what}: {audio.why}" if audio.why else audio.what
             else:
-                start, end = codec.ms_to_samples(utterance.start_ms), codec.ms_to_samples(utterance.end_ms)
-                pieces.append(audio[start:end])
-                errors.append(None if len(audio) > start else "the recording has become shorter than its table says")
-        bounds = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
-        return Decoded(np.concatenate(pieces) if pieces else np.zeros(0, np.int16), bounds, tuple(errors))
+                pieces[utterance.id] = audio
+        ordered = [pieces.get(each.id, np.zeros(0, np.int16)) for each in utterances]
+        bounds = np.cumsum([0, *(len(piece) for piece in ordered)], dtype=np.int64)
+        return Decoded(
+            np.concatenate(ordered) if ordered else np.zeros(0, np.int16),
+            bounds,
+            tuple(errors.get(each.id) for each in utterances),
+        )
 
 
 @dataclass(frozen=True, slots=True)

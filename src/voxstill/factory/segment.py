@@ -37,14 +37,6 @@ class Index:
         return lambda files, _: [index(file, self.cfg, self.source, self.seed) for file in files]
 
 
-def segment(
-    found: Sequence[scan.Found], cfg: Segment, source: Source, seed: int
-) -> tuple[list[Recording], list[Utterance]]:
-    """One recording for each file found, damaged or not, and the utterances of those that are sound."""
-    rows = [index(file, cfg, source, seed) for file in scan.by_file(found)]
-    return [row.recording for row in rows], [each for row in rows for each in row.utterances]
-
-
 def index(file: scan.File, cfg: Segment, source: Source, seed: int) -> Indexed:
     """Read, decode and divide one file; whatever is wrong with it is its recording's `error`."""
     try:

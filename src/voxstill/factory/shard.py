@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from voxstill import shards, tables
 from voxstill.audio import codec
 from voxstill.config import Shard
-from voxstill.errors import DataError, StorageError, VoxstillError
+from voxstill.errors import StorageError, VoxstillError
+from voxstill.factory import extract
 from voxstill.records import RATE_HZ, Label, Utterance
 from voxstill.shards import Sample
-from voxstill.store import Store, read_uri
+from voxstill.store import Store
 
 _BYTES_PER_MS = RATE_HZ * 2 // 1000
 _SPLITS = ("train", "dev", "test")
@@ -192,60 +193,34 @@ def _written(index: int, rows: Sequence[Sample], dropped: Mapping[str, str]) -> 
 
 
 def _encode_all(utterances: Sequence[Utterance], cfg: Shard) -> tuple[dict[str, tuple[Sample, bytes]], dict[str, str]]:
-    """Audio of each utterance by id, as a sample and its encoded bytes, and why some have none.
-
-    A recording that holds several of them is read once.
-    """
+    """Audio of each utterance by id, as a sample and its encoded bytes, and why some have none."""
     encoded: dict[str, tuple[Sample, bytes]] = {}
     dropped: dict[str, str] = {}
     unread: StorageError | None = None
-    by_source: dict[tuple[str, int | None], list[Utterance]] = {}
-    for each in utterances:
-        by_source.setdefault((each.uri, each.channel), []).append(each)
-    for (uri, channel), members in by_source.items():
-        try:
-            recording_T = codec.decode(read_uri(uri), channel=channel).samples_T
-        except VoxstillError as error:
-            dropped |= {each.id: error.what for each in members}
-            unread = error if isinstance(error, StorageError) else unread
+    for each, samples_T in extract.samples(utterances):
+        if isinstance(samples_T, VoxstillError):
+            dropped[each.id] = samples_T.what
+            unread = samples_T if isinstance(samples_T, StorageError) else unread
             continue
-        for each in members:
-            try:
-                samples_T = _stretch(recording_T, each)
-            except DataError as error:
-                dropped[each.id] = error.what
-                continue
-            sample = Sample(
-                id=each.id,
-                split=each.split,
-                duration_ms=codec.samples_to_ms(len(samples_T)),
-                num_samples=len(samples_T),
-                reference=each.text if each.split != "train" else None,  # nobody learns from what is not there
-                language=each.language,
-                speaker=each.speaker,
-                dialect=each.dialect,
-                dataset=each.dataset,
-                format=cfg.format,
-            )
-            encoded[each.id] = sample, codec.encode(samples_T, cfg.format)
+        if not samples_T.any():  # normalised features of silence are noise of no origin
+            dropped[each.id] = "silent"
+            continue
+        sample = Sample(
+            id=each.id,
+            split=each.split,
+            duration_ms=codec.samples_to_ms(len(samples_T)),
+            num_samples=len(samples_T),
+            reference=each.text if each.split != "train" else None,  # nobody learns from what is not there
+            language=each.language,
+            speaker=each.speaker,
+            dialect=each.dialect,
+            dataset=each.dataset,
+            format=cfg.format,
+        )
+        encoded[each.id] = sample, codec.encode(samples_T, cfg.format)
     if unread is not None and not encoded:
         raise unread
     return encoded, dropped
-
-
-def _stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16]:
-    """The samples of an utterance; DataError where the recording no longer has them all, or has only zeros."""
-    start, end = codec.ms_to_samples(utterance.start_ms), codec.ms_to_samples(utterance.end_ms)
-    if len(recording_T) < end - codec.ms_to_samples(1):
-        raise DataError(
-            "shorter than when it was indexed",
-            why=f"{codec.samples_to_ms(len(recording_T))} ms are there and it ends at {utterance.end_ms} ms",
-            fix="run `voxstill index` again",
-        )
-    samples_T = recording_T[start:end]
-    if not samples_T.any():
-        raise DataError("silent", why="every sample is zero", fix="leave it out")
-    return samples_T
 
 
 def _samples(

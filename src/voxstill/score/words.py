@@ -94,12 +94,6 @@ def by(rows: Iterable[Scored], key: Callable[[Scored], str | None]) -> dict[str,
     return {name: total(groups[name], name) for name in sorted(groups)}
 
 
-def worst(rows: Iterable[Scored], limit: int) -> list[Scored]:
-    """The rows with most word errors, fewest reference words first among equals; rows without errors are left out."""
-    wrong = [row for row in rows if row.words.errors]
-    return sorted(wrong, key=lambda row: (-row.words.errors, row.words.reference, row.id))[:limit]
-
-
 def confusions(alignments: Iterable[Iterable[Pair]], limit: int) -> list[tuple[Pair, int]]:
     """The commonest errors and how often each was made."""
     found = Counter(pair for pairs in alignments for pair in pairs if pair[0] != pair[1])
