@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo check test format clean
+.PHONY: install demo check test torture format clean
 
 install: $(STAMP)
 
@@ -24,6 +24,11 @@ check: install
 
 test: install
 	$(VENV)/bin/pytest
+
+# Hours. `make torture SHARE=0.1` does a tenth.
+SHARE ?= 1
+torture: install
+	TORTURE_SHARE=$(SHARE) $(VENV)/bin/pytest --timeout=0 tests/torture
 
 format: install
 	$(VENV)/bin/ruff check --fix .

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import socket
+import subprocess
 import time
+import urllib.parse
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voxstill import monitor
-from voxstill.monitor import JsonLines, Progress, Timer, clock
+from voxstill.errors import ConfigError
+from voxstill.monitor import JsonLines, Progress, StepMeter, Summary, Timer, clock
 
 
 def rows_of(path: Path) -> list[dict[str, object]]:
@@ -100,3 +107,74 @@ def test_logging_started_twice_says_everything_once(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.count("loud") == 1
     assert [handler.level for handler in monitor.log.handlers] == [logging.WARNING]
     assert monitor.log.level == logging.INFO  # a file of its own hears more
+
+
+# ------------------------------------------------------------------------------------------------ Prometheus
+
+
+def test_kinds_of_errors_hold_no_path_no_id_and_no_number() -> None:
+    assert monitor.kind_of_error("truncated: 3 of 5 s are there") == "truncated"
+    assert monitor.kind_of_error("set aside: its worker died") == "set aside"
+    for secret in ("`/data/ann.wav` does not exist", "utterance 6fa2644372e7256b: odd", "s3://bucket/x: gone", ""):
+        assert monitor.kind_of_error(secret) == "other"
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
+def test_a_real_prometheus_reads_the_figures_of_a_step(tmp_path: Path) -> None:
+    metrics = monitor.Metrics()
+    port = metrics.serve("127.0.0.1", 0)
+    assert metrics.serve("127.0.0.1", 0) == port
+    meter = StepMeter("label", 12, "utterances")
+    metrics.add(meter)
+    meter.safe(90_000, ["truncated: half of it", "`/data/ann.wav` does not exist"])
+    busy = {"decode": 0.25, "teach": 0.75}
+    meter.engine(Summary(num_chunks=3, num_open=2, num_items=9, num_retries=1, elapsed_s=3.0, busy=busy))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    job = {"job_name": "voxstill", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+    config = tmp_path / "prometheus.yml"
+    config.write_text(json.dumps({"global": {"scrape_interval": "200ms"}, "scrape_configs": [job]}))
+    options = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={listen}"]
+    server = subprocess.Popen(["prometheus", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        found = _ask(listen, '{job="voxstill",__name__=~"voxstill_.*"}')
+        rtfx = _ask(listen, "voxstill_audio_seconds_total / voxstill_elapsed_seconds")
+    finally:
+        server.terminate()
+        server.wait(20)
+    values = {
+        (row["metric"]["__name__"], row["metric"].get("stage") or row["metric"].get("kind")): float(row["value"][1])
+        for row in found
+    }
+    assert {name for row in found for name in row["metric"]} <= {"__name__", "job", "instance", "step", "stage", "kind"}
+    assert {row["metric"]["step"] for row in found} == {"label"}
+    assert values["voxstill_items_total", None] == 9
+    assert values["voxstill_items_planned", None] == 12
+    assert values["voxstill_chunks_open", None] == 2
+    assert values["voxstill_busy_ratio", "teach"] == 0.75
+    assert values["voxstill_errors_total", "truncated"] == values["voxstill_errors_total", "other"] == 1
+    assert float(rtfx[0]["value"][1]) == 30.0
+
+
+def _ask(address: str, query: str) -> list[dict[str, Any]]:
+    """What Prometheus knows, once it knows something."""
+    url = f"http://{address}/api/v1/query?query={urllib.parse.quote(query)}"
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if found := json.load(answer)["data"]["result"]:
+                    return list(found)
+        except OSError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"Prometheus never answered {query}")
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match="cannot be served"):
+            monitor.Metrics().serve("127.0.0.1", taken.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,3 +110,22 @@ def test_a_table_is_its_parts_in_the_order_of_their_names_and_nothing_else() -> 
     assert tables.parts(store, "labels/r") == ["labels/r/a.parquet", "labels/r/b.parquet"]
     assert [row.utterance_id for row in tables.read(store, "labels/r", Label)] == ["1", "2", "3"]
     assert list(tables.read(store, "labels/none", Label)) == []
+
+
+@given(st.sets(st.text(max_size=5)), st.text(max_size=5))
+def test_a_compact_set_of_ids_answers_like_a_set(ids: set[str], other: str) -> None:
+    compact = tables.Ids(ids)
+    assert all(each in compact for each in ids)
+    assert (other in compact) == (other in ids)
+
+
+def test_a_listing_changes_with_what_is_added_or_taken_and_with_nothing_else(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.create("t/1.parquet", b"1")
+    one = tables.listing(store, "t")
+    store.create("t/_SUCCESS.json", b"{}")
+    assert tables.listing(store, "t") == one
+    store.create("t/2.parquet", b"22")
+    assert tables.listing(store, "t") != one
+    (tmp_path / "t/2.parquet").unlink()
+    assert tables.listing(store, "t") == one

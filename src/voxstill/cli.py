@@ -25,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, that of the error's kind, or 130 when interrupted."""
     args = parser().parse_args(argv)
     from voxstill import monitor, world
-    from voxstill.errors import VoxstillError
+    from voxstill.errors import StorageError, VoxstillError
+    from voxstill.monitor import log
 
     monitor.start_logging(args.log_level)
     world.pin_threads(1)
@@ -34,6 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VoxstillError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return error.exit_code
+    except OSError as error:  # what no room below could put in better words: a full disk while a report is written
+        told = StorageError(
+            f"cannot use `{error.filename}`" if error.filename else "a file cannot be read or written",
+            why=error.strerror or str(error),
+            fix="check the path, the rights and the free space; the same command goes on where this one stopped",
+        )
+        print(told, file=sys.stderr)  # noqa: T201
+        log.debug("where it happened", exc_info=error)
+        return told.exit_code
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
@@ -86,7 +96,11 @@ def parser() -> argparse.ArgumentParser:
         ("filter", filter_, "a verdict with its reason for every label"),
         ("shard", shard, "what was kept as WebDataset tars with sidecars"),
     ):
-        command(name, run, text).add_argument("work", metavar="WORK")
+        sub = command(name, run, text)
+        sub.add_argument("work", metavar="WORK")
+        if name == "label":
+            sub.add_argument("--max-chunks", type=int, metavar="N", help="stop after so many chunks; resumable")
+            sub.add_argument("--limit-hours", type=float, metavar="H", help="stop after so much audio; resumable")
     sub = command("train", train, "a student in an experiment folder")
     sub.add_argument("config_file", metavar="CONFIG")
     sub = command("evaluate", evaluate, "error rates of a student with intervals")
@@ -104,9 +118,13 @@ def parser() -> argparse.ArgumentParser:
 def load(args: argparse.Namespace, *overrides: str, base: str | None = None) -> Any:
     """The configuration of this command: file, environment, what the command line means, `--set`."""
     from voxstill import config, world
+    from voxstill.monitor import METRICS
 
     path = base or args.config
-    return config.load(path, [*overrides, *args.set], world.environment())
+    cfg = config.load(path, [*overrides, *args.set], world.environment())
+    if cfg.monitor.port is not None:
+        METRICS.serve(cfg.monitor.host, cfg.monitor.port)
+    return cfg
 
 
 def demo(args: argparse.Namespace) -> dict[str, Any]:
@@ -169,7 +187,7 @@ def label(args: argparse.Namespace) -> dict[str, Any]:
     cfg = load(args, f"work={json.dumps(args.work)}")
     from voxstill.commands import prepare
 
-    return prepare.label_(cfg)
+    return prepare.label_(cfg, max_chunks=args.max_chunks, limit_hours=args.limit_hours)
 
 
 def filter_(args: argparse.Namespace) -> dict[str, Any]:

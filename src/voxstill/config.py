@@ -47,7 +47,7 @@ class Source(Section):
     """Where the audio is."""
 
     uri: str | list[str] = option("")
-    """A folder, an audio file, or a JSONL manifest; several in a list."""
+    """A folder, file, manifest (JSONL, CSV, Parquet), list, tar or Kaldi directory; several in a list."""
     language: str | None = option(None)
     """Language of everything in the source, where the manifest does not say."""
     dataset: str | None = option(None)
@@ -60,6 +60,15 @@ class Source(Section):
     """Share of speakers put aside to stop training on, where the manifest has no `split`."""
     test_share: float = option(0.1, unit="share", ge=0, lt=1)
     """Share of speakers put aside to judge on, where the manifest has no `split`."""
+
+
+class Cache(Section):
+    """What is kept here of audio that lies far away."""
+
+    folder: str | None = option(None)
+    """Folder on this machine for objects fetched from a bucket or a web server; unset keeps nothing."""
+    max_gb: float = option(50.0, unit="GB", gt=0)
+    """Largest size of that folder; what was not used for longest makes room."""
 
 
 class Segment(Section):
@@ -87,17 +96,34 @@ class Engine(Section):
     address: str | None = option(None)
     """Ray cluster to join; unset starts one on this machine."""
     workers: int | None = option(None, unit="processes", ge=1)
-    """CPU workers that fetch and decode; unset takes one for each core."""
+    """CPU workers that fetch and decode; unset takes one for each core of the cluster."""
     teachers: int | None = option(None, unit="processes", ge=1)
-    """Teachers side by side; unset takes one for each core."""
+    """Teachers side by side; unset takes as many as fit on the GPUs, or one for each core without `teacher_gpus`."""
+    teacher_cpus: float = option(1, unit="cores", gt=0)
+    """Cores that each teacher reserves, and the threads of its libraries."""
+    teacher_gpus: float = option(0, unit="GPUs", ge=0)
+    """GPUs that each teacher reserves: 0.5 puts two on one GPU, 2 gives two to each for tensor parallelism."""
     chunk: int = option(256, unit="utterances", ge=1)
     """Unit of work, of retry and of output."""
     in_flight: int = option(2, unit="chunks", ge=1)
     """Chunks handed to one worker at a time; this is the back-pressure."""
     attempts: int = option(3, unit="tries", ge=1)
     """A chunk that fails so often is halved, down to the one utterance at fault, which is set aside with its reason."""
+    decode_s: float = option(120.0, unit="s", gt=0)
+    """A recording that takes longer to decode is a row with that reason: some files make a decoder run for ever."""
+    decode_mb: int = option(4096, unit="MB", ge=64)
+    """Memory that the decoder of one recording may take: six hours of audio take 2 GB, a decompression bomb any."""
     lease_s: float = option(600.0, unit="s", gt=0)
     """A chunk not back after this long is taken from its worker, which is ended, and given to another."""
+
+
+class Monitor(Section):
+    """What a run tells while it works."""
+
+    port: int | None = option(None, ge=0, le=65_535)
+    """Prometheus reads the figures of the steps here, at `/metrics`; 0 lets the system choose, unset serves nothing."""
+    host: str = option("127.0.0.1")
+    """Address that is listened on: only this machine can ask, unless another is given."""
 
 
 class Teacher(BaseModel):
@@ -281,8 +307,10 @@ class Config(Section):
     seed: int = option(0, ge=0)
     """All chance comes from here."""
     source: Source = Source()
+    cache: Cache = Cache()
     segment: Segment = Segment()
     engine: Engine = Engine()
+    monitor: Monitor = Monitor()
     teacher: Teacher = Teacher()
     filter: Filter = Filter()
     shard: Shard = Shard()

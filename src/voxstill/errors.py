@@ -56,3 +56,9 @@ class TrainingError(VoxstillError):
     """Training cannot start or cannot go on."""
 
     exit_code = 6
+
+
+class Interrupted(VoxstillError):  # noqa: N818
+    """A signal ended the work; what was done is safe, and the same command goes on from there."""
+
+    exit_code = 130

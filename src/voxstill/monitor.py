@@ -1,19 +1,25 @@
-"""What a run says of itself while it works: progress with rate and time left, timers, JSON lines.
+"""What a run says of itself while it works: progress with rate and time left, timers, JSON lines, Prometheus.
 
-Everything goes to standard error or to a file, never to standard output.
+Everything goes to standard error, to a file or to a port, never to standard output.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from voxstill.errors import ConfigError
 
 log = logging.getLogger("voxstill")
 QUIET_INTERVAL_S = 10.0
@@ -97,6 +103,153 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(min(max(seconds, 0.0), 359_999)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a distributed step did so far. `num_open` chunks are under way; the rest counts what is safe.
+
+    `busy` is the share of the time that a stage's workers were at work: the bottleneck is near 1.
+    """
+
+    num_chunks: int = 0
+    num_open: int = 0
+    num_items: int = 0
+    num_set_aside: int = 0
+    num_retries: int = 0
+    num_restarts: int = 0
+    elapsed_s: float = 0.0
+    busy: Mapping[str, float] = field(default_factory=dict)
+
+
+class StepMeter:
+    """The figures of one distributed step: on a bar for people, and in `METRICS` for Prometheus. A `with` block."""
+
+    def __init__(self, step: str, total: int | None, unit: str) -> None:
+        self.step, self.total = step, total
+        self.summary = Summary()
+        self.audio_ms = 0
+        self.errors: Counter[str] = Counter()
+        self._bar = Progress(step, total, unit)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        METRICS.add(self)
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, value, trace)
+
+    def safe(self, audio_ms: int, errors: Iterable[str]) -> None:
+        """Count audio that is done and the errors among it; from any thread."""
+        with self._lock:
+            self.audio_ms += audio_ms
+            self.errors.update(map(kind_of_error, errors))
+
+    def engine(self, summary: Summary) -> None:
+        """The engine's own figures, after each chunk."""
+        self.summary = summary
+        self._bar.to(summary.num_items, ", ".join(self._details()))
+
+    @property
+    def rtfx(self) -> float:
+        """Audio-seconds done a second."""
+        return self.audio_ms / 1000 / max(self.summary.elapsed_s, 1e-9)
+
+    def _details(self) -> Iterator[str]:
+        with self._lock:
+            errors = self.errors.most_common()
+        if self.audio_ms:
+            yield f"{self.rtfx:,.0f} times real time"
+        if errors:
+            yield (
+                f"{sum(count for _, count in errors):,} failed (" + ", ".join(f"{n:,} {why}" for why, n in errors) + ")"
+            )
+        if self.summary.num_retries:
+            yield f"{self.summary.num_retries:,} tried again"
+        if self.summary.num_restarts:
+            yield f"{self.summary.num_restarts:,} workers replaced"
+        yield from (f"{name} {share:.0%} busy" for name, share in self.summary.busy.items())
+
+
+def kind_of_error(error: str) -> str:
+    """The words of a reason before its colon: what can be counted. What names a file or a number is `other`."""
+    kind = error.partition(":")[0].strip()
+    return kind if re.fullmatch(r"[A-Za-z ,\-]{1,60}", kind) else "other"
+
+
+class Metrics:
+    """The steps of this process as Prometheus reads them: nothing is computed until it asks."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, StepMeter] = {}
+        self._served: tuple[str, int] | None = None
+
+    def add(self, meter: StepMeter) -> None:
+        """From now on the step is told, in place of an older one of its name."""
+        self._steps[meter.step] = meter
+
+    def serve(self, host: str, port: int) -> int:
+        """Answer at `http://host:port/metrics` from now on; the port, which 0 lets the system choose.
+
+        ConfigError where the address is taken or not ours.
+        """
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        if self._served is None or self._served[0] != host or port not in (0, self._served[1]):
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(self)
+            try:
+                server, _ = start_http_server(port, addr=host, registry=registry)
+            except OSError as error:
+                raise ConfigError(
+                    f"metrics cannot be served at {host}:{port}",
+                    why=error.strerror or str(error),
+                    fix="choose another `monitor.port`",
+                ) from None
+            self._served = host, server.server_port
+            log.info("metrics: http://%s:%d/metrics", *self._served)
+        return self._served[1]
+
+    def collect(self) -> Iterator[Any]:
+        """The families of metrics, labelled by step alone, by stage and by kind of error: no paths, no ids."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        figures: list[tuple[Any, str, str, Callable[[StepMeter], float]]] = [
+            (CounterMetricFamily, "items", "Items that are safe.", lambda step: step.summary.num_items),
+            (CounterMetricFamily, "audio_seconds", "Audio that is safe.", lambda step: step.audio_ms / 1000),
+            (CounterMetricFamily, "chunks", "Chunks that are safe.", lambda step: step.summary.num_chunks),
+            (CounterMetricFamily, "set_aside", "Items given up.", lambda step: step.summary.num_set_aside),
+            (CounterMetricFamily, "retries", "Parts of chunks tried again.", lambda step: step.summary.num_retries),
+            (CounterMetricFamily, "worker_restarts", "Workers replaced.", lambda step: step.summary.num_restarts),
+            (GaugeMetricFamily, "chunks_open", "Chunks under way.", lambda step: step.summary.num_open),
+            (GaugeMetricFamily, "elapsed_seconds", "Time of the step so far.", lambda step: step.summary.elapsed_s),
+            (GaugeMetricFamily, "rtfx", "Audio-seconds done a second.", lambda step: step.rtfx),
+        ]
+        steps = list(self._steps.values())
+        for kind, name, about, value in figures:
+            family = kind(f"voxstill_{name}", about, labels=["step"])
+            for meter in steps:
+                family.add_metric([meter.step], value(meter))
+            yield family
+        planned = GaugeMetricFamily("voxstill_items_planned", "Items of the step, where known.", labels=["step"])
+        busy = GaugeMetricFamily("voxstill_busy_ratio", "Share of time at work.", labels=["step", "stage"])
+        errors = CounterMetricFamily("voxstill_errors", "Items with an error.", labels=["step", "kind"])
+        for meter in steps:
+            if meter.total is not None:
+                planned.add_metric([meter.step], meter.total)
+            for stage, share in meter.summary.busy.items():
+                busy.add_metric([meter.step, stage], share)
+            for reason, count in meter.errors.copy().items():
+                errors.add_metric([meter.step, reason], count)
+        yield from (planned, busy, errors)
+
+
+METRICS = Metrics()
+"""Those of this process."""
 
 
 class Timer:

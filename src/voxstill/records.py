@@ -27,6 +27,11 @@ def fingerprint(*parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def recording_id(uri: str, etag: str | None, num_bytes: int) -> str:
+    """The same for the same file with the same content; without an etag its size stands for its content."""
+    return fingerprint(uri, etag or num_bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
     """One word and when it was said, in milliseconds from the start of its utterance; `prob` is linear."""

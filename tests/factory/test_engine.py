@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from voxstill import tables
 from voxstill.config import Engine
-from voxstill.errors import ConfigError, StorageError, TeacherError, VoxstillError
+from voxstill.errors import ConfigError, Interrupted, StorageError, TeacherError, VoxstillError
 from voxstill.factory import engine
-from voxstill.factory.engine import Chunk, Stage, Summary, chunk_id, chunks_of
+from voxstill.factory.engine import Chunk, Stage, chunk_id, chunks_of
+from voxstill.monitor import Summary
 from voxstill.records import Label
 
 DRIVER = Path(__file__).parents[1] / "torture" / "killed_driver.py"
@@ -173,7 +174,7 @@ def test_progress_counts_items_that_are_safe() -> None:
         lambda *_: None,
         aside,
         Engine(name="inline"),
-        lambda n, _: told.append(n),
+        lambda so_far: told.append(so_far.num_items),
     )
     assert told == [4, 8, 10]
 
@@ -400,6 +401,76 @@ def test_our_cluster_is_on_loopback_and_refuses_a_job_without_the_token(ray: Any
 
     assert "session_name" in answer(os.environ["RAY_AUTH_TOKEN"]).stdout
     assert "AuthenticationError" in answer("0" * 64).stderr
+
+
+# ------------------------------------------------------------------------------------------------ signals
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_what_is_in_hand_and_gives_the_rest_back(ray: Any, name: Any, number: int) -> None:
+    committed: Rows = {}
+    before = signal.getsignal(number)
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        committed[chunk.id] = rows
+        if len(committed) == 3:
+            os.kill(os.getpid(), number)
+
+    stages = (Stage(name="decode", make=Twice, workers=1), Stage(name="teach", make=names, workers=1))
+    with pytest.raises(Interrupted, match=signal.Signals(number).name) as caught:
+        engine.run(chunks_of(range(400), 2, str), stages, commit, aside, Engine(name=name))
+    assert caught.value.exit_code == 130
+    assert 3 <= len(committed) <= 3 + 2 * 2  # at most what two workers had in hand
+    assert f"{len(committed)} chunks are safe" in caught.value.why
+    assert all(len(rows) == 2 for rows in committed.values())
+    assert signal.getsignal(number) is before
+    rest, _ = run((each for each in chunks_of(range(400), 2, str) if each.id not in committed), stages, name=name)
+    assert sorted(flat(committed) + flat(rest)) == sorted(f"{i}:{2 * i}" for i in range(400))
+
+
+def test_a_second_signal_stops_at_once(ray: Any) -> None:
+    stages = (Stage(name="work", make=partial(slowly, 60.0), workers=1),)
+
+    def impatient() -> None:
+        for wait_s in (2.0, 0.5):
+            time.sleep(wait_s)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=impatient)
+    thread.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(chunks_of(range(4), 2, str), stages, name="ray")
+    assert time.monotonic() - start < 10
+    thread.join()
+
+
+# ------------------------------------------------------------------------------------------------ resources
+
+
+@pytest.mark.slow
+def test_two_teachers_share_a_gpu_and_the_number_that_fits_is_started() -> None:
+    code = """
+import os, time, ray
+from voxstill.config import Engine
+from voxstill.factory import engine
+ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False)
+def make():
+    def work(items, _):
+        time.sleep(0.2)
+        return [f"{os.environ['CUDA_VISIBLE_DEVICES']} {os.getpid()}" for _ in items]
+    return work
+rows = []
+def commit(chunk, some):
+    rows.extend(some)
+stage = engine.Stage(name="teach", make=make, num_gpus=0.5)
+summary = engine.run(engine.chunks_of(range(80), 1, str), (stage,), commit, None, Engine())
+places = {row.split()[0]: {other.split()[1] for other in rows if other.split()[0] == row.split()[0]} for row in rows}
+print(sorted((gpu, len(pids)) for gpu, pids in places.items()), list(summary.busy))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "[('0', 2), ('1', 2)] ['teach']", done.stderr[-2000:]
 
 
 # ------------------------------------------------------------------------------------------------ the driver killed

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from voxstill import config, tables
 from voxstill.audio import codec
 from voxstill.errors import TeacherError, VoxstillError
-from voxstill.factory import engine, label
+from voxstill.factory import engine, extract, label
+from voxstill.monitor import StepMeter
 from voxstill.records import Label, Utterance
 from voxstill.store import Store
 
@@ -35,6 +36,9 @@ def ray() -> Iterator[None]:
     engine.shutdown()
 
 
+READING = extract.reading(config.Config())
+
+
 def utterances(wav: Path, **changes: Any) -> list[Utterance]:
     """A second of the file each, with words."""
     common = {"recording_id": "r", "uri": str(wav), "text": "one two three"} | changes
@@ -51,7 +55,9 @@ def work_of(folder: Path, *parts: list[Utterance]) -> Store:
 def run(work: Store, teacher: dict[str, Any], **options: Any) -> tuple[dict[str, Any], list[Label]]:
     task = label.task(config.Teacher.model_validate(teacher))
     options = {"name": "inline", "chunk": 4, "workers": 1, "teachers": 1} | options
-    figures = label.label(work, PREFIX, task, config.Engine(**options), lambda done, detail: None)
+    limits = {name: options.pop(name) for name in ("max_chunks", "limit_hours") if name in options}
+    with StepMeter("label", None, "utterances") as meter:
+        figures = label.label(work, PREFIX, task, config.Engine(**options), READING, meter, **limits)
     assert figures["recipe"] == task.recipe
     return figures, list(tables.read(work, task.prefix, Label))
 
@@ -116,7 +122,7 @@ def test_a_teacher_that_reads_no_texts_is_not_shown_any(wav: Path) -> None:
         task = label.task(config.Teacher(name=name))
         teaching = label.Teaching(task, label.registry.make(task.teacher))
         rows = utterances(wav)[:2]
-        shown.append(teaching._clip(rows[0], label.Decode()(rows, None), 0).utterance.text)
+        shown.append(teaching._clip(rows[0], label.Decode(READING)()(rows, None), 0).utterance.text)
     assert shown == ["one two three", None]
 
 
@@ -164,3 +170,45 @@ def test_the_speed_is_that_of_the_run_that_labelled(wav: Path, tmp_path: Path) -
     again, _ = run(work, {"name": "echo", "delay_ms": 20})
     assert again == first
     assert 1 < first["rtfx"] < 1000 / 20
+
+
+# ------------------------------------------------------------------------------------------------ limits and resuming
+
+
+def test_a_limit_leaves_the_run_unfinished_and_the_same_call_goes_on(wav: Path, tmp_path: Path) -> None:
+    work, teacher = work_of(tmp_path, utterances(wav)), {"name": "echo"}
+    first, rows = run(work, teacher, max_chunks=2)
+    assert (len(rows), first["finished"], first["labels"]) == (8, False, 8)
+    assert not work.exists(f"labels/{first['recipe']}/{tables.SUCCESS}")
+    second, rows = run(work, teacher, limit_hours=1.5 / 3600)
+    assert (len(rows), second["finished"]) == (12, True)
+    assert work.exists(f"labels/{first['recipe']}/{tables.SUCCESS}")
+
+
+def test_a_limit_of_audio_takes_whole_chunks_until_it_is_reached(wav: Path, tmp_path: Path) -> None:
+    work = work_of(tmp_path, utterances(wav))
+    figures, rows = run(work, {"name": "echo"}, limit_hours=4.5 / 3600)
+    assert (len(rows), figures["finished"]) == (8, False)
+
+
+def test_a_finished_run_is_recognised_without_opening_a_part(
+    wav: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = work_of(tmp_path, utterances(wav))
+    first, _ = run(work, {"name": "echo"})
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "column", None)
+        patch.setattr(tables, "from_parquet", None)
+        with StepMeter("label", None, "utterances") as meter:
+            task = label.task(config.Teacher(name="echo"))
+            assert label.label(work, PREFIX, task, config.Engine(name="inline"), READING, meter) == first
+
+
+def test_a_part_that_was_removed_is_labelled_again_to_the_same_bytes(wav: Path, tmp_path: Path) -> None:
+    work = work_of(tmp_path, utterances(wav))
+    first, _ = run(work, {"name": "echo"})
+    before = parts(work)
+    (tmp_path / sorted(before)[1]).unlink()
+    again, _ = run(work, {"name": "echo"})
+    assert parts(work) == before
+    assert again["sha256"] == first["sha256"]

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.config import Source
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory.scan import Found, by_file, scan, split_of
+from voxstill.factory.manifests import Found
+from voxstill.factory.scan import by_file, scan, split_of
 from voxstill.store import Store
 
 Row = Mapping[str, object]
@@ -33,8 +37,8 @@ def test_a_folder_gives_every_file_that_may_be_audio_in_order(tmp_path: Path) ->
 
 
 def test_a_single_file_is_tried_whatever_its_name(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_bytes(b"hello")
-    assert [each.num_bytes for each in scan(Source(uri=str(tmp_path / "notes.txt")))] == [5]
+    (tmp_path / "notes.md").write_bytes(b"hello")
+    assert [each.num_bytes for each in scan(Source(uri=str(tmp_path / "notes.md")))] == [5]
 
 
 def test_several_sources_come_one_after_another_and_a_file_in_both_counts_once(tmp_path: Path) -> None:
@@ -92,7 +96,7 @@ def test_an_id_said_twice_is_named_with_both_lines_even_in_two_manifests(tmp_pat
     first = manifest(tmp_path, [{"audio": "a.wav", "id": "x"}])
     second = manifest(tmp_path, [{"audio": "b.wav"}, {"audio": "b.wav", "id": "x"}], "other.jsonl")
     with pytest.raises(DataError) as caught:
-        list(scan(Source(uri=[first, second])))
+        by_file(scan(Source(uri=[first, second])))
     assert f"{first}:1" in caught.value.why
     assert f"{second}:2" in caught.value.why
 
@@ -131,6 +135,85 @@ def test_a_changed_file_is_another_recording(tmp_path: Path) -> None:
     path.write_bytes(b"xy")
     [after] = scan(Source(uri=str(path)))
     assert before.recording_id == again.recording_id != after.recording_id
+
+
+ROWS = st.builds(
+    Found,
+    uri=st.sampled_from(["a.wav", "b.wav", "c.wav", "d.wav"]),
+    etag=st.none(),
+    text=st.none() | st.sampled_from(["x", "y"]),
+    start_ms=st.none() | st.sampled_from([0, 500]),
+    end_ms=st.none() | st.sampled_from([1000, 2000]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(ROWS, max_size=40))
+def test_no_row_is_lost_and_none_comes_twice_however_they_are_mixed(rows: list[Found]) -> None:
+    files = list(by_file(rows))
+    assert [file.found[0].uri for file in files] == list(dict.fromkeys(row.uri for row in rows))
+    for file in files:
+        about = [row for row in rows if row.uri == file.found[0].uri]
+        telling = [row for row in about if any(each is not None for each in row.facts)]
+        assert list(file.found) == list(dict.fromkeys(telling or about[:1]))
+        assert file.id == about[0].recording_id
+
+
+@settings(deadline=None)
+@given(st.lists(ROWS, max_size=20), st.randoms())
+def test_what_is_said_of_a_file_does_not_depend_on_the_order(rows: list[Found], random: Random) -> None:
+    said = {file.id: file.said for file in by_file(rows)}
+    mixed = [*rows, *rows]
+    random.shuffle(mixed)
+    assert {file.id: file.said for file in by_file(mixed)} == said
+
+
+@settings(deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=20), st.data())
+def test_whatever_is_said_otherwise_is_noticed(rows: list[Found], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(rows) - 1))
+    edited = [*rows[:at], replace(rows[at], speaker="another"), *rows[at + 1 :]]
+    [before] = [file for file in by_file(rows) if file.found[0].uri == rows[at].uri]
+    [after] = [file for file in by_file(edited) if file.found[0].uri == rows[at].uri]
+    if set(rows) - set(edited):
+        assert before.said != after.said
+
+
+def test_files_may_be_asked_for_more_than_once(tmp_path: Path) -> None:
+    files = by_file(Found(uri=f"{k % 5}.wav", start_ms=k) for k in range(20))
+    assert len(files) == 5
+    assert list(files) == list(files)
+    assert [[each.start_ms for each in file.found] for file in files][1] == [1, 6, 11, 16]
+    assert list(by_file([])) == []
+
+
+def test_a_listing_knows_the_version_and_a_manifest_the_words() -> None:
+    bare = Found(uri="s3://b/a.wav", etag="v1", num_bytes=5)
+    [file] = by_file([Found(uri="s3://b/a.wav", text="x"), bare])
+    assert file.id == bare.recording_id
+    assert file.found == (replace(bare, text="x"),)
+
+
+def test_the_same_manifest_twice_is_the_same_source(tmp_path: Path) -> None:
+    uri = manifest(tmp_path, [{"audio": "a.wav", "id": "x", "text": "t"}])
+    assert list(by_file(scan(Source(uri=[uri, uri])))) == list(by_file(scan(Source(uri=uri))))
+
+
+def test_rows_are_few_bytes_of_memory_each() -> None:
+    found = (Found(uri=f"s3://bucket/a/rather/long/prefix/{k:09}.flac", text="some words") for k in range(20_000))
+    tracemalloc.start()
+    files = by_file(found)
+    held, peak = tracemalloc.get_traced_memory()
+    assert sum(1 for _ in files) == 20_000
+    tracemalloc.stop()
+    assert held < 30 * 20_000
+    assert peak < 100 * 20_000
+
+
+def test_a_link_that_leads_to_itself_costs_only_itself(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "a.wav").write_bytes(b"x")
+    assert [Path(each.uri).name for each in scan(Source(uri=str(tmp_path)))] == ["a.wav", "loop"]
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=20), st.integers(0, 5))

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from voxstill.audio import codec
 from voxstill.config import Segment, Source
-from voxstill.factory.scan import Found, by_file, scan
+from voxstill.factory import extract
+from voxstill.factory.manifests import Found
+from voxstill.factory.scan import by_file, scan
 from voxstill.factory.segment import Index, index, set_aside
 from voxstill.records import Recording, Utterance
 
@@ -145,10 +147,22 @@ def test_a_long_recording_without_speech_says_so(tmp_path: Path) -> None:
 
 
 def test_the_engine_gets_one_row_for_each_file_in_order(tmp_path: Path) -> None:
-    files = by_file([write(tmp_path, tone(1), "a.wav"), Found(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")])
+    found = [write(tmp_path, tone(1), "a.wav"), Found(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")]
+    files = list(by_file(found))
     work = pickle.loads(pickle.dumps(Index(Segment(), SOURCE, 0)))()
     assert [row.recording.id for row in work(files, None)] == [file.id for file in files]
     assert set_aside(files[0], "it hangs").recording.error == "it hangs"
+
+
+def test_a_decoder_in_a_process_of_its_own_gives_the_same_rows(tmp_path: Path) -> None:
+    found = [write(tmp_path, tone(1), "a.wav"), Found(uri="gone.wav"), write(tmp_path, tone(2), "b.wav")]
+    (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
+    files = list(by_file([*found, *scan(Source(uri=str(tmp_path / "cut.wav")))]))
+    work = Index(Segment(), SOURCE, 0, extract.Reading(None, 60.0, 4_000))()
+    try:
+        assert work(files, None) == Index(Segment(), SOURCE, 0)()(files, None)
+    finally:
+        work.close()
 
 
 @pytest.mark.parametrize(("name", "most_damaged"), [("short-fixtures", 0), ("yesno-hebrew", 0)])

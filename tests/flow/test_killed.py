@@ -44,15 +44,15 @@ class Torture:
     def finish(self, *arguments: object) -> None:
         assert self.start(*arguments).wait(240) == 0
 
-    def kill_when(self, there: Callable[[], bool], *arguments: object) -> None:
-        """Start the command and kill its whole group a moment after something is there."""
+    def kill_when(self, there: Callable[[], bool], *arguments: object, number: int = signal.SIGKILL) -> int:
+        """Start the command and send its whole group a signal a moment after something is there; its exit code."""
         process = self.start(*arguments)
         deadline = time.monotonic() + 120
         while not there() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(self._chance.uniform(0, 0.15))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        os.killpg(process.pid, number)
+        return process.wait(60)
 
     def left(self, within_s: float = 30) -> list[str]:
         """Processes of any of the runs that are still there after a while."""
@@ -139,4 +139,23 @@ def test_labelling_under_ray_killed_twice_gives_the_bytes_of_inline(
         ids = [row.utterance_id for row in tables.read(Store(str(work)), f"labels/{recipe.name}", Label)]
         assert len(ids) == len(set(ids)) == 24
     assert found["ray"] == found["inline"]
+    assert torture.left() == []
+
+
+def test_a_terminal_that_interrupts_labelling_under_ray_loses_and_repeats_nothing(
+    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    torture, work = Torture(tmp_path), tmp_path / "work"
+    engine = {"name": "ray", "chunk": 2}
+    config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO | {"delay_ms": 200}, engine=engine)
+    command = ("label", work, "--config", config)
+    voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
+    code = torture.kill_when(lambda: num(work, "labels/*/*.parquet") >= 2, *command, number=signal.SIGINT)
+    assert code == 130
+    before = {path.name: path.stat().st_mtime_ns for path in work.glob("labels/*/*.parquet")}
+    assert 2 <= len(before) < 12
+    torture.finish(*command)
+    after = {path.name: path.stat().st_mtime_ns for path in work.glob("labels/*/*.parquet")}
+    assert before.items() <= after.items()
+    assert len(after) == 12
     assert torture.left() == []

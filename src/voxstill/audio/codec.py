@@ -7,6 +7,7 @@ audio is read to its end in blocks, counted, and only then held against the leng
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -25,6 +26,7 @@ _RATES_HZ = range(1_000, 768_001)  # telephones in the snow to the fastest studi
 _MAX_CHANNELS = 64
 _BLOCK = 1 << 16  # samples read at a time
 _MAX_BAD_PACKETS = 2  # tags and half frames at either end of an MP3 look like this many
+_PLAIN = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16)
 _STRAY_BYTES = 256  # behind the data of a WAV: padding of careless writers, 8 ms if it were sound
 _INDEXED = ("mov", "matroska", "asf", "aiff", "caf", "au", "w64", "nistsphere")  # FFmpeg reads, not guesses, a length
 
@@ -45,6 +47,8 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
     DataError with a short reason as `what`: not audio, no audio, truncated, damaged, silent, not finite, too long,
     impossible rate, impossible channels, changing rate, no such channel.
     """
+    if (plain := as_it_is(data, channel=channel, max_s=max_s)) is not None:
+        return plain
     readers: list[_Reader] = [_libsndfile, _ffmpeg]
     if not (data[:4] == b"fLaC" or (data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE")):
         readers.reverse()
@@ -63,6 +67,22 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
             raise DataError("silent", why="every sample is zero at 16 bits", fix="remove the file")
         return Audio(samples_T=samples_T, codec=end.codec, rate_hz=mono.rate_hz, num_channels=mono.num_channels)
     raise max(faults, key=lambda each: each[0])[1]  # that of the decoder which got furthest, the first where even
+
+
+def as_it_is(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> Audio | None:
+    """The audio of a whole 16 kHz mono 16-bit WAV, which needs no decoder; None for all else, silence included.
+
+    Libsndfile gives the same bits in ten times the time.
+    """
+    if data[:4] != b"RIFF" or data[12:36] != _PLAIN or data[36:40] != b"data" or channel not in (None, 0):
+        return None
+    chunk = _wav_data(data)
+    if chunk is None or chunk.num_there < chunk.num_promised or chunk.num_there % 2 or chunk.num_unexplained:
+        return None
+    samples_T = np.frombuffer(data, "<i2", chunk.num_there // 2, offset=44).astype(np.int16)
+    if len(samples_T) > max_s * RATE_HZ or not samples_T.any():
+        return None
+    return Audio(samples_T=samples_T, codec="pcm_16", rate_hz=RATE_HZ, num_channels=1)
 
 
 def encode(samples_T: NDArray[np.int16], form: Literal["flac", "wav"]) -> bytes:

@@ -25,7 +25,7 @@ from voxstill.nn import students
 from voxstill.nn.frontend import EXTRACTOR
 from voxstill.records import fingerprint
 from voxstill.rundir import RunDir
-from voxstill.store import Store
+from voxstill.store import Store, shown
 from voxstill.tasks.ctc import CtcTask
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
@@ -159,7 +159,7 @@ def open_run(cfg: Config, shards: dict[str, Any]) -> RunDir:
         number += 1
         run = RunDir(root / f"{stamp}-{number}_{cfg.train.name}")
     run.path.mkdir(parents=True)
-    run.config.write_text(config.dump(cfg), encoding="utf-8")
+    run.config.write_text(snapshot(cfg), encoding="utf-8")
     run.config.chmod(0o444)
     shutil.copytree(
         Path(voxstill.__file__).parent, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -168,15 +168,28 @@ def open_run(cfg: Config, shards: dict[str, Any]) -> RunDir:
     return run
 
 
+def snapshot(cfg: Config) -> str:
+    """The configuration as YAML that may be shown to anybody: addresses without what signs or opens them."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        return shown(value) if isinstance(value, str) else value
+
+    return config.dump(Config.model_validate(plain(cfg.model_dump())))
+
+
 def train_settings(cfg: Config) -> dict[str, Any]:
     """The options that change what is learnt; those that say where it goes or what is shown do not."""
-    shown = {"name", "root", "log_every", "checkpoint_every", "loader_workers"}
+    elsewhere = {"name", "root", "log_every", "checkpoint_every", "loader_workers"}
     return {
         "seed": cfg.seed,
         "student": cfg.student.model_dump(),
         "plan": cfg.plan.model_dump(),
         "augment": cfg.augment.model_dump(),
-        "train": cfg.train.model_dump(exclude=shown),
+        "train": cfg.train.model_dump(exclude=elsewhere),
     }
 
 

@@ -188,4 +188,5 @@ def speeds(recognisers: Mapping[str, Teacher], clips: Sequence[Clip], rounds: in
 def write_figures(folder: Path, figures: Mapping[str, Any]) -> None:
     """Keep the figures of one split beside the experiment."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{figures['split']}.json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    data = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+    Store(str(folder)).replace(f"{figures['split']}.json", data.encode())

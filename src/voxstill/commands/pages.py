@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voxstill import config
 from voxstill.audio import codec
 from voxstill.commands import learn, measure
 from voxstill.config import Config
@@ -43,7 +42,7 @@ def write(
             ],
         },
         "metrics": [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()],
-        "config": config.dump(cfg),
+        "config": learn.snapshot(cfg),
         "environment": {**learn.versions(), **learn.machine()},
     }
     if student:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voxstill import shards, tables, workdir, world
+from voxstill import shards, tables, workdir
 from voxstill.config import Config
 from voxstill.errors import DataError
-from voxstill.factory import engine, label, scan, segment
+from voxstill.factory import engine, extract, join, label, scan, segment
 from voxstill.factory import filter as filtering
 from voxstill.factory import shard as sharding
-from voxstill.monitor import Progress, log
-from voxstill.records import Label, Recording, Utterance, Verdict, fingerprint
-from voxstill.score import words
+from voxstill.monitor import StepMeter, log
+from voxstill.records import Utterance, fingerprint
 from voxstill.store import Store
-from voxstill.text.normalize import normalizer
-
-JUDGED_SPLITS = ("train", "dev")
-"""Splits that are filtered and sharded; `test` is only ever judged on."""
 
 
 def utterances_recipe(cfg: Config) -> str:
@@ -29,84 +26,56 @@ def utterances_recipe(cfg: Config) -> str:
 def index(cfg: Config) -> dict[str, Any]:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 
-    DataError where a file has changed since it was indexed: labels of what it held would go with what it holds.
+    What is there already stays as it is; what storage did not give the last time is tried again. DataError where a
+    file, or what the source says of it, has changed since it was indexed: labels, splits and texts would be of then.
     """
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
-    prefix = workdir.prefix("utterances", recipe)
+    recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     files = scan.by_file(scan.scan(cfg.source))
-    have = list(_recordings(work, recipe))
-    ids, sound = {row.id for row in have}, {row.uri for row in have if row.error is None}
-    new = [file for file in files if file.id not in ids]
-    _refuse_changed([file for file in new if file.found[0].uri in sound], cfg.work)
-    log.info("index: %d files found, %d of them new", len(files), len(new))
+    done = segment.Done(work, recordings, prefix)
+    missing = done.missing(files)
+    log.info("index: %d files found, %d of them to do", len(files), sum(missing))
 
     def commit(chunk: engine.Chunk, rows: Sequence[segment.Indexed]) -> None:
-        work.create(
-            f"{workdir.prefix('recordings', recipe)}/{chunk.id}.parquet",
-            tables.to_parquet([row.recording for row in rows], Recording),
-        )
         utterances = [each for row in rows for each in row.utterances]
-        work.create(f"{prefix}/{chunk.id}.parquet", tables.to_parquet(utterances, Utterance))  # last: it is the commit
+        errors = (row.recording.error for row in rows if row.recording.error is not None)
+        meter.safe(sum(each.duration_ms for each in utterances), errors)
+        found = [row.recording for row in rows if not (row.recording.is_unreadable and row.recording.id in done)]
+        if not found:  # all of them are known to be out of reach already
+            return
+        key, row_bytes = f"{recordings}/{chunk.id}.parquet", tables.to_parquet(found, segment.IndexRow)
+        committed = f"{prefix}/{chunk.id}.parquet"
+        if not work.create(key, row_bytes) and not work.exists(committed):
+            work.replace(key, row_bytes)  # left by a run that was ended before its commit
+        work.create(committed, tables.to_parquet(utterances, Utterance))
 
-    stages = (engine.Stage(name="index", make=segment.Index(cfg.segment, cfg.source, cfg.seed), workers=_workers(cfg)),)
-    if new:
-        chunks = engine.chunks_of(new, cfg.engine.chunk, lambda file: file.id)
-        with Progress("index", len(new), "files") as bar:
-            engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, bar.to)
-    return _finish_index(work, recipe, prefix)
-
-
-def _recordings(work: Store, recipe: str) -> Iterator[Recording]:
-    """The recordings whose utterances are there as well."""
-    for part in tables.parts(work, workdir.prefix("utterances", recipe)):
-        key = f"{workdir.prefix('recordings', recipe)}/{part.rpartition('/')[2]}"
-        yield from tables.from_parquet(work.read(key), Recording, work.uri(key))
-
-
-def _refuse_changed(changed: Sequence[scan.File], work: str) -> None:
-    if changed:
-        more = f" and {len(changed) - 1} more files have" if len(changed) > 1 else " has"
-        raise DataError(
-            f"`{changed[0].found[0].uri}`{more} changed since `{work}` was made",
-            why="the labels there are of what the files held then",
-            fix="index into another work folder, or put the old files back with their times",
-        )
-
-
-def _finish_index(work: Store, recipe: str, prefix: str) -> dict[str, Any]:
-    recordings = damaged = utterances = milliseconds = 0
-    reasons: dict[str, int] = {}
-    for row in _recordings(work, recipe):
-        recordings += 1
-        if row.error is not None:
-            damaged += 1
-            reason = row.error.partition(":")[0]
-            reasons[reason] = reasons.get(reason, 0) + 1
-    splits: dict[str, int] = {}
-    for each in tables.read(work, prefix, Utterance):
-        utterances += 1
-        milliseconds += each.duration_ms
-        splits[each.split] = splits.get(each.split, 0) + 1
-    figures = {
-        "recipe": recipe,
-        "recordings": recordings,
-        "damaged": damaged,
-        "utterances": utterances,
-        "hours": milliseconds / 3_600_000,
-        "splits": dict(sorted(splits.items())),
-        "reasons": dict(sorted(reasons.items(), key=lambda item: -item[1])),
-    }
+    make = segment.Index(cfg.segment, cfg.source, cfg.seed, extract.reading(cfg))
+    stages = (engine.Stage(name="index", make=make, workers=cfg.engine.workers),)
+    if any(missing):
+        todo = itertools.compress(files, missing)
+        # A file that is tried again is another item than the first time: its part must not be taken for that one.
+        chunks = engine.chunks_of(todo, cfg.engine.chunk, lambda file: file.id + file.said * (file.id in done))
+        with StepMeter("index", sum(missing), "files") as meter:
+            engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.engine)
+    done.read()
+    figures = {"recipe": recipe, **done.figures()}
     work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
     return figures
 
 
-def label_(cfg: Config) -> dict[str, Any]:
-    """Every utterance has one label of this teacher, or a reason why not."""
+def label_(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | None = None) -> dict[str, Any]:
+    """Every utterance has one label of this teacher, or a reason why not; up to the limits, where some are given."""
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
     task = label.task(cfg.teacher)
-    with Progress("label", source["utterances"], "utterances") as bar:
-        figures = label.label(work, workdir.prefix("utterances", source["recipe"]), task, cfg.engine, bar.to)
+    prefix = workdir.prefix("utterances", source["recipe"])
+    with StepMeter("label", source["utterances"], "utterances") as meter:
+        reading = extract.reading(cfg)
+        figures = label.label(
+            work, prefix, task, cfg.engine, reading, meter, max_chunks=max_chunks, limit_hours=limit_hours
+        )
+    if not figures["finished"]:
+        log.info("label: %d of %d utterances; the same command goes on", figures["labels"], source["utterances"])
     return {**figures, "hours": source["hours"]}
 
 
@@ -143,56 +112,48 @@ def filter_(cfg: Config) -> dict[str, Any]:
     if done is not None:
         log.info("filter: nothing to do, verdicts %s are there", recipe)
         return done
-    utterances = {
-        each.id: each
-        for each in tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
-        if each.split in JUDGED_SPLITS
-    }
-    heard = [
-        each
-        for each in tables.read(work, workdir.prefix("labels", labels["recipe"]), Label)
-        if each.utterance_id in utterances
-    ]
-    durations_ms = {each.id: each.duration_ms for each in utterances.values()}
-    verdicts = filtering.judge(heard, durations_ms, cfg.filter, recipe)
+    _refuse_added(work, labels)
     prefix = workdir.prefix("verdicts", recipe)
-    work.create(f"{prefix}/00000.parquet", tables.to_parquet(verdicts, Verdict))
-    kept = sum(verdict.kept for verdict in verdicts)
-    figures: dict[str, Any] = {
+    parts = _parts(cfg, work, source["recipe"], labels["recipe"])
+    counts: list[filtering.Counts] = []
+
+    def commit(_: engine.Chunk, rows: Sequence[filtering.Counts | DataError]) -> None:
+        for row in rows:
+            if isinstance(row, DataError):
+                raise row
+            counts.append(row)
+            meter.safe(row.judged_ms, ())
+
+    make = filtering.Judge(work, prefix, recipe, cfg.filter, cfg.evaluate.normalizer)
+    stages = (engine.Stage(name="filter", make=make, workers=cfg.engine.workers),)
+    with StepMeter("filter", len(parts), "parts") as meter:
+        engine.run(filtering.plan(work, parts), stages, commit, filtering.set_aside, cfg.engine, meter.engine)
+    figures = {
         "recipe": recipe,
         "labels": labels["recipe"],
         "utterances": source["recipe"],
         "teacher": labels["teacher"],
-        "judged": len(verdicts),
-        "kept_utterances": kept,
-        "kept": kept / len(verdicts) if verdicts else 0.0,
-        "kept_hours": sum(durations_ms[v.utterance_id] for v in verdicts if v.kept) / 3_600_000,
-        "reasons": filtering.reasons(verdicts),
+        **filtering.figures(counts, errors=not labels["teacher"].startswith("reference@")),
     }
-    truth = {each.id: each.text for each in utterances.values() if each.text is not None}
-    if not labels["teacher"].startswith("reference@"):
-        figures |= label_errors(heard, verdicts, truth, cfg.evaluate.normalizer)
     work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
     return figures
 
 
-def label_errors(
-    labels: Sequence[Label], verdicts: Sequence[Verdict], truth: Mapping[str, str], normal: str
-) -> dict[str, float | None]:
-    """Word error rate of the labels against human texts, of all and of the kept; nothing where there are none."""
-    if not truth:
-        return {}
-    kept = {verdict.utterance_id for verdict in verdicts if verdict.kept}
-    alike: Callable[[str], str] = normalizer(normal)
-    pairs = [
-        (each.utterance_id, alike(truth[each.utterance_id]), alike(each.text))
-        for each in labels
-        if each.utterance_id in truth
-    ]
-    return {
-        "wer_before": words.wer((ref, hyp) for _, ref, hyp in pairs).rate,
-        "wer_after": words.wer((ref, hyp) for each, ref, hyp in pairs if each in kept).rate,
-    }
+def _parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:
+    """The parts of two tables that belong together."""
+    prefixes = workdir.prefix("utterances", utterances), workdir.prefix("labels", labels)
+    return join.parts(work, *prefixes, cfg.engine.chunk)
+
+
+def _refuse_added(work: Store, labels: Mapping[str, Any]) -> None:
+    """DataError where there are labels that the figures do not speak of: the name of the verdicts would not either."""
+    now = tables.listing(work, workdir.prefix("labels", labels["recipe"]))
+    if labels.get("listing", now) != now:
+        raise DataError(
+            f"the labels in `{work.uri(workdir.prefix('labels', labels['recipe']))}` are not finished",
+            why="some were added, or taken away, since `voxstill label` ended there",
+            fix="run `voxstill label` again; it goes on where it stopped",
+        )
 
 
 def shard(cfg: Config) -> dict[str, Any]:
@@ -204,54 +165,37 @@ def shard(cfg: Config) -> dict[str, Any]:
     if done is not None:
         log.info("shard: nothing to do, shards %s are there", recipe)
         return done
-    kept = {
-        each.utterance_id
-        for each in tables.read(work, workdir.prefix("verdicts", verdicts["recipe"]), Verdict)
-        if each.kept
-    }
-    labels = {
-        each.utterance_id: each
-        for each in tables.read(work, workdir.prefix("labels", verdicts["labels"]), Label)
-        if each.utterance_id in kept
-    }
-    utterances = [
-        each
-        for each in tables.read(work, workdir.prefix("utterances", verdicts["utterances"]), Utterance)
-        if each.id in kept
-    ]
     prefix = workdir.prefix("shards", recipe)
-    jobs = [
-        sharding.Job(index, tuple(members), tuple(labels[each.id] for each in members))
-        for index, members in enumerate(sharding.assign(utterances, cfg.shard, cfg.seed))
-    ]
-    written: list[sharding.Written] = []
-    stages = (engine.Stage(name="shard", make=sharding.Writer(work, prefix, cfg.shard), workers=_workers(cfg)),)
-    with Progress("shard", len(jobs), "shards") as bar:
-        engine.run(
-            engine.chunks_of(jobs, 1, lambda job: str(job.index)),
-            stages,
-            lambda _, rows: written.extend(rows),
-            sharding.set_aside,
-            cfg.engine,
-            bar.to,
-        )
-    dropped: dict[str, int] = {}
+    parts = _parts(cfg, work, verdicts["utterances"], verdicts["labels"])
+    corpus = sharding.survey(work, parts, workdir.prefix("verdicts", verdicts["recipe"]))
+    windows = sharding.assign(corpus, cfg.shard, cfg.seed)
+    sizes = [len(members) for window in windows for members in window]
+    there = sharding.written(work, prefix)
+    written = list(sharding.counts(work, prefix, {index: sizes[index] for index in sorted(there)}))
+
+    def commit(_: engine.Chunk, rows: Sequence[sharding.Written]) -> None:
+        for row in rows:
+            written.append(row)
+            meter.safe(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
+
+    jobs = sharding.jobs(work, parts, corpus, windows, there)
+    chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
+    make = sharding.Writer(work, prefix, cfg.shard, extract.reading(cfg))
+    stages = (engine.Stage(name="shard", make=make, workers=cfg.engine.workers),)
+    with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
+        engine.run(chunks, stages, commit, sharding.set_aside, cfg.engine, meter.engine)
+    dropped: Counter[str] = Counter()
     for each in written:
-        for reason in each.dropped.values():
-            dropped[reason] = dropped.get(reason, 0) + 1
+        dropped.update(each.dropped)
     figures = {
         "recipe": recipe,
         "verdicts": verdicts["recipe"],
         "teacher": verdicts["teacher"],
-        "shards": len(jobs),
+        "shards": len(sizes),
         "utterances": sum(each.utterances for each in written),
         "hours": sum(each.duration_ms for each in written) / 3_600_000,
         "num_bytes": sum(each.num_bytes for each in written),
-        "dropped": dropped,
+        "dropped": dict(dropped),
     }
     shards.finish(work, prefix, figures)
     return figures
-
-
-def _workers(cfg: Config) -> int:
-    return cfg.engine.workers or world.num_cores()

@@ -8,22 +8,25 @@ after the loss of a node they can wait for ever, so every call has a lease that 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
 import secrets
+import signal
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from voxstill import world
 from voxstill.config import Engine
-from voxstill.errors import ConfigError, VoxstillError
-from voxstill.monitor import log
+from voxstill.errors import ConfigError, Interrupted, VoxstillError
+from voxstill.monitor import Summary, log
 from voxstill.records import fingerprint
 
 Work = Callable[[Sequence[Any], Any], Any]
@@ -36,6 +39,8 @@ TICK_S = 0.2
 START_LIMIT_S = 1800.0
 """A large model may take minutes to load; a stage of which nothing has started by then never will."""
 CLOSE_LIMIT_S = 10.0
+STOP_LIMIT_S = 20.0
+"""After a signal, what is under way may take this long: Kubernetes and Slurm kill after 30 s."""
 COMMITTERS = 8
 HOPELESS_ITEMS = 16
 """So many items set aside and not one that worked: the fault is not in the items."""
@@ -56,22 +61,10 @@ class Stage:
 
     name: str
     make: Callable[[], Work]
-    workers: int
+    workers: int | None = None
+    """None takes as many as fit: by GPUs where each wants some, else one for each core of the cluster."""
     num_cpus: float = 1
     num_gpus: float = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What a run did. `busy` is the share of the time that a stage's workers were at work: the bottleneck is near 1."""
-
-    num_chunks: int
-    num_items: int
-    num_set_aside: int
-    num_retries: int
-    num_restarts: int
-    elapsed_s: float
-    busy: Mapping[str, float]
 
 
 def chunk_id(ids: Iterable[str]) -> str:
@@ -92,20 +85,22 @@ def run(
     commit: Callable[[Chunk, list[Any]], None],
     fail: Callable[[Any, str], Any],
     cfg: Engine,
-    on_progress: Callable[[int, str], None] | None = None,
+    on_progress: Callable[[Summary], None] | None = None,
 ) -> Summary:
     """Each chunk is committed once, with one row for each of its items in order; the rows do not depend on timing.
 
     `commit` runs in this process, for several chunks at a time under `ray`. `fail(item, reason)` is the row of an item
     that is set aside because the work on it alone raised, died or took longer than `cfg.lease_s`, `cfg.attempts` times;
     the inline engine survives only the first of these. `chunks` is consumed as workers come free: at most
-    `cfg.in_flight` chunks for each worker are between it and `commit`. `on_progress(done_items, detail)` is called
-    after each commit.
+    `cfg.in_flight` chunks for each worker are between it and `commit`. `on_progress` is called after each commit.
+
+    SIGINT and SIGTERM stop the run: no chunk is begun any more, what the workers have in hand is finished and committed
+    within `STOP_LIMIT_S`, the rest is given back, and Interrupted says so. A second signal stops at once.
 
     Raises what `commit` raises; VoxstillError where a stage cannot start, or where nothing that is tried works.
     """
     source = iter(chunks)
-    ledger = _Ledger(stages, cfg.attempts, fail, on_progress)
+    ledger = _Ledger(cfg.attempts, fail, on_progress)
     first = next(source, None)
     if first is not None:  # a model is not loaded for nothing
         source = itertools.chain([first], source)
@@ -114,6 +109,30 @@ def run(
         else:
             _Driver(stages, commit, cfg, ledger).run(source)
     return ledger.summary()
+
+
+class _Signals:
+    """A `with` block in which the first SIGINT or SIGTERM is only noted, in `caught`; the second interrupts."""
+
+    def __init__(self) -> None:
+        self.caught: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # nobody else may
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._catch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, _: Any) -> None:
+        if self.caught is not None:
+            raise KeyboardInterrupt
+        self.caught = signal.Signals(number).name
+        log.warning("%s: no more chunks are begun; once more stops at once", self.caught)
 
 
 # ---------------------------------------------------------------------------------------------- the rules of retry
@@ -148,21 +167,23 @@ class _Ledger:
     """Rows in equal rows out: each part is answered, tried again, halved, or (one item) set aside with its reason."""
 
     def __init__(
-        self,
-        stages: Sequence[Stage],
-        attempts: int,
-        fail: Callable[[Any, str], Any],
-        on_progress: Callable[[int, str], None] | None,
+        self, attempts: int, fail: Callable[[Any, str], Any], on_progress: Callable[[Summary], None] | None
     ) -> None:
-        self._workers = {stage.name: stage.workers for stage in stages}
         self._attempts, self._fail, self._on_progress = attempts, fail, on_progress
         self._start = time.monotonic()
-        self._busy_s = {stage.name: 0.0 for stage in stages}
+        self._workers: dict[str, int] = {}
+        self._busy_s: dict[str, float] = {}
         self._chunks = self._items = self._set_aside = self._worked = self._retries = 0
         self.restarts = 0
+        self.num_open = 0
+
+    def staffed(self, stage: Stage, workers: int) -> None:
+        """Counts the workers of a stage."""
+        self._workers[stage.name], self._busy_s[stage.name] = workers, 0.0
 
     def opened(self, chunk: Chunk) -> _Part:
         """All of a chunk, to be worked on."""
+        self.num_open += 1
         job = _Job(chunk, [None] * len(chunk.items), len(chunk.items))
         return _Part(job, 0, len(chunk.items))
 
@@ -207,17 +228,25 @@ class _Ledger:
 
     def committed(self, job: _Job) -> None:
         """Counts a chunk that is safe."""
+        self.num_open -= 1
         self._chunks += 1
         self._items += len(job.rows)
         if self._on_progress is not None:
-            busy = ", ".join(f"{name} {share:.0%} busy" for name, share in self._busy().items())
-            aside = f", {self._set_aside} set aside" if self._set_aside else ""
-            self._on_progress(self._items, busy + aside)
+            self._on_progress(self.summary())
+
+    def interrupted(self, signal_name: str) -> Interrupted:
+        """The error that says what a signal has left."""
+        return Interrupted(
+            f"stopped by {signal_name}",
+            why=f"{self._chunks} chunks are safe, {self.num_open} that were under way were given back",
+            fix="the same command goes on where this one stopped",
+        )
 
     def summary(self) -> Summary:
         """The counts."""
         return Summary(
             num_chunks=self._chunks,
+            num_open=self.num_open,
             num_items=self._items,
             num_set_aside=self._set_aside,
             num_retries=self._retries,
@@ -263,8 +292,15 @@ def _reason(error: BaseException) -> str:
 def _run_inline(
     chunks: Iterator[Chunk], stages: Sequence[Stage], commit: Callable[[Chunk, list[Any]], None], ledger: _Ledger
 ) -> None:
-    works = [_open(stage.name, stage.make) for stage in stages]
-    try:
+    for stage in stages:
+        ledger.staffed(stage, 1)
+    with contextlib.ExitStack() as closing:
+        works = []
+        for stage in stages:
+            work = _open(stage.name, stage.make)
+            closing.callback(_close, work)
+            works.append(work)
+        signals = closing.enter_context(_Signals())
         for chunk in chunks:
             whole = ledger.opened(chunk)
             todo = [whole]
@@ -282,9 +318,8 @@ def _run_inline(
                     todo += ledger.answered(part, payload)
             commit(chunk, whole.job.rows)
             ledger.committed(whole.job)
-    finally:
-        for work in works:
-            _close(work)
+            if signals.caught:
+                raise ledger.interrupted(signals.caught)
 
 
 def _close(work: Work) -> None:
@@ -328,6 +363,7 @@ class _Crew:
 
     stage: Stage
     place: int
+    size: int
     workers: list[_Worker] = field(default_factory=list)
     waiting: deque[tuple[_Part, Any]] = field(default_factory=deque)
     has_started: bool = False
@@ -362,33 +398,45 @@ class _Driver:
     ) -> None:
         self._ray = _start_ray(cfg)
         self._commit, self._cfg, self._ledger = commit, cfg, ledger
-        self._cpu_share = _cpu_share(self._ray, stages)
-        self._crews = [_Crew(stage, place) for place, stage in enumerate(stages)]
-        self._limit = cfg.in_flight * sum(stage.workers for stage in stages)
-        self._num_open = 0
+        sizes = _sizes(self._ray, stages)
+        self._cpu_share = _cpu_share(self._ray, stages, sizes)
+        self._crews = [_Crew(stage, place, size) for place, (stage, size) in enumerate(zip(stages, sizes, strict=True))]
+        for crew in self._crews:
+            ledger.staffed(crew.stage, crew.size)
+        self._limit = cfg.in_flight * sum(sizes)
+        self._num_writing = 0
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
 
     def run(self, chunks: Iterator[Chunk]) -> None:
-        try:
-            for crew in self._crews:
-                for _ in range(crew.stage.workers):
-                    self._hire(crew)
-            while True:
-                for chunk in itertools.islice(chunks, self._limit - self._num_open):
-                    self._num_open += 1
-                    self._crews[0].waiting.append((self._ledger.opened(chunk), None))
-                if not self._num_open:
-                    break
-                self._dispatch()
-                self._handle_events()
-                self._check_limits()
-            closing = [worker.handle.close.remote() for worker in self._all_workers() if worker.ready]
-            self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_LIMIT_S)
-        finally:
-            for worker in self._all_workers():
-                self._ray.kill(worker.handle)
-            self._pool.shutdown(cancel_futures=True)
+        with _Signals() as signals:
+            try:
+                self._work(chunks, signals)
+                closing = [worker.handle.close.remote() for worker in self._all_workers() if worker.ready]
+                self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_LIMIT_S)
+            finally:
+                for worker in self._all_workers():
+                    self._ray.kill(worker.handle)
+                self._pool.shutdown(cancel_futures=True)
+        if signals.caught:
+            raise self._ledger.interrupted(signals.caught)
+
+    def _work(self, chunks: Iterator[Chunk], signals: _Signals) -> None:
+        """Until all is committed or, after a signal, what the workers have in hand."""
+        for crew in self._crews:
+            for _ in range(crew.size):
+                self._hire(crew)
+        while not signals.caught:
+            for chunk in itertools.islice(chunks, self._limit - self._ledger.num_open):
+                self._crews[0].waiting.append((self._ledger.opened(chunk), None))
+            if not self._ledger.num_open:
+                return
+            self._dispatch()
+            self._handle_events()
+            self._check_limits()
+        deadline = time.monotonic() + STOP_LIMIT_S
+        while time.monotonic() < deadline and (self._num_writing or any(w.calls for w in self._all_workers())):
+            self._handle_events()
 
     def _all_workers(self) -> list[_Worker]:
         return [worker for crew in self._crews for worker in crew.workers]
@@ -510,6 +558,7 @@ class _Driver:
         """Goes on with what is left of a part; commits its chunk where nothing is."""
         self._queue(todo)
         if part.job.num_missing == 0:
+            self._num_writing += 1
             written = self._pool.submit(self._commit, part.job.chunk, part.job.rows)
             self._when(written, lambda: self._on_commit(part.job, written))
 
@@ -518,8 +567,8 @@ class _Driver:
         self._crews[0].waiting.extendleft((part, None) for part in reversed(parts))
 
     def _on_commit(self, job: _Job, written: Future[None]) -> None:
+        self._num_writing -= 1
         written.result()
-        self._num_open -= 1
         self._ledger.committed(job)
 
     def _on_death(self, worker: _Worker, error: BaseException) -> None:
@@ -570,16 +619,29 @@ class _Driver:
                 )
 
 
-def _cpu_share(ray: Any, stages: Sequence[Stage]) -> float:
+def _sizes(ray: Any, stages: Sequence[Stage]) -> list[int]:
+    """How many workers each stage has."""
+    have = ray.cluster_resources()
+
+    def fitting(stage: Stage) -> int:
+        if stage.num_gpus:
+            return max(1, int(have.get("GPU", 0) / stage.num_gpus + 1e-6))
+        return max(1, int(have.get("CPU", 1)))
+
+    return [stage.workers or fitting(stage) for stage in stages]
+
+
+def _cpu_share(ray: Any, stages: Sequence[Stage], sizes: Sequence[int]) -> float:
     """The share of the CPUs asked for that a worker reserves, so that all workers fit; GPUs are not shared so."""
     have = ray.cluster_resources()
-    cpus = sum(stage.workers * stage.num_cpus for stage in stages)
-    gpus = sum(stage.workers * stage.num_gpus for stage in stages)
+    wanted = list(zip(stages, sizes, strict=True))
+    cpus = sum(size * stage.num_cpus for stage, size in wanted)
+    gpus = sum(size * stage.num_gpus for stage, size in wanted)
     if gpus > have.get("GPU", 0):
         raise ConfigError(
             f"the workers want {gpus:g} GPUs and the cluster has {have.get('GPU', 0):g}",
-            why=", ".join(f"`{s.name}`: {s.workers} workers of {s.num_gpus:g} GPUs" for s in stages if s.num_gpus),
-            fix="lower `engine.teachers`",
+            why=", ".join(f"`{stage.name}`: {size} workers of {stage.num_gpus:g} GPUs" for stage, size in wanted),
+            fix="lower `engine.teachers` or `engine.teacher_gpus`",
         )
     return min(1.0, have.get("CPU", 0) / cpus) if cpus else 1.0
 

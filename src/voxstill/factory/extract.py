@@ -2,33 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
-from voxstill.errors import DataError, VoxstillError
-from voxstill.records import Utterance
-from voxstill.store import read_uri
+from voxstill.audio.decoder import Decoder
+from voxstill.cache import Cache
+from voxstill.config import Config
+from voxstill.errors import DataError, StorageError, VoxstillError
+from voxstill.records import Utterance, recording_id
+from voxstill.store import Blob, fetch, is_local, read_many
+
+_OURS = re.compile(r"[0-9a-f]{16}")
 
 
-def samples(utterances: Sequence[Utterance]) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How workers read: through which cache, and within which limits a recording is decoded; pickles with the work."""
+
+    cache: Cache | None
+    decode_s: float
+    decode_mb: int
+
+    def decoder(self) -> Decoder:
+        """A decoder of this process's own, to be closed."""
+        return Decoder(self.decode_s, self.decode_mb)
+
+
+def reading(cfg: Config) -> Reading:
+    """As configured."""
+    folder, max_bytes = cfg.cache.folder, int(cfg.cache.max_gb * 1e9)
+    cache = None if folder is None else Cache(Path(folder).expanduser().absolute(), max_bytes)
+    return Reading(cache, cfg.engine.decode_s, cfg.engine.decode_mb)
+
+
+def samples(
+    utterances: Sequence[Utterance], cache: Cache | None = None, decode: Callable[..., codec.Audio] = codec.decode
+) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
     """Each utterance once, with all of its 16 kHz samples or with the error that names what is wrong.
 
-    A recording is read and decoded once for all of its utterances, which therefore follow one another; one recording
-    is held at a time.
+    A recording is read and decoded once for all of its utterances, which therefore follow one another. One decoded
+    recording is held at a time; those far away are read ahead. `decode` is that of this process, or of a `Decoder`.
     """
     by_source: dict[tuple[str, int | None], list[Utterance]] = {}
     for each in utterances:
         by_source.setdefault((each.uri, each.channel), []).append(each)
-    for (uri, channel), members in by_source.items():
-        try:
-            recording_T = codec.decode(read_uri(uri), channel=channel).samples_T
-        except VoxstillError as error:
-            yield from ((each, error) for each in members)
-            continue
-        yield from ((each, stretch(recording_T, each)) for each in members)
+    with closing(read_many((uri for uri, _ in by_source if not is_local(uri)), cache=cache)) as far:
+        for (uri, channel), members in by_source.items():
+            try:
+                blob = fetch(uri) if is_local(uri) else _or_raise(next(far))
+            except StorageError as error:
+                yield from ((each, error) for each in members)
+                continue
+            same = []
+            for each in members:
+                if (stale := changed(blob, each.recording_id)) is not None:
+                    yield each, stale
+                else:
+                    same.append(each)
+            if not same:
+                continue
+            try:
+                recording_T = decode(blob.data, channel=channel).samples_T
+            except DataError as error:  # any other is not the recording's fault
+                yield from ((each, error) for each in same)
+                continue
+            del blob  # one encoded recording less while the caller works; the allocator keeps its pages, too
+            yield from ((each, stretch(recording_T, each)) for each in same)
+
+
+def changed(blob: Blob, indexed_as: str) -> DataError | None:
+    """The error of a recording that is no longer what was indexed under this id; None where nobody can say.
+
+    That is so where the source gave neither version nor size, now or then, and where the id is not one of ours.
+    """
+    if blob.etag is None or not _OURS.fullmatch(indexed_as):
+        return None
+    known = [(blob.etag, 0), (None, blob.num_bytes), (None, len(blob.data)), (None, 0)]
+    if indexed_as in (recording_id(blob.uri, etag, num_bytes) for etag, num_bytes in known):
+        return None
+    why = f"its version is now {blob.etag} and it has {blob.num_bytes} bytes"
+    return DataError("changed since it was indexed", why=why, fix="run `voxstill index` again")
 
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:
@@ -41,3 +101,9 @@ def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.
             fix="run `voxstill index` again",
         )
     return recording_T[start:end]
+
+
+def _or_raise(found: Blob | StorageError) -> Blob:
+    if isinstance(found, StorageError):
+        raise found
+    return found

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill import config, tables, workdir, world
+from voxstill import config, tables, workdir
+from voxstill.audio.decoder import Decoder
+from voxstill.cache import Cache
 from voxstill.errors import TeacherError, VoxstillError
 from voxstill.factory import engine, extract
+from voxstill.monitor import StepMeter, log
 from voxstill.records import Label, Utterance, fingerprint
 from voxstill.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Heard, Teacher
+
+SET_ASIDE = "set aside"
+"""So begins the reason of an utterance that no worker could get through."""
+READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +60,69 @@ def task(teacher: config.Teacher) -> Task:
     return Task(teacher, f"{teacher.name}@{made.revision()}", made.reads_texts)
 
 
-def plan(work: Store, utterances: str, have: Set[str], size: int) -> Iterator[engine.Chunk]:
-    """Every utterance of the table that is not in `have`, in one chunk.
+def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engine.Chunk]:
+    """Every utterance of the table without a label among the parts of `labels`, in one chunk; both tables stream.
 
-    Parts are never mixed, so chunks stay what they are when the table grows or a run is cut short.
+    A chunk is `size` utterances of one part of the table. One whose name is listed is done, and what the listed parts
+    of other names hold (made with another `size`, or the rest of such chunks) is left out of the others.
     """
-    for key in tables.parts(work, utterances):
-        rows = tables.from_parquet(work.read(key), Utterance, work.uri(key))
-        yield from engine.chunks_of((row for row in rows if row.id not in have), size, lambda row: row.id)
+    parts = tables.parts(work, utterances)
+    there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, labels)}
+    have: Container[str] = ()
+    if there:
+        planned = (engine.chunk_id(ids) for key in parts for ids in _batched(tables.column(work, key, "id"), size))
+        others = sorted(there.difference(planned))
+        have = tables.Ids(
+            id_ for name in others for id_ in tables.column(work, f"{labels}/{name}.parquet", "utterance_id")
+        )
+    for key in parts:
+        if there and there.issuperset(engine.chunk_id(ids) for ids in _batched(tables.column(work, key, "id"), size)):
+            continue
+        for rows in _batched(tables.from_parquet(work.read(key), Utterance, work.uri(key)), size):
+            if engine.chunk_id(row.id for row in rows) not in there:
+                yield from engine.chunks_of((row for row in rows if row.id not in have), size, lambda row: row.id)
+
+
+def _batched(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def limited(chunks: Iterator[engine.Chunk], max_chunks: int | None, limit_ms: float | None) -> Iterator[engine.Chunk]:
+    """The first chunks, at most `max_chunks`, until they hold `limit_ms` of audio; no more are taken from `chunks`."""
+    taken_ms = 0
+    for number, chunk in enumerate(chunks, start=1):
+        yield chunk
+        taken_ms += sum(each.duration_ms for each in chunk.items)
+        if (max_chunks is not None and number >= max_chunks) or (limit_ms is not None and taken_ms >= limit_ms):
+            return
 
 
 def label(
-    work: Store, utterances: str, task: Task, cfg: config.Engine, on_progress: Callable[[int, str], None]
+    work: Store,
+    utterances: str,
+    task: Task,
+    cfg: config.Engine,
+    reading: extract.Reading,
+    meter: StepMeter,
+    *,
+    max_chunks: int | None = None,
+    limit_hours: float | None = None,
 ) -> dict[str, Any]:
-    """Label what has no label yet and return the figures of all; TeacherError where the teacher fails on everything."""
+    """Label what has no label yet, up to the limits, and return the figures of all labels.
+
+    `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. Raises TeacherError
+    where the teacher fails on everything, Interrupted after a signal.
+    """
+    source = tables.listing(work, utterances)
+    done = workdir.success(work, "labels", task.recipe)
+    if done is not None and (done["source"], done["listing"]) == (source, tables.listing(work, task.prefix)):
+        log.info("label: nothing to do, all %d labels of %s are there", done["labels"], task.recipe)
+        return done
     start = time.perf_counter()
-    have = {row.utterance_id for row in tables.read(work, task.prefix, Label)}
-    new_ms: list[int] = []
 
     def commit(chunk: engine.Chunk, rows: Sequence[Label]) -> None:
         work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Label))
-        new_ms.extend(each.duration_ms for each in chunk.items)
+        meter.safe(sum(each.duration_ms for each in chunk.items), (row.error for row in rows if row.error))
 
     def fail(utterance: Utterance, reason: str) -> Label:
         return Label(
@@ -78,56 +130,78 @@ def label(
             recipe=task.recipe,
             teacher=task.name,
             finish="failed",
-            error=f"set aside: {reason}",
+            error=f"{SET_ASIDE}: {reason}",
         )
 
     stages = (
-        engine.Stage(name="decode", make=Decode, workers=cfg.workers or world.num_cores()),
-        engine.Stage(name="teach", make=Teach(task), workers=cfg.teachers or world.num_cores()),
+        engine.Stage(name="decode", make=Decode(reading), workers=cfg.workers),
+        engine.Stage(
+            name="teach",
+            make=Teach(task),
+            workers=cfg.teachers,
+            num_cpus=cfg.teacher_cpus,
+            num_gpus=cfg.teacher_gpus,
+        ),
     )
+    chunks = plan(work, utterances, task.prefix, cfg.chunk)
+    limit_ms = None if limit_hours is None else limit_hours * 3_600_000
     try:
-        engine.run(plan(work, utterances, have, cfg.chunk), stages, commit, fail, cfg, on_progress)
+        engine.run(limited(chunks, max_chunks, limit_ms), stages, commit, fail, cfg, meter.engine)
     except VoxstillError as error:
         if type(error) is not VoxstillError:
             raise
         raise TeacherError(error.what, why=error.why, fix=error.fix) from None  # here the work is the teacher's
-    return finish(work, task, sum(new_ms) / 1000 / (time.perf_counter() - start))
+    finished = next(chunks, None) is None
+    figures = {
+        **_figures(work, task),
+        "rtfx": meter.audio_ms / 1000 / (time.perf_counter() - start) or (done or {"rtfx": 0.0})["rtfx"],
+        "finished": finished,
+    }
+    if finished:
+        figures |= {"source": source, "listing": tables.listing(work, task.prefix)}
+        work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
+    return figures
 
 
-def finish(work: Store, task: Task, rtfx: float) -> dict[str, Any]:
-    """Write `_SUCCESS.json`: counts and a checksum of everything the recipe has, and how fast the newest of it came."""
-    before = workdir.success(work, "labels", task.recipe) or {"rtfx": 0.0}
-    digest, labels, failed, quarantined = hashlib.sha256(), 0, 0, 0
-    errors: dict[str, int] = {}
+def _figures(work: Store, task: Task) -> dict[str, Any]:
+    """Counts and a checksum of everything the recipe has; TeacherError where nothing but failures is there."""
     keys = tables.parts(work, task.prefix)
-    for key in keys:
-        data = work.read(key)
-        digest.update(hashlib.sha256(data).digest())
-        for row in tables.from_parquet(data, Label, work.uri(key)):
-            labels += 1
-            if row.error is not None:
-                failed += 1
-                quarantined += row.error.startswith("set aside: ")
-                errors[row.error] = errors.get(row.error, 0) + 1
+    digest, labels = hashlib.sha256(), 0
+    errors: Counter[str] = Counter()
+    with ThreadPoolExecutor(READERS) as pool:
+        for part_digest, num_rows, reasons in pool.map(lambda key: _count(work.read(key)), keys):
+            digest.update(part_digest)
+            labels += num_rows
+            errors.update(reasons)
+    failed = errors.total()
     if labels and failed == labels:
         raise TeacherError(
             f"the teacher `{task.teacher.name}` failed on all {labels} utterances",
             why=max(errors, key=lambda reason: errors[reason]),
             fix=f"mend the cause, remove `{work.uri(task.prefix)}` and run again",
         )
-    figures = {
+    return {
         "recipe": task.recipe,
         "teacher": task.name,
         "options": task.teacher.model_dump(),
         "chunks": len(keys),
         "labels": labels,
         "failed": failed,
-        "quarantined": quarantined,
-        "rtfx": rtfx or before["rtfx"],
+        "quarantined": sum(count for reason, count in errors.items() if reason.startswith(SET_ASIDE)),
         "sha256": digest.hexdigest(),
     }
-    work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
-    return figures
+
+
+def _count(data: bytes) -> tuple[bytes, int, list[str]]:
+    """Checksum, rows and reasons of one part; the column of reasons is read only where it holds some."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(io.BytesIO(data))
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    found = sum(each.num_values - each.statistics.null_count for each in columns if each.path_in_schema == "error")
+    reasons = file.read(columns=["error"])["error"].drop_null().to_pylist() if found else []
+    return hashlib.sha256(data).digest(), file.metadata.num_rows, reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +213,29 @@ class Decoded:
     errors: tuple[str | None, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class Decode:
+    """Makes the work of a CPU worker, with a decoder of its own."""
+
+    reading: extract.Reading
+
+    def __call__(self) -> Decoding:
+        """The work, ready to read."""
+        return Decoding(self.reading.cache, self.reading.decoder())
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
     """Work of a CPU worker: fetch and decode a chunk. A file that holds several of its utterances is read once."""
+
+    cache: Cache | None
+    decoder: Decoder
 
     def __call__(self, utterances: Sequence[Utterance], _: Any) -> Decoded:
         """Audio of every utterance, or the reason why it has none."""
         pieces: dict[str, NDArray[np.int16]] = {}
         errors: dict[str, str] = {}
-        for utterance, audio in extract.samples(utterances):
+        for utterance, audio in extract.samples(utterances, self.cache, self.decoder.decode):
             if isinstance(audio, VoxstillError):
                 errors[utterance.id] = f"{audio.what}: {audio.why}" if audio.why else audio.what
             else:
@@ -158,6 +247,10 @@ class Decode:
             bounds,
             tuple(errors.get(each.id) for each in utterances),
         )
+
+    def close(self) -> None:
+        """End the decoder."""
+        self.decoder.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,51 +1,39 @@
-"""What there is to hear: files in folders, single files and the rows of JSONL manifests, in the same order every time.
+"""What there is to hear: folders, buckets, single files and manifests, in the same order every time.
 
-Nothing is decoded here. What a manifest says wrongly is an error that names the line; what a file holds is found out
-later, and a file that is not there becomes a recording with a reason.
+Nothing is decoded here and no source is held in memory. What a file holds is found out later; one that is not there
+becomes a recording with a reason.
 """
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, cast, get_args
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from voxstill.config import Source
 from voxstill.errors import ConfigError, DataError, StorageError
+from voxstill.factory import manifests
+from voxstill.factory.manifests import Found, hash64, here
+from voxstill.monitor import log
 from voxstill.records import Split, fingerprint
-from voxstill.store import Store, is_local, local_path, read_uri
+from voxstill.store import Store, fetch, is_local, local_path, shown
 
-SIDECARS = frozenset(
-    [".jsonl", ".json", ".txt", ".md", ".csv", ".tsv", ".textgrid", ".srt", ".vtt", ".parquet", ".yaml", ".yml"]
-)
+SIDECARS = {
+    *(".jsonl", ".json", ".txt", ".lst", ".md", ".csv", ".tsv", ".parquet", ".yaml", ".yml"),
+    *(".textgrid", ".srt", ".vtt"),
+}
 """Endings of what lies beside audio in a folder; any other file is tried."""
-_TEXTS = ("id", "text", "speaker", "language", "dialect", "dataset", "split")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One file, or one stretch of it, and what its manifest knows. Without an etag its size stands for its content."""
-
-    uri: str
-    etag: str | None = None
-    num_bytes: int = 0
-    id: str | None = None
-    text: str | None = None
-    speaker: str | None = None
-    language: str | None = None
-    dialect: str | None = None
-    dataset: str | None = None
-    split: Split | None = None
-    start_ms: int | None = None
-    end_ms: int | None = None
-
-    @property
-    def recording_id(self) -> str:
-        """The same for the same file with the same content."""
-        return fingerprint(self.uri, self.etag or self.num_bytes)
+_FIELDS = tuple(field.name for field in fields(Found))
+_values = attrgetter(*_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +43,34 @@ class File:
     id: str
     found: tuple[Found, ...]
 
+    @property
+    def said(self) -> str:
+        """Equal where the source says the same of the file, in whatever order."""
+        return f"{hash64(' '.join(sorted(repr(each.facts) for each in self.found))):016x}"
+
+
+_SILENT = Found(uri="").facts
+
 
 def scan(source: Source) -> Iterator[Found]:
-    """Everything in the source, in its order; what a folder holds comes sorted by path.
+    """Everything in the source, in its order; what a folder holds comes sorted, what a bucket holds as it lists it.
 
-    ConfigError where there is no source, DataError where a manifest cannot be read or says an `id` twice.
+    ConfigError where there is no source, DataError where a manifest cannot be read.
     """
     uris = [source.uri] if isinstance(source.uri, str) else source.uri
     if not any(uris):
         raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
-    said_at: dict[str, str] = {}
     for uri in uris:
-        if uri.lower().endswith(".jsonl"):
-            yield from _manifest(uri, said_at)
+        if is_local(uri) and (path := local_path(uri).expanduser().absolute()).is_dir():
+            yield from _folder(str(path))
+        elif (read := manifests.reader(uri)) is not None:
+            yield from read(uri)
         elif is_local(uri):
-            yield from _local(local_path(uri).expanduser().absolute())
+            if not path.exists():
+                raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
+            yield here(str(path))
         else:
-            yield from _remote(uri.rstrip("/"))
-
-
-def by_file(found: Iterable[Found]) -> list[File]:
-    """One entry for each file, where it was first found; the same stretch found twice counts once."""
-    files: dict[str, dict[Found, None]] = {}
-    for each in found:
-        files.setdefault(each.recording_id, {})[each] = None
-    return [File(recording_id, tuple(rows)) for recording_id, rows in files.items()]
+            yield from _far(uri.rstrip("/"))
 
 
 def split_of(found: Found, source: Source, seed: int) -> Split:
@@ -98,120 +89,161 @@ def split_of(found: Found, source: Source, seed: int) -> Split:
     return "dev" if place < source.test_share + source.dev_share else "train"
 
 
-def _local(path: Path) -> Iterator[Found]:
-    if path.is_file():
-        yield _here(path)
-    elif path.is_dir():
-        for folder, folders, names in os.walk(path):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(names):
-                if _may_be_audio(name):
-                    yield _here(Path(folder, name))
-    else:
-        raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
+# ------------------------------------------------------------------------------------------------- rows by file
 
 
-def _here(path: Path) -> Found:
+def by_file(found: Iterable[Found]) -> Files:
+    """One `File` for each address, where it was first found, with every row about it.
+
+    A row found twice counts once, and a row that says nothing adds nothing to others. DataError where an id is said
+    twice.
+    """
+    return Files(found)
+
+
+class Files:
+    """What was found, by file: sized, and iterated as often as you like.
+
+    Rows wait in a temporary file; in memory are some 50 bytes for each while they are put in order, then 17.
+    """
+
+    def __init__(self, found: Iterable[Found]) -> None:
+        self._rows = tempfile.TemporaryFile()  # noqa: SIM115  # goes with this object
+        keys, ends, ids, id_rows = array("Q"), array("Q", [0]), array("Q"), array("Q")
+        at = 0
+        for each in found:
+            if each.id is not None:
+                ids.append(hash64(each.id))
+                id_rows.append(len(keys))
+            keys.append(hash64(each.uri))
+            at += self._rows.write(marshal.dumps(_values(each)))
+            ends.append(at)
+        self._rows.flush()
+        self._end_N = np.frombuffer(ends, np.uint64)
+        self._refuse_twice(np.frombuffer(ids, np.uint64), np.frombuffer(id_rows, np.uint64))
+        self._order_N, self._is_first_N = _in_order(np.frombuffer(keys, np.uint64))
+
+    def __len__(self) -> int:
+        return int(self._is_first_N.sum())
+
+    def __iter__(self) -> Iterator[File]:
+        rows: list[Found] = []
+        for row, is_first in zip(self._order_N, self._is_first_N, strict=True):
+            if is_first and rows:
+                yield from _files(rows)
+                rows = []
+            rows.append(self._row(row))
+        yield from _files(rows)
+
+    def _row(self, index: np.integer[Any]) -> Found:
+        start, end = self._end_N[index : index + 2].tolist()
+        values = marshal.loads(os.pread(self._rows.fileno(), end - start, start))
+        return Found(**dict(zip(_FIELDS, values, strict=True)))
+
+    def _refuse_twice(self, id_N: NDArray[np.uint64], row_N: NDArray[np.uint64]) -> None:
+        order_N = np.argsort(id_N, kind="stable")
+        same_N = np.flatnonzero(id_N[order_N][1:] == id_N[order_N][:-1])
+        for left, right in zip(row_N[order_N[same_N]], row_N[order_N[same_N + 1]], strict=True):
+            first, again = self._row(left), self._row(right)
+            if first.id == again.id and first != again:
+                why = f"first at {first.where}, again at {again.where}"
+                raise DataError(f"the id `{again.id}` is said twice", why=why, fix="give each line its own id")
+
+
+def _in_order(key_N: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Rows so that those of one key follow one another, from where it came first; and which are the first of a key."""
+    order_N = np.argsort(key_N, kind="stable")
+    sorted_N = key_N[order_N]
+    is_first_N = np.ones(len(key_N), np.bool_)
+    np.not_equal(sorted_N[1:], sorted_N[:-1], out=is_first_N[1:])
+    del sorted_N
+    if is_first_N.all():
+        return np.arange(len(key_N)), is_first_N
+    leader_N = np.empty_like(order_N)
+    leader_N[order_N] = order_N[is_first_N][np.cumsum(is_first_N) - 1]
+    order_N = np.argsort(leader_N, kind="stable")
+    return order_N, leader_N[order_N] == order_N
+
+
+def _files(rows: Sequence[Found]) -> Iterator[File]:
+    """Rows whose addresses have one hash, and so nearly always one address."""
+    by_uri: dict[str, dict[Found, None]] = {}
+    if len(rows) == 1:
+        yield File(rows[0].recording_id, (rows[0],))
+        return
+    for each in rows:
+        by_uri.setdefault(each.uri, {})[each] = None
+    for found in by_uri.values():
+        telling = [each for each in found if each.facts != _SILENT] or list(found)[:1]
+        known = next((each for each in found if each.etag), telling[0])
+        if len(found) > 1:  # a listing knows the version, a manifest the words
+            alike = (replace(each, etag=known.etag, num_bytes=known.num_bytes) for each in telling)
+            telling = list(dict.fromkeys(alike))
+        yield File(known.recording_id, tuple(telling))
+
+
+# ------------------------------------------------------------------------------------------------- folders and buckets
+
+
+def _folder(path: str) -> Iterator[Found]:
+    """Files of a folder, then those of its folders; manifests by Hugging Face's names, tars and Kaldi's are read."""
+    if manifests.is_kaldi(path):
+        yield from manifests.kaldi(path)
+        return
     try:
-        stat = path.stat()
-    except OSError:
-        return Found(uri=str(path))
-    return Found(uri=str(path), etag=f"{stat.st_mtime_ns:x}-{stat.st_size:x}", num_bytes=stat.st_size)
+        with os.scandir(path) as entries:
+            visible = [entry for entry in entries if not entry.name.startswith(".")]
+            folders = sorted(entry.name for entry in visible if entry.is_dir(follow_symlinks=False))
+            names = sorted(entry.name for entry in visible if not _is_folder(entry))
+    except OSError as error:
+        yield Found(uri=path, error=f"cannot be read: {error.strerror}")
+        return
+    del visible
+    for name in names:
+        yield from _entry(here(f"{path.rstrip('/')}/{name}"), name)
+    for name in folders:
+        yield from _folder(f"{path.rstrip('/')}/{name}")
 
 
-def _remote(uri: str) -> Iterator[Found]:
-    folder = Store(uri)
-    entries = sorted(folder.list(), key=lambda entry: entry.key)
-    for entry in entries:
-        path = PurePosixPath(entry.key)
-        if _may_be_audio(path.name) and not any(part.startswith(".") for part in path.parts):
-            yield Found(uri=folder.uri(entry.key), etag=entry.etag or None, num_bytes=entry.num_bytes)
-    if not entries:
-        root, _, name = uri.rpartition("/")
-        if not Store(root).exists(name):
-            raise DataError(f"there is no source `{uri}`", why="nothing is there", fix="check `source.uri`")
-        yield Found(uri=uri)
-
-
-def _may_be_audio(name: str) -> bool:
-    return not name.startswith(".") and PurePosixPath(name).suffix.lower() not in SIDECARS
-
-
-def _manifest(uri: str, said_at: dict[str, str]) -> Iterator[Found]:
-    """A row for each line. `said_at` holds where each id was said, over all manifests of a source."""
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        text = read_uri(str(local_path(uri).expanduser()) if is_local(uri) else uri).decode("utf-8-sig")
-    except StorageError as error:
-        raise DataError(f"cannot read the manifest `{uri}`", why=error.why, fix="check `source.uri`") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"`{uri}` is not a manifest", why=f"it is not UTF-8: {error}", fix="save it as UTF-8") from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{uri}:{number}"
-        found = _row(line, uri, where)
-        if found.id is not None:
-            if found.id in said_at:
-                why = f"first at {said_at[found.id]}, again at {where}"
-                raise DataError(f"the id `{found.id}` is said twice", why=why, fix="give each line its own id")
-            said_at[found.id] = where
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _far(uri: str) -> Iterator[Found]:
+    """The objects below an address, or the one that is there."""
+    is_empty = True
+    if not uri.startswith(("http://", "https://")):  # where nothing can be listed
+        folder = Store(uri)
+        for entry in folder.list():
+            is_empty = False
+            if not any(part.startswith(".") for part in PurePosixPath(entry.key).parts):
+                found = Found(uri=folder.uri(entry.key), etag=entry.etag or None, num_bytes=entry.num_bytes)
+                yield from _entry(found, entry.key.rpartition("/")[2])
+    if is_empty:
+        try:
+            first = fetch(f"{uri}#0+1")
+        except StorageError as error:
+            raise DataError(f"there is no source `{shown(uri)}`", why=error.why, fix="check `source.uri`") from None
+        yield Found(uri=uri, etag=first.etag, num_bytes=first.num_bytes)
+
+
+def _entry(found: Found, name: str) -> Iterator[Found]:
+    """What a file of a folder means."""
+    ending = os.path.splitext(name)[1].lower()
+    if name.startswith("."):
+        return
+    if name in manifests.METADATA:
+        read = manifests.reader(name)
+        if read is not None and manifests.tells_of_audio(found.uri):
+            yield from read(found.uri)
+        else:
+            log.warning("index: `%s` has no column `file_name` and is not read", shown(found.uri))
+    elif name.lower().endswith(manifests.COMPRESSED):
+        yield replace(found, error="compressed tar: nothing can be read from its middle; unpack or repack it")
+    elif ending == ".tar":
+        yield from manifests.tar(found.uri)
+    elif ending not in SIDECARS:
         yield found
-
-
-def _row(line: str, uri: str, where: str) -> Found:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _bad_line(where, f"it is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise _bad_line(where, f"it is {type(row).__name__}, not an object")
-    audio = row.get("audio") or row.get("path")
-    if not isinstance(audio, str):
-        raise _bad_line(where, "it has no `audio`")
-    texts = {name: _text(row, name, where) for name in _TEXTS}
-    start_ms, end_ms = _time(row, "start_ms", where), _time(row, "end_ms", where)
-    if (start_ms or 0) < 0 or (end_ms is not None and end_ms <= (start_ms or 0)):
-        raise _bad_line(where, f"it starts at {start_ms or 0} ms and ends at {end_ms} ms")
-    if texts["split"] not in get_args(Split):
-        texts["split"] = None  # `unlabelled`, `-` and the like: not for us to judge by
-    file = _beside(audio, uri)
-    return Found(
-        uri=file.uri,
-        etag=file.etag,
-        num_bytes=file.num_bytes,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        **cast(Any, texts),
-    )
-
-
-def _beside(audio: str, manifest: str) -> Found:
-    """The file that a manifest means: its paths start where it lies."""
-    if "://" in audio and not is_local(audio):
-        return Found(uri=audio)
-    if is_local(manifest):
-        folder = local_path(manifest).expanduser().absolute().parent
-        return _here(Path(os.path.normpath(folder / local_path(audio).expanduser())))
-    return Found(uri=f"{manifest.rpartition('/')[0]}/{audio}")
-
-
-def _text(row: Mapping[str, Any], name: str, where: str) -> str | None:
-    value = row.get(name)
-    if name in {"id", "speaker"} and isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if value is not None and not isinstance(value, str):
-        raise _bad_line(where, f"`{name}` is {value!r}, not text")
-    return value if name == "text" else value or None
-
-
-def _time(row: Mapping[str, Any], name: str, where: str) -> int | None:
-    value = row.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise _bad_line(where, f"`{name}` is {value!r}, not milliseconds")
-    return round(value)
-
-
-def _bad_line(where: str, why: str) -> DataError:
-    return DataError(f"{where} is not a line of a manifest", why=why, fix="correct the line or take it out")

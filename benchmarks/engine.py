@@ -1,0 +1,173 @@
+"""The chunk engine beside Ray Data: the same decoding and the same pretended teachers, in one interleaved run.
+
+    pip install 'ray[data]'
+    python benchmarks/engine.py --utterances 2400 --rounds 3
+
+Both run on one Ray cluster of this machine with two decoding workers and two teachers, and write Parquet. A teacher
+sleeps for each utterance: 0 ms shows what the machinery costs, 20 ms what it wastes of a teacher's time. Seconds count
+from the call to the last row written, processes started and ended included; `steady` leaves out what comes before the
+first chunk. Prints a table and writes `benchmarks/results/engine.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxstill import tables, world
+from voxstill.audio import codec
+from voxstill.config import Engine
+from voxstill.factory import engine
+from voxstill.records import Label
+from voxstill.store import Store
+
+HERE = Path(__file__).parent
+BATCH = 32
+TEACHERS = 2
+
+
+class Decode:
+    """Paths in, one array of samples and its bounds out."""
+
+    def __call__(self, paths: Sequence[str], _: Any) -> tuple[Any, Any]:
+        """Decode a chunk."""
+        pieces = [codec.decode(Path(path).read_bytes()).samples_T for path in paths]
+        return np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])
+
+
+class Teach:
+    """Pretends to hear: `delay_s` for each utterance."""
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+
+    def __call__(self) -> Callable[[Sequence[str], Any], list[Label]]:
+        """The work of one process."""
+
+        def work(paths: Sequence[str], audio: tuple[Any, Any]) -> list[Label]:
+            samples_T, bounds = audio
+            rows = []
+            for i, path in enumerate(paths):
+                time.sleep(self.delay_s)
+                text = str(int(samples_T[bounds[i] : bounds[i + 1]].astype(np.int64).sum()))
+                rows.append(Label(utterance_id=path, recipe="r", teacher="t", text=text))
+            return rows
+
+        return work
+
+
+def ours(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
+    """Seconds of the engine in all, and from the first chunk committed to the last."""
+    store, commits = Store(str(folder)), []
+    start = time.perf_counter()
+
+    def commit(chunk: engine.Chunk, rows: list[Label]) -> None:
+        store.create(f"{chunk.id}.parquet", tables.to_parquet(rows, Label))
+        commits.append(time.perf_counter())
+
+    stages = (
+        engine.Stage(name="decode", make=Decode, workers=TEACHERS),
+        engine.Stage(name="teach", make=Teach(delay_s), workers=TEACHERS),
+    )
+    engine.run(engine.chunks_of(paths, BATCH, str), stages, commit, failed, Engine(name="ray"))
+    assert sum(1 for _ in tables.read(store, "", Label)) == len(paths)
+    return time.perf_counter() - start, max(commits) - min(commits)
+
+
+def failed(path: str, reason: str) -> Label:
+    """Nothing fails here."""
+    raise AssertionError(reason)
+
+
+def ray_data(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
+    """Seconds of Ray Data in all; it does not tell when its first rows were written."""
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+    def decode(batch: dict[str, Any]) -> dict[str, Any]:
+        pieces = [codec.decode(Path(path).read_bytes()).samples_T for path in batch["item"]]
+        return {"item": batch["item"], "audio": np.array([*pieces, None], dtype=object)[:-1]}
+
+    class Teacher:
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            texts = []
+            for samples_T in batch["audio"]:
+                time.sleep(delay_s)
+                texts.append(str(int(np.asarray(samples_T).astype(np.int64).sum())))
+            return {"utterance_id": batch["item"], "text": texts}
+
+    start = time.perf_counter()
+    rows = ray.data.from_items(list(paths), override_num_blocks=len(paths) // BATCH)
+    heard = rows.map_batches(decode, batch_size=BATCH, num_cpus=0.5).map_batches(
+        Teacher, batch_size=BATCH, num_cpus=0.5, concurrency=TEACHERS
+    )
+    heard.write_parquet(str(folder))
+    seconds = time.perf_counter() - start
+    import pyarrow.dataset
+
+    assert pyarrow.dataset.dataset(str(folder)).count_rows() == len(paths)
+    return seconds, float("nan")
+
+
+def main() -> None:
+    """Interleave the two at each delay; print medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--utterances", type=int, default=2400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--delays-ms", type=int, nargs="*", default=[0, 20])
+    parser.add_argument("--output", default=str(HERE / "results/engine.json"))
+    args = parser.parse_args()
+    world.pin_threads(1)
+    ray = engine._start_ray(Engine())
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    figures: dict[str, Any] = {"utterances": args.utterances, "rounds": args.rounds, "cases": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write_audio(Path(folder) / "audio", args.utterances)
+        for delay_ms in args.delays_ms:
+            took: dict[str, list[tuple[float, float]]] = {"ours": [], "ray data": []}
+            for number in range(args.rounds):
+                for name, way in (("ours", ours), ("ray data", ray_data)):
+                    out = Path(folder) / f"{name}-{delay_ms}-{number}"
+                    out.mkdir()
+                    took[name].append(way(paths, delay_ms / 1000, out))
+            ideal_s = args.utterances * delay_ms / 1000 / TEACHERS
+            row: dict[str, Any] = {"ideal_s": ideal_s, "all": took}
+            for name, seconds in took.items():
+                row[name] = statistics.median(each[0] for each in seconds)
+            row["steady"] = statistics.median(each[1] for each in took["ours"])
+            figures["cases"][f"{delay_ms} ms"] = row
+    engine.shutdown()
+    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+    print("| teacher | ideal, s | ours, s | first to last chunk, s | Ray Data, s | times |")
+    print("|---|---|---|---|---|---|")
+    for name, row in figures["cases"].items():
+        print(
+            f"| {name} | {row['ideal_s']:.1f} | {row['ours']:.1f} | {row['steady']:.1f} | {row['ray data']:.1f} "
+            f"| {row['ray data'] / row['ours']:.2f} |"
+        )
+
+
+def write_audio(folder: Path, num: int) -> list[str]:
+    """Files of one second of noise."""
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    paths = []
+    for number in range(num):
+        path = folder / f"{number:05}.wav"
+        path.write_bytes(codec.encode(random.integers(-3000, 3000, 16_000).astype(np.int16), "wav"))
+        paths.append(str(path))
+    return paths
+
+
+if __name__ == "__main__":
+    main()

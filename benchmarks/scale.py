@@ -1,0 +1,183 @@
+"""Planning, resuming and filtering ten million utterances: seconds and memory of the driver, on tables made for it.
+
+    python benchmarks/scale.py --utterances 10000000
+
+Makes the tables of an index and of finished labels in a temporary folder, then runs `voxstill label` on them: finished;
+finished but without `_SUCCESS.json`, as after a crash in the last moment; with the last part missing; and plans them
+from nothing. Then runs `voxstill filter`, inline, so that the judging itself is in the time; runs it again as if it had
+been ended in the last moment; plans the shards; and makes the jobs of all of them, which is all that the driver does
+for a shard. Prints a table and writes `benchmarks/results/scale.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from voxstill import config, tables
+from voxstill.commands import prepare
+from voxstill.factory import engine, label
+from voxstill.records import Label, Utterance
+from voxstill.store import Store
+
+HERE = Path(__file__).parent
+PART = 256
+TEXT = "a text of a few words"
+WORDS = [
+    {"text": word, "start_ms": 700 * i, "end_ms": 700 * i + 500, "prob": 0.9} for i, word in enumerate(TEXT.split())
+]
+PLAN = """
+import resource, sys, time
+from voxstill.factory import label
+from voxstill.store import Store
+start = time.perf_counter()
+count = sum(len(chunk.items) for chunk in label.plan(Store(sys.argv[1]), sys.argv[2], "labels/none", 256))
+print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+SHARDS = """
+import resource, sys, time
+from voxstill.config import Shard
+from voxstill.factory import join, shard
+from voxstill.store import Store
+root, utterances, labels, verdicts, made = sys.argv[1:]
+work, start = Store(root), time.perf_counter()
+parts = join.parts(work, utterances, labels, 256)
+corpus = shard.survey(work, parts, verdicts)
+windows = shard.assign(corpus, Shard(), 0)
+count = len(corpus.part_N)
+if made == "jobs":
+    start = time.perf_counter()
+    count = sum(1 for _ in shard.jobs(work, parts, corpus, windows, ())) * 2000
+print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def main() -> None:
+    """Make the tables, take the times, print them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--utterances", type=int, default=10_000_000)
+    parser.add_argument("--folder", help="where to make the tables; default: a temporary folder")
+    parser.add_argument("--output", default=str(HERE / "results/scale.json"))
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=args.folder))
+    try:
+        figures = measure(folder, args.utterances)
+    finally:
+        shutil.rmtree(folder)
+    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+    print("| case | seconds | peak memory, MB |\n|---|---|---|")
+    for name, row in figures["cases"].items():
+        print(f"| {name} | {row['seconds']:.1f} | {row['peak_mb']:,.0f} |")
+
+
+def measure(folder: Path, num: int) -> dict[str, Any]:
+    """Seconds and peak memory of each case, each in a process of its own."""
+    work = Store(str(folder / "work"))
+    settings = folder / "config.yaml"
+    settings.write_text("teacher: {name: echo}\nengine: {name: inline, chunk: 256}\n")
+    cfg = config.load(str(settings), [f"work={work.root}"], {})
+    task = label.task(cfg.teacher)
+    utterances = f"utterances/{prepare.utterances_recipe(cfg)}"
+    with multiprocessing.Pool(2) as pool:
+        make = partial(make_part, work, utterances, task)
+        starts = range(0, num, PART)
+        for _ in pool.imap_unordered(make, [(start, min(start + PART, num)) for start in starts], chunksize=64):
+            pass
+    work.write_json(
+        f"{utterances}/{tables.SUCCESS}",
+        {"recipe": utterances.rpartition("/")[2], "utterances": num, "hours": num * 5 / 3600},
+    )
+    command = [sys.executable, "-m", "voxstill.cli", "label", work.root, "--config", str(settings), "--json"]
+    success = folder / "work" / task.prefix / tables.SUCCESS
+    cases = {"finished, `_SUCCESS.json` lost": run(command, num), "finished": run(command, num)}
+    last = max((folder / "work" / task.prefix).glob("*.parquet"))
+    last.unlink()
+    cases["one part of labels lost"] = run(command, num, failed=True)
+    cases["planned from nothing"] = script(PLAN, num, work.root, utterances)
+    assert success.exists()
+    command[3] = "filter"
+    cases["filter"] = run(command, num, "judged")
+    (verdicts,) = (path.parent for path in (folder / "work/verdicts").glob(f"*/{tables.SUCCESS}"))
+    (verdicts / tables.SUCCESS).unlink()
+    cases["filter, `_SUCCESS.json` lost"] = run(command, num, "judged")
+    prefixes = utterances, task.prefix, f"verdicts/{verdicts.name}"
+    cases["shards planned"] = script(SHARDS, num, work.root, *prefixes, "plan")
+    cases["jobs of all shards"] = script(SHARDS, num, work.root, *prefixes, "jobs")
+    return {"utterances": num, "part": PART, "cases": cases}
+
+
+def script(code: str, num: int, *arguments: str) -> dict[str, float]:
+    """What a script prints: utterances, nearly all since some labels failed, seconds, and peak memory in MB."""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    count, seconds, peak_mb = map(float, done.stdout.split())
+    assert num - PART <= count <= num * 1.02
+    return {"seconds": seconds, "peak_mb": peak_mb}
+
+
+def run(command: Sequence[str], num: int, counted: str = "labels", *, failed: bool = False) -> dict[str, float]:
+    """The command to its end; what it says must be that all is there."""
+    start = time.perf_counter()
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert child.stdout is not None
+    said = json.loads(child.stdout.read())
+    _, _, usage = os.wait4(child.pid, 0)
+    assert said[counted] == num
+    assert failed or not said.get("failed")
+    return {"seconds": time.perf_counter() - start, "peak_mb": usage.ru_maxrss / 1024}
+
+
+def make_part(work: Store, utterances: str, task: label.Task, stretch: tuple[int, int]) -> None:
+    """One part of utterances and the labels of the same."""
+    numbers = range(*stretch)
+    ids = [f"{number * 2654435761 % 2**64:016x}" for number in numbers]
+    rows: dict[str, list[Any]] = {
+        "id": ids,
+        "recording_id": ids,
+        "uri": [f"/audio/{number // 1000:06}/{number}.flac" for number in numbers],
+        "start_ms": [0] * len(ids),
+        "end_ms": [5000] * len(ids),
+        "split": ["train"] * len(ids),
+        "speaker": [f"s{number % 5000}" for number in numbers],
+        "text": [TEXT] * len(ids),
+    }
+    write(work, f"{utterances}/{stretch[0]:010}.parquet", rows, Utterance)
+    heard: dict[str, list[Any]] = {
+        "utterance_id": ids,
+        "recipe": [task.recipe] * len(ids),
+        "teacher": [task.name] * len(ids),
+        "text": [TEXT] * len(ids),
+        "mean_logprob": [-(number % 99_991) / 99_991 for number in numbers],
+        "num_tokens": [6] * len(ids),
+        "finish": ["stop"] * len(ids),
+        "words": [WORDS] * len(ids),
+    }
+    write(work, f"{task.prefix}/{engine.chunk_id(ids)}.parquet", heard, Label)
+
+
+def write(work: Store, key: str, columns: dict[str, list[Any]], kind: Any) -> None:
+    """The columns given, the others without a value, as `tables.to_parquet` writes them."""
+    schema = tables.schema(kind)
+    num = len(next(iter(columns.values())))
+    arrays = [pa.array(columns.get(field.name, [None] * num), field.type) for field in schema]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
+    work.create(key, sink.getvalue().to_pybytes())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The isolated decoder: equal to the one in this process, and never the end of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from voxstill.audio import codec
+from voxstill.audio.decoder import Decoder
+from voxstill.errors import DataError, VoxstillError
+
+RANDOM = np.random.default_rng(0)
+SECOND_T = RANDOM.integers(-9000, 9000, 16_000).astype(np.int16)
+SOUND = codec.encode(SECOND_T, "flac")
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[Decoder]:
+    with Decoder(30, 1024) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def long_file() -> bytes:
+    """Half an hour: a second or so of decoding, and 58 MB of samples."""
+    return codec.encode(np.tile(SECOND_T, 1800), "flac")
+
+
+def test_a_sound_file_comes_out_as_in_this_process(decoder: Decoder) -> None:
+    here, there = codec.decode(SOUND), decoder.decode(SOUND)
+    assert np.array_equal(there.samples_T, here.samples_T)
+    assert (there.codec, there.rate_hz, there.num_channels) == (here.codec, here.rate_hz, here.num_channels)
+    with pytest.raises(DataError, match="no such channel"):
+        decoder.decode(SOUND, channel=1)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), max_size=8), st.integers(0, len(SOUND)))
+def test_whatever_is_in_a_file_the_answer_is_that_of_this_process(
+    decoder: Decoder, changes: list[tuple[int, int]], length: int
+) -> None:
+    data = bytearray(SOUND)
+    for at, value in changes:
+        data[at] = value
+    data = data[:length]
+    try:
+        expected: object = codec.decode(bytes(data)).samples_T.tolist()
+    except DataError as error:
+        expected = (error.what, error.why)
+    try:
+        found: object = decoder.decode(bytes(data)).samples_T.tolist()
+    except DataError as error:
+        found = (error.what, error.why)
+    assert found == expected
+
+
+def test_a_file_that_takes_too_long_is_told_and_the_next_one_is_decoded(long_file: bytes) -> None:
+    with Decoder(0.05, 1024) as decoder:
+        start = time.monotonic()
+        with pytest.raises(DataError, match="decoding hung") as caught:
+            decoder.decode(long_file)
+        assert caught.value.why == "no end within 0.05 s"
+        assert time.monotonic() - start < 10
+        assert len(decoder.decode(SOUND).samples_T) == 16_000
+
+
+def test_a_file_that_takes_too_much_memory_is_told_and_the_next_one_is_decoded(long_file: bytes) -> None:
+    with Decoder(60, 60) as decoder:
+        with pytest.raises(DataError, match=r"too much memory|crashed"):
+            decoder.decode(long_file)
+        assert len(decoder.decode(SOUND).samples_T) == 16_000
+
+
+def children() -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
+    return [int(each) for each in found.stdout.split()]
+
+
+@pytest.mark.parametrize(("deaths", "survives"), [(1, True), (2, False)])
+def test_one_crash_is_forgiven_and_a_second_is_told(long_file: bytes, deaths: int, survives: bool) -> None:
+    def shoot() -> None:
+        shot: set[int] = set()
+        while len(shot) < deaths:
+            for child in set(children()) - shot:
+                if b"voxstill.audio" in Path(f"/proc/{child}/cmdline").read_bytes() and ready(child):
+                    os.kill(child, signal.SIGSEGV)
+                    shot.add(child)
+            time.sleep(0.01)
+
+    def ready(child: int) -> bool:
+        return int(Path(f"/proc/{child}/status").read_text().partition("VmRSS:")[2].split()[0]) > 90_000
+
+    gun = threading.Thread(target=shoot)
+    with Decoder(60, 1024) as decoder:
+        gun.start()
+        if survives:
+            assert len(decoder.decode(long_file).samples_T) == 1800 * 16_000
+        else:
+            with pytest.raises(DataError, match="decoding crashed") as caught:
+                decoder.decode(long_file)
+            assert "SIGSEGV" in caught.value.why
+        gun.join()
+        assert len(decoder.decode(SOUND).samples_T) == 16_000
+
+
+def test_the_child_does_not_outlive_its_parent_even_in_the_middle_of_a_file(tmp_path: Path, long_file: bytes) -> None:
+    (tmp_path / "long.flac").write_bytes(long_file)
+    code = (
+        "import sys; from pathlib import Path; from voxstill.audio.decoder import Decoder\n"
+        "d = Decoder(60, 1024)\n"
+        "d._start(); print(d._child.pid, flush=True)\n"
+        "d.decode(Path(sys.argv[1]).read_bytes())\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "long.flac")], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    time.sleep(0.1)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_child_that_cannot_start_is_an_error_and_not_a_reason_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(VoxstillError, match="cannot start"):
+        Decoder(5, 1024).decode(SOUND)

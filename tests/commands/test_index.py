@@ -1,0 +1,196 @@
+"""What a second index does: nothing again, nothing twice, and nothing silently."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voxstill import tables, workdir
+from voxstill.audio import codec
+from voxstill.commands import prepare
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.factory.segment import IndexRow
+from voxstill.records import Recording, Utterance
+from voxstill.store import Store
+
+Row = Mapping[str, Any]
+
+
+def write(path: Path, pitch_hz: int = 300) -> Path:
+    time_T = np.arange(3200) / 16_000
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(codec.encode((9000 * np.sin(2 * np.pi * pitch_hz * time_T)).astype(np.int16), "wav"))
+    return path
+
+
+def manifest(folder: Path, rows: Sequence[Row]) -> Path:
+    path = folder / "m.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def index(folder: Path, uri: Path | list[Path], chunk: int = 3) -> dict[str, Any]:
+    uris = [str(each) for each in uri] if isinstance(uri, list) else str(uri)
+    tree = {"work": str(folder / "work"), "source": {"uri": uris}, "engine": {"name": "inline", "chunk": chunk}}
+    return prepare.index(Config.model_validate(tree))
+
+
+def table(folder: Path, kind: Any) -> list[Any]:
+    name = "utterances" if kind is Utterance else "recordings"
+    return list(tables.read(Store(str(folder / "work")), name, kind))
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted((folder / "work").rglob("*.parquet"))}
+
+
+def refused(folder: Path, uri: Path) -> DataError:
+    before = parts(folder)
+    with pytest.raises(DataError) as caught:
+        index(folder, uri)
+    assert caught.value.fix
+    assert parts(folder) == before
+    return caught.value
+
+
+def test_a_second_index_writes_nothing_and_a_larger_source_only_adds(tmp_path: Path) -> None:
+    for number in range(7):
+        write(tmp_path / f"audio/{number}.wav", 300 + number)
+    first = index(tmp_path, tmp_path / "audio")
+    before = parts(tmp_path)
+    assert index(tmp_path, tmp_path / "audio") == first
+    assert parts(tmp_path) == before
+    for number in range(7, 9):
+        write(tmp_path / f"audio/{number}.wav", 300 + number)
+    second = index(tmp_path, tmp_path / "audio")
+    assert (first["recordings"], second["recordings"], second["utterances"]) == (7, 9, 9)
+    assert before.items() <= parts(tmp_path).items()
+    assert sum(second["splits"].values()) == 9
+    assert second["hours"] == pytest.approx(9 * 0.2 / 3600)
+
+
+def test_an_index_that_was_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
+    for number in range(10):
+        write(tmp_path / f"audio/{number}.wav", 300 + number)
+    whole = index(tmp_path, tmp_path / "audio")
+    rows = {row.id: row for row in table(tmp_path, Utterance)}
+    folder = next((tmp_path / "work/utterances").iterdir())
+    for path in sorted(folder.glob("*.parquet"))[:2]:
+        path.unlink()  # ended between the recordings and their commit
+    (folder / tables.SUCCESS).unlink()
+    assert index(tmp_path, tmp_path / "audio", chunk=4) == whole
+    assert {row.id: row for row in table(tmp_path, Utterance)} == rows
+
+
+def test_what_storage_did_not_give_is_tried_again_until_it_does(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    rows = [{"audio": "a.wav"}, {"audio": "late.wav"}, {"audio": "later.wav"}, {"audio": "never.wav"}]
+    uri = manifest(tmp_path, rows)
+    first = index(tmp_path, uri)
+    assert (first["damaged"], first["reasons"]) == (3, {"cannot be read": 3})
+    before = parts(tmp_path)
+    assert index(tmp_path, uri) == first
+    assert parts(tmp_path) == before  # trying in vain leaves nothing behind
+    for number, name in enumerate(["late.wav", "later.wav"]):
+        write(tmp_path / name, 400)
+        now = index(tmp_path, uri)
+        assert (now["recordings"] - now["damaged"], now["utterances"]) == (number + 2, number + 2)
+    assert now["reasons"] == {"cannot be read": 1}
+    assert len({row.id for row in table(tmp_path, Utterance)}) == len(table(tmp_path, Utterance)) == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_that_come_and_fail_in_any_order_end_with_one_utterance_each(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    names = [f"{number}.wav" for number in range(8)]
+    uri = manifest(tmp_path, [{"audio": name, "id": name} for name in names])
+    there: set[str] = set()
+    while len(there) < len(names):
+        for name in chance.sample(names, 3):
+            if name not in there:
+                write(tmp_path / name, 300 + int(name[0]))
+                there.add(name)
+        figures = index(tmp_path, uri, chunk=chance.randint(1, 5))
+        assert sorted(row.id for row in table(tmp_path, Utterance)) == sorted(there)
+        assert figures["utterances"] == len(there)
+        assert figures["damaged"] == figures["recordings"] - len(there)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"text": "other"}, {"split": "test"}, {"speaker": "b"}, {"language": "de"}, {"text": None}, {"id": "z"}],
+)
+def test_an_edited_manifest_is_refused_and_said_where(tmp_path: Path, edit: Row) -> None:
+    write(tmp_path / "a.wav")
+    write(tmp_path / "b.wav", 500)
+    row = {"audio": "b.wav", "id": "b", "text": "words", "speaker": "a", "split": "train", "language": "en"}
+    index(tmp_path, manifest(tmp_path, [{"audio": "a.wav"}, row]))
+    error = refused(tmp_path, manifest(tmp_path, [{"audio": "a.wav"}, row | edit]))
+    assert "says other things" in error.what
+    assert "m.jsonl:2" in error.what
+    assert index(tmp_path, manifest(tmp_path, [row, {"audio": "a.wav"}]))["utterances"] == 2  # order is no edit
+
+
+def test_another_stretch_of_an_indexed_file_is_refused_too(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    rows = [{"audio": "a.wav", "start_ms": 0, "end_ms": 90}, {"audio": "a.wav", "start_ms": 100, "end_ms": 190}]
+    index(tmp_path, manifest(tmp_path, rows[:1]))
+    assert "says other things" in refused(tmp_path, manifest(tmp_path, rows)).what
+
+
+def test_a_manifest_that_was_wrong_about_a_file_may_be_mended(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    row = {"audio": "a.wav", "start_ms": 0, "end_ms": 9_000}
+    assert index(tmp_path, manifest(tmp_path, [row]))["reasons"] == {"beyond the end": 1}
+    worse = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 8_000}]))
+    assert (worse["recordings"], worse["damaged"]) == (1, 1)
+    mended = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 150}]))
+    assert (mended["recordings"], mended["damaged"], mended["utterances"], mended["reasons"]) == (1, 0, 1, {})
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "audio/a.wav")
+    index(tmp_path, tmp_path / "audio")
+    write(tmp_path / "audio/a.wav", 700)
+    os.utime(tmp_path / "audio/a.wav", ns=(1, 1))
+    assert "changed since" in refused(tmp_path, tmp_path / "audio").what
+
+
+def test_an_id_of_an_earlier_index_is_taken(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    write(tmp_path / "b.wav", 500)
+    index(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "id": "one"}]))
+    assert "`one` is taken" in refused(tmp_path, manifest(tmp_path, [{"audio": "b.wav", "id": "one"}])).what
+
+
+def test_a_table_without_what_was_said_is_taken_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    uri = manifest(tmp_path, [{"audio": "a.wav", "text": "then"}])
+    figures = index(tmp_path, uri)
+    rows = [
+        Recording(**{name: getattr(row, name) for name in Recording.__dataclass_fields__})
+        for row in table(tmp_path, IndexRow)
+    ]
+    [path] = (tmp_path / "work/recordings").rglob("*.parquet")
+    path.write_bytes(tables.to_parquet(rows, Recording))
+    assert index(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "now"}])) == figures
+    path.write_bytes(b"torn")
+    with pytest.raises(DataError, match="is not a table"):
+        index(tmp_path, uri)
+
+
+def test_readers_of_recordings_see_what_they_always_saw(tmp_path: Path) -> None:
+    write(tmp_path / "audio/a.wav")
+    figures = index(tmp_path, tmp_path / "audio")
+    [recording] = table(tmp_path, Recording)
+    assert type(recording) is Recording
+    assert recording.etag
+    assert workdir.finished(Store(str(tmp_path / "work")), "utterances")["recordings"] == figures["recordings"] == 1

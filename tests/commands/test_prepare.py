@@ -1,0 +1,254 @@
+"""filter and shard as commands: what they tell, and what they leave behind when they are ended or hindered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill import shards, tables
+from voxstill.audio import codec
+from voxstill.commands import prepare
+from voxstill.config import Config
+from voxstill.errors import DataError, StorageError
+from voxstill.factory import engine, label
+from voxstill.factory.filter import judge, reasons
+from voxstill.records import ErrorCounts, Label, Utterance, Verdict
+from voxstill.score import words
+from voxstill.store import Store
+from voxstill.text.normalize import basic
+
+WORDS = ("one", "two", "three", "four", "five")
+_numbers = count()
+
+
+def settings_of(work: str, chunk: int = 4, **more: Any) -> dict[str, Any]:
+    tree = {
+        "work": work,
+        "engine": {"name": "inline", "chunk": chunk},
+        "teacher": {"name": "echo"},
+        "filter": {"keep_share": 0.7},
+    }
+    return tree | more
+
+
+def config(work: str, chunk: int = 4, **more: Any) -> Config:
+    return Config.model_validate(settings_of(work, chunk, **more))
+
+
+def corpus(num: int, seed: int = 0, uri: str = "") -> list[tuple[Utterance, Label | None]]:
+    chance = random.Random(seed)
+    rows = []
+    for i in range(num):
+        text = " ".join(chance.choices(WORDS, k=chance.randint(1, 5)))
+        utterance = Utterance(
+            id=f"u{i}",
+            recording_id=f"r{i}",
+            uri=uri.format(i),
+            end_ms=chance.randint(800, 1500),
+            split=chance.choice(["train", "train", "dev", "test"]),  # type: ignore[arg-type]
+            speaker=chance.choice("abc"),
+            text=chance.choice([None, text]),
+        )
+        heard = Label(
+            utterance_id=utterance.id,
+            recipe="",
+            teacher="echo@1",
+            text=chance.choice([text, "one two", ""]),
+            mean_logprob=chance.choice([None, -chance.random(), -0.5]),
+        )
+        rows.append((utterance, chance.choice([heard, heard, heard, None])))
+    return rows
+
+
+def write_tables(cfg: Config, rows: list[tuple[Utterance, Label | None]], size: int) -> None:
+    """Utterances and labels as `index` and `label` leave them, `size` utterances in a part."""
+    work, recipe, task = Store(cfg.work), prepare.utterances_recipe(cfg), label.task(cfg.teacher)
+    for number, chunk in enumerate(engine.chunks_of(rows, size, lambda row: row[0].id)):
+        utterances = [utterance for utterance, _ in chunk.items]
+        work.create(f"utterances/{recipe}/{number:03}.parquet", tables.to_parquet(utterances, Utterance))
+        heard = [dataclasses.replace(each, recipe=task.recipe) for _, each in chunk.items if each is not None]
+        for some in engine.chunks_of(heard, cfg.engine.chunk, lambda each: each.utterance_id):
+            work.create(f"{task.prefix}/{some.id}.parquet", tables.to_parquet(some.items, Label))
+    work.write_json(f"utterances/{recipe}/{tables.SUCCESS}", {"recipe": recipe, "utterances": len(rows), "hours": 1.0})
+    finish_labels(cfg)
+
+
+def finish_labels(cfg: Config) -> None:
+    work, task = Store(cfg.work), label.task(cfg.teacher)
+    figures = {"recipe": task.recipe, "teacher": task.name, "sha256": "0", "listing": tables.listing(work, task.prefix)}
+    work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 60), st.integers(0, 99), st.integers(1, 30), st.integers(1, 9), st.integers(1, 9))
+def test_every_label_is_judged_once_as_if_all_were_judged_together_whatever_the_chunks(
+    num: int, seed: int, size: int, made: int, read: int
+) -> None:
+    rows, work = corpus(num, seed), f"memory://test-prepare-{next(_numbers)}"
+    write_tables(config(work, made), rows, size)
+    cfg = config(work, read)
+    told = prepare.filter_(cfg)
+    known = [(utterance, heard) for utterance, heard in rows if heard is not None and utterance.split != "test"]
+    durations_ms = {utterance.id: utterance.duration_ms for utterance, _ in rows}
+    verdicts = judge([heard for _, heard in known], durations_ms, cfg.filter, told["recipe"])
+    assert list(tables.read(Store(work), f"verdicts/{told['recipe']}", Verdict)) == unordered(verdicts)
+    kept = {verdict.utterance_id for verdict in verdicts if verdict.kept}
+    assert told["judged"] == len(verdicts)
+    assert told["kept_utterances"] == len(kept)
+    assert told["kept"] == (len(kept) / len(verdicts) if verdicts else 0)
+    assert told["kept_hours"] == sum(durations_ms[id_] for id_ in kept) / 3_600_000
+    assert told["reasons"] == reasons(verdicts)
+    pairs = {said.id: (basic(said.text), basic(heard.text)) for said, heard in known if said.text is not None}
+    if any(utterance.text is not None and utterance.split != "test" for utterance, _ in rows):
+        assert told["wer_before"] == rate(pairs.values())
+        assert told["wer_after"] == rate(pair for id_, pair in pairs.items() if id_ in kept)
+    else:
+        assert "wer_before" not in told
+
+
+def unordered(verdicts: list[Verdict]) -> Any:
+    """Equal to the same verdicts in any order."""
+
+    class Same(list[Verdict]):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, list) and sorted(self, key=str) == sorted(other, key=str)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    return Same(verdicts)
+
+
+def rate(pairs: Any) -> float | None:
+    return ErrorCounts.sum(words.count(ref.split(), hyp.split()) for ref, hyp in pairs).rate
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_filter_that_was_killed_goes_on_and_ends_with_the_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
+    rows = corpus(1500)
+    for name in ("calm", "struck"):
+        folder = tmp_path / name
+        folder.mkdir()
+        tree = settings_of(str(folder / "work"))
+        (folder / "config.yaml").write_text(json.dumps(tree))
+        write_tables(Config.model_validate(tree), rows, 10)
+    prepare.filter_(config(str(tmp_path / "calm/work")))
+    struck = tmp_path / "struck"
+    command = [sys.executable, "-m", "voxstill.cli", "filter", struck / "work", "--config", struck / "config.yaml"]
+    written: dict[str, int] = {}
+    for target in (1, 40):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(list(struck.glob("work/verdicts/*/*.parquet"))) < target and child.poll() is None:
+            time.sleep(0.005)
+        os.kill(child.pid, signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+        times = {path.name: path.stat().st_mtime_ns for path in struck.glob("work/verdicts/*/*.parquet")}
+        assert written.items() <= times.items()
+        assert target <= len(times) < 150
+        written = times
+    prepare.filter_(config(str(struck / "work")))
+    assert bytes_of(struck / "work/verdicts") == bytes_of(tmp_path / "calm/work/verdicts")
+    assert len(list(struck.glob("work/verdicts/*/*.parquet"))) == 150
+    times = {path.name: path.stat().st_mtime_ns for path in struck.glob("work/verdicts/*/*.parquet")}
+    assert written.items() <= times.items()
+
+
+def test_filtering_and_sharding_under_ray_give_the_bytes_of_inline(tmp_path: Path) -> None:
+    rows = [(said, heard) for said, heard in corpus(40, uri=str(tmp_path / "{}.wav"))]
+    voices(tmp_path, rows)
+    for name in ("inline", "ray"):
+        cfg = config(str(tmp_path / name), engine={"name": name, "chunk": 4, "workers": 1}, shard={"utterances": 5})
+        write_tables(cfg, rows, 10)
+        prepare.filter_(cfg)
+        prepare.shard(cfg)
+    engine.shutdown()
+    for table in ("verdicts", "shards"):
+        assert bytes_of(tmp_path / "ray" / table) == bytes_of(tmp_path / "inline" / table)
+
+
+def test_labels_that_were_added_since_they_were_finished_are_not_filtered_silently(tmp_path: Path) -> None:
+    cfg = config(str(tmp_path))
+    write_tables(cfg, corpus(20), 10)
+    task = label.task(cfg.teacher)
+    more = [Label(utterance_id="u0", recipe=task.recipe, teacher=task.name)]
+    Store(cfg.work).create(f"{task.prefix}/more.parquet", tables.to_parquet(more, Label))
+    with pytest.raises(DataError, match="not finished"):
+        prepare.filter_(cfg)
+    finish_labels(cfg)
+    assert prepare.filter_(cfg)["judged"] > 0
+
+
+def test_a_torn_part_is_a_data_error_that_names_it(tmp_path: Path) -> None:
+    cfg = config(str(tmp_path))
+    write_tables(cfg, corpus(20), 10)
+    torn = sorted(tmp_path.glob("utterances/*/*.parquet"))[1]
+    torn.write_bytes(torn.read_bytes()[:-3])
+    with pytest.raises(DataError, match=torn.name):
+        prepare.filter_(cfg)
+
+
+def voices(folder: Path, rows: list[tuple[Utterance, Any]]) -> None:
+    """A recording for each utterance."""
+    for number, (said, _) in enumerate(rows):
+        noise_T = np.random.default_rng(number).integers(-9000, 9000, said.end_ms * 16).astype(np.int16)
+        (folder / f"{number}.wav").write_bytes(codec.encode(noise_T, "wav"))
+
+
+def test_storage_that_fails_ends_shard_with_its_error_and_nothing_is_lost_when_it_is_back(tmp_path: Path) -> None:
+    rows = corpus(40, uri=str(tmp_path / "{}.wav"))
+    voices(tmp_path, rows)
+    sharded = {"utterances": 5}
+    calm, struck = (config(str(tmp_path / name), shard=sharded) for name in ("calm", "struck"))
+    for cfg in (calm, struck):
+        write_tables(cfg, rows, 10)
+        prepare.filter_(cfg)
+    told = prepare.shard(calm)
+    (member,) = shards.read_index(Store(calm.work), f"shards/{told['recipe']}").slice(told["utterances"] // 2, 1)["id"]
+    lost = tmp_path / f"{member.as_py()[1:]}.wav"
+    lost.rename(tmp_path / "away")
+    with pytest.raises(StorageError, match=r"shard \d cannot be written") as caught:
+        prepare.shard(struck)
+    assert str(lost) in caught.value.why
+    some = bytes_of(tmp_path / "struck/shards")
+    assert some
+    assert not any(name.endswith(tables.SUCCESS) for name in some)
+    (tmp_path / "away").rename(lost)
+    assert prepare.shard(struck) == told
+    assert told["dropped"] == {}
+    assert told["utterances"] == prepare.filter_(calm)["kept_utterances"]
+    whole = bytes_of(tmp_path / "struck/shards")
+    assert whole == bytes_of(tmp_path / "calm/shards")
+    assert some.items() <= whole.items()
+
+
+def test_a_shard_lists_what_it_dropped_also_when_it_was_written_before(tmp_path: Path) -> None:
+    rows = corpus(30, uri=str(tmp_path / "{}.wav"))
+    voices(tmp_path, rows)
+    cfg = config(str(tmp_path / "work"), shard={"utterances": 5})
+    write_tables(cfg, rows, 10)
+    kept = prepare.filter_(cfg)["kept_utterances"]
+    for number in range(0, 30, 3):
+        (tmp_path / f"{number}.wav").write_text("no audio")
+    told = prepare.shard(cfg)
+    num_dropped = sum(told["dropped"].values())
+    assert 0 < num_dropped == kept - told["utterances"]
+    (tmp_path / "work/shards" / told["recipe"] / tables.SUCCESS).unlink()
+    again = prepare.shard(cfg)
+    assert sum(again.pop("dropped").values()) == num_dropped
+    assert again == {name: value for name, value in told.items() if name != "dropped"}

@@ -1,0 +1,410 @@
+"""Every form of source, from real files that the tests write."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from voxstill.audio import codec
+from voxstill.config import Segment, Source
+from voxstill.errors import DataError
+from voxstill.factory.manifests import Found
+from voxstill.factory.scan import by_file, scan
+from voxstill.factory.segment import Indexed, index
+from voxstill.store import Store, read_uri
+
+
+def wav(pitch_hz: int = 300, seconds: float = 0.2) -> bytes:
+    time_T = np.arange(int(16_000 * seconds)) / 16_000
+    return codec.encode((9000 * np.sin(2 * np.pi * pitch_hz * time_T)).astype(np.int16), "wav")
+
+
+def found_in(uri: Path | str) -> list[Found]:
+    return list(scan(Source(uri=str(uri))))
+
+
+def indexed(uri: Path | str) -> list[Indexed]:
+    return [index(file, Segment(), Source(), 0) for file in by_file(scan(Source(uri=str(uri))))]
+
+
+def refused(uri: Path | str) -> DataError:
+    with pytest.raises(DataError) as caught:
+        found_in(uri)
+    assert caught.value.fix
+    return caught.value
+
+
+def write_tar(path: Path, members: Mapping[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+# ------------------------------------------------------------------------------------------------- rows of any form
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "parquet"])
+def test_the_same_manifest_in_every_form_is_the_same_source(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "ä, b.wav").write_bytes(b"x")
+    rows = [
+        {"audio": "ä, b.wav", "id": "1", "text": 'say "yes"', "start_ms": 0, "end_ms": 900, "channel": 1},
+        {"audio": "ä, b.wav", "id": "2", "text": "two\nlines", "speaker": "s", "split": "dev", "language": "de"},
+    ]
+    path = tmp_path / f"m.{ending}"
+    columns = ["audio", "id", "text", "start_ms", "end_ms", "channel", "speaker", "split", "language", "extra"]
+    if ending == "parquet":
+        pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in columns}), path)
+    elif ending == "csv":
+        cells = [
+            ["" if row.get(c) is None else '"' + str(row[c]).replace('"', '""') + '"' for c in columns] for row in rows
+        ]
+        path.write_text("\n".join(",".join(each) for each in [columns, *cells]), encoding="utf-8-sig")
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    one, two = found_in(path)
+    assert (one.uri, one.num_bytes, one.id, one.text) == (str(tmp_path / "ä, b.wav"), 1, "1", 'say "yes"')
+    assert (one.start_ms, one.end_ms, one.channel, one.speaker) == (0, 900, 1, None)
+    assert (two.text, two.speaker, two.split, two.language, two.end_ms) == ("two\nlines", "s", "dev", "de", None)
+    assert one.where is not None
+    assert one.where.startswith(f"{path}:")
+
+
+def test_columns_may_have_the_names_of_other_tools(tmp_path: Path) -> None:
+    rows = [
+        {"audio_filepath": "a.wav", "text": "nemo", "offset": 1.5, "duration": 0.25, "lang": "en"},
+        {"file_name": "b.wav", "transcription": "hf", "speaker_id": 4},
+        {"path": "c.mp3", "sentence": "common voice", "client_id": "x", "locale": "fr", "duration": 3.0},
+    ]
+    (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    nemo, hf, common = found_in(tmp_path / "m.jsonl")
+    assert (nemo.text, nemo.start_ms, nemo.end_ms, nemo.language) == ("nemo", 1500, 1750, "en")
+    assert (hf.text, hf.speaker) == ("hf", "4")
+    assert (common.text, common.speaker, common.language, common.end_ms) == ("common voice", "x", "fr", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("file_name,text\na.wav,x\nb.wav,y,z\n", 3, "more cells"),
+        ("file_name,start_ms\na.wav,soon\n", 2, "`start_ms` is 'soon'"),
+        ("file_name,channel\na.wav,-1\n", 2, "`channel` is -1"),
+        ("name,text\na.wav,x\n", 2, "no `audio`"),
+    ],
+)
+def test_a_bad_line_of_a_table_is_named(tmp_path: Path, text: str, line: int, why: str) -> None:
+    (tmp_path / "m.csv").write_text(text)
+    error = refused(tmp_path / "m.csv")
+    assert f"{tmp_path / 'm.csv'}:{line} " in error.what
+    assert why in error.why
+
+
+def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    for name, data in [("m.jsonl", b'{"audio": "a.wav"}\n{"audio": "\xff"}'), ("m.lst", b"a.wav\n\xff.wav\n")]:
+        (tmp_path / name).write_bytes(data)
+        assert f"{name}:2 " in refused(tmp_path / name).what
+    (tmp_path / "m.csv").write_bytes(b"file_name\n\xff\n")
+    assert "m.csv:" in refused(tmp_path / "m.csv").what
+
+
+def test_a_list_has_one_address_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"x")
+    (tmp_path / "l.txt").write_text("\ufeffa.wav\n\n  s3://bucket/b c.wav \r\n/far/d.wav\n", encoding="utf-8")
+    assert [each.uri for each in found_in(tmp_path / "l.txt")] == [
+        str(tmp_path / "a.wav"),
+        "s3://bucket/b c.wav",
+        "/far/d.wav",
+    ]
+
+
+def test_parquet_as_hugging_face_writes_it_is_read_where_it_names_files(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    for name, data in [("paths.parquet", None), ("bytes.parquet", wav())]:
+        audio = pa.array([{"bytes": data, "path": f"{k}.wav"} for k in range(3000)], kind)
+        texts = pa.array([str(k) for k in range(3000)])
+        pq.write_table(pa.table({"audio": audio, "sentence": texts}), tmp_path / name, row_group_size=700)
+    found = found_in(tmp_path / "paths.parquet")
+    assert [each.text for each in found] == [str(k) for k in range(3000)]
+    assert found[-1].uri == str(tmp_path / "2999.wav")
+    assert "holds the audio itself" in refused(tmp_path / "bytes.parquet").what
+    (tmp_path / "no.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
+    assert "not a Parquet manifest" in refused(tmp_path / "no.parquet").what
+
+
+def test_the_documents_way_to_repack_parquet_keeps_everything(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/sources.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    clips = [wav(300 + k) for k in range(5)]
+    rows = [{"audio": {"bytes": data, "path": f"{k}.wav"}, "sentence": str(k)} for k, data in enumerate(clips)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    names["repack"](str(tmp_path / "m.parquet"), str(tmp_path / "m.tar"))
+    found = found_in(tmp_path / "m.tar")
+    assert [each.text for each in found] == [str(k) for k in range(5)]
+    assert [read_uri(each.uri) for each in found] == clips
+
+
+def test_a_folder_with_metadata_knows_what_it_says_and_loses_no_file(tmp_path: Path) -> None:
+    for name in ["train/a.wav", "train/deep/b.wav", "train/c.wav", "train/x.wav", "other.wav"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(wav())
+    (tmp_path / "train/metadata.csv").write_text("file_name,transcription\na.wav,eins\ndeep/b.wav,zwei\n")
+    (tmp_path / "train/deep/metadata.jsonl").write_text('{"file_name": "../c.wav", "text": "drei"}\n')
+    files = list(by_file(scan(Source(uri=str(tmp_path)))))
+    said = {Path(file.found[0].uri).name: [each.text for each in file.found] for file in files}
+    assert said == {"a.wav": ["eins"], "b.wav": ["zwei"], "c.wav": ["drei"], "x.wav": [None], "other.wav": [None]}
+
+
+def test_metadata_of_another_kind_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.wav").write_bytes(wav())
+    (tmp_path / "metadata.csv").write_text("LJ001|Printing, in the only sense|Printing\n")
+    assert [Path(each.uri).name for each in found_in(tmp_path)] == ["a.wav"]
+
+
+# ------------------------------------------------------------------------------------------------- WebDataset tars
+
+
+def test_members_of_a_tar_are_read_alone_and_whole(tmp_path: Path) -> None:
+    clips = {f"{k:04}": wav(200 + 10 * k, 0.1 + 0.01 * k) for k in range(12)}
+    long = "d" * 120  # needs a header of more than one block
+    members: dict[str, bytes] = {"readme.md": b"hello", "._0000.wav": b"junk"}
+    for key, data in clips.items():
+        members |= {f"{long}/{key}.wav": data, f"{long}/{key}.json": json.dumps({"text": key, "speaker": 3}).encode()}
+    members |= {"x/0000.flac": codec.encode(np.full(4000, 99, np.int16), "flac"), "x/0000.txt": " größe \n".encode()}
+    path = write_tar(tmp_path / "t.tar", members)
+    found = found_in(path)
+    assert [each.text for each in found] == [*clips, "größe"]
+    assert [read_uri(each.uri) for each in found[:-1]] == list(clips.values())
+    assert {each.speaker for each in found[:-1]} == {"3"}
+    assert len({each.recording_id for each in found}) == 13
+    rows = indexed(path)
+    assert [row.recording.error for row in rows] == [None] * 13
+    assert rows[0].recording.num_bytes == len(clips["0000"])
+    assert [row.utterances[0].uri for row in rows] == [each.uri for each in found]
+
+
+def test_two_sounds_of_one_sample_share_its_words_but_not_its_id(tmp_path: Path) -> None:
+    members = {"a.left.wav": wav(), "a.right.wav": wav(500), "a.json": b'{"id": "a", "text": "both"}'}
+    left, right = found_in(write_tar(tmp_path / "t.tar", members))
+    assert (left.text, right.text, left.id, right.id) == ("both", "both", None, None)
+
+
+def test_a_shard_of_ours_gives_the_words_of_a_human_and_not_those_of_its_teacher(tmp_path: Path) -> None:
+    facts = {"id": "u", "text": "machine", "teacher": "echo@1", "reference": None, "offset": 512}
+    [one] = found_in(write_tar(tmp_path / "a.tar", {"u.flac": wav(), "u.json": json.dumps(facts).encode()}))
+    assert (one.id, one.text, one.start_ms) == ("u", None, None)
+    facts["reference"] = "human"
+    [two] = found_in(write_tar(tmp_path / "b.tar", {"u.flac": wav(), "u.json": json.dumps(facts).encode()}))
+    assert two.text == "human"
+
+
+@pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
+def test_a_compressed_tar_is_refused_with_the_way_out_and_in_a_folder_it_is_a_row(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "f").mkdir()
+    path = write_tar(tmp_path / f"f/t.tar.{mode}", {"a.wav": wav()}, f"w:{mode}")
+    assert "compressed tar" in refused(path).what
+    assert "unpack" in refused(path).fix
+    [row] = indexed(tmp_path / "f")
+    assert (row.recording.error or "").startswith("compressed tar: ")
+    path.rename(tmp_path / "disguised.tar")
+    assert "compressed tar" in refused(tmp_path / "disguised.tar").what
+
+
+@pytest.mark.parametrize(("keep", "num_sound"), [(3000, 0), (7168, 1), (7400, 1), (9000, 1), (None, 3)])
+def test_a_tar_that_was_cut_gives_what_it_holds_and_says_so(tmp_path: Path, keep: int | None, num_sound: int) -> None:
+    path = write_tar(tmp_path / "t.tar", {f"{k}.wav": wav(300 + k) for k in range(3)})
+    path.write_bytes(path.read_bytes()[:keep])
+    rows = indexed(path)
+    assert sum(row.recording.error is None for row in rows) == num_sound
+    reasons = [row.recording.error for row in rows if row.recording.error]
+    if keep is not None and keep != 7168:  # there it ends at the end of a member, as some writers leave it
+        assert any(reason.startswith("damaged tar: ") for reason in reasons)
+
+
+def test_a_tar_with_a_broken_header_does_not_end_there_in_silence(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "t.tar", {f"{k}.wav": wav() for k in range(3)})
+    data = bytearray(path.read_bytes())
+    second = found_in(path)[1]
+    start = int(second.uri.rpartition("#")[2].partition("+")[0]) - 512
+    data[start + 148 : start + 156] = b"99999999"  # its checksum
+    path.write_bytes(data)
+    rows = indexed(path)
+    assert [(row.recording.error or "fine").partition(":")[0] for row in rows] == ["fine", "damaged tar"]
+    write_tar(tmp_path / "none.tar", {"a.pdf": b"x"})
+    [none] = indexed(tmp_path / "none.tar")
+    assert (none.recording.error or "").startswith("no audio: ")
+
+
+# ------------------------------------------------------------------------------------------------- Kaldi
+
+
+def data_directory(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("wav_scp", "wav.scp")).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_a_kaldi_directory_without_segments_gives_its_recordings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wavs").mkdir()
+    for name in "abc":
+        (tmp_path / f"wavs/{name}.wav").write_bytes(wav())
+    scp = f"r1 {tmp_path}/wavs/a.wav\nr2 ../../wavs/b.wav\nr3 wavs/c.wav\nr4 s3://bucket/d.wav\n"
+    folder = data_directory(
+        tmp_path / "data/train",
+        wav_scp=scp,
+        text="r2 zwei  wörter\nr1 eins\nr3\n",
+        utt2spk="r1 s1\nr2 s2\n",
+        utt2lang="r2 de\n",
+        spk2utt="s1 r1\n",
+    )
+    monkeypatch.chdir(tmp_path)
+    one, two, three, four = found_in(folder)
+    assert [each.uri for each in (one, two, three)] == [f"{tmp_path}/wavs/{name}.wav" for name in "abc"]
+    assert four.uri == "s3://bucket/d.wav"
+    assert (two.id, two.text, two.speaker, two.language) == ("r2", "zwei  wörter", "s2", "de")
+    assert (one.text, one.language, three.text, four.text, four.speaker) == ("eins", None, "", None, None)
+    assert [each.id for each in found_in(tmp_path / "data")] == ["r1", "r2", "r3", "r4"]
+
+
+def test_segments_of_a_kaldi_directory_are_utterances_of_their_channel(tmp_path: Path) -> None:
+    loud_T = (8000 * np.sin(np.arange(32_000) / 9)).astype(np.int16)
+    two_TC = np.stack([loud_T, loud_T[::-1] // 2], axis=1)
+    import soundfile
+
+    soundfile.write(tmp_path / "a.wav", two_TC, 16_000)
+    folder = data_directory(
+        tmp_path / "d",
+        wav_scp=f"rec {tmp_path}/a.wav\n",
+        segments="u1 rec 0.0 0.5 A\nu2 rec 0.5 1.25 1\nu3 rec 1.5 -1\n",
+        text="u1 one\nu2 two\nu3 three\n",
+    )
+    [row] = indexed(folder)
+    assert row.recording.num_channels == 2
+    assert [(each.id, each.text, each.channel, each.start_ms, each.end_ms) for each in row.utterances] == [
+        ("u1", "one", 0, 0, 500),
+        ("u2", "two", 1, 500, 1250),
+        ("u3", "three", None, 1500, 2000),
+    ]
+
+
+def test_a_channel_in_which_nobody_speaks_costs_only_itself(tmp_path: Path) -> None:
+    import soundfile
+
+    loud_T = (8000 * np.sin(np.arange(16_000) / 9)).astype(np.int16)
+    soundfile.write(tmp_path / "a.wav", np.stack([loud_T, 0 * loud_T], axis=1), 16_000)
+    (tmp_path / "m.jsonl").write_text('{"audio": "a.wav", "channel": 0}\n{"audio": "a.wav", "channel": 1}\n')
+    [row] = indexed(tmp_path / "m.jsonl")
+    assert row.recording.error is None
+    assert [each.channel for each in row.utterances] == [0]
+
+
+def test_a_command_is_never_run(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    folder = data_directory(tmp_path / "d", wav_scp=f"a touch {canary} |\nb cat x.wav |\nc -\n")
+    rows = indexed(folder)
+    assert not canary.exists()
+    assert {(row.recording.error or "").partition(":")[0] for row in rows} == {"is a command"}
+    assert f"touch {canary} |" in (rows[0].recording.error or "")
+    assert len({row.recording.id for row in rows}) == 3
+
+
+def test_entries_of_an_ark_are_read_alone(tmp_path: Path) -> None:
+    ark, scp = b"", []
+    clips = [wav(300 + 50 * k, 0.1 * (k + 1)) for k in range(4)]
+    for number, data in enumerate(clips):
+        ark += f"utt{number} ".encode()
+        scp.append(f"utt{number} wav.ark:{len(ark)}")
+        ark += data
+    (tmp_path / "wav.ark").write_bytes(ark)
+    data_directory(tmp_path, wav_scp="\n".join([*scp, "bad wav.ark:3", "gone none.ark:8"]) + "\n")
+    found = found_in(tmp_path)
+    assert [read_uri(each.uri) for each in found[:4]] == clips
+    reasons = [(row.recording.error or "fine").partition(":")[0] for row in indexed(tmp_path)]
+    assert reasons == ["fine"] * 4 + ["not audio", "cannot be read"]
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({"segments": "u1 nobody 0 1\n"}, "segments:1"),
+        ({"segments": "u1 r 0 1 A B\n"}, "segments:1"),
+        ({"segments": "u0 r 0 1\nu1 r 1 0.5\n"}, "segments:2"),
+        ({"segments": "u1 r zero 1\n"}, "segments:1"),
+        ({"segments": "u1 r 0 1 left\n"}, "segments:1"),
+        ({"text": "r a\nr b\n"}, "says `r` twice"),
+        ({"wav_scp": "r a.wav\n\nq b.wav\n"}, "wav.scp:2"),
+    ],
+)
+def test_a_bad_line_of_a_kaldi_file_is_named(tmp_path: Path, files: dict[str, str], what: str) -> None:
+    folder = data_directory(tmp_path / "d", **({"wav_scp": "r a.wav\n"} | files))
+    assert what in refused(folder).what
+
+
+# ------------------------------------------------------------------------------------------------- buckets, odd files
+
+
+def test_a_bucket_holds_the_same_forms(tmp_path: Path) -> None:
+    store = Store("memory://forms")
+    tar = write_tar(tmp_path / "t.tar", {f"{k}.wav": wav(300 + k) for k in range(30)}).read_bytes()
+    pq.write_table(pa.table({"audio": ["clips/a.wav"], "text": ["p"]}), tmp_path / "m.parquet")
+    store.replace("set/clips/a.wav", wav())
+    store.replace("set/clips/b.wav", wav(400))
+    store.replace("set/metadata.csv", b"file_name,text\nclips/a.wav,said\n")
+    store.replace("set/t.tar", tar)
+    store.replace("set/m.parquet", (tmp_path / "m.parquet").read_bytes())
+    store.replace("set/l.txt", b"clips/b.wav\n")
+    files = list(by_file(scan(Source(uri="memory://forms/set"))))
+    assert len(files) == 32
+    texts = {file.found[0].uri: file.found[0].text for file in files}
+    assert texts["memory://forms/set/clips/a.wav"] == "said"
+    assert texts["memory://forms/set/clips/b.wav"] is None
+    assert all(file.found[0].etag for file in files)
+    rows = [index(file, Segment(), Source(), 0) for file in files]
+    assert {row.recording.error for row in rows} == {None}
+    assert [each.text for each in found_in("memory://forms/set/m.parquet")] == ["p"]
+    assert [each.uri for each in found_in("memory://forms/set/l.txt")] == ["memory://forms/set/clips/b.wav"]
+    [read] = indexed("memory://forms/set/l.txt")
+    assert read.recording.etag  # the list knows none: it is what the read answered
+    assert "cannot read the manifest" in refused("memory://forms/none.jsonl").what
+
+
+def test_one_file_far_away_knows_its_version_and_a_signature_is_never_shown() -> None:
+    Store("memory://one").replace("a/b.wav", wav())
+    [found] = found_in("memory://one/a/b.wav")
+    assert (found.uri, found.num_bytes) == ("memory://one/a/b.wav", len(wav()))
+    assert found.etag
+    for name in ("m.jsonl", "t.tar.gz"):
+        error = refused(f"http://127.0.0.1:9/{name}?X-Amz-Signature=canary")
+        assert "canary" not in f"{error}{error!r}"
+
+
+def test_a_name_that_is_not_utf8_is_a_row_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav())
+    bad = bytes(tmp_path) + b"/\xff\xfe.wav"
+    Path(bad.decode("utf-8", "surrogateescape")).write_bytes(wav())
+    reasons = [(row.recording.error or "fine").partition(":")[0] for row in indexed(tmp_path)]
+    assert sorted(reasons) == ["fine", "unreadable name"]
+
+
+def test_the_shared_manifest_says_the_same_as_a_table(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = shared_data("fsdd")
+    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["audio"] = str(folder / row["audio"])
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
+    assert found_in(tmp_path / "m.parquet") == found_in(folder / "manifest.jsonl")

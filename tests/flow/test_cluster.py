@@ -1,0 +1,99 @@
+"""A cluster of two nodes that somebody else started: the same command, the same bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+RAY = Path(sys.executable).with_name("ray")
+ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
+
+
+@contextmanager
+def node(*options: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`ray start --block`, in a process group of its own that ends with the block."""
+    process = subprocess.Popen(
+        [str(RAY), "start", *options, "--num-cpus=1", "--block"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return int(some.getsockname()[1])
+
+
+def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
+    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    address = f"127.0.0.1:{free_port()}"
+    found = {}
+    with ExitStack() as nodes:
+        port = address.rpartition(":")[2]
+        head = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--include-dashboard=false")
+        nodes.enter_context(node(*head, environment=environment))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", int(port))) == 0:
+                    break
+            time.sleep(0.2)
+        nodes.enter_context(node(f"--address={address}", environment=environment))
+        time.sleep(5)
+        for name in ("inline", "ray"):
+            folder = tmp_path / name
+            folder.mkdir()
+            engine = {"name": name, "chunk": 2}
+            config = configure(folder, digits / "manifest.jsonl", teacher=ECHO, engine=engine)
+            work = folder / "work"
+            voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
+            command = [sys.executable, "-m", "voxstill.cli", "label", str(work), "--config", str(config)]
+            done = subprocess.run(
+                [*command, "--set", f"engine.address={address}"],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=150,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            found[name] = {path.name: path.read_bytes() for path in work.glob("labels/*/*.parquet")}
+            assert environment["RAY_AUTH_TOKEN"] not in done.stdout + done.stderr
+    assert len(found["ray"]) == 12
+    assert found["ray"] == found["inline"]
+
+
+def test_the_manifests_of_clusters_name_what_is_installed() -> None:
+    root = Path(__file__).parents[2]
+    version = re.search(r"^ray==(\S+)$", (root / "constraints.txt").read_text(), re.M)
+    assert version is not None
+    assert f'rayVersion: "{version[1]}"' in (root / "examples/cluster/raycluster.yml").read_text()
+    assert subprocess.run(["bash", "-n", root / "examples/cluster/slurm.sh"], check=False).returncode == 0

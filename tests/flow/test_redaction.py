@@ -1,0 +1,82 @@
+"""Canaries planted where credentials are kept are found in nothing that a run shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from servers import http_server
+
+pytestmark = pytest.mark.slow
+CANARIES = {
+    name: f"canary-{name.lower().replace('_', '-')}-0123456789"
+    for name in (
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "OSS_ACCESS_KEY_SECRET",
+        "GOOGLE_APPLICATION_CREDENTIALS_JSON_KEY",
+        "HF_TOKEN",
+        "OPENAI_API_KEY",
+    )
+}
+
+
+def test_no_credential_of_the_environment_or_of_an_address_is_shown_by_a_run(digits: Path, tmp_path: Path) -> None:
+    password, signature = "canary-password-0123456789", "canary-signature-0123456789"
+    objects = {path.name: path.read_bytes() for path in digits.iterdir()}
+    with http_server(objects, asks_for=f"ann:{password}") as port:
+        rows = [json.loads(line) for line in objects["manifest.jsonl"].splitlines()]
+        for row in rows:
+            name = row["audio"] if row["id"] != "m1-0" else "gone.flac"  # one that cannot be read
+            row["audio"] = f"http://ann:{password}@127.0.0.1:{port}/{name}?X-Amz-Signature={signature}"
+        objects["manifest.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        tree = {
+            "work": str(tmp_path / "work"),
+            "source": {"uri": f"http://ann:{password}@127.0.0.1:{port}/manifest.jsonl"},
+            "engine": {"name": "inline"},
+            "cache": {"folder": str(tmp_path / "cache")},
+            "monitor": {"port": 0},
+            "teacher": {"name": "echo"},
+            "plan": {"budget_ms": 8000},
+            "train": {"steps": 4, "log_every": 2, "loader_workers": 0, "root": str(tmp_path / "exp")},
+        }
+        config = tmp_path / "config.yaml"
+        config.write_text(json.dumps(tree))
+        done = subprocess.run(
+            [sys.executable, "-m", "voxstill.cli", "run", str(config), "--log-level", "debug"],
+            env=os.environ | CANARIES,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "metrics: http://127.0.0.1:" in done.stderr
+    secrets = [*CANARIES.values(), password, signature]
+    seen = {"output": done.stdout, "log": done.stderr}
+    for path in [*tmp_path.glob("exp/**/*"), *tmp_path.glob("work/**/_SUCCESS.json"), *tmp_path.glob("cache/**/*")]:
+        if path.is_file():
+            seen[str(path.relative_to(tmp_path))] = path.read_bytes().decode("latin-1")
+    assert {name for name in seen if name.endswith("config.yaml")}
+    assert {name for name in seen if name.endswith("report.html")}
+    assert [(name, secret) for name, text in seen.items() for secret in secrets if secret in text] == []
+
+
+def test_metrics_of_a_failing_step_show_no_address(digits: Path) -> None:
+    from voxstill.monitor import Metrics, StepMeter
+
+    metrics = Metrics()
+    port = metrics.serve("127.0.0.1", 0)
+    meter = StepMeter("index", 1, "files")
+    metrics.add(meter)
+    meter.safe(0, ["cannot read `http://ann:canary@host/x?token=canary`: refused", "s3://bucket/canary: gone"])
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert 'voxstill_errors_total{kind="other",step="index"} 2.0' in text
+    assert "canary" not in text

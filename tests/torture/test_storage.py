@@ -1,0 +1,245 @@
+"""Whatever goes wrong with a write, no torn file is taken for a whole one, the error is clear, and the step resumes.
+
+Every write point of a step is found in an undisturbed run; then each one fails in turn, in a run of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from torture import runs
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+NO_FAULT = 0
+KINDS = {"I/O error": 1, "full disk": 2, "short write": 3}
+TABLES = {"index": "utterances", "label": "labels", "filter": "verdicts", "shard": "shards"}
+STEPS = (*TABLES, "train", "evaluate", "report")
+FEW = (
+    ("I/O error", "index"),
+    ("full disk", "label"),
+    ("I/O error", "filter"),
+    ("full disk", "shard"),
+    ("short write", "train"),
+)
+CASES = FEW if runs.SHARE is None else [(kind, step) for step in STEPS for kind in KINDS]
+TRANSFERS = ("write", "copy")
+TRAIN = {"steps": 4, "seed_mode": "debug", "loader_workers": 0, "checkpoint_every": 2, "validate_every": 2}
+
+
+class Nursery:
+    """The command line with a fault: `run` gives the exit code."""
+
+    def __init__(self, folder: Path) -> None:
+        shim = folder / "faults.so"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "faults.c", "-ldl"], check=True)
+        self._process = subprocess.Popen(
+            [sys.executable, HERE / "nursery.py"],
+            env=os.environ | {"LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._answer() == "ready"
+
+    def run(self, folder: Path, *arguments: object, at: int = 0, kind: int = NO_FAULT) -> int:
+        """The command with a fault at one write point below `folder`; words and points are beside it."""
+        for name in ("said", "points"):
+            folder.with_suffix(f".{name}").unlink(missing_ok=True)
+        order = {"log": f"{folder}.said", "trace": f"{folder}.points", "below": str(folder), "at": at, "kind": kind}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order | {"arguments": [str(each) for each in arguments]}) + "\n")
+        self._process.stdin.flush()
+        return int(self._answer())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not at hand")
+    made = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.corpus(tmp_path_factory.mktemp("tones") / "audio", 12)
+
+
+class Line:
+    """One folder, and what stands in it before each step and after the last when nobody disturbs it."""
+
+    def __init__(self, nursery: Nursery, source: Path, folder: Path) -> None:
+        self.source, self.folder, self.calm = source, folder / "struck", folder / "calm"
+        self.before: dict[str, Path] = {}
+        self.points: dict[str, list[str]] = {}
+        self.folder.mkdir()
+        for step in dict.fromkeys(step for _, step in CASES):
+            self.before[step] = folder / step
+            shutil.copytree(self.folder, self.before[step], symlinks=True)
+            assert nursery.run(self.folder, *self.command(step)) == 0, said(self.folder)
+            self.points[step] = Path(f"{self.folder}.points").read_text().splitlines()
+        shutil.copytree(self.folder, self.calm, symlinks=True)
+
+    def restore(self, step: str) -> None:
+        """The folder as it was before a step: an experiment knows where it lies, so it is always the same folder."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.before[step], self.folder, symlinks=True)
+
+    def command(self, step: str) -> list[object]:
+        folder = self.folder
+        train = TRAIN | {"root": str(folder / "exp")}
+        config = runs.configure(folder, self.source, train=train)
+        if step == "index":
+            return ["index", self.source, "--work", folder / "work", "--config", config]
+        if step == "evaluate":
+            (found,) = [path.parent for path in folder.glob("exp/*/summary.json")]
+            return ["evaluate", found]
+        if step in ("train", "report"):
+            return ["train" if step == "train" else "run", config]
+        return [step, folder / "work", "--config", config]
+
+
+@pytest.fixture(scope="module")
+def line(nursery: Nursery, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Line:
+    return Line(nursery, source, tmp_path_factory.mktemp("line"))
+
+
+def said(folder: Path) -> str:
+    return Path(f"{folder}.said").read_text()
+
+
+def check_whole(folder: Path, calm: Path) -> None:
+    """Every file that a later step would take is what it would have been."""
+    tables, expected = runs.kept(folder / "work"), runs.kept(calm / "work")
+    for name, data in tables.items():
+        sidecar = name.removesuffix(".tar") + ".parquet"
+        if name in expected and (not name.endswith(".tar") or sidecar in tables):
+            assert data == expected[name], name
+    for path in folder.rglob("_SUCCESS.json"):
+        json.loads(path.read_text())
+    for path in folder.glob("exp/*/*.json"):
+        if not path.name.startswith("."):
+            json.loads(path.read_text())
+    for weights in folder.rglob("*.safetensors"):
+        if not any(part.startswith(".") for part in weights.relative_to(folder).parts):
+            load_file(weights)
+    for report in folder.glob("exp/*/report.html"):
+        assert report.read_text().rstrip().endswith("</html>")
+
+
+def is_told(code: int, text: str) -> bool:
+    """Whether a fault that matters ended in an error that a user can act on, and not in a traceback."""
+    if "Traceback" in text or not 0 <= code <= 6:
+        return False
+    return code == 0 or all(f"{part}: " in text for part in ("error", "why", "fix"))
+
+
+def points_of(line: Line, step: str, kind: str) -> list[int]:
+    """Numbers of the points where this kind of fault can be."""
+    every = range(1, len(line.points[step]) + 1)
+    return [n for n in every if kind != "short write" or line.points[step][n - 1].split()[0] in TRANSFERS]
+
+
+@pytest.mark.parametrize(("kind", "step"), CASES)
+def test_a_write_that_fails_tears_nothing_and_is_made_good(
+    nursery: Nursery, line: Line, torture: Any, step: str, kind: str
+) -> None:
+    every = points_of(line, step, kind)
+    chosen = random.Random(0).sample(every, torture.some(len(every), short=1))
+    codes: Counter[int] = Counter()
+    wrong, untold = [], []
+    for number in sorted(chosen):
+        line.restore(step)
+        code = nursery.run(line.folder, *line.command(step), at=number, kind=KINDS[kind])
+        codes[code] += 1
+        where = f"{line.points[step][number - 1]} ({number}): exit {code}"
+        if not is_told(code, said(line.folder)):
+            untold.append(f"{where}: {said(line.folder)[-600:]}")
+        try:
+            check_whole(line.folder, line.calm)
+            assert nursery.run(line.folder, *line.command(step)) == 0, said(line.folder)
+            check_end(line, step)
+        except Exception as error:
+            wrong.append(f"{where}: {type(error).__name__}: {error}"[:900])
+    torture.tell(
+        f"{kind} in {step}",
+        f"{len(chosen)} of {len(every)} points; exit codes {dict(codes)}; {len(wrong)} wrong, {len(untold)} untold",
+    )
+    assert not wrong, f"{len(wrong)} of {len(chosen)}:\n" + "\n".join(wrong[:12])
+    if untold and step not in TABLES:
+        pytest.xfail(f"an OSError outside of a store ends in a traceback, {len(untold)} of {len(chosen)} times")
+    assert not untold, f"{len(untold)} of {len(chosen)}:\n" + "\n".join(untold[:12])
+
+
+def check_end(line: Line, step: str) -> None:
+    """After the second try, everything of the step is there as if the fault had not been."""
+    if step in TABLES:
+        found, calm = (
+            {n: d for n, d in runs.kept(each / "work").items() if n.startswith(TABLES[step])}
+            for each in (line.folder, line.calm)
+        )
+        assert found == calm
+        assert list(line.folder.glob(f"work/{TABLES[step]}/*/_SUCCESS.json"))
+        return
+    (run,), (calm_run,) = (
+        [path.parent for path in each.glob("exp/*/summary.json")] for each in (line.folder, line.calm)
+    )
+    weights = Path("model", "model.safetensors")
+    assert (run / weights).read_bytes() == (calm_run / weights).read_bytes()
+    if step == "report":
+        assert (run / "report.html").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+@pytest.mark.parametrize("size_kb", [80] if runs.SHARE is None else range(10, 180, 10))
+def test_a_file_system_that_is_full_is_told_and_what_it_held_is_used_when_it_has_grown(
+    source: Path, tmp_path: Path, size_kb: int
+) -> None:
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no mount namespace can be made here")
+    calm, disk = tmp_path / "calm", tmp_path / "disk"
+    disk.mkdir()
+    steps = "index {source} --work {folder}/work", "label {folder}/work", "filter {folder}/work", "shard {folder}/work"
+    script = []
+    for folder, name in ((calm, "calm"), (disk, "small"), (disk, "grown")):
+        config = runs.configure(tmp_path / name, source, work=str(folder / "work"))
+        run = f"{sys.executable} -m voxstill.cli"
+        line_ = " && ".join(f"{run} {step.format(source=source, folder=folder)} --config {config}" for step in steps)
+        if name == "small":
+            script.append(f"mount -t tmpfs -o size={size_kb}k tmpfs {disk} || exit 99")
+        script.append(f"( {line_} ) > {tmp_path}/{name}.said 2>&1; echo $? > {tmp_path}/{name}.code")
+        if name == "small":
+            script.append(f"mount -o remount,size=100m {disk}")
+    script.append(f"cp -a {disk} {tmp_path}/kept")
+    done = subprocess.run(["unshare", "-m", "bash", "-c", "\n".join(script)], check=False)
+    if done.returncode == 99:
+        pytest.skip("a file system cannot be mounted here")
+    codes = {name: int((tmp_path / f"{name}.code").read_text()) for name in ("calm", "small", "grown")}
+    small = (tmp_path / "small.said").read_text()
+    assert codes == {"calm": 0, "small": 4, "grown": 0}, small
+    assert is_told(codes["small"], small), small
+    assert "No space left on device" in small
+    assert runs.kept(tmp_path / "kept" / "work") == runs.kept(calm / "work")
