@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxstill import config
@@ -136,6 +136,8 @@ def test_every_option_has_a_sentence() -> None:
         assert each.meaning.endswith((".", ":", ")")), each.path
 
 
+@settings(deadline=None)
+@example(1, 1.0, "debug", "\x85Îw")  # a line break to YAML
 @given(st.integers(1, 10**6), st.floats(1e-6, 1.0), st.sampled_from(["debug", "production"]), st.text(max_size=20))
 def test_what_is_dumped_is_read_back_the_same(steps: int, lr: float, mode: str, language: str) -> None:
     tree = {"train": {"steps": steps, "lr": lr, "seed_mode": mode}, "source": {"language": language}}

@@ -427,8 +427,16 @@ def template() -> str:
 
 def _yaml() -> Any:
     from ruamel.yaml import YAML  # half of this module's import time, and `voxstill --help` needs none of it
+    from ruamel.yaml.representer import SafeRepresenter
 
+    class Representer(SafeRepresenter):
+        def represent_str(self, data: str) -> Any:
+            odd = any(char in data for char in "\x85\u2028\u2029")  # line breaks to YAML, unless they are escaped
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if odd else None)
+
+    Representer.add_representer(str, Representer.represent_str)
     yaml: Any = YAML(typ="safe", pure=True)
+    yaml.Representer = Representer
     yaml.default_flow_style = False  # one option a line
     yaml.sort_base_mapping_type_on_output = False
     return yaml
