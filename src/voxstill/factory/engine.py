@@ -593,6 +593,13 @@ class _Driver:
         return unanswered
 
     def _replace(self, worker: _Worker, reason: str) -> None:
+        here = self._ray.get_runtime_context().get_node_id()
+        if any(node["NodeID"] == here and not node["Alive"] for node in self._ray.nodes()):
+            raise VoxstillError(  # workers of a dead owner are ended, and those it still asks for never start
+                "the cluster has lost the node that this run is attached to",
+                why=f"to the cluster this process is dead with it: {reason}",
+                fix="the same command goes on where this one stopped",
+            )
         log.warning("a worker of `%s` is replaced: %s", worker.crew.stage.name, reason)
         self._ledger.restarts += 1
         self._ray.kill(worker.handle)
