@@ -442,7 +442,7 @@ def test_a_second_signal_stops_at_once(ray: Any) -> None:
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run(chunks_of(range(4), 2, str), stages, name="ray")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30  # and not the minute that the work takes
     thread.join()
 
 

@@ -78,7 +78,9 @@ def finish(*arguments: object, log: Path, within_s: float = 240, **environment: 
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all it has started."""
+    """End the process and all it has started, unless it has ended."""
+    if process.poll() is not None:
+        return
     for pid in [*descendants(process.pid), process.pid]:
         try:
             os.kill(pid, signal.SIGKILL)

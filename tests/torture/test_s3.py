@@ -18,7 +18,7 @@ from voxstill import store
 from voxstill.store import Store
 
 pytestmark = pytest.mark.slow
-NUM = 60
+NUM = 30
 FAULTS = {"error": 0.08, "slow_down": 0.08, "reset": 0.06, "lost": 0.04, "cut": 0.06}
 TIME_OUT = {"stall": 0.004}
 STALL_S = 35.0
@@ -60,7 +60,7 @@ def kept(bucket: Store, work: str) -> dict[str, bytes]:
 def test_a_bucket_that_fails_at_every_third_request_loses_nothing(
     torture: Any, bucket: Store, moto_port: int, tmp_path: Path
 ) -> None:
-    wanted = torture.count(short=40, full=1000)
+    wanted = torture.count(short=20, full=1000)
     for path in runs.corpus(tmp_path / "audio", NUM).parent.iterdir():
         bucket.replace(f"audio/{path.name}", path.read_bytes())
     seen: Counter[str] = Counter()

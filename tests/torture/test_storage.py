@@ -151,10 +151,9 @@ def check_whole(folder: Path, calm: Path) -> None:
 
 
 def is_told(code: int, text: str) -> bool:
-    """Whether a fault that matters ended in an error that a user can act on, and not in a traceback."""
-    if "Traceback" in text or not 0 <= code <= 6:
-        return False
-    return code == 0 or all(f"{part}: " in text for part in ("error", "why", "fix"))
+    """Whether a fault that matters ended in an error a user can act on; TensorBoard's thread may have had its say."""
+    end = text.rpartition("Traceback")[2]
+    return code == 0 or (2 <= code <= 6 and all(f"{part}: " in end for part in ("error", "why", "fix")))
 
 
 def points_of(line: Line, step: str, kind: str) -> list[int]:
@@ -189,8 +188,6 @@ def test_a_write_that_fails_tears_nothing_and_is_made_good(
         f"{len(chosen)} of {len(every)} points; exit codes {dict(codes)}; {len(wrong)} wrong, {len(untold)} untold",
     )
     assert not wrong, f"{len(wrong)} of {len(chosen)}:\n" + "\n".join(wrong[:12])
-    if untold and step not in TABLES:
-        pytest.xfail(f"an OSError outside of a store ends in a traceback, {len(untold)} of {len(chosen)} times")
     assert not untold, f"{len(untold)} of {len(chosen)}:\n" + "\n".join(untold[:12])
 
 

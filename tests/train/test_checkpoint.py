@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from voxstill.config import Train
+from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
 from voxstill.train import checkpoint, optim
 from voxstill.train.checkpoint import State
@@ -136,3 +138,8 @@ def test_a_checkpoint_holds_tensors_and_json_and_no_pickles(tmp_path: Path) -> N
         "average.safetensors",
         "state.json",
     }
+
+
+def test_weights_that_cannot_be_written_are_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot write"), checkpoint.told_as_storage(tmp_path):
+        save_file({"w": torch.zeros(1)}, tmp_path / "no" / "such" / "folder" / "w.safetensors")

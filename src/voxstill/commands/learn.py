@@ -30,7 +30,7 @@ from voxstill.tasks.ctc import CtcTask
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
 from voxstill.text.tokenizer import Vocabulary
-from voxstill.train import loop, parallel
+from voxstill.train import checkpoint, loop, parallel
 from voxstill.train.data import Corpus
 
 PACKAGES = ("torch", "transformers", "lightning", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
@@ -140,7 +140,8 @@ def save_student(run: RunDir, model: Any, vocabulary: Vocabulary) -> None:
     draft = run.model.with_name(".model.draft")
     shutil.rmtree(draft, ignore_errors=True)
     transformers_logging.disable_progress_bar()
-    model.save_pretrained(draft)
+    with checkpoint.told_as_storage(draft):
+        model.save_pretrained(draft)
     vocabulary.save(draft, EXTRACTOR)
     shutil.rmtree(run.model, ignore_errors=True)
     draft.rename(run.model)

@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
 from voxstill.train.optim import Average
 
@@ -80,15 +84,27 @@ def _write(final: Path, model: nn.Module, optimizer: torch.optim.Optimizer, aver
     draft = final.with_name(f".{final.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    save_file(_contiguous(model.state_dict()), draft / "model.safetensors")
-    save_file(_moments(model, optimizer), draft / "optimizer.safetensors")
-    if average.count:
-        save_file(_contiguous(average.total), draft / "average.safetensors", metadata={"count": str(average.count)})
+    with told_as_storage(draft):
+        save_file(_contiguous(model.state_dict()), draft / "model.safetensors")
+        save_file(_moments(model, optimizer), draft / "optimizer.safetensors")
+        if average.count:
+            save_file(_contiguous(average.total), draft / "average.safetensors", metadata={"count": str(average.count)})
     (draft / "state.json").write_text(json.dumps({**asdict(state), "average": average.count}))
     for file in draft.iterdir():
         _flush(file)
     draft.rename(final)
     _flush(final.parent)
+
+
+@contextmanager
+def told_as_storage(path: Path) -> Iterator[None]:
+    """What safetensors cannot write is a StorageError: its own error is no OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise StorageError(
+            f"cannot write `{path}`", why=str(error), fix="check the rights and the free space, and run again"
+        ) from None
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
