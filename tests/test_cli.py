@@ -250,3 +250,11 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("limit", [("--max-chunks", "0"), ("--max-chunks", "-1"), ("--limit-hours", "nan")])
+def test_a_limit_that_is_not_above_zero_is_refused(
+    limit: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["label", str(tmp_path), *limit]) == 2
+    assert "it must be above 0" in capsys.readouterr().err

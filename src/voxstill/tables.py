@@ -117,22 +117,6 @@ def read(store: Store, prefix: str, kind: type[Row]) -> Iterator[Row]:
         yield from from_parquet(store.read(key), kind, store.uri(key))
 
 
-def column(store: Store, key: str, name: str) -> list[Any]:
-    """One column of one part, without the others; DataError where it is torn or has no such column."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        values: list[Any] = pq.read_table(io.BytesIO(store.read(key)), columns=[name])[name].to_pylist()
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise DataError(
-            f"`{store.uri(key)}` has no column `{name}`",
-            why=str(error).splitlines()[0],
-            fix="remove the file and run the step again",
-        ) from None
-    return values
-
-
 def listing(store: Store, prefix: str) -> str:
     """Equal for a table to which nothing was added and from which nothing was taken; nothing is opened for it."""
     entries = sorted((entry.key, entry.num_bytes) for entry in store.list(prefix) if entry.key.endswith(".parquet"))
@@ -187,7 +171,7 @@ def _digests(ids: Iterable[str]) -> bytes:
 
 
 def _hints(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
-    return _resolved(kind)
+    return _resolved(kind)  # which mypy would let no caller call: to it a class is not hashable
 
 
 @functools.cache

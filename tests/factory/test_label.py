@@ -197,7 +197,7 @@ def test_a_finished_run_is_recognised_without_opening_a_part(
     work = work_of(tmp_path, utterances(wav))
     first, _ = run(work, {"name": "echo"})
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "column", None)
+        patch.setattr(tables, "to_arrow", None)
         patch.setattr(tables, "from_parquet", None)
         with StepMeter("label", None, "utterances") as meter:
             task = label.task(config.Teacher(name="echo"))

@@ -137,7 +137,7 @@ def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if master.reads_texts:
         return {}, student
     teacher = measure.evaluate_teacher(cfg)
-    clips, _ = measure.read_clips(judged[: 4 * cfg.evaluate.worst + 100])
+    clips, _ = measure.read_clips(cfg, judged[: 4 * cfg.evaluate.worst + 100])
     for each in (pupil, master):
         each.open()
     rates = measure.speeds({"student": pupil, "teacher": master}, clips)

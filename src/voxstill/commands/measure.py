@@ -77,7 +77,7 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
     student = recogniser(target)
     judged = references(cfg)
     student.open()
-    clips, unread = read_clips(judged)
+    clips, unread = read_clips(cfg, judged)
     heard_s = 0.0
     texts: dict[str, str] = {}
     with Progress("evaluate", len(clips), "utterances") as bar:
@@ -156,11 +156,11 @@ def _rates(groups: Mapping[str, Scored]) -> dict[str, dict[str, float | int | No
     }
 
 
-def read_clips(utterances: Sequence[Utterance]) -> tuple[list[Clip], dict[str, str]]:
+def read_clips(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[Clip], dict[str, str]]:
     """The audio of each utterance, and the reasons of those that cannot be read."""
     found: list[Clip] = []
     unread: dict[str, str] = {}
-    for each, samples_T in extract.samples(utterances):
+    for each, samples_T in extract.samples(utterances, extract.reading(cfg).cache):
         if isinstance(samples_T, VoxstillError):
             unread[each.id] = samples_T.what
         else:

@@ -120,7 +120,7 @@ def worst(
     """The utterances in which the student made most errors, with their audio; those without an error are left out."""
     ranked = sorted(judged, key=lambda each: (-pairs["student"][each.id][0].errors, each.id))
     chosen = [each for each in ranked[: cfg.evaluate.worst] if pairs["student"][each.id][0].errors]
-    clips, _ = measure.read_clips(chosen)
+    clips, _ = measure.read_clips(cfg, chosen)
     audio = {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
     return [
         {

@@ -9,7 +9,7 @@ from typing import Any
 
 from voxstill import shards, tables, workdir
 from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.errors import ConfigError, DataError
 from voxstill.factory import engine, extract, join, label, scan, segment
 from voxstill.factory import filter as filtering
 from voxstill.factory import shard as sharding
@@ -64,7 +64,13 @@ def index(cfg: Config) -> dict[str, Any]:
 
 
 def label_(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | None = None) -> dict[str, Any]:
-    """Every utterance has one label of this teacher, or a reason why not; up to the limits, where some are given."""
+    """Every utterance has one label of this teacher, or a reason why not; up to the limits, where some are given.
+
+    ConfigError where a limit is not above 0.
+    """
+    for name, limit in (("--max-chunks", max_chunks), ("--limit-hours", limit_hours)):
+        if limit is not None and not limit > 0:
+            raise ConfigError(f"`{name}` is {limit}", why="it must be above 0", fix="leave it out to label everything")
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
     task = label.task(cfg.teacher)

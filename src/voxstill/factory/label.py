@@ -32,7 +32,6 @@ from voxstill.teachers.teacher import Clip, Heard, Teacher
 
 SET_ASIDE = "set aside"
 """So begins the reason of an utterance that no worker could get through."""
-READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +69,24 @@ def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engin
     there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, labels)}
     have: Container[str] = ()
     if there:
-        planned = (engine.chunk_id(ids) for key in parts for ids in _batched(tables.column(work, key, "id"), size))
-        others = sorted(there.difference(planned))
-        have = tables.Ids(
-            id_ for name in others for id_ in tables.column(work, f"{labels}/{name}.parquet", "utterance_id")
-        )
+        tables_of_ids = tables.columns(work, parts, Utterance, ("id",))
+        planned = {name for table in tables_of_ids for name in _names(table["id"].to_pylist(), size)}
+        others = [f"{labels}/{name}.parquet" for name in sorted(there - planned)]
+        tables_of_ids = tables.columns(work, others, Label, ("utterance_id",))
+        have = tables.Ids(id_ for table in tables_of_ids for id_ in table["utterance_id"].to_pylist())
     for key in parts:
-        if there and there.issuperset(engine.chunk_id(ids) for ids in _batched(tables.column(work, key, "id"), size)):
-            continue
+        if there:
+            ids = tables.to_arrow(work.read(key), Utterance, work.uri(key), ("id",))["id"].to_pylist()
+            if there.issuperset(_names(ids, size)):
+                continue
         for rows in _batched(tables.from_parquet(work.read(key), Utterance, work.uri(key)), size):
             if engine.chunk_id(row.id for row in rows) not in there:
                 yield from engine.chunks_of((row for row in rows if row.id not in have), size, lambda row: row.id)
+
+
+def _names(ids: Sequence[str], size: int) -> Iterator[str]:
+    """Of the chunks that a part of the table is planned as."""
+    return (engine.chunk_id(some) for some in _batched(ids, size))
 
 
 def _batched(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
@@ -168,7 +174,7 @@ def _figures(work: Store, task: Task) -> dict[str, Any]:
     keys = tables.parts(work, task.prefix)
     digest, labels = hashlib.sha256(), 0
     errors: Counter[str] = Counter()
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(tables.READERS) as pool:
         for part_digest, num_rows, reasons in pool.map(lambda key: _count(work.read(key)), keys):
             digest.update(part_digest)
             labels += num_rows

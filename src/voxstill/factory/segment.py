@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill import tables
 from voxstill.audio import codec, vad
 from voxstill.audio.decoder import Decoder
 from voxstill.config import Segment, Source
@@ -28,7 +29,6 @@ UNREADABLE = "cannot be read"
 """How the error of a recording begins that storage did not give: it is tried again by the next index."""
 Standing = Literal["new", "done", "again", "changed", "edited"]
 _SLACK_MS = 250  # a manifest may round up this much past the end of the audio
-_READERS = 8
 _PARTS_AT_ONCE = 256
 _FILES_AT_ONCE = 4096
 
@@ -248,7 +248,7 @@ class Done:
         new = sorted(set(keys) - self._parts)
         self._parts.update(new)
         ids, said, uris, states, utterance_ids = array("Q"), array("Q"), array("Q"), array("H"), array("Q")
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(tables.READERS) as pool:
             for first in range(0, len(new), _PARTS_AT_ONCE):
                 for recordings, utterances in pool.map(self._read, new[first : first + _PARTS_AT_ONCE]):
                     ids.frombytes(_hex64(recordings["id"]))
