@@ -5,14 +5,20 @@
 
 Both run on one Ray cluster of this machine with two decoding workers and two teachers, and write Parquet. A teacher
 sleeps for each utterance: 0 ms shows what the machinery costs, 20 ms what it wastes of a teacher's time. Seconds count
-from the call to the last row written, processes started and ended included; `steady` leaves out what comes before the
-first chunk. Prints a table and writes `benchmarks/results/engine.json`.
+from the call to the last row written, processes started and ended included; the column "first to last chunk" leaves out
+what comes before the first chunk. Ray Data runs twice: with the blocks it chooses, and told to make them as small
+as our chunks. Decoding is apart from teaching in all of them, as where a teacher has a GPU to itself. Then once more
+ours, and one of the two teachers is killed when half is done: what is heard twice is what that cost. CPU seconds are
+those of the whole machine, so nothing else may run on it. Prints a table and writes
+`benchmarks/results/engine.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -33,6 +39,8 @@ from voxstill.store import Store
 HERE = Path(__file__).parent
 BATCH = 32
 TEACHERS = 2
+KILLED = "ours, a teacher killed"
+SETTLE_S = 3.0  # the processes of the run before end meanwhile
 
 
 class Decode:
@@ -45,19 +53,21 @@ class Decode:
 
 
 class Teach:
-    """Pretends to hear: `delay_s` for each utterance."""
+    """Pretends to hear: `delay_s` for each utterance. A file in `folder` grows by a byte for each."""
 
-    def __init__(self, delay_s: float) -> None:
-        self.delay_s = delay_s
+    def __init__(self, delay_s: float, folder: Path) -> None:
+        self.delay_s, self.folder = delay_s, folder
 
     def __call__(self) -> Callable[[Sequence[str], Any], list[Label]]:
         """The work of one process."""
+        heard = (self.folder / f"heard-{os.getpid()}").open("ab", buffering=0)
 
         def work(paths: Sequence[str], audio: tuple[Any, Any]) -> list[Label]:
             samples_T, bounds = audio
             rows = []
             for i, path in enumerate(paths):
                 time.sleep(self.delay_s)
+                heard.write(b".")
                 text = str(int(samples_T[bounds[i] : bounds[i + 1]].astype(np.int64).sum()))
                 rows.append(Label(utterance_id=path, recipe="r", teacher="t", text=text))
             return rows
@@ -65,7 +75,7 @@ class Teach:
         return work
 
 
-def ours(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
+def ours(paths: Sequence[str], delay_s: float, folder: Path, kills: bool = False) -> tuple[float, float]:
     """Seconds of the engine in all, and from the first chunk committed to the last."""
     store, commits = Store(str(folder)), []
     start = time.perf_counter()
@@ -73,14 +83,21 @@ def ours(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, flo
     def commit(chunk: engine.Chunk, rows: list[Label]) -> None:
         store.create(f"{chunk.id}.parquet", tables.to_parquet(rows, Label))
         commits.append(time.perf_counter())
+        if kills and len(commits) == len(paths) // BATCH // 2:
+            os.kill(int(min(folder.glob("heard-*")).name.partition("-")[2]), signal.SIGKILL)
 
     stages = (
         engine.Stage(name="decode", make=Decode, workers=TEACHERS),
-        engine.Stage(name="teach", make=Teach(delay_s), workers=TEACHERS),
+        engine.Stage(name="teach", make=Teach(delay_s, folder), workers=TEACHERS),
     )
     engine.run(engine.chunks_of(paths, BATCH, str), stages, commit, failed, Engine(name="ray"))
     assert sum(1 for _ in tables.read(store, "", Label)) == len(paths)
     return time.perf_counter() - start, max(commits) - min(commits)
+
+
+def ours_killed(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
+    """The same, and one of two teachers is killed halfway."""
+    return ours(paths, delay_s, folder, kills=True)
 
 
 def failed(path: str, reason: str) -> Label:
@@ -88,7 +105,7 @@ def failed(path: str, reason: str) -> Label:
     raise AssertionError(reason)
 
 
-def ray_data(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
+def ray_data(paths: Sequence[str], delay_s: float, folder: Path, blocks: int | None = None) -> tuple[float, float]:
     """Seconds of Ray Data in all; it does not tell when its first rows were written."""
     import ray.data
 
@@ -107,9 +124,9 @@ def ray_data(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float,
             return {"utterance_id": batch["item"], "text": texts}
 
     start = time.perf_counter()
-    rows = ray.data.from_items(list(paths), override_num_blocks=len(paths) // BATCH)
+    rows = ray.data.from_items(list(paths), override_num_blocks=blocks)
     heard = rows.map_batches(decode, batch_size=BATCH, num_cpus=0.5).map_batches(
-        Teacher, batch_size=BATCH, num_cpus=0.5, concurrency=TEACHERS
+        Teacher, batch_size=BATCH, num_cpus=0.25, concurrency=TEACHERS
     )
     heard.write_parquet(str(folder))
     seconds = time.perf_counter() - start
@@ -119,8 +136,16 @@ def ray_data(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float,
     return seconds, float("nan")
 
 
+def ray_data_in_chunks(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
+    """Ray Data, told the size of our chunks."""
+    return ray_data(paths, delay_s, folder, len(paths) // BATCH)
+
+
+WAYS = {"ours": ours, "Ray Data": ray_data, "Ray Data in our chunks": ray_data_in_chunks, KILLED: ours_killed}
+
+
 def main() -> None:
-    """Interleave the two at each delay; print medians."""
+    """Interleave them at each delay; print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--utterances", type=int, default=2400)
     parser.add_argument("--rounds", type=int, default=3)
@@ -134,27 +159,42 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = write_audio(Path(folder) / "audio", args.utterances)
         for delay_ms in args.delays_ms:
-            took: dict[str, list[tuple[float, float]]] = {"ours": [], "ray data": []}
+            took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
+            again: list[float] = []
             for number in range(args.rounds):
-                for name, way in (("ours", ours), ("ray data", ray_data)):
+                for name, way in WAYS.items():
                     out = Path(folder) / f"{name}-{delay_ms}-{number}"
                     out.mkdir()
-                    took[name].append(way(paths, delay_ms / 1000, out))
+                    before = cpu_seconds()
+                    seconds, steady = way(paths, delay_ms / 1000, out)
+                    time.sleep(SETTLE_S)
+                    took[name].append((seconds, steady, cpu_seconds() - before))
+                    if name == KILLED:
+                        heard = sum(file.stat().st_size for file in out.glob("heard-*"))
+                        again.append((heard - args.utterances) / BATCH)
             ideal_s = args.utterances * delay_ms / 1000 / TEACHERS
             row: dict[str, Any] = {"ideal_s": ideal_s, "all": took}
-            for name, seconds in took.items():
-                row[name] = statistics.median(each[0] for each in seconds)
-            row["steady"] = statistics.median(each[1] for each in took["ours"])
+            for name, rounds in took.items():
+                row[name] = {"s": statistics.median(each[0] for each in rounds)}
+                row[name]["cpu_s"] = statistics.median(each[2] for each in rounds)
+            row["ours"]["steady_s"] = statistics.median(each[1] for each in took["ours"])
+            row[KILLED]["chunks_heard_again"] = again
             figures["cases"][f"{delay_ms} ms"] = row
     engine.shutdown()
     Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
-    print("| teacher | ideal, s | ours, s | first to last chunk, s | Ray Data, s | times |")
-    print("|---|---|---|---|---|---|")
+    print("| teacher | ideal, s | first to last chunk, s | " + " | ".join(f"{n}, s | CPU s" for n in WAYS) + " |")
+    print("|---" * (3 + 2 * len(WAYS)) + "|")
     for name, row in figures["cases"].items():
-        print(
-            f"| {name} | {row['ideal_s']:.1f} | {row['ours']:.1f} | {row['steady']:.1f} | {row['ray data']:.1f} "
-            f"| {row['ray data'] / row['ours']:.2f} |"
-        )
+        ways = " | ".join(f"{row[way]['s']:.1f} | {row[way]['cpu_s']:.1f}" for way in WAYS)
+        print(f"| {name} | {row['ideal_s']:.1f} | {row['ours']['steady_s']:.1f} | {ways} |")
+    for name, row in figures["cases"].items():
+        print(f"{name}: chunks of {BATCH} heard again after the kill:", *row[KILLED]["chunks_heard_again"])
+
+
+def cpu_seconds() -> float:
+    """Of the whole machine since it started: Ray's daemon does not keep what its dead workers took."""
+    user, nice, system, _, _, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def write_audio(folder: Path, num: int) -> list[str]:

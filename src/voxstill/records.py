@@ -21,10 +21,12 @@ RATE_HZ = 16_000
 """The one sampling rate inside voxstill; `audio.codec` brings everything to it."""
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
 def fingerprint(*parts: object) -> str:
     """Equal parts give equal 16 hexadecimal digits, on every machine and in every process."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_CANONICAL.encode(parts).encode()).hexdigest()[:16]
 
 
 def recording_id(uri: str, etag: str | None, num_bytes: int) -> str:

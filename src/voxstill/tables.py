@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -35,8 +36,12 @@ def to_parquet(rows: Sequence[Row], kind: type[Row]) -> bytes:
     """The rows as one Parquet file; equal rows give equal bytes."""
     import pyarrow as pa
 
-    columns = {field.name: [_plain(getattr(row, field.name)) for row in rows] for field, _ in _hints(kind)}
-    return of_arrow(pa.table(columns, schema=schema(kind)))
+    fields = schema(kind)
+    columns = {field.name: list(map(attrgetter(field.name), rows)) for field in fields}
+    for field in fields:
+        if pa.types.is_nested(field.type):
+            columns[field.name] = list(map(_plain, columns[field.name]))
+    return of_arrow(pa.table(columns, schema=fields))
 
 
 def of_arrow(table: Any) -> bytes:

@@ -191,6 +191,30 @@ def test_a_flac_that_goes_bad_in_the_middle_is_not_shortened() -> None:
     assert reason(bytes(data)).what in {"truncated", "damaged"}
 
 
+WHOLE = speech_like(1.5)
+FLAC = codec.encode(WHOLE, "flac")
+
+
+@given(st.lists(st.tuples(st.integers(0, len(FLAC) - 1), st.integers(0, 7)), max_size=4), st.integers(0, len(FLAC)))
+@settings(max_examples=300, deadline=None)
+def test_the_fast_way_of_a_plain_flac_gives_all_of_it_or_nothing(flips: list[tuple[int, int]], end: int) -> None:
+    data = bytearray(FLAC)
+    for at, bit in flips:
+        data[at] ^= 1 << bit
+    for damaged in (bytes(data), bytes(data[:end]), bytes(data) + FLAC[end:]):
+        found = codec._plain_flac(damaged)
+        assert found is None or np.array_equal(found.samples_T, WHOLE)
+
+
+def test_a_plain_flac_takes_the_fast_way() -> None:
+    assert codec._plain_flac(FLAC) is not None
+    assert codec._plain_flac(FLAC, max_s=1) is None
+    assert codec._plain_flac(FLAC, channel=1) is None
+    assert codec._plain_flac(in_a_file(WHOLE, 8_000, "FLAC")) is None
+    assert codec._plain_flac(in_a_file(WHOLE, form="FLAC", subtype="PCM_24")) is None
+    assert codec._plain_flac(in_a_file(np.stack([WHOLE, WHOLE], axis=1), form="FLAC")) is None
+
+
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000])
 def test_a_wav_from_a_pipe_promises_nothing_and_is_read_to_its_end(size: int) -> None:
     samples_T = speech_like(2)

@@ -1,7 +1,8 @@
 """Whatever audio comes in, 16 kHz mono int16 goes out whole, or a reason says why not. Samples become ms only here.
 
-libsndfile reads WAV and FLAC, FFmpeg everything else, and each is the other's second opinion. No header is believed:
-audio is read to its end in blocks, counted, and only then held against the length that the header promised.
+libsndfile reads WAV and FLAC, FFmpeg everything else, and each is the other's second opinion; what is plain and sound
+is read without either. No header is believed: audio is read to its end, counted, and only then held against the length
+that the header promised.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import miniaudio
 import numpy as np
 import soundfile
 import soxr
@@ -27,6 +29,8 @@ _MAX_CHANNELS = 64
 _BLOCK = 1 << 16  # samples read at a time
 _MAX_BAD_PACKETS = 2  # tags and half frames at either end of an MP3 look like this many
 _PLAIN = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16)
+_STREAMINFO = {bytes([last, 0, 0, 34]) for last in (0x00, 0x80)}  # RFC 9639, section 8.1
+_PLAIN_FLAC = RATE_HZ << 8 | 0 << 5 | 15  # rate, channels - 1, bits - 1 (section 8.2)
 _STRAY_BYTES = 256  # behind the data of a WAV: padding of careless writers, 8 ms if it were sound
 _INDEXED = ("mov", "matroska", "asf", "aiff", "caf", "au", "w64", "nistsphere")  # FFmpeg reads, not guesses, a length
 
@@ -47,8 +51,9 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
     DataError with a short reason as `what`: not audio, no audio, truncated, damaged, silent, not finite, too long,
     impossible rate, impossible channels, changing rate, no such channel.
     """
-    if (plain := as_it_is(data, channel=channel, max_s=max_s)) is not None:
-        return plain
+    for fast in (as_it_is, _plain_flac):
+        if (audio := fast(data, channel=channel, max_s=max_s)) is not None:
+            return audio
     readers: list[_Reader] = [_libsndfile, _ffmpeg]
     if not (data[:4] == b"fLaC" or (data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE")):
         readers.reverse()
@@ -83,6 +88,27 @@ def as_it_is(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -
     if len(samples_T) > max_s * RATE_HZ or not samples_T.any():
         return None
     return Audio(samples_T=samples_T, codec="pcm_16", rate_hz=RATE_HZ, num_channels=1)
+
+
+def _plain_flac(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> Audio | None:
+    """The audio of a sound 16 kHz mono 16-bit FLAC; None for all else, silence included.
+
+    Libsndfile gives the same bits in three times the time. The header's length is raised by one sample, so that a file
+    that holds more than it promises is seen. A frame with a wrong checksum is not counted.
+    """
+    if data[:4] != b"fLaC" or data[4:8] not in _STREAMINFO or len(data) < 42 or channel not in (None, 0):
+        return None
+    about, num_samples = divmod(int.from_bytes(data[18:26], "big"), 1 << 36)
+    if about != _PLAIN_FLAC or not 0 < num_samples <= max_s * RATE_HZ:
+        return None
+    longer = data[:18] + (about << 36 | num_samples + 1).to_bytes(8, "big") + data[26:]
+    try:
+        samples_T = np.frombuffer(miniaudio.flac_read_s16(longer).samples, np.int16)
+    except (miniaudio.MiniaudioError, MemoryError):
+        return None
+    if len(samples_T) != num_samples or not samples_T.any():
+        return None
+    return Audio(samples_T=samples_T, codec="flac", rate_hz=RATE_HZ, num_channels=1)
 
 
 def encode(samples_T: NDArray[np.int16], form: Literal["flac", "wav"]) -> bytes:
