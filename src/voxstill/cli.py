@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,6 +102,13 @@ def parser() -> argparse.ArgumentParser:
         if name == "label":
             sub.add_argument("--max-chunks", type=int, metavar="N", help="stop after so many chunks; resumable")
             sub.add_argument("--limit-hours", type=float, metavar="H", help="stop after so much audio; resumable")
+    sub = command("plan", plan, "the batches of an epoch, before any audio is read")
+    sub.add_argument("where", metavar="WORK_OR_SIDECARS", help="work folder, shards, or Parquet with `duration_ms`")
+    sub.add_argument("--ranks", type=int, default=1, metavar="N", help="processes that train together")
+    sub.add_argument("--budget", type=milliseconds, metavar="TIME", help="most audio in a batch: 300s, 5m, 90000ms")
+    sub.add_argument("--epoch", type=int, default=0)
+    sub.add_argument("--seed", type=int)
+    sub.add_argument("--layout", choices=("local", "remote"), help="shuffle everything, or a few shards at a time")
     sub = command("train", train, "a student in an experiment folder")
     sub.add_argument("config_file", metavar="CONFIG")
     sub = command("evaluate", evaluate, "error rates of a student with intervals")
@@ -204,6 +212,29 @@ def shard(args: argparse.Namespace) -> dict[str, Any]:
     from voxstill.commands import prepare
 
     return prepare.shard(cfg)
+
+
+def milliseconds(text: str) -> int:
+    """What `300s`, `5m`, `1.5h` or `90000ms` means; a number alone is seconds."""
+    number = text.rstrip("hms")
+    unit = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "h": 3_600_000}.get(text[len(number) :])
+    try:
+        value = float(number) * (unit or math.nan)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"`{text}` is no time: write 300s, 5m or 90000ms")
+    return round(value)
+
+
+def plan(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill plan`."""
+    given = {"plan.budget_ms": args.budget, "seed": args.seed, "plan.layout": args.layout}
+    cfg = load(args, *(f"{name}={value}" for name, value in given.items() if value is not None))
+    from voxstill.commands import plans
+
+    made, figures = plans.plan_(args.where, args.ranks, args.epoch, cfg)
+    return {**figures, TEXT: plans.picture(made, figures)}
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:

@@ -185,14 +185,22 @@ class Plan(Section):
 
     budget_ms: int = option(120_000, unit="ms", ge=100)
     """Most audio in one batch, padding included."""
+    budget_tokens: int | None = option(None, unit="tokens", ge=1)
+    """Most tokens in one batch, padding included; null: as many as there are."""
     max_utterances: int = option(512, unit="utterances", ge=1)
     """Most utterances in one batch."""
     slots: int = option(1, unit="batches", ge=1)
     """Batches in one step, shared out between the ranks; the number of ranks must divide it."""
     window: int = option(65_536, unit="utterances", ge=1)
     """Utterances shuffled and sorted by length together: larger pads less, smaller reads less at a time."""
-    layout: Literal["corpus", "shards"] = option("corpus")
-    """`corpus` shuffles everything; `shards` fills a window from a few shards after another, for slow storage."""
+    layout: Literal["local", "remote"] = option("local")
+    """`local` shuffles everything; `remote` fills a window from a few shards after another, for slow storage."""
+    weights: dict[str, float] = option({}, unit="share")
+    """Share of the audio that each data set has in an epoch, by its name; without any, what it has."""
+    temperature: float = option(1.0, ge=1)
+    """Above 1 small data sets come more often: their share is that of their hours to the power of 1 / temperature."""
+    dialect_times: dict[str, float] = option({}, unit="times")
+    """How often an utterance of a dialect comes in an epoch, by its name; once, where it is not named."""
 
 
 class Augment(Section):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.batches.plan import EpochPlan, plan
+from voxstill.batches.plan import EpochPlan, mixture, plan
 from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
 
@@ -181,10 +181,52 @@ def test_ascending_goes_from_short_to_long() -> None:
 def test_by_shards_a_step_touches_few_of_them_and_the_whole_epoch_all() -> None:
     shard_of = np.repeat(np.arange(100), 200)
     durations_ms = like_librispeech(len(shard_of))
-    cfg = Plan(layout="shards", window=1000, slots=2)
+    cfg = Plan(layout="remote", window=1000, slots=2)
     made = plan(durations_ms, None, cfg, seed=0, epoch=0, shard_of=shard_of)
     touched = [set(shard_of[np.concatenate(made.batches_of(k))].tolist()) for k in range(made.steps)]
     assert max(map(len, touched)) <= 6
     assert set(whole_corpus(made)) == set(range(len(shard_of)))
     recent = [set().union(*touched[max(0, k - 40) : k + 1]) for k in range(made.steps)]
     assert max(map(len, recent)) <= 18
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), DURATIONS, LIMITS, st.integers(1, 200))
+def test_no_batch_has_more_tokens_than_its_budget(
+    data: st.DataObject, durations_ms: np.ndarray, cfg: Plan, budget_tokens: int
+) -> None:
+    sizes = st.lists(st.integers(0, 60), min_size=len(durations_ms), max_size=len(durations_ms))
+    num_tokens = np.array(data.draw(sizes), np.int64)
+    num_tokens[-1] = 1
+    made = plan(durations_ms, num_tokens, cfg.model_copy(update={"budget_tokens": budget_tokens}), seed=0, epoch=0)
+    for batch in batches_of(made):
+        assert num_tokens[batch].max() * len(batch) <= budget_tokens
+        assert durations_ms[batch].max() * len(batch) <= cfg.budget_ms
+    fit = (num_tokens > 0) & (num_tokens <= budget_tokens) & (durations_ms > 0) & (durations_ms <= cfg.budget_ms)
+    assert set(whole_corpus(made)) == set(np.flatnonzero(fit).tolist())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), DURATIONS, LIMITS)
+def test_every_utterance_comes_at_least_once_and_as_often_as_wanted(
+    data: st.DataObject, durations_ms: np.ndarray, cfg: Plan
+) -> None:
+    often = st.lists(st.floats(1, 5), min_size=len(durations_ms), max_size=len(durations_ms))
+    times = np.array(data.draw(often))
+    made = planned(durations_ms, cfg, times=times)
+    seen = whole_corpus(made)
+    fit = np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms))
+    assert set(seen) == set(fit.tolist())
+    assert sum(seen.values()) - len(seen) == made.repeated
+    filled_up = cfg.slots * -(-len(made.order) // max(1, cfg.window // 2))
+    assert -1 <= sum(seen.values()) - times[fit].sum() <= filled_up
+    if cfg.slots == 1:  # nothing is filled up
+        assert all(int(times[row]) <= num <= int(times[row]) + 1 for row, num in seen.items())
+
+
+def test_weights_and_temperature_set_the_shares_of_audio() -> None:
+    hours = np.array([1.0, 10.0, 100.0])
+    assert mixture(hours, np.array([1.0, 1.0, 2.0]), 1.0) == pytest.approx([50.0, 5.0, 1.0])
+    assert mixture(hours, None, 1.0) == pytest.approx([1.0, 1.0, 1.0])
+    shares = hours * mixture(hours, None, 2.0)
+    assert shares / shares[0] == pytest.approx(np.sqrt(hours))

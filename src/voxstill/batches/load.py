@@ -9,30 +9,29 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import io
 import os
 import signal
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import soundfile
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from voxstill import shards
 from voxstill.audio import codec
-from voxstill.batches.plan import EpochPlan, Ints
-from voxstill.errors import DataError, StorageError, VoxstillError
+from voxstill.batches.plan import EpochPlan, Ints, Times, mixture
+from voxstill.config import Plan
+from voxstill.errors import ConfigError, DataError, StorageError, VoxstillError
 from voxstill.monitor import log
-from voxstill.records import RATE_HZ, Batch, Word
+from voxstill.records import Batch, Word
 from voxstill.store import Store, is_local, local_path
 
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
@@ -87,6 +86,42 @@ class Corpus:
         """Where a row lies, for messages."""
         key = f"{self.prefix}/{shards.tar_name(int(self.shard[row]))}"
         return f"utterance `{self.ids[int(row)].as_py()}` in `{self.store.uri(key)}`"
+
+
+def times(index: Any, cfg: Plan) -> Times | None:
+    """How often each row of an index comes in an epoch, by its data set and its dialect; None where all come once.
+
+    ConfigError where some data sets have a weight and others have none, or where nothing has a dialect that is named.
+    """
+    if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_times:
+        return None
+    names, group_N = _groups(index, "dataset")
+    weights_G = _by_name("plan.weights", names, cfg.weights, None) if cfg.weights else None
+    hours_G = np.bincount(group_N, _column(index, "duration_ms", np.float64), len(names)) / 3_600_000
+    of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
+    dialects, dialect_N = _groups(index, "dialect")
+    of_dialect_G = _by_name("plan.dialect_times", dialects, cfg.dialect_times, 1.0)
+    return of_dataset_G[group_N] * of_dialect_G[dialect_N]
+
+
+def _groups(index: Any, name: str) -> tuple[list[str], NDArray[np.int64]]:
+    """The values of a column, an empty one where there is none, and which of them each row has."""
+    coded = index[name].combine_chunks().fill_null("").dictionary_encode()
+    return coded.dictionary.to_pylist(), np.asarray(coded.indices, np.int64)
+
+
+def _by_name(option: str, names: Sequence[str], given: Mapping[str, float], otherwise: float | None) -> Times:
+    """The number that is given for each name; ConfigError for a name that nothing has or that has no number."""
+    unknown = sorted(set(given) - set(names))
+    missing = sorted(set(names) - set(given)) if otherwise is None else []
+    if unknown or missing:
+        found = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
+        raise ConfigError(
+            f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
+            why=f"in the shards there are: {found}",
+            fix="name those of the shards, each of them" if otherwise is None else "name some of those",
+        )
+    return np.array([given.get(name, otherwise) for name in names], np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +229,11 @@ class Loader:
         start = time.perf_counter()
         try:
             return next(steps, None)
-        except RuntimeError as error:  # what torch says of a worker that was killed
+        # what torch says of a worker that was killed, or of one that was killed while it handed over a batch
+        except (RuntimeError, ConnectionError, EOFError) as error:
             raise DataError(
                 "a process that reads batches has died",
-                why=str(error).splitlines()[0],
+                why=(str(error) or type(error).__name__).splitlines()[0],
                 fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
             ) from error
         finally:
@@ -302,17 +338,8 @@ class _Tars:
 
 
 def _decoded(data: bytes, num_samples: int) -> NDArray[np.int16]:
-    """The samples of a stored utterance; DataError where they are not as many as the sidecar says.
-
-    What voxstill wrote needs none of the suspicions of `codec.decode`, which take longer than a short utterance.
-    """
-    samples_T: NDArray[np.int16]
-    try:
-        samples_T, rate_hz = soundfile.read(io.BytesIO(data), dtype="int16")
-    except soundfile.LibsndfileError as error:
-        raise DataError(error.error_string) from None
-    if rate_hz != RATE_HZ or samples_T.ndim != 1:
-        samples_T = codec.decode(data).samples_T
+    """The samples of a stored utterance; DataError where they are not as many as the sidecar says."""
+    samples_T = codec.decode(data).samples_T
     if len(samples_T) != num_samples:
         raise DataError(f"it has {len(samples_T)} samples and its sidecar says {num_samples}")
     return samples_T

@@ -26,6 +26,7 @@ from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
 
 Ints = NDArray[np.int64]
+Times = NDArray[np.float64]
 _BISECTIONS = 5  # fills the last step of a window to about a twentieth
 _BLOCK = 1 << 18  # utterances sorted at a time: what is in the processor's cache is four times faster
 _MANY_STEPS = 500  # in a window of more steps than this, one small step does no harm
@@ -48,7 +49,7 @@ class EpochPlan:
     step_frames: Ints
     dropped: Mapping[str, int]
     repeated: int
-    """Utterances that come twice, as there were fewer than slots."""
+    """How often an utterance comes that was there before: wanted so, or because there were fewer than slots."""
 
     @property
     def steps(self) -> int:
@@ -75,18 +76,20 @@ class EpochPlan:
             digest.update(array.astype("<i8", copy=False).data)
         return digest.hexdigest()
 
-    def statistics(self) -> dict[str, int | float | Mapping[str, int]]:
+    def statistics(self, ranks: int | None = None) -> dict[str, int | float | Mapping[str, int]]:
         """What a person wants to know. `efficiency` is the share of the devices' time that hears speech.
 
-        That is (1 - padding) / imbalance, where a step lasts as long as its longest batch with its padding. The mean
-        imbalance is weighted by cost, so that the equation holds.
+        That is (1 - padding) / imbalance, where a step lasts as long as the batches of its slowest rank with their
+        padding; without `ranks` each slot has its own. The mean imbalance is weighted by cost, so that the equation
+        holds.
         """
+        ranks = ranks or self.slots
         lengths_ms = self.durations_ms[self.order]
         audio_ms = int(lengths_ms.sum())
         padded_ms_B = np.maximum.reduceat(lengths_ms, self.bounds[:-1]) * np.diff(self.bounds)
-        padded_ms_SL = padded_ms_B.reshape(self.steps, self.slots)
-        slowest_S, total_S = padded_ms_SL.max(axis=1), padded_ms_SL.sum(axis=1)
-        padded_ms, waited_ms = int(total_S.sum()), self.slots * int(slowest_S.sum())
+        padded_ms_SR = padded_ms_B.reshape(self.steps, ranks, -1).sum(axis=2)
+        slowest_S, total_S = padded_ms_SR.max(axis=1), padded_ms_SR.sum(axis=1)
+        padded_ms, waited_ms = int(total_S.sum()), ranks * int(slowest_S.sum())
         return {
             "steps": self.steps,
             "utterances": len(self.order),
@@ -94,7 +97,7 @@ class EpochPlan:
             "padding": 1 - audio_ms / padded_ms,
             "efficiency": audio_ms / waited_ms,
             "imbalance_mean": waited_ms / padded_ms,
-            "imbalance_p99": float(np.quantile(self.slots * slowest_S / total_S, 0.99)),
+            "imbalance_p99": float(np.quantile(ranks * slowest_S / total_S, 0.99)),
             "repeated": self.repeated,
             "dropped": dict(self.dropped),
         }
@@ -110,6 +113,7 @@ def plan(
     num_frames: Ints | None = None,
     repeats: Ints | None = None,
     shard_of: Ints | None = None,
+    times: Times | None = None,
     ascending: bool = False,
 ) -> EpochPlan:
     """Every usable utterance in exactly one batch, no batch above the budget, as many batches in each step.
@@ -117,8 +121,9 @@ def plan(
     Dropped, with a count: `empty` ones (no audio, or no tokens where `num_tokens` is given), those
     `longer_than_a_batch`, and those `too_short_for_ctc`: fewer output frames (`num_frames`) than tokens and
     `repeats` (equal neighbours, which CTC keeps apart by a blank). Equal for equal arguments; another `epoch` is
-    another shuffle. `ascending` puts short steps first, else their order is random; where `cfg.layout` is `shards`
-    (and `shard_of` is given), it is so within a window, which holds few shards. DataError where nothing is left.
+    another shuffle. `ascending` puts short steps first, else their order is random; where `cfg.layout` is `remote`
+    (and `shard_of` is given), it is so within a window, which holds few shards. With `times`, at least 1 for each, an
+    utterance comes so often, where that is no whole number in the mean of the epochs. DataError where nothing is left.
     """
     durations_ms = np.ascontiguousarray(durations_ms, np.int64)
     rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, repeats)
@@ -130,12 +135,12 @@ def plan(
             fix="raise `plan.budget_ms` if they are too long for a batch; look at the labels if they are empty",
         )
     random = np.random.default_rng([seed, epoch])
-    rows = random.permutation(rows)
-    by_shard = cfg.layout == "shards" and shard_of is not None
+    rows, repeated = _drawn(rows, times, random)
+    by_shard = cfg.layout == "remote" and shard_of is not None
     if by_shard and shard_of is not None:
         rows = rows[np.argsort(random.permutation(shard_of.max() + 1)[shard_of[rows]], kind="stable")]
     rows_WN, lengths_WN = _windows(rows, durations_ms, cfg, random)
-    window, starts, sizes, sorted_rows, repeated = _steps(rows_WN, lengths_WN, cfg)
+    window, starts, sizes, sorted_rows, filled = _steps(rows_WN, lengths_WN, num_tokens, cfg)
     rank_S = durations_ms[sorted_rows[starts]] if ascending else random.random(len(starts))
     turn = np.lexsort((rank_S, window)) if by_shard else np.argsort(rank_S, kind="stable")
     starts, sizes = starts[turn], sizes[turn]
@@ -157,8 +162,31 @@ def plan(
         step_tokens=per_step(num_tokens),
         step_frames=per_step(num_frames),
         dropped=dropped,
-        repeated=repeated,
+        repeated=repeated + filled,
     )
+
+
+def mixture(hours_G: NDArray[np.float64], weights_G: NDArray[np.float64] | None, temperature: float) -> Times:
+    """How often an utterance of each group comes in an epoch: once in one of them, in the others no less often.
+
+    So every utterance is heard in every epoch, and the shares of audio are as the weights, or as the hours to the power
+    of 1 / `temperature` (Arivazhagan et al., "Massively Multilingual Neural Machine Translation in the Wild", 2019).
+    """
+    shares_G = hours_G ** (1 / temperature) if weights_G is None else weights_G
+    times_G: Times = shares_G / hours_G
+    times_G /= times_G.min()
+    return times_G
+
+
+def _drawn(rows: Ints, times: Times | None, random: np.random.Generator) -> tuple[Ints, int]:
+    """The rows in random order, each as often as it is to come, and how many are repetitions."""
+    rows = random.permutation(rows)
+    if times is None:
+        return rows, 0
+    # systematic sampling: the sum is what it should be to less than one
+    up_to = np.floor(np.cumsum(times[rows]) + random.random()).astype(np.int64)
+    often = np.maximum(np.diff(up_to, prepend=0), 1)
+    return random.permutation(np.repeat(rows, often)), int(often.sum()) - len(rows)
 
 
 def _usable(
@@ -168,7 +196,10 @@ def _usable(
     empty = durations_ms <= 0
     if num_tokens is not None:
         empty |= num_tokens <= 0
-    bad = {"empty": empty, "longer_than_a_batch": durations_ms > cfg.budget_ms}
+    too_long = durations_ms > cfg.budget_ms
+    if num_tokens is not None and cfg.budget_tokens is not None:
+        too_long |= num_tokens > cfg.budget_tokens
+    bad = {"empty": empty, "longer_than_a_batch": too_long}
     if num_tokens is not None and num_frames is not None:
         bad["too_short_for_ctc"] = num_frames < num_tokens + (0 if repeats is None else repeats)
     kept = np.ones(len(durations_ms), bool)
@@ -216,11 +247,13 @@ def _by_key(keys_WN: Ints, rows_WN: Ints, lengths_WN: Ints) -> tuple[Ints, Ints]
     return rows_WN.ravel()[place_WN], lengths_WN.ravel()[place_WN]
 
 
-def _steps(rows_WN: Ints, lengths_WN: Ints, cfg: Plan) -> tuple[Ints, Ints, Ints, Ints, int]:
+def _steps(rows_WN: Ints, lengths_WN: Ints, num_tokens: Ints | None, cfg: Plan) -> tuple[Ints, Ints, Ints, Ints, int]:
     """Window, start and size of each step, the rows that starts count in, and how many come twice."""
     num_W = (lengths_WN > 0).sum(axis=1)
     # with the jitter a later one may be longer: a batch must bear the longest of all that follow
-    longest_WN = np.maximum(np.maximum.accumulate(lengths_WN[:, ::-1], axis=1)[:, ::-1], 1)
+    longest_WN, tokens_WN, budget_tokens = _most_from_here(lengths_WN), None, cfg.budget_tokens or 0
+    if num_tokens is not None and budget_tokens:
+        tokens_WN = _most_from_here(np.where(lengths_WN > 0, num_tokens[rows_WN], 0))
 
     def cut(share_W: NDArray[np.float64]) -> tuple[Ints, list[tuple[Ints, Ints, Ints]]]:
         """Number of steps of each window when its limits are lowered to `share_W`; window, start and size of each."""
@@ -230,8 +263,10 @@ def _steps(rows_WN: Ints, lengths_WN: Ints, cfg: Plan) -> tuple[Ints, Ints, Ints
         at_W, window_W = np.zeros(len(num_W), np.int64), np.arange(len(num_W))
         taken = []
         while len(window_W):
-            longest = longest_WN[window_W, at_W]
-            per_batch = np.maximum(np.minimum(budget_W[window_W] // longest, most_W[window_W]).astype(np.int64), 1)
+            limit = np.minimum(budget_W[window_W] // longest_WN[window_W, at_W], most_W[window_W])
+            if tokens_WN is not None:
+                limit = np.minimum(limit, share_W[window_W] * budget_tokens // tokens_WN[window_W, at_W])
+            per_batch = np.maximum(limit.astype(np.int64), 1)
             size = np.minimum(per_batch * cfg.slots, num_W[window_W] - at_W)
             taken.append((window_W, at_W, size))
             count_W[window_W] += 1
@@ -251,6 +286,12 @@ def _steps(rows_WN: Ints, lengths_WN: Ints, cfg: Plan) -> tuple[Ints, Ints, Ints
         high_W, low_W = np.where(enough_W, middle_W, high_W), np.where(enough_W, low_W, middle_W)
     taken = cut(high_W)[1]
     return _laid_end_to_end(rows_WN, num_W, taken, cfg.slots)
+
+
+def _most_from_here(counts_WN: Ints) -> Ints:
+    """The largest of each and all that follow it in its window, at least 1."""
+    most_WN: Ints = np.maximum(np.maximum.accumulate(counts_WN[:, ::-1], axis=1)[:, ::-1], 1)
+    return most_WN
 
 
 def _laid_end_to_end(

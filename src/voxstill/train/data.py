@@ -10,7 +10,7 @@ from torch import nn
 from voxstill import shards
 from voxstill.batches import load
 from voxstill.batches.load import Batches, Loader
-from voxstill.batches.plan import EpochPlan, plan
+from voxstill.batches.plan import EpochPlan, Times, plan
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.nn.frontend import feature_frames, output_frames
@@ -35,7 +35,9 @@ class Corpus:
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
             return vocabulary.encode(alike(text), same)
 
-        self._train = load.Corpus(store, prefix, shards.read_index(store, prefix, ("train",)), encode)
+        index = shards.read_index(store, prefix, ("train",))
+        self._train, self._times = load.Corpus(store, prefix, index, encode), load.times(index, cfg.plan)
+        del index  # the texts are tokens now
         dev = shards.read_index(store, prefix, ("dev",))
         self._dev = load.Corpus(store, prefix, dev, encode) if len(dev) else None
         self._dev_texts = dict(zip(dev["id"].to_pylist(), map(alike, dev["text"].to_pylist()), strict=True))
@@ -50,7 +52,7 @@ class Corpus:
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
         """The batches of an epoch; what CTC could not learn even at the fastest tempo is dropped and counted."""
         slots, tempo = self._cfg.plan.slots, self._cfg.augment.tempo
-        return self._planned(self._train, epoch, ascending, shortest=1 - tempo, slots=slots)
+        return self._planned(self._train, epoch, ascending, shortest=1 - tempo, slots=slots, times=self._times)
 
     def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
         """This rank's batches of each step from `first` on, read ahead by the loader's workers."""
@@ -79,7 +81,16 @@ class Corpus:
         )
         return None if total.rate is None else {"wer": total.rate, "words": total.reference, "errors": total.errors}
 
-    def _planned(self, corpus: load.Corpus, epoch: int, ascending: bool, *, shortest: float, slots: int) -> EpochPlan:
+    def _planned(
+        self,
+        corpus: load.Corpus,
+        epoch: int,
+        ascending: bool,
+        *,
+        shortest: float,
+        slots: int,
+        times: Times | None = None,
+    ) -> EpochPlan:
         features = (feature_frames(corpus.num_samples) * shortest).astype(int)  # it is frames that are stretched
         frames: Any = output_frames(features)
         return plan(
@@ -91,6 +102,7 @@ class Corpus:
             num_frames=frames,
             repeats=corpus.repeats,
             shard_of=corpus.shard,
+            times=times,
             ascending=ascending,
         )
 

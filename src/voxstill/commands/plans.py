@@ -1,0 +1,172 @@
+"""plan: the batches of an epoch before any audio is read, from a work folder, from shards or from any Parquet."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from voxstill import shards, tables
+from voxstill.batches import load
+from voxstill.batches.plan import EpochPlan, Ints, Times, plan
+from voxstill.commands.prepare import finished_shards
+from voxstill.config import Config
+from voxstill.errors import ConfigError, DataError
+from voxstill.store import Store
+
+SLOTS = 8
+"""Batches in a step where `plan.slots` is not set: 1, 2, 4 or 8 ranks then share the same global batches."""
+_BINS = 12
+_BAR = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """What is to be known of each utterance. `num_tokens`, `shard` and `times` are None where nothing says them."""
+
+    durations_ms: Ints
+    num_tokens: Ints | None = None
+    shard: Ints | None = None
+    times: Times | None = None
+
+
+def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> tuple[EpochPlan, dict[str, Any]]:
+    """The batches of an epoch on so many ranks, and their figures.
+
+    DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.slots`.
+    """
+    if ranks < 1:
+        raise ConfigError(f"there cannot be {ranks} ranks", why="somebody must train", fix="give --ranks 1 or more")
+    found = lengths(where, cfg)
+    slots = cfg.plan.slots if "slots" in cfg.plan.model_fields_set else math.lcm(SLOTS, ranks)
+    made = plan(
+        found.durations_ms,
+        found.num_tokens,
+        cfg.plan.model_copy(update={"slots": slots}),
+        seed=cfg.seed,
+        epoch=epoch,
+        shard_of=found.shard,
+        times=found.times,
+    )
+    made.batches_of(0, 0, ranks)  # refuses ranks that do not divide the slots
+    figures = made.statistics(ranks)
+    return made, {**figures, "slots": slots, "ranks": ranks, "epoch": epoch, "sha256": made.sha256()}
+
+
+def lengths(where: str, cfg: Config) -> Lengths:
+    """Of the train split of a work folder's shards, of shards, or of Parquet files with a column `duration_ms`."""
+    if where.endswith(".parquet"):
+        folder, _, name = where.rpartition("/")
+        return _of_parquet(Store(folder or "."), [name])
+    store = Store(where)
+    if store.exists(tables.SUCCESS):
+        return _of_shards(store, "", cfg)
+    keys = [entry.key for entry in store.list() if entry.key.endswith(".parquet")]
+    alone = sorted(key for key in keys if "/" not in key)
+    if alone:
+        return _of_parquet(store, alone)
+    if any(key.startswith("shards/") for key in keys):
+        at = cfg.model_copy(update={"work": where})
+        return _of_shards(store, f"shards/{finished_shards(at)['recipe']}", cfg)
+    raise DataError(
+        f"`{where}` has nothing to plan",
+        why="it is no work folder with shards, no folder of shards and no folder of Parquet files",
+        fix="run `voxstill shard`, or name a Parquet file with a column `duration_ms`",
+    )
+
+
+def _of_shards(store: Store, prefix: str, cfg: Config) -> Lengths:
+    index = shards.read_index(store, prefix, ("train",))
+    durations_ms, shard = (index[name].to_numpy().astype(np.int64) for name in ("duration_ms", "shard"))
+    return Lengths(durations_ms=durations_ms, shard=shard, times=load.times(index, cfg.plan))
+
+
+def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
+    """Rows without a length are planned as empty; files count as shards where no column `shard` says otherwise."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    parts = []
+    for number, key in enumerate(keys):
+        try:
+            file = pq.ParquetFile(io.BytesIO(store.read(key)))
+            names = [name for name in ("duration_ms", "num_tokens", "shard") if name in file.schema_arrow.names]
+            part = file.read(columns=names)
+            if "duration_ms" not in names:
+                raise DataError(
+                    f"`{store.uri(key)}` has no column `duration_ms`",
+                    why=f"its columns are {', '.join(file.schema_arrow.names)}",
+                    fix="write the length of each utterance in milliseconds into such a column",
+                )
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"`{store.uri(key)}` is not a Parquet file", why=str(error).splitlines()[0], fix="check the path"
+            ) from None
+        if "shard" not in names:
+            part = part.append_column("shard", pa.array([str(number)] * len(part), pa.string()))
+        parts.append(part.set_column(part.column_names.index("shard"), "shard", part["shard"].cast(pa.string())))
+    whole = pa.concat_tables(parts, promote_options="default")
+
+    def counts(name: str) -> Ints:
+        filled = pc.fill_null(whole[name].cast(pa.float64()), 0.0)
+        return np.asarray(filled, np.float64).astype(np.int64)
+
+    coded = whole["shard"].combine_chunks().fill_null("").dictionary_encode()
+    return Lengths(
+        durations_ms=counts("duration_ms"),
+        num_tokens=counts("num_tokens") if "num_tokens" in whole.column_names else None,
+        shard=np.asarray(coded.indices, np.int64),
+    )
+
+
+def picture(made: EpochPlan, figures: dict[str, Any]) -> str:
+    """The lengths and the batches as people read them: a line for each stretch of lengths."""
+    lengths_ms, starts = made.durations_ms[made.order], made.bounds[:-1]
+    sizes_B = np.diff(made.bounds)
+    longest_B = np.maximum.reduceat(lengths_ms, starts)
+    heard_B = np.add.reduceat(lengths_ms, starts)
+    width_ms = _round(lengths_ms.max() / _BINS)
+    bin_N, bin_B = (lengths_ms - 1) // width_ms, (longest_B - 1) // width_ms
+    count_K = np.bincount(bin_N)
+    dropped = ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in figures["dropped"].items() if num)
+    lines = [
+        f"{figures['utterances']:,} utterances, {figures['hours']:,.1f} h, in {figures['steps']:,} steps of "
+        f"{made.slots} batches on {figures['ranks']} ranks",
+        f"dropped: {dropped or 'none'}; repeated: {figures['repeated']:,}",
+        f"padding {figures['padding']:.2%}, imbalance {figures['imbalance_mean']:.3f} "
+        f"(99 % of steps below {figures['imbalance_p99']:.3f}): {figures['efficiency']:.1%} of the devices' time "
+        "hears speech",
+        "",
+        f"{'length, s':>12}  {'utterances':<{_BAR + 12}}{'batches':>8}  {'in a batch':>12}  {'padding':>7}",
+    ]
+    for k, count in enumerate(count_K.tolist()):
+        ours_B = bin_B == k
+        bar = "█" * max(round(_BAR * count / count_K.max()), count > 0)
+        line = f"{_span(k, width_ms):>12}  {f'{bar} {count:,}':<{_BAR + 12}}{int(ours_B.sum()):>8,}"
+        if ours_B.any():
+            padded_ms = int((longest_B[ours_B] * sizes_B[ours_B]).sum())
+            least, most = int(sizes_B[ours_B].min()), int(sizes_B[ours_B].max())
+            among = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+            line += f"  {among:>12}  {1 - int(heard_B[ours_B].sum()) / padded_ms:>7.2%}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _span(k: int, width_ms: int) -> str:
+    decimals = 0 if width_ms % 1000 == 0 else 1 if width_ms % 100 == 0 else 2
+    return f"{k * width_ms / 1000:.{decimals}f} to {(k + 1) * width_ms / 1000:.{decimals}f}"
+
+
+def _round(width_ms: float) -> int:
+    """The next of 1, 2, 5, 10, 20, ... tens of milliseconds: numbers that people read easily."""
+    step = 10
+    while True:
+        for each in (1, 2, 5):
+            if each * step >= width_ms:
+                return each * step
+        step *= 10
