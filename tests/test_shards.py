@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Sequence
 from dataclasses import asdict
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxstill import shards, tables
 from voxstill.errors import DataError
-from voxstill.records import Word
+from voxstill.records import Split, Word
 from voxstill.shards import Sample
 from voxstill.store import Store
 
@@ -118,17 +120,21 @@ def put(store: Store, index: int, samples: list[tuple[Sample, bytes]]) -> list[S
     return rows
 
 
+def index_of(store: Store, prefix: str, splits: Sequence[Split] | None = None) -> pa.Table:
+    return pa.concat_tables(shards.sidecars(store, prefix, splits))
+
+
 def test_the_index_has_every_row_of_the_splits_asked_for_and_the_number_of_its_tar() -> None:
     store = Store("memory://test-index-splits")
     put(store, 0, [(sample("a", text="eins", split="train"), b"1"), (sample("b"), b"22")])
     (row,) = put(store, 1, [(sample("c", split="dev"), b"333")])
     put(store, 2, [])
     shards.finish(store, "s", {"shards": 3, "utterances": 3})
-    assert shards.read_index(store, "s")["id"].to_pylist() == ["a", "b", "c"]
-    train = shards.read_index(store, "s", ("train",))
+    assert index_of(store, "s")["id"].to_pylist() == ["a", "b", "c"]
+    train = index_of(store, "s", ("train",))
     assert (train["text"].to_pylist(), train["shard"].to_pylist()) == (["eins", ""], [0, 0])
-    assert shards.read_index(store, "s", ("dev",))["shard"].to_pylist() == [1]
-    assert shards.read_index(store, "s", ("test",)).num_rows == 0
+    assert index_of(store, "s", ("dev",))["shard"].to_pylist() == [1]
+    assert index_of(store, "s", ("test",)).num_rows == 0
     assert store.read_range("s/00001.tar", row.offset, row.num_bytes) == b"333"
 
 
@@ -136,7 +142,7 @@ def test_unfinished_shards_are_refused_with_what_to_do() -> None:
     store = Store("memory://test-index-unfinished")
     put(store, 0, [(sample("a"), b"1")])
     with pytest.raises(DataError, match="not finished") as caught:
-        shards.read_index(store, "s")
+        index_of(store, "s")
     assert "voxstill shard" in caught.value.fix
 
 
@@ -145,7 +151,7 @@ def test_shards_that_are_not_those_counted_are_refused() -> None:
     put(store, 0, [(sample("a"), b"1")])
     shards.finish(store, "s", {"shards": 1, "utterances": 2})
     with pytest.raises(DataError, match="have changed"):
-        shards.read_index(store, "s")
+        index_of(store, "s")
 
 
 def test_a_torn_sidecar_is_named() -> None:
@@ -153,4 +159,4 @@ def test_a_torn_sidecar_is_named() -> None:
     store.create("s/00000.parquet", b"PAR1 and no more")
     shards.finish(store, "s", {"shards": 1, "utterances": 2})
     with pytest.raises(DataError, match=r"00000\.parquet"):
-        shards.read_index(store, "s")
+        index_of(store, "s")

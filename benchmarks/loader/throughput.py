@@ -214,15 +214,15 @@ def ceiling(corpus: Path, decode: Callable[[bytes], NDArray[np.int16]]) -> Calla
 
 def ours(corpus: Path) -> Callable[[], Iterator[Any]]:
     """The plan of an epoch and its batches: int16, padded."""
-    from voxstill import shards
-    from voxstill.batches.load import Batches, Corpus, Loader
+    from voxstill.batches.corpus import opened
+    from voxstill.batches.load import Batches, Loader
     from voxstill.batches.plan import plan
     from voxstill.config import Plan
     from voxstill.store import Store
 
     def run() -> Iterator[Any]:
         store = Store(str(corpus / "shards"))
-        index = Corpus(store, "", shards.read_index(store, ""), None)
+        index = opened(store, "", corpus / "index", splits=("train",), encode=None, encoder="")
         planned = plan(index.durations_ms, None, Plan(budget_ms=BUDGET_S * 1000), seed=0, epoch=0)
         for batches in Loader(Batches(index, planned), workers=0):
             for batch in batches:

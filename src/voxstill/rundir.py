@@ -33,6 +33,11 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def corpus(self) -> Path:
+        """The index of the shards while they are learnt from; another start of the training opens it at once."""
+        return self.path / "corpus"
+
+    @property
     def tensorboard(self) -> Path:
         """TensorBoard events."""
         return self.path / "tensorboard"

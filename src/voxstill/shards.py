@@ -25,7 +25,7 @@ import io
 import json
 import tarfile
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -115,8 +115,20 @@ def finish(store: Store, prefix: str, figures: dict[str, Any]) -> None:
     store.write_json(f"{prefix}/{tables.SUCCESS}", figures)
 
 
-def read_index(store: Store, prefix: str, splits: Sequence[Split] | None = None) -> Any:
-    """All sidecars as one Arrow table: the fields of `Sample` and `shard`, the number of its tar, in stored order.
+def figures(store: Store, prefix: str) -> dict[str, Any]:
+    """What `_SUCCESS.json` says of finished shards; DataError where they are not finished."""
+    found = store.read_json(f"{prefix}/{tables.SUCCESS}".lstrip("/"))
+    if found is None:
+        raise DataError(
+            f"the shards in `{store.uri(prefix)}` are not finished",
+            why=f"there is no {tables.SUCCESS}",
+            fix="run `voxstill shard`; it goes on where it stopped",
+        )
+    return found
+
+
+def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -> Iterator[Any]:
+    """Each sidecar as an Arrow table: the fields of `Sample` and `shard`, the number of its tar, in stored order.
 
     DataError where the shards are not finished, or are not what `_SUCCESS.json` counted.
     """
@@ -124,18 +136,11 @@ def read_index(store: Store, prefix: str, splits: Sequence[Split] | None = None)
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    figures = store.read_json(f"{prefix}/{tables.SUCCESS}")
-    if figures is None:
-        raise DataError(
-            f"the shards in `{store.uri(prefix)}` are not finished",
-            why=f"there is no {tables.SUCCESS}",
-            fix="run `voxstill shard`; it goes on where it stopped",
-        )
+    counted = figures(store, prefix)
     schema = tables.schema(Sample)
-    parts = []
     num_rows = 0
-    for index in range(figures["shards"]):
-        key = f"{prefix}/{sidecar_name(index)}"
+    for index in range(counted["shards"]):
+        key = f"{prefix}/{sidecar_name(index)}".lstrip("/")
         try:
             part = pq.read_table(io.BytesIO(store.read(key)), schema=schema)
         except (pa.ArrowException, OSError) as error:
@@ -148,12 +153,10 @@ def read_index(store: Store, prefix: str, splits: Sequence[Split] | None = None)
         part = part.append_column("shard", pa.array([index] * len(part), pa.int32()))
         if splits is not None:
             part = part.filter(pc.is_in(part["split"], value_set=pa.array(splits, pa.string())))
-        parts.append(part)
-    if num_rows != figures["utterances"]:
+        yield part
+    if num_rows != counted["utterances"]:
         raise DataError(
             f"the shards in `{store.uri(prefix)}` have changed",
-            why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {figures['utterances']}",
+            why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted['utterances']}",
             fix="remove them and run `voxstill shard` again",
         )
-    empty = schema.append(pa.field("shard", pa.int32())).empty_table()
-    return pa.concat_tables(parts) if parts else empty

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
 import pickle
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +20,8 @@ import torch
 
 from voxstill import shards, tables
 from voxstill.audio import codec
-from voxstill.batches.load import Batches, Corpus, Loader
+from voxstill.batches.corpus import Corpus, Encode, opened
+from voxstill.batches.load import Batches, Loader
 from voxstill.batches.plan import EpochPlan, plan
 from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
@@ -80,7 +84,14 @@ def store(tmp_path: Path) -> Store:
 
 
 def corpus_of(store: Store) -> Corpus:
-    return Corpus(store, "s", shards.read_index(store, "s"), encode)
+    return opened_with(store, encode)
+
+
+def opened_with(store: Store, encode: Encode | None) -> Corpus:
+    """Always anew: what `encode` is called says nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="voxstill-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return opened(store, "s", folder, splits=("train",), encode=encode, encoder="")
 
 
 def planned(corpus: Corpus, slots: int = 2) -> EpochPlan:
@@ -163,17 +174,16 @@ def test_the_training_s_random_numbers_are_left_alone(store: Store) -> None:
 
 
 def test_repeats_count_equal_neighbours_within_an_utterance_only(store: Store) -> None:
-    index = shards.read_index(store, "s")
-    corpus = Corpus(store, "s", index, lambda text, words: ([1, 1, 2, 1, 1], [(-1, -1)] * 5))
+    corpus = opened_with(store, lambda text, words: ([1, 1, 2, 1, 1], [(-1, -1)] * 5))
     assert corpus.repeats.tolist() == [2] * NUM
     alternating = iter(range(NUM))
-    corpus = Corpus(store, "s", index, lambda text, words: ([3] * (n := next(alternating) % 4), [(-1, -1)] * n))
+    corpus = opened_with(store, lambda text, words: ([3] * (n := next(alternating) % 4), [(-1, -1)] * n))
     assert corpus.num_tokens.tolist() == [i % 4 for i in range(NUM)]
     assert corpus.repeats.tolist() == [max(i % 4 - 1, 0) for i in range(NUM)]
 
 
 def test_audio_without_texts_has_no_tokens(store: Store) -> None:
-    corpus = Corpus(store, "s", shards.read_index(store, "s"), None)
+    corpus = opened_with(store, None)
     made = plan(corpus.durations_ms, None, Plan(), seed=0, epoch=0)
     (batch, *_) = read_all(Loader(Batches(corpus, made), workers=0))
     assert batch.tokens_BU.shape == (len(batch.ids), 0)
@@ -258,7 +268,7 @@ def test_what_is_not_a_plain_folder_is_read_by_ranges_with_the_same_result(store
 
 
 def test_a_dataset_travels_to_another_process_without_its_open_files(store: Store) -> None:
-    corpus = Corpus(store, "s", shards.read_index(store, "s"), None)
+    corpus = opened_with(store, None)
     batches = Batches(corpus, plan(corpus.durations_ms, None, Plan(), seed=0, epoch=0))
     first = batches[0].batches
     assert same(pickle.loads(pickle.dumps(batches))[0].batches, first)

@@ -22,7 +22,7 @@ from voxstill.train.data import Corpus
 
 
 def corpus_of(store: Store, vocabulary: tokenizer.Vocabulary, cfg: Config) -> Corpus:
-    return Corpus(store, "s", vocabulary, normalizer("basic"), cfg, rank=0, ranks=1)
+    return Corpus(store, "s", Path(store.root) / "corpus", vocabulary, normalizer("basic"), cfg, rank=0, ranks=1)
 
 
 def test_what_is_planned_can_be_learnt_even_at_the_fastest_tempo(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Item k of the dataset is everything this rank needs for step k: reading is a function of the plan, without chance.
 
-The index is held as columns (a million utterances are a few arrays, shared with the workers), audio is read from the
-tars by offset and decoded off the training process. An utterance that cannot be read never shortens an epoch: a
-neighbour from its batch stands in for it with weight 0. Resuming is starting at another k.
+Audio is read from the tars by offset and decoded off the training process. An utterance that cannot be read never
+shortens an epoch: a neighbour from its batch stands in for it with weight 0. Resuming is starting at another k.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import functools
 import os
 import signal
 import time
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,101 +25,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from voxstill import shards
 from voxstill.audio import codec
-from voxstill.batches.plan import EpochPlan, Ints, Times, mixture
-from voxstill.config import Plan
-from voxstill.errors import ConfigError, DataError, StorageError, VoxstillError
+from voxstill.batches.corpus import Corpus
+from voxstill.batches.plan import EpochPlan, Ints
+from voxstill.errors import DataError, StorageError, VoxstillError
 from voxstill.monitor import log
-from voxstill.records import Batch, Word
+from voxstill.records import Batch
 from voxstill.store import Store, is_local, local_path
 
-Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
-"""Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
 _MAX_OPEN = 256  # tars kept open by a process
 _NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one request
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
-
-
-class Corpus:
-    """The index of some shards as columns, with texts as tokens; row numbers are those of the plan.
-
-    `encode` is called once for each row, here; None where no texts are learnt. `index` comes from `shards.read_index`.
-    """
-
-    def __init__(self, store: Store, prefix: str, index: Any, encode: Encode | None) -> None:
-        self.store, self.prefix = store, prefix
-        self.ids = index["id"].combine_chunks()
-        self.shard = _column(index, "shard", np.int32)
-        self.offset = _column(index, "offset", np.int64)
-        self.num_bytes = _column(index, "num_bytes", np.int64)
-        self.num_samples = _column(index, "num_samples", np.int64)
-        self.durations_ms = _column(index, "duration_ms", np.int64)
-        self.weight = _column(index, "weight", np.float32)
-        self.tokens, self.times, self.token_bounds = _tokens(index, encode)
-
-    def __len__(self) -> int:
-        return len(self.durations_ms)
-
-    @property
-    def num_tokens(self) -> Ints:
-        """Tokens of each row."""
-        num_tokens: Ints = np.diff(self.token_bounds)
-        return num_tokens
-
-    @property
-    def repeats(self) -> Ints:
-        """Tokens of each row that equal the one before: CTC needs a frame more for each."""
-        same = np.zeros(len(self.tokens) + 1, np.int64)
-        same[1:-1] = self.tokens[1:] == self.tokens[:-1]  # same[i]: token i equals token i - 1
-        same[self.token_bounds] = 0  # the first of a row has none before it
-        before: Ints = np.concatenate([[0], np.cumsum(same)])
-        return before[self.token_bounds[1:]] - before[self.token_bounds[:-1]]
-
-    def tokens_of(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Token ids of a row and their times: (U,) and (U, 2)."""
-        span = slice(self.token_bounds[row], self.token_bounds[row + 1])
-        return self.tokens[span], self.times[span]
-
-    def describe(self, row: int) -> str:
-        """Where a row lies, for messages."""
-        key = f"{self.prefix}/{shards.tar_name(int(self.shard[row]))}"
-        return f"utterance `{self.ids[int(row)].as_py()}` in `{self.store.uri(key)}`"
-
-
-def times(index: Any, cfg: Plan) -> Times | None:
-    """How often each row of an index comes in an epoch, by its data set and its dialect; None where all come once.
-
-    ConfigError where some data sets have a weight and others have none, or where nothing has a dialect that is named.
-    """
-    if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_times:
-        return None
-    names, group_N = _groups(index, "dataset")
-    weights_G = _by_name("plan.weights", names, cfg.weights, None) if cfg.weights else None
-    hours_G = np.bincount(group_N, _column(index, "duration_ms", np.float64), len(names)) / 3_600_000
-    of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
-    dialects, dialect_N = _groups(index, "dialect")
-    of_dialect_G = _by_name("plan.dialect_times", dialects, cfg.dialect_times, 1.0)
-    return of_dataset_G[group_N] * of_dialect_G[dialect_N]
-
-
-def _groups(index: Any, name: str) -> tuple[list[str], NDArray[np.int64]]:
-    """The values of a column, an empty one where there is none, and which of them each row has."""
-    coded = index[name].combine_chunks().fill_null("").dictionary_encode()
-    return coded.dictionary.to_pylist(), np.asarray(coded.indices, np.int64)
-
-
-def _by_name(option: str, names: Sequence[str], given: Mapping[str, float], otherwise: float | None) -> Times:
-    """The number that is given for each name; ConfigError for a name that nothing has or that has no number."""
-    unknown = sorted(set(given) - set(names))
-    missing = sorted(set(names) - set(given)) if otherwise is None else []
-    if unknown or missing:
-        found = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
-        raise ConfigError(
-            f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
-            why=f"in the shards there are: {found}",
-            fix="name those of the shards, each of them" if otherwise is None else "name some of those",
-        )
-    return np.array([given.get(name, otherwise) for name in names], np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +80,7 @@ class Batches(Dataset[Step]):
                 audio[i] = _decoded(data, int(corpus.num_samples[row]))
             except Exception as error:
                 reason = error.what if isinstance(error, VoxstillError) else f"{type(error).__name__}: {error}"
-                unread.append(f"{corpus.describe(row)}: {reason}")
+                unread.append(f"{corpus.describe(int(row))}: {reason}")
         return audio, unread
 
     def _batch(self, rows: Ints, audio: list[NDArray[np.int16] | None]) -> Batch:
@@ -183,15 +97,15 @@ class Batches(Dataset[Step]):
                     rows[i], audio[i] = rows[nearest], audio[nearest]
         audio_len_B = corpus.num_samples[rows]
         audio_BT = np.zeros((len(rows), audio_len_B.max()), np.int16)
-        token_len_B = corpus.token_bounds[rows + 1] - corpus.token_bounds[rows]
+        token_len_B = corpus.num_tokens[rows]
         tokens_BU = np.full((len(rows), token_len_B.max()), -1, np.int64)
         times_BU2 = np.full((*tokens_BU.shape, 2), -1, np.int64)
-        for i, (row, samples_T) in enumerate(zip(rows, audio, strict=True)):
+        for i, (row, samples_T) in enumerate(zip(rows.tolist(), audio, strict=True)):
             if samples_T is not None:
                 audio_BT[i, : len(samples_T)] = samples_T
             tokens_BU[i, : token_len_B[i]], times_BU2[i, : token_len_B[i]] = corpus.tokens_of(row)
         return Batch(
-            ids=tuple(corpus.ids[int(row)].as_py() for row in rows),
+            ids=tuple(map(corpus.id_of, rows.tolist())),
             audio_BT=torch.from_numpy(audio_BT),
             audio_len_B=torch.from_numpy(audio_len_B),
             tokens_BU=torch.from_numpy(tokens_BU),
@@ -343,25 +257,3 @@ def _decoded(data: bytes, num_samples: int) -> NDArray[np.int16]:
     if len(samples_T) != num_samples:
         raise DataError(f"it has {len(samples_T)} samples and its sidecar says {num_samples}")
     return samples_T
-
-
-def _column(index: Any, name: str, kind: Any) -> NDArray[Any]:
-    return np.ascontiguousarray(index[name].combine_chunks().to_numpy(zero_copy_only=False), kind)
-
-
-def _tokens(index: Any, encode: Encode | None) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
-    """All token ids end to end, their times, and where each row begins."""
-    tokens, times, bounds = array("i"), array("i"), np.zeros(len(index) + 1, np.int64)
-    if encode is not None:
-        row = 0
-        for part in index.select(["text", "words"]).to_batches(max_chunksize=10_000):
-            for text, words in zip(part["text"].to_pylist(), part["words"].to_pylist(), strict=True):
-                ids, spans = encode(text, [Word(**word) for word in words])
-                tokens.extend(ids)
-                for span in spans:
-                    times.extend(span)
-                row += 1
-                bounds[row] = len(tokens)
-    tokens_U, times_U2 = np.array(tokens, np.int32), np.array(times, np.int32).reshape(-1, 2)
-    assert len(tokens_U) == len(times_U2), "the tokenizer gave some tokens no times"
-    return tokens_U, times_U2, bounds

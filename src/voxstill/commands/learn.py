@@ -88,7 +88,12 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
         store, prefix = Store(cfg.work), workdir.prefix("shards", shards["recipe"])
         texts = Corpus.texts(store, prefix, "train", alike)
         vocabulary = tokenizer.train(texts, cfg.student.units, cfg.student.max_words)
-        corpus = Corpus(store, prefix, vocabulary, alike, cfg, rank=fabric.global_rank, ranks=fabric.world_size)
+        with fabric.rank_zero_first():  # which makes the index, for the others to open
+            corpus = Corpus(
+                *(store, prefix, run.corpus, vocabulary, alike, cfg),
+                rank=fabric.global_rank,
+                ranks=fabric.world_size,
+            )
         plan = corpus.plan(0, ascending=True)
         log.info("train: %s", describe(corpus, vocabulary, plan.statistics()))
         model = students.build(cfg.student.size, len(vocabulary.pieces), dropout=cfg.student.dropout, seed=cfg.seed)
@@ -126,6 +131,7 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
         if first:
             save_student(run, model, vocabulary)
             _write_whole(run.summary, figures)
+            shutil.rmtree(run.corpus, ignore_errors=True)
         return figures
     finally:
         if handler is not None:

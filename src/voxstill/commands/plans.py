@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from voxstill import shards, tables
-from voxstill.batches import load
+from voxstill import tables
+from voxstill.batches.corpus import opened
 from voxstill.batches.plan import EpochPlan, Ints, Times, plan
 from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config
@@ -80,9 +82,10 @@ def lengths(where: str, cfg: Config) -> Lengths:
 
 
 def _of_shards(store: Store, prefix: str, cfg: Config) -> Lengths:
-    index = shards.read_index(store, prefix, ("train",))
-    durations_ms, shard = (index[name].to_numpy().astype(np.int64) for name in ("duration_ms", "shard"))
-    return Lengths(durations_ms=durations_ms, shard=shard, times=load.times(index, cfg.plan))
+    with tempfile.TemporaryDirectory() as folder:  # what is mapped from there stays until it is let go of
+        corpus = opened(store, prefix, Path(folder), splits=("train",), encode=None, encoder="")
+        shard = corpus.shard.astype(np.int64)
+        return Lengths(durations_ms=corpus.durations_ms, shard=shard, times=corpus.times(cfg.plan))
 
 
 def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from voxstill import shards
-from voxstill.batches import load
+from voxstill.batches import corpus
 from voxstill.batches.load import Batches, Loader
 from voxstill.batches.plan import EpochPlan, Times, plan
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.nn.frontend import feature_frames, output_frames
-from voxstill.records import Batch, Split, Word
+from voxstill.records import Batch, Split, Word, fingerprint
 from voxstill.score import words
 from voxstill.store import Store
 from voxstill.tasks.task import Task
@@ -24,10 +25,19 @@ Normal = Callable[[str], str]
 
 
 class Corpus:
-    """A `Data`: the train split planned by epochs, the dev split in one fixed order."""
+    """A `Data`: the train split planned by epochs, the dev split in one fixed order; their indexes are in `folder`."""
 
     def __init__(
-        self, store: Store, prefix: str, vocabulary: Vocabulary, alike: Normal, cfg: Config, *, rank: int, ranks: int
+        self,
+        store: Store,
+        prefix: str,
+        folder: Path,
+        vocabulary: Vocabulary,
+        alike: Normal,
+        cfg: Config,
+        *,
+        rank: int,
+        ranks: int,
     ) -> None:
         self._cfg, self._rank, self._ranks, self._replaced = cfg, rank, ranks, 0
 
@@ -35,19 +45,20 @@ class Corpus:
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
             return vocabulary.encode(alike(text), same)
 
-        index = shards.read_index(store, prefix, ("train",))
-        self._train, self._times = load.Corpus(store, prefix, index, encode), load.times(index, cfg.plan)
-        del index  # the texts are tokens now
-        dev = shards.read_index(store, prefix, ("dev",))
-        self._dev = load.Corpus(store, prefix, dev, encode) if len(dev) else None
-        self._dev_texts = dict(zip(dev["id"].to_pylist(), map(alike, dev["text"].to_pylist()), strict=True))
+        encoder = fingerprint(vocabulary.unit, vocabulary.pieces, cfg.student.text)
+        self._train, self._dev = (
+            corpus.opened(store, prefix, folder, splits=(split,), encode=encode, encoder=encoder)
+            for split in ("train", "dev")
+        )
+        self._times = self._train.times(cfg.plan)
+        self._dev_texts = {self._dev.id_of(row): alike(self._dev.text_of(row)) for row in range(len(self._dev))}
         self._loader: Loader | None = None
 
     @staticmethod
     def texts(store: Store, prefix: str, split: Split, alike: Normal) -> Iterator[str]:
         """The labels of a split, made alike."""
-        for text in shards.read_index(store, prefix, (split,))["text"].to_pylist():
-            yield alike(text)
+        for sidecar in shards.sidecars(store, prefix, (split,)):
+            yield from map(alike, sidecar["text"].to_pylist())
 
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
         """The batches of an epoch; what CTC could not learn even at the fastest tempo is dropped and counted."""
@@ -67,7 +78,7 @@ class Corpus:
 
     def dev_error(self, task: Task, model: nn.Module) -> dict[str, float] | None:
         """Word and utterance counts and WER against the labels of the dev split; None where there is none."""
-        if self._dev is None:
+        if not len(self._dev):
             return None
         try:
             whole = self._planned(self._dev, 0, True, shortest=1.0, slots=1)
@@ -83,7 +94,7 @@ class Corpus:
 
     def _planned(
         self,
-        corpus: load.Corpus,
+        part: corpus.Corpus,
         epoch: int,
         ascending: bool,
         *,
@@ -91,17 +102,17 @@ class Corpus:
         slots: int,
         times: Times | None = None,
     ) -> EpochPlan:
-        features = (feature_frames(corpus.num_samples) * shortest).astype(int)  # it is frames that are stretched
+        features = (feature_frames(part.num_samples) * shortest).astype(int)  # it is frames that are stretched
         frames: Any = output_frames(features)
         return plan(
-            corpus.durations_ms,
-            corpus.num_tokens,
+            part.durations_ms,
+            part.num_tokens,
             self._cfg.plan.model_copy(update={"slots": slots}),
             seed=self._cfg.seed,
             epoch=epoch,
             num_frames=frames,
-            repeats=corpus.repeats,
-            shard_of=corpus.shard,
+            repeats=part.repeats,
+            shard_of=part.shard,
             times=times,
             ascending=ascending,
         )

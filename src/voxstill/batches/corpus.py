@@ -1,0 +1,202 @@
+"""The index of some shards as columns in files: opened in a moment, shared by all processes, in nobody's memory.
+
+Sidecars are Parquet, texts are words: reading and spelling them takes minutes for ten million utterances, and as tokens
+they are larger than all else. So it is done once, sidecar by sidecar, and what comes of it is mapped from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill import shards
+from voxstill.batches.plan import Ints, Times, mixture
+from voxstill.config import Plan
+from voxstill.errors import ConfigError
+from voxstill.records import Split, Word, fingerprint
+from voxstill.store import Store
+
+Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+"""Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
+_FORMAT = 1
+_ABOUT = "about.json"  # written last: without it the folder is none
+_KINDS = {
+    **dict.fromkeys(("offset", "num_bytes", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
+    **dict.fromkeys(("id_end", "text_end", "token_end"), np.int64),
+    **dict.fromkeys(("shard", "dataset", "dialect", "token", "time"), np.int32),
+    **dict.fromkeys(("id", "text"), np.uint8),
+    "weight": np.float32,
+}
+_ROWS = 10_000
+
+
+class Corpus:
+    """One index, row by row as the plan counts them; every column is a file, and what is not looked at is not read.
+
+    `num_tokens` and `repeats` (equal neighbours, for each of which CTC needs a frame more) are 0 where no texts are
+    learnt.
+    """
+
+    def __init__(self, store: Store, prefix: str, folder: Path) -> None:
+        self.store, self.prefix, self._folder = store, prefix, folder
+        about = json.loads((folder / _ABOUT).read_text())
+        self.datasets: list[str] = about["datasets"]
+        self.dialects: list[str] = about["dialects"]
+        self.shard = self._column("shard")
+        self.offset: Ints = self._column("offset")
+        self.num_bytes: Ints = self._column("num_bytes")
+        self.num_samples: Ints = self._column("num_samples")
+        self.durations_ms: Ints = self._column("duration_ms")
+        self.num_tokens: Ints = self._column("num_tokens")
+        self.repeats: Ints = self._column("repeats")
+        self.weight = self._column("weight")
+        self._id, self._id_end = self._column("id"), self._column("id_end")
+        self._text, self._text_end = self._column("text"), self._column("text_end")
+        self._token, self._token_end = self._column("token"), self._column("token_end")
+        self._time = self._column("time").reshape(-1, 2)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Corpus, (self.store, self.prefix, self._folder)
+
+    def __len__(self) -> int:
+        return len(self.durations_ms)
+
+    def id_of(self, row: int) -> str:
+        """Id of an utterance."""
+        return str(self._id[_span(self._id_end, row)].tobytes(), "utf-8")
+
+    def text_of(self, row: int) -> str:
+        """Its text as the teacher wrote it."""
+        return str(self._text[_span(self._text_end, row)].tobytes(), "utf-8")
+
+    def tokens_of(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Token ids of a row and their times: (U,) and (U, 2)."""
+        span = _span(self._token_end, row)
+        return self._token[span], self._time[span]
+
+    def describe(self, row: int) -> str:
+        """Where a row lies, for messages."""
+        key = f"{self.prefix}/{shards.tar_name(int(self.shard[row]))}".lstrip("/")
+        return f"utterance `{self.id_of(row)}` in `{self.store.uri(key)}`"
+
+    def times(self, cfg: Plan) -> Times | None:
+        """How often each row comes in an epoch, by its data set and its dialect; None where all come once.
+
+        ConfigError where some data sets have a weight and others have none, or where nothing has a dialect that is
+        named.
+        """
+        if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_times:
+            return None
+        dataset_N, dialect_N = self._column("dataset"), self._column("dialect")
+        weights_G = _by_name("plan.weights", self.datasets, cfg.weights, None) if cfg.weights else None
+        hours_G = np.bincount(dataset_N, self.durations_ms, len(self.datasets)) / 3_600_000
+        of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
+        of_dialect_G = _by_name("plan.dialect_times", self.dialects, cfg.dialect_times, 1.0)
+        times_N: Times = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
+        return times_N
+
+    def _column(self, name: str) -> NDArray[Any]:
+        path = self._folder / name
+        if not path.stat().st_size:  # nothing cannot be mapped
+            return np.empty(0, _KINDS[name])
+        return np.memmap(path, _KINDS[name], "r").view(np.ndarray)
+
+
+def opened(
+    store: Store, prefix: str, folder: Path, *, splits: Sequence[Split], encode: Encode | None, encoder: str
+) -> Corpus:
+    """The utterances of some splits: as they lie in `folder` from another time, else read once and kept there.
+
+    `encoder` names what `encode` does, which is None where no texts are learnt. Any number of processes may open at the
+    same time. DataError where the shards are not finished, or are not what their `_SUCCESS.json` counted.
+    """
+    figures = shards.figures(store, prefix)
+    place = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), encoder)
+    if not (place / _ABOUT).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+        try:
+            _write(new, store, prefix, splits, encode)
+            with contextlib.suppress(OSError):  # another process was first: it wrote the same
+                os.rename(new, place)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    return Corpus(store, prefix, place)
+
+
+def _write(folder: Path, store: Store, prefix: str, splits: Sequence[Split], encode: Encode | None) -> None:
+    names: dict[str, dict[str, int]] = {"dataset": {}, "dialect": {}}
+    ends = dict.fromkeys(("id", "text", "token"), 0)
+    with contextlib.ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in _KINDS}
+        for sidecar in shards.sidecars(store, prefix, splits):
+            for rows in sidecar.to_batches(max_chunksize=_ROWS):
+                _add(files, rows, encode, names, ends)
+    about = {"datasets": list(names["dataset"]), "dialects": list(names["dialect"])}
+    (folder / _ABOUT).write_text(json.dumps(about))
+
+
+def _add(
+    files: Mapping[str, BinaryIO],
+    rows: Any,
+    encode: Encode | None,
+    names: Mapping[str, dict[str, int]],
+    ends: dict[str, int],
+) -> None:
+    """Some rows of a sidecar to the end of every column."""
+
+    def put(name: str, values: Any) -> None:
+        np.asarray(values, _KINDS[name]).tofile(files[name])
+
+    def put_all(name: str, pieces: Sequence[Any], values: Any) -> None:
+        end_N = ends[name] + np.cumsum([len(each) for each in pieces], dtype=np.int64)
+        ends[name] = int(end_N[-1]) if len(end_N) else ends[name]
+        put(f"{name}_end", end_N)
+        put(name, values)
+
+    for name in ("shard", "offset", "num_bytes", "num_samples", "duration_ms", "weight"):
+        put(name, rows[name].to_numpy(zero_copy_only=False))
+    for name, known in names.items():
+        put(name, [known.setdefault(each or "", len(known)) for each in rows[name].to_pylist()])
+    texts = rows["text"].to_pylist()
+    for name, strings in (("id", rows["id"].to_pylist()), ("text", texts)):
+        encoded = [each.encode() for each in strings]
+        put_all(name, encoded, np.frombuffer(b"".join(encoded), np.uint8))
+    spelt: list[tuple[Sequence[int], Sequence[tuple[int, int]]]] = [((), ())] * len(texts)
+    if encode is not None:
+        words = rows["words"].to_pylist()
+        spelt = [encode(text, [Word(**each) for each in said]) for text, said in zip(texts, words, strict=True)]
+    assert all(len(ids) == len(spans) for ids, spans in spelt), "the tokenizer gave some tokens no times"
+    tokens = [ids for ids, _ in spelt]
+    put_all("token", tokens, list(chain.from_iterable(tokens)))
+    put("time", list(chain.from_iterable(chain.from_iterable(spans for _, spans in spelt))))
+    put("num_tokens", [len(each) for each in tokens])
+    put("repeats", [sum(map(int.__eq__, each[1:], each[:-1])) for each in tokens])
+
+
+def _span(end_N: Ints, row: int) -> slice:
+    return slice(int(end_N[row - 1]) if row else 0, int(end_N[row]))
+
+
+def _by_name(option: str, names: Sequence[str], given: Mapping[str, float], otherwise: float | None) -> Times:
+    """The number that is given for each name; ConfigError for a name that nothing has or that has no number."""
+    unknown = sorted(set(given) - set(names))
+    missing = sorted(set(names) - set(given)) if otherwise is None else []
+    if unknown or missing:
+        found = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
+        raise ConfigError(
+            f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
+            why=f"in the shards there are: {found}",
+            fix="name those of the shards, each of them" if otherwise is None else "name some of those",
+        )
+    return np.array([given.get(name, otherwise) for name in names], np.float64)
