@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import miniaudio
 import numpy as np
 import soundfile
 import soxr
+from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
 from voxstill.errors import DataError
@@ -102,11 +102,19 @@ def _plain_flac(data: bytes, *, channel: int | None = None, max_s: float = MAX_S
     if about != _PLAIN_FLAC or not 0 < num_samples <= max_s * RATE_HZ:
         return None
     longer = data[:18] + (about << 36 | num_samples + 1).to_bytes(8, "big") + data[26:]
-    try:
-        samples_T = np.frombuffer(miniaudio.flac_read_s16(longer).samples, np.int16)
-    except (miniaudio.MiniaudioError, MemoryError):
+    opened = lib.ma_dr_flac_open_memory(longer, len(longer), ffi.NULL)
+    if not opened:
         return None
-    if len(samples_T) != num_samples or not samples_T.any():
+    try:
+        samples_T = np.empty(num_samples + 1, np.int16)  # `miniaudio.flac_read_s16` copies them twice
+        into = ffi.cast("ma_int16 *", ffi.from_buffer(samples_T))
+        found = lib.ma_dr_flac_read_pcm_frames_s16(opened, len(samples_T), into)
+    except MemoryError:
+        return None
+    finally:
+        lib.ma_dr_flac_close(opened)
+    samples_T = samples_T[:num_samples]
+    if found != num_samples or not samples_T.any():
         return None
     return Audio(samples_T=samples_T, codec="flac", rate_hz=RATE_HZ, num_channels=1)
 
