@@ -206,6 +206,16 @@ def test_the_fast_way_of_a_plain_flac_gives_all_of_it_or_nothing(flips: list[tup
         assert found is None or np.array_equal(found.samples_T, WHOLE)
 
 
+def test_the_fast_way_does_not_stop_where_frames_of_another_flac_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = codec.encode(speech_like(6, seed=1), "flac")
+    joined = [FLAC + other[start:] for start in range(0, len(other), 499)]
+    fast = [codec._plain_flac(each) for each in joined]
+    monkeypatch.setattr(codec, "_plain_flac", lambda *_, **__: None)
+    for each, found in zip(joined, fast, strict=True):
+        assert found is None or outcome(each) == f"{len(found.samples_T)} samples"
+    assert any(each is None for each in fast)
+
+
 def test_a_plain_flac_takes_the_fast_way() -> None:
     assert codec._plain_flac(FLAC) is not None
     assert codec._plain_flac(FLAC, max_s=1) is None
