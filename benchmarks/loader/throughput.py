@@ -194,7 +194,7 @@ def by_ours(data: bytes) -> NDArray[np.int16]:
     """Decoded as we do."""
     from voxstill.audio import codec
 
-    return codec.decode(data).samples_T
+    return codec.decode_stored(data).samples_T
 
 
 def ceiling(corpus: Path, decode: Callable[[bytes], NDArray[np.int16]]) -> Callable[[], Iterator[Any]]:

@@ -7,6 +7,7 @@ that the header promised.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 from collections.abc import Callable, Iterator
@@ -90,11 +91,19 @@ def as_it_is(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -
     return Audio(samples_T=samples_T, codec="pcm_16", rate_hz=RATE_HZ, num_channels=1)
 
 
-def _plain_flac(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> Audio | None:
+def decode_stored(data: bytes) -> Audio:
+    """`decode` for what voxstill wrote, which nobody has cut up or glued together: frames answer for themselves."""
+    return as_it_is(data) or _plain_flac(data, is_ours=True) or decode(data)
+
+
+def _plain_flac(
+    data: bytes, *, channel: int | None = None, max_s: float = MAX_S, is_ours: bool = False
+) -> Audio | None:
     """The audio of a sound 16 kHz mono 16-bit FLAC; None for all else, silence included.
 
-    Libsndfile gives the same bits in three times the time. A file that holds more than its header promises is none of
-    these: more is asked for, twice, since reading pauses at what is no frame. A wrong checksum makes a frame none.
+    Libsndfile gives the same bits in two to three times the time. More is asked for than the header promises, twice,
+    since reading pauses at what is no frame. A frame with a wrong checksum is left out; that another stands in for it
+    is seen by the checksum of the whole, which takes a quarter of the time and is left to others where it `is_ours`.
     """
     if data[:4] != b"fLaC" or data[4:8] not in _STREAMINFO or len(data) < 42 or channel not in (None, 0):
         return None
@@ -115,6 +124,8 @@ def _plain_flac(data: bytes, *, channel: int | None = None, max_s: float = MAX_S
         lib.ma_dr_flac_close(opened)
     samples_T = samples_T[:num_samples]
     if found != num_samples or not samples_T.any():
+        return None
+    if not is_ours and hashlib.md5(samples_T.data, usedforsecurity=False).digest() != data[26:42]:
         return None
     return Audio(samples_T=samples_T, codec="flac", rate_hz=RATE_HZ, num_channels=1)
 

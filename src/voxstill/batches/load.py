@@ -253,7 +253,7 @@ class _Tars:
 
 def _decoded(data: bytes, num_samples: int) -> NDArray[np.int16]:
     """The samples of a stored utterance; DataError where they are not as many as the sidecar says."""
-    samples_T = codec.decode(data).samples_T
+    samples_T = codec.decode_stored(data).samples_T
     if len(samples_T) != num_samples:
         raise DataError(f"it has {len(samples_T)} samples and its sidecar says {num_samples}")
     return samples_T
