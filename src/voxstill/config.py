@@ -198,7 +198,7 @@ class Plan(Section):
     weights: dict[str, float] = option({}, unit="share")
     """Share of the audio that each data set has in an epoch, by its name; without any, what it has."""
     temperature: float = option(1.0, ge=1)
-    """Above 1 small data sets come more often: their share is that of their hours to the power of 1 / temperature."""
+    """Above 1 small data sets come more often: as hours ** (1 / temperature), unless `weights` say how often."""
     dialect_times: dict[str, float] = option({}, unit="times")
     """How often an utterance of a dialect comes in an epoch, by its name; once, where it is not named."""
 

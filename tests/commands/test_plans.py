@@ -139,6 +139,14 @@ def test_shards_are_planned_with_the_weights_of_their_data_sets(
         code, told = error(capsys, store.root, "--set", wrong)
         assert code == 2, told
         assert "in the shards there are" in told
+    for wrong in (
+        "plan.weights={big: 1, small: 0}",
+        "plan.weights={big: 1, small: -1}",
+        "plan.dialect_times={north: 0.5}",
+    ):
+        code, told = error(capsys, store.root, "--set", wrong)
+        assert code == 2, told
+        assert "every utterance comes in every epoch" in told
 
 
 def test_the_picture_shows_every_length_and_every_batch(table: str, capsys: pytest.CaptureFixture[str]) -> None:

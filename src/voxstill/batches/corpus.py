@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -189,7 +190,17 @@ def _span(end_N: Ints, row: int) -> slice:
 
 
 def _by_name(option: str, names: Sequence[str], given: Mapping[str, float], otherwise: float | None) -> Times:
-    """The number that is given for each name; ConfigError for a name that nothing has or that has no number."""
+    """The number that is given for each name; ConfigError for a name that nothing has, or that has no fit number.
+
+    Without `otherwise` each name needs one, above 0; else none may be below it.
+    """
+    least = 1e-6 if otherwise is None else otherwise
+    if low := [name for name, number in given.items() if not least <= number < math.inf]:
+        raise ConfigError(
+            f"`{option}` says {given[low[0]]:g} for `{low[0]}`",
+            why="every utterance comes in every epoch: " + ("above 0" if otherwise is None else f"at least {least:g}"),
+            fix="raise it, or leave those utterances out of the shards",
+        )
     unknown = sorted(set(given) - set(names))
     missing = sorted(set(names) - set(given)) if otherwise is None else []
     if unknown or missing:
