@@ -23,11 +23,13 @@ LIMITS = st.builds(
     max_utterances=st.integers(1, 40),
     slots=st.sampled_from([1, 2, 3, 4, 8]),
     window=st.integers(1, 300),
+    layout=st.sampled_from(["local", "remote"]),
 )
 
 
 def planned(durations_ms: np.ndarray, cfg: Plan, **options: Any) -> EpochPlan:
-    return plan(durations_ms, None, cfg, **({"seed": 0, "epoch": 0} | options))
+    shard_of = np.arange(len(durations_ms)) // 7
+    return plan(durations_ms, None, cfg, **({"seed": 0, "epoch": 0, "shard_of": shard_of} | options))
 
 
 def batches_of(made: EpochPlan, ranks: int = 1) -> list[list[int]]:
@@ -188,6 +190,23 @@ def test_by_shards_a_step_touches_few_of_them_and_the_whole_epoch_all() -> None:
     assert set(whole_corpus(made)) == set(range(len(shard_of)))
     recent = [set().union(*touched[max(0, k - 40) : k + 1]) for k in range(made.steps)]
     assert max(map(len, recent)) <= 18
+
+
+def test_by_shards_a_rank_reads_its_own_shards_and_waits_for_nobody() -> None:
+    shard_of = np.repeat(np.arange(200), 1000)
+    made = planned(
+        like_librispeech(len(shard_of)), Plan(budget_ms=300_000, layout="remote", slots=8), shard_of=shard_of
+    )
+    assert made.statistics()["efficiency"] >= 0.98
+    rows_R = [np.concatenate([made.batches_of(k, rank, 8)[0] for k in range(made.steps)]) for rank in range(8)]
+    assert sum(len(np.unique(shard_of[rows])) for rows in rows_R) <= 200 + 3 * 8  # one more where two meet
+
+
+def test_by_shards_of_unlike_lengths_nobody_waits_either() -> None:
+    shard_of = np.repeat(np.arange(200), 1000)
+    durations_ms = np.where(shard_of < 100, 1, 4) * like_librispeech(len(shard_of)) // 4
+    made = planned(durations_ms, Plan(budget_ms=300_000, layout="remote", slots=8), shard_of=shard_of)
+    assert made.statistics()["efficiency"] >= 0.98
 
 
 @settings(max_examples=200, deadline=None)

@@ -10,6 +10,11 @@ utterances each, of nearly one length. Before that, places in the sorted order a
 where a corpus is no larger than a window, batches would be the same in every epoch. The limits of a window are lowered
 together until its steps are equally full, as what is left over would else be one small step (carried into the next
 window it would be the same short utterances for ever).
+
+Shard by shard, it is shards that are shuffled, and a window is cut into as many lanes as there are slots: stretches of
+a few neighbouring shards with as much audio each. Every lane is sorted by itself and feeds its own slot, a step takes
+the same share of each. So a rank reads each shard in one window only, and no other rank reads it but for the one shard
+where two lanes meet. Where neighbouring shards are not alike there is one lane, and all ranks read all of a window.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
 _BISECTIONS = 5  # fills the last step of a window to about a twentieth
 _BLOCK = 1 << 18  # utterances sorted at a time: what is in the processor's cache is four times faster
+_UNEVEN = 1.25  # the most that one lane of a window may have of another's audio: chance alone gives less
 _MANY_STEPS = 500  # in a window of more steps than this, one small step does no harm
 
 
@@ -136,23 +142,25 @@ def plan(
         )
     random = np.random.default_rng([seed, epoch])
     rows, repeated = _drawn(rows, times, random)
-    by_shard = cfg.layout == "remote" and shard_of is not None
-    if by_shard and shard_of is not None:
+    lanes = 1
+    if by_shard := cfg.layout == "remote" and shard_of is not None:
         rows = rows[np.argsort(random.permutation(shard_of.max() + 1)[shard_of[rows]], kind="stable")]
-    rows_WN, lengths_WN = _windows(rows, durations_ms, cfg, random)
-    window, starts, sizes, sorted_rows, filled = _steps(rows_WN, lengths_WN, num_tokens, cfg)
-    rank_S = durations_ms[sorted_rows[starts]] if ascending else random.random(len(starts))
+        lanes = cfg.slots
+    window, pieces_SL, rows, filled = _steps(*_windows(rows, durations_ms, lanes, cfg, random), num_tokens, cfg)
+    starts_SL, sizes_SL = pieces_SL
+    rank_S = durations_ms[rows[starts_SL[:, 0]]] if ascending else random.random(len(window))
     turn = np.lexsort((rank_S, window)) if by_shard else np.argsort(rank_S, kind="stable")
-    starts, sizes = starts[turn], sizes[turn]
+    starts, sizes = starts_SL[turn].ravel(), sizes_SL[turn].ravel()
     before = np.cumsum(sizes) - sizes
-    order = sorted_rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())]
-    # the first `size % slots` batches of a step have one utterance more
-    slot_L = np.arange(cfg.slots)
-    sizes_SL = (sizes[:, None] + cfg.slots - 1 - slot_L) // cfg.slots
-    bounds = np.concatenate([[0], np.cumsum(sizes_SL)])
+    order = rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())]
+    # of the batches that share a piece, the first `size % share` have one utterance more
+    share = cfg.slots // sizes_SL.shape[1]
+    sizes_B = ((sizes[:, None] + share - 1 - np.arange(share)) // share).ravel()
+    bounds = np.concatenate([[0], np.cumsum(sizes_B)])
+    first_S = bounds[: -1 : cfg.slots]
 
     def per_step(counts: Ints | None) -> Ints:
-        return np.zeros(len(sizes), np.int64) if counts is None else np.add.reduceat(counts[order], before)
+        return np.zeros(len(window), np.int64) if counts is None else np.add.reduceat(counts[order], first_S)
 
     return EpochPlan(
         slots=cfg.slots,
@@ -210,8 +218,13 @@ def _usable(
     return np.flatnonzero(kept), dropped
 
 
-def _windows(rows: Ints, durations_ms: Ints, cfg: Plan, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Rows and their lengths by window, from long to short but for the jitter; short windows end in length 0."""
+def _windows(
+    rows: Ints, durations_ms: Ints, lanes: int, cfg: Plan, random: np.random.Generator
+) -> tuple[Ints, Ints, Ints]:
+    """Rows, their lengths (W, L, N) by window and lane, long to short but for the jitter, and how many are in each.
+
+    What is short of N ends in length 0.
+    """
     num_windows = max(1, round(len(rows) / cfg.window))
     width = -(-len(rows) // num_windows)
     num_windows = -(-len(rows) // width)
@@ -219,10 +232,36 @@ def _windows(rows: Ints, durations_ms: Ints, cfg: Plan, random: np.random.Genera
     rows_WN.ravel()[: len(rows)] = rows
     lengths_WN = np.zeros((num_windows, width), np.int64)
     lengths_WN.ravel()[: len(rows)] = durations_ms[rows]
-    for start in range(0, num_windows, per_block := max(1, _BLOCK // width)):
+    num_WL = (lengths_WN > 0).sum(axis=1, keepdims=True)
+    if lanes > 1:
+        rows_WN, lengths_WN, num_WL = _dealt(rows_WN, lengths_WN, num_WL, lanes)
+    width = rows_WN.shape[1]
+    for start in range(0, len(rows_WN), per_block := max(1, _BLOCK // width)):
         block = slice(start, start + per_block)
         rows_WN[block], lengths_WN[block] = _sorted(rows_WN[block], lengths_WN[block], cfg, random)
-    return rows_WN, lengths_WN
+    shape = (*num_WL.shape, width)
+    return rows_WN.reshape(shape), lengths_WN.reshape(shape), num_WL
+
+
+def _dealt(rows_WN: Ints, lengths_WN: Ints, num_W1: Ints, lanes: int) -> tuple[Ints, Ints, Ints]:
+    """Windows cut into lanes of as many neighbours each, as rows of their own (W * L, N), and how many are in each.
+
+    As they came, where some lanes would have much more audio than others, as shards of one data set after another
+    give, or none.
+    """
+    end_WL = num_W1 * np.arange(1, lanes + 1) // lanes
+    until_WN = np.cumsum(lengths_WN, axis=1)
+    audio_WL = np.diff(np.take_along_axis(until_WN, np.maximum(end_WL, 1) - 1, axis=1), axis=1, prepend=0)
+    if end_WL.min() == 0 or (audio_WL.max(axis=1) > _UNEVEN * audio_WL.min(axis=1)).any():
+        return rows_WN, lengths_WN, num_W1
+    num_WL = np.diff(end_WL, axis=1, prepend=0)
+    place_N = np.arange(num_WL.max())
+    inside_WLN = place_N < num_WL[..., None]
+    place_WLN = np.where(inside_WLN, (end_WL - num_WL)[..., None] + place_N, 0)
+    window_W11 = np.arange(len(rows_WN))[:, None, None]
+    shape = -1, len(place_N)
+    lengths_WLN = lengths_WN[window_W11, place_WLN] * inside_WLN
+    return rows_WN[window_W11, place_WLN].reshape(shape), lengths_WLN.reshape(shape), num_WL
 
 
 def _sorted(rows_WN: Ints, lengths_WN: Ints, cfg: Plan, random: np.random.Generator) -> tuple[Ints, Ints]:
@@ -247,64 +286,77 @@ def _by_key(keys_WN: Ints, rows_WN: Ints, lengths_WN: Ints) -> tuple[Ints, Ints]
     return rows_WN.ravel()[place_WN], lengths_WN.ravel()[place_WN]
 
 
-def _steps(rows_WN: Ints, lengths_WN: Ints, num_tokens: Ints | None, cfg: Plan) -> tuple[Ints, Ints, Ints, Ints, int]:
-    """Window, start and size of each step, the rows that starts count in, and how many come twice."""
-    num_W = (lengths_WN > 0).sum(axis=1)
+def _steps(
+    rows_WLN: Ints, lengths_WLN: Ints, num_WL: Ints, num_tokens: Ints | None, cfg: Plan
+) -> tuple[Ints, tuple[Ints, Ints], Ints, int]:
+    """Window of each step, start and size of its piece of each lane (S, L), the rows that starts count in, and how many
+    come twice."""
+    share = cfg.slots // num_WL.shape[1]  # batches that a piece of a lane is cut into
+    most_W = num_WL.max(axis=1)
     # with the jitter a later one may be longer: a batch must bear the longest of all that follow
-    longest_WN, tokens_WN, budget_tokens = _most_from_here(lengths_WN), None, cfg.budget_tokens or 0
+    longest_WLN, tokens_WLN, budget_tokens = _most_from_here(lengths_WLN), None, cfg.budget_tokens or 0
     if num_tokens is not None and budget_tokens:
-        tokens_WN = _most_from_here(np.where(lengths_WN > 0, num_tokens[rows_WN], 0))
+        tokens_WLN = _most_from_here(np.where(lengths_WLN > 0, num_tokens[rows_WLN], 0))
+    lane_L = np.arange(num_WL.shape[1])
 
-    def cut(share_W: NDArray[np.float64]) -> tuple[Ints, list[tuple[Ints, Ints, Ints]]]:
-        """Number of steps of each window when its limits are lowered to `share_W`; window, start and size of each."""
-        budget_W = share_W * cfg.budget_ms
-        most_W = np.maximum(share_W * cfg.max_utterances, 1)
-        count_W = np.zeros(len(num_W), np.int64)
-        at_W, window_W = np.zeros(len(num_W), np.int64), np.arange(len(num_W))
+    def cut(part_W: Times) -> tuple[Ints, list[tuple[Ints, Ints, Ints]]]:
+        """Number of steps of each window when its limits are lowered to `part_W`; window, start and end of each.
+
+        Starts and ends count the rows of the largest lane; the others are gone through in proportion.
+        """
+        utterances_W = np.maximum(part_W * cfg.max_utterances, 1)
+        count_W = np.zeros(len(num_WL), np.int64)
+        at_W, window_W = np.zeros(len(num_WL), np.int64), np.arange(len(num_WL))
         taken = []
         while len(window_W):
-            limit = np.minimum(budget_W[window_W] // longest_WN[window_W, at_W], most_W[window_W])
-            if tokens_WN is not None:
-                limit = np.minimum(limit, share_W[window_W] * budget_tokens // tokens_WN[window_W, at_W])
-            per_batch = np.maximum(limit.astype(np.int64), 1)
-            size = np.minimum(per_batch * cfg.slots, num_W[window_W] - at_W)
-            taken.append((window_W, at_W, size))
+            num, part, most = num_WL[window_W], part_W[window_W, None], most_W[window_W]
+            here = window_W[:, None], lane_L, at_W[window_W, None] * num // most[:, None]
+            limit = np.minimum(part * cfg.budget_ms // longest_WLN[here], utterances_W[window_W, None])
+            if tokens_WLN is not None:
+                limit = np.minimum(limit, part * budget_tokens // tokens_WLN[here])
+            pieces = np.maximum(limit.astype(np.int64), 1) * share
+            start = at_W[window_W]
+            end = np.minimum(start + (pieces * most[:, None] // num).min(axis=1), most)
+            taken.append((window_W, start, end))
             count_W[window_W] += 1
-            at_W = at_W + size
-            going = at_W < num_W[window_W]
-            window_W, at_W = window_W[going], at_W[going]
+            at_W[window_W] = end
+            window_W = window_W[end < most]
         return count_W, taken
 
-    high_W = np.ones(len(num_W))
+    high_W = np.ones(len(num_WL))
     fewest_W, taken = cut(high_W)
-    if fewest_W.max() > _MANY_STEPS:
-        return _laid_end_to_end(rows_WN, num_W, taken, cfg.slots)
-    low_W = 1 - 1.5 / np.maximum(fewest_W, 3)
-    for _ in range(_BISECTIONS):
-        middle_W = (low_W + high_W) / 2
-        enough_W = cut(middle_W)[0] <= fewest_W
-        high_W, low_W = np.where(enough_W, middle_W, high_W), np.where(enough_W, low_W, middle_W)
-    taken = cut(high_W)[1]
-    return _laid_end_to_end(rows_WN, num_W, taken, cfg.slots)
+    if fewest_W.max() <= _MANY_STEPS:
+        low_W = 1 - 1.5 / np.maximum(fewest_W, 3)
+        for _ in range(_BISECTIONS):
+            middle_W = (low_W + high_W) / 2
+            enough_W = cut(middle_W)[0] <= fewest_W
+            high_W, low_W = np.where(enough_W, middle_W, high_W), np.where(enough_W, low_W, middle_W)
+        taken = cut(high_W)[1]
+    return _laid_end_to_end(rows_WLN, num_WL, taken, share)
 
 
-def _most_from_here(counts_WN: Ints) -> Ints:
-    """The largest of each and all that follow it in its window, at least 1."""
-    most_WN: Ints = np.maximum(np.maximum.accumulate(counts_WN[:, ::-1], axis=1)[:, ::-1], 1)
-    return most_WN
+def _most_from_here(counts: Ints) -> Ints:
+    """The largest of each and all that follow it on the last axis, at least 1."""
+    most: Ints = np.maximum(np.maximum.accumulate(counts[..., ::-1], axis=-1)[..., ::-1], 1)
+    return most
 
 
 def _laid_end_to_end(
-    rows_WN: Ints, num_W: Ints, taken: list[tuple[Ints, Ints, Ints]], slots: int
-) -> tuple[Ints, Ints, Ints, Ints, int]:
-    """The windows end to end, and window, start and size of each step in it; small steps are filled up."""
-    rows = rows_WN[np.arange(rows_WN.shape[1]) < num_W[:, None]]
-    window, at, sizes = (np.concatenate(column) for column in zip(*taken, strict=True))
-    starts = (np.cumsum(num_W) - num_W)[window] + at
+    rows_WLN: Ints, num_WL: Ints, taken: list[tuple[Ints, Ints, Ints]], share: int
+) -> tuple[Ints, tuple[Ints, Ints], Ints, int]:
+    """What `_steps` gives, with small pieces filled up: no batch is empty."""
+    rows = rows_WLN[np.arange(rows_WLN.shape[2]) < num_WL[..., None]]
+    window, start, end = (np.concatenate(column)[:, None] for column in zip(*taken, strict=True))
+    window = window[:, 0]
+    num_SL, most_S1 = num_WL[window], num_WL.max(axis=1)[window, None]
+    first_SL = (np.cumsum(num_WL) - num_WL.ravel()).reshape(num_WL.shape)[window]
+    starts_SL = start * num_SL // most_S1
+    sizes_SL = end * num_SL // most_S1 - starts_SL
+    starts_SL += first_SL
     filled = [rows]
-    for step in np.flatnonzero(sizes < slots):  # one in a window at most
-        whole = np.resize(rows[starts[step] : starts[step] + sizes[step]], slots)
-        starts[step], sizes[step] = sum(map(len, filled)), slots
-        filled.append(whole)
-    repeated = int(sizes.sum()) - len(rows)
-    return window, starts, sizes, np.concatenate(filled), repeated
+    for at in zip(*np.nonzero(sizes_SL < share), strict=True):  # the last step of a window, or a lane with few rows
+        there = rows[starts_SL[at] : starts_SL[at] + max(sizes_SL[at], 1)]
+        starts_SL[at], sizes_SL[at] = sum(map(len, filled)), share
+        filled.append(np.resize(there, share))
+    repeated = int(sizes_SL.sum()) - len(rows)
+    return window, (starts_SL, sizes_SL), np.concatenate(filled), repeated

