@@ -122,7 +122,7 @@ class _Total:
         for entry in os.scandir(self.cache.folder):
             if entry.name.startswith(_TORN):
                 _remove_litter(Path(entry.path))
-            elif entry.name != "lock":
+            elif entry.name != "lock" and entry.is_file():  # a folder is not of this cache
                 stat = entry.stat()
                 files.append((stat.st_mtime_ns, stat.st_size, entry.path))
         total = sum(size for _, size, _ in files)

@@ -68,7 +68,8 @@ class Cache(Section):
     folder: str | None = option(None)
     """Folder on this machine for objects fetched from a bucket or a web server; unset keeps nothing."""
     max_gb: float = option(50.0, unit="GB", gt=0)
-    """Largest size of that folder; what was not used for longest makes room."""
+    """Largest size of that folder; what was not used for longest makes room. Shards are fetched ahead of the training
+    within the same limit, into a folder in there, or into that of the experiment."""
 
 
 class Segment(Section):
@@ -194,7 +195,7 @@ class Plan(Section):
     window: int = option(65_536, unit="utterances", ge=1)
     """Utterances shuffled and sorted by length together: larger pads less, smaller reads less at a time."""
     layout: Literal["local", "remote"] = option("local")
-    """`local` shuffles everything; `remote` fills a window from a few shards after another, for slow storage."""
+    """`local` shuffles everything; `remote` fills a window from a few shards after another, for buckets."""
     weights: dict[str, float] = option({}, unit="share")
     """Share of the audio that each data set has in an epoch, by its name; without any, what it has."""
     temperature: float = option(1.0, ge=1)

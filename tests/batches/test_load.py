@@ -2,78 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
-import io
 import logging
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from noise_corpus import (
+    NUM,
+    PER_SHARD,
+    corpus_of,
+    opened_with,
+    planned,
+    read_all,
+    same,
+    samples_of,
+    text_of,
+    write_corpus,
+)
 from voxstill import shards, tables
-from voxstill.audio import codec
-from voxstill.batches.corpus import Corpus, Encode, opened
 from voxstill.batches.load import Batches, Loader
-from voxstill.batches.plan import EpochPlan, plan
+from voxstill.batches.plan import plan
 from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
-from voxstill.records import Batch, Word
 from voxstill.shards import Sample
 from voxstill.store import Store
-
-NUM, PER_SHARD = 60, 20
-
-
-def samples_of(i: int) -> np.ndarray:
-    return np.random.default_rng(i).integers(-9000, 9000, 1600 + 160 * i).astype(np.int16)
-
-
-def text_of(i: int) -> str:
-    return f"{i:02} aab"
-
-
-def write_corpus(store: Store) -> None:
-    """`NUM` utterances of noise in shards of `PER_SHARD`; every third has no word times."""
-    for index in range(NUM // PER_SHARD):
-        pairs = []
-        for i in range(index * PER_SHARD, (index + 1) * PER_SHARD):
-            samples_T = samples_of(i)
-            spans = ((0, 40), (40, 100)) if i % 3 else ()
-            words = tuple(
-                Word(text=text, start_ms=start, end_ms=end)
-                for text, (start, end) in zip(text_of(i).split(), spans, strict=False)
-            )
-            sample = Sample(
-                id=f"u/{i}",
-                duration_ms=codec.samples_to_ms(len(samples_T)),
-                num_samples=len(samples_T),
-                text=text_of(i),
-                words=words,
-                weight=0.5 if i == 7 else 1.0,
-            )
-            pairs.append((sample, codec.encode(samples_T, "flac")))
-        file = io.BytesIO()
-        rows = shards.write(file, pairs)
-        store.create(f"s/{shards.tar_name(index)}", file.getvalue())
-        store.create(f"s/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
-    shards.finish(store, "s", {"shards": NUM // PER_SHARD, "utterances": NUM})
-
-
-def encode(text: str, words: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
-    """A character is a token; its time is that of its word."""
-    spans = [(word.start_ms, word.end_ms) for word in words] or [(-1, -1)] * len(text.split())
-    return (
-        [ord(letter) for word in text.split() for letter in word],
-        [span for word, span in zip(text.split(), spans, strict=True) for _ in word],
-    )
 
 
 @pytest.fixture
@@ -81,26 +39,6 @@ def store(tmp_path: Path) -> Store:
     made = Store(str(tmp_path / "work"))
     write_corpus(made)
     return made
-
-
-def corpus_of(store: Store) -> Corpus:
-    return opened_with(store, encode)
-
-
-def opened_with(store: Store, encode: Encode | None) -> Corpus:
-    """Always anew: what `encode` is called says nothing."""
-    folder = Path(tempfile.mkdtemp(prefix="voxstill-test-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return opened(store, "s", folder, splits=("train",), encode=encode, encoder="")
-
-
-def planned(corpus: Corpus, slots: int = 2) -> EpochPlan:
-    cfg = Plan(budget_ms=3000, slots=slots)
-    return plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
-
-
-def read_all(loader: Loader) -> list[Batch]:
-    return [batch for step in loader for batch in step]
 
 
 def damage(store: Store, row: int, data: bytes) -> None:
@@ -130,13 +68,6 @@ def test_every_utterance_comes_back_to_the_bit_with_its_tokens_times_and_weight(
             assert batch.times_BU2[b, :num_tokens].tolist() == [list(each) for each in expected]
             assert float(batch.weight_B[b]) == (0.5 if i == 7 else 1.0)
     assert sorted(seen) == list(range(NUM))
-
-
-def same(one: list[Batch], two: list[Batch]) -> bool:
-    return len(one) == len(two) and all(
-        a.ids == b.ids and all(torch.equal(getattr(a, name), getattr(b, name)) for name in Batch.__slots__[1:])
-        for a, b in zip(one, two, strict=True)
-    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -280,8 +211,9 @@ def children(parent: int) -> list[int]:
 
 PARENT = """
 import os, signal, sys, time
-sys.path.insert(0, {tests!r})
-from test_load import *
+sys.path[:0] = {tests!r}
+from noise_corpus import *
+from test_load import Batches, children
 corpus = corpus_of(Store({root!r}))
 steps = iter(Loader(Batches(corpus, planned(corpus)), workers=2))
 next(steps)
@@ -292,7 +224,7 @@ workers = children(os.getpid())
 
 def parent_of_workers(store: Store, then: str) -> subprocess.Popen[str]:
     """A process of its own with two workers: torch's signal handler raises wherever the parent happens to be."""
-    code = PARENT.format(tests=str(Path(__file__).parent), root=store.root, then=then)
+    code = PARENT.format(tests=[str(folder) for folder in Path(__file__).parents[:2]], root=store.root, then=then)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -6,6 +6,7 @@ shortens an epoch: a neighbour from its batch stands in for it with weight 0. Re
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from voxstill import shards
 from voxstill.audio import codec
 from voxstill.batches.corpus import Corpus
 from voxstill.batches.plan import EpochPlan, Ints
+from voxstill.batches.prefetch import Place, Prefetch, uses
 from voxstill.errors import DataError, StorageError, VoxstillError
 from voxstill.monitor import log
 from voxstill.records import Batch
@@ -49,10 +52,13 @@ class Step:
 class Batches(Dataset[Step]):
     """Item k is this rank's part of step k of the plan; the same bytes in give the same tensors out."""
 
-    def __init__(self, corpus: Corpus, plan: EpochPlan, *, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(
+        self, corpus: Corpus, plan: EpochPlan, *, rank: int = 0, ranks: int = 1, place: Place | None = None
+    ) -> None:
         plan.batches_of(0, rank, ranks)  # refuses ranks that do not divide the slots
         self.corpus, self.plan, self.rank, self.ranks = corpus, plan, rank, ranks
-        self._tars = _Tars(corpus.store, corpus.prefix)
+        self.place = None if is_local(corpus.store.root) else place
+        self._tars = _Tars(corpus.store, corpus.prefix, self.place.folder if self.place else None)
 
     def __len__(self) -> int:
         return self.plan.steps
@@ -120,7 +126,8 @@ class Loader:
 
     `waited_s` is how long the consumer waited for data, `replaced` how many utterances could not be read; each is
     named in the log. DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers
-    end with the thread that iterates, however it ends.
+    end with the thread that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches
+    have a place for them.
     """
 
     def __init__(self, batches: Batches, *, first: int = 0, workers: int = 1, max_unread: float = 0.01) -> None:
@@ -131,18 +138,28 @@ class Loader:
         self.replaced = 0
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        steps = iter(self._reader())
-        try:
-            while (step := self._next(steps)) is not None:
-                self._count(step.unread)
-                yield step.batches
-        finally:
-            del steps  # ends the workers now: what an error's traceback keeps alive would end them late
+        with contextlib.ExitStack() as stack:
+            ahead = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
+            steps = iter(self._reader())
+            try:
+                for k in range(self._first, len(self._batches)):
+                    step = self._next(steps)
+                    if ahead is not None:
+                        ahead.passed(k)
+                    self._count(step.unread)
+                    yield step.batches
+            finally:
+                del steps  # ends the workers now: what an error's traceback keeps alive would end them late
 
-    def _next(self, steps: Iterator[Step]) -> Step | None:
+    def _prefetch(self, place: Place) -> Prefetch:
+        batches, corpus = self._batches, self._batches.corpus
+        needed = uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
+        return Prefetch(corpus.store, corpus.prefix, place, needed)
+
+    def _next(self, steps: Iterator[Step]) -> Step:
         start = time.perf_counter()
         try:
-            return next(steps, None)
+            return next(steps)
         # what torch says of a worker that was killed, or of one that was killed while it handed over a batch
         except (RuntimeError, ConnectionError, EOFError) as error:
             raise DataError(
@@ -193,14 +210,17 @@ def _as_it_is(step: Any) -> Any:
 
 
 class _Tars:
-    """Bytes of tars by offset: local ones through files kept open, remote ones by a few requests at a time."""
+    """Bytes of tars by offset: through files kept open of what lies here, or was fetched into `folder` by now; what is
+    far away, by a few requests at a time."""
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: Store, prefix: str, folder: Path | None) -> None:
         self._store, self._prefix = store, prefix
+        self._is_local = is_local(store.root)
+        self._folder = local_path(store.root) / prefix if self._is_local else folder
         self._files: OrderedDict[int, int] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Tars, (self._store, self._prefix)
+        return _Tars, (self._store, self._prefix, self._folder)
 
     def __del__(self) -> None:
         for file in self._files.values():
@@ -209,8 +229,37 @@ class _Tars:
     def read(self, shard_N: NDArray[np.int32], offset_N: Ints, num_bytes_N: Ints) -> list[bytes | Exception]:
         """The bytes of each, or why they cannot be read. Best sorted by shard and offset."""
         members = list(zip(shard_N.tolist(), offset_N.tolist(), num_bytes_N.tolist(), strict=True))
-        if is_local(self._store.root):
-            return [self._read_local(*each) for each in members]
+        here = [self._read_here(*each) for each in members]
+        far = iter(self._read_far([each for each, data in zip(members, here, strict=True) if data is None]))
+        return [next(far) if data is None else data for data in here]
+
+    def _read_here(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception | None:
+        """None where its tar is not here."""
+        try:
+            file = self._open(shard)
+            data = None if file is None else os.pread(file, num_bytes, offset)
+        except OSError as error:
+            return StorageError(f"its tar cannot be read: {error.strerror}")
+        return data if data is None or len(data) == num_bytes else DataError("its tar ends before it")
+
+    def _open(self, shard: int) -> int | None:
+        if self._folder is None:
+            return None
+        if shard not in self._files:
+            try:
+                self._files[shard] = os.open(self._folder / shards.tar_name(shard), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                if self._is_local:
+                    raise
+                return None
+            # one that was fetched and is needed no more takes room on the disk as long as it is open
+            gone = [each for each, file in self._files.items() if not os.fstat(file).st_nlink]
+            for each in gone or list(self._files)[:-_MAX_OPEN]:
+                os.close(self._files.pop(each))
+        self._files.move_to_end(shard)
+        return self._files[shard]
+
+    def _read_far(self, members: list[tuple[int, int, int]]) -> list[bytes | Exception]:
         runs: list[list[tuple[int, int, int]]] = []
         for shard, offset, num_bytes in members:
             last = runs[-1][-1] if runs else None
@@ -218,26 +267,12 @@ class _Tars:
                 runs[-1].append((shard, offset, num_bytes))
             else:
                 runs.append([(shard, offset, num_bytes)])
+        if not runs:
+            return []
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            return [each for run in pool.map(self._read_remote, runs) for each in run]
+            return [each for run in pool.map(self._read_run, runs) for each in run]
 
-    def _read_local(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception:
-        try:
-            data = os.pread(self._open(shard), num_bytes, offset)
-        except OSError as error:
-            return StorageError(f"its tar cannot be read: {error.strerror}")
-        return data if len(data) == num_bytes else DataError("its tar ends before it")
-
-    def _open(self, shard: int) -> int:
-        if shard not in self._files:
-            path = local_path(self._store.root) / self._prefix / shards.tar_name(shard)
-            self._files[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if len(self._files) > _MAX_OPEN:
-                os.close(self._files.popitem(last=False)[1])
-        self._files.move_to_end(shard)
-        return self._files[shard]
-
-    def _read_remote(self, run: list[tuple[int, int, int]]) -> list[bytes | Exception]:
+    def _read_run(self, run: list[tuple[int, int, int]]) -> list[bytes | Exception]:
         shard, start, _ = run[0]
         length = run[-1][1] + run[-1][2] - start
         try:

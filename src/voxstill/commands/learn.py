@@ -115,6 +115,7 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
         minutes = cfg.train.max_minutes
         budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None)
         state = loop.train(fabric, model, task, corpus, cfg, run, budget)
+        corpus.finish()
         figures = {
             "path": str(run.path),
             "steps": state.step,

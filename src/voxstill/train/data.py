@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from voxstill import shards
 from voxstill.batches import corpus
 from voxstill.batches.load import Batches, Loader
 from voxstill.batches.plan import EpochPlan, Times, plan
+from voxstill.batches.prefetch import Place
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.nn.frontend import feature_frames, output_frames
@@ -40,6 +42,8 @@ class Corpus:
         ranks: int,
     ) -> None:
         self._cfg, self._rank, self._ranks, self._replaced = cfg, rank, ranks, 0
+        name = f"tars-{fingerprint(store.root, prefix)}-{rank}"
+        self._place = Place(Path(cfg.cache.folder or folder) / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
 
         def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
@@ -68,7 +72,7 @@ class Corpus:
     def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
         """This rank's batches of each step from `first` on, read ahead by the loader's workers."""
         self._close()
-        batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks)
+        batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks, place=self._place)
         self._loader = Loader(batches, first=first, workers=self._cfg.train.loader_workers)
         return iter(self._loader)
 
@@ -91,6 +95,11 @@ class Corpus:
             for each in task.decode(model, batch)
         )
         return None if total.rate is None else {"wer": total.rate, "words": total.reference, "errors": total.errors}
+
+    def finish(self) -> None:
+        """Remove the tars that were fetched ahead."""
+        self._close()
+        shutil.rmtree(self._place.folder, ignore_errors=True)
 
     def _planned(
         self,

@@ -1,0 +1,101 @@
+"""What the loader loses where the shards lie in a bucket: from S3 with 50 ms of latency, and from the disk.
+
+    python benchmarks/loader/remote.py
+
+The same shards lie on the disk and in an S3 server (moto, a process of its own) that takes 50 ms longer for each
+request. An epoch is read from each in turns with one worker process: from the disk, from S3 with tars fetched ahead,
+and from S3 by ranges alone. What counts is hours of speech a minute after the first window, by the clock; medians over
+the rounds. Prints a table and writes `benchmarks/results/loader_remote.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from throughput import BUDGET_S, HERE, PER_SHARD, make
+
+from voxstill.batches.corpus import Corpus, opened
+from voxstill.batches.load import Batches, Loader
+from voxstill.batches.plan import EpochPlan, plan
+from voxstill.batches.prefetch import Place
+from voxstill.config import Plan
+from voxstill.store import Store
+
+sys.path.insert(0, str(HERE.parent.parent / "tests"))
+
+
+def main() -> None:
+    """Make the corpus, read it in turns, print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--utterances", type=int, default=8000)
+    parser.add_argument("--window", type=int, default=2000)
+    parser.add_argument("--delay", type=float, default=0.05, help="seconds that the server takes longer")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", default=str(HERE.parent / "results/loader_remote.json"))
+    args = parser.parse_args()
+    from servers import moto_server, s3_environment
+
+    ways = ("disk", "S3, fetched ahead", "S3, ranges alone")
+    with tempfile.TemporaryDirectory() as name, moto_server("bench", delay_s=args.delay) as port:
+        folder = Path(name)
+        os.environ.update(s3_environment(port))
+        make(folder, args.utterances)
+        local, remote = Store(str(folder / "shards")), Store("s3://bench/shards")
+        for entry in local.list():
+            remote.create(entry.key, local.read(entry.key))
+        corpora = {
+            store.root: opened(store, "", folder / "index", splits=("train",), encode=None, encoder="")
+            for store in (local, remote)
+        }
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(args.rounds):
+            for way in ways:
+                corpus = corpora[local.root if way == "disk" else remote.root]
+                cfg = Plan(budget_ms=BUDGET_S * 1000, window=args.window, layout="remote")
+                made = plan(corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype("int64"))
+                place = Place(folder / "tars", 1 << 40) if way == "S3, fetched ahead" else None
+                found[way].append(hours_a_minute(corpus, made, place, args.window))
+                shutil.rmtree(folder / "tars", ignore_errors=True)
+    median = {way: statistics.median(each) for way, each in found.items()}
+    figures = {
+        "utterances": args.utterances,
+        "per_shard": PER_SHARD,
+        "window": args.window,
+        "delay_s": args.delay,
+        "python": platform.python_version(),
+        "hours_a_minute": found,
+        "median": median,
+        "of_local": {way: median[way] / median["disk"] for way in ways},
+    }
+    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+    print("| shards | hours a minute | of the disk |\n|---|---|---|")
+    for way in ways:
+        print(f"| {way} | {median[way]:.1f} | {median[way] / median['disk']:.2f} |")
+
+
+def hours_a_minute(corpus: Corpus, made: EpochPlan, place: Place | None, window: int) -> float:
+    """Of speech, by the clock, after the first window; whoever trains takes no time."""
+    read = 0
+    samples = since = 0.0
+    loader = Loader(Batches(corpus, made, place=place), workers=1)
+    for batches in loader:
+        if read > window:
+            samples += sum(float(batch.audio_len_B.sum()) for batch in batches)
+        read += sum(len(batch.ids) for batch in batches)
+        if read <= window:
+            since = time.perf_counter()
+    assert not loader.replaced
+    return samples / 16_000 / 60 / (time.perf_counter() - since)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A small corpus of noise in shards, for tests of what reads them."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from voxstill import shards, tables
+from voxstill.audio import codec
+from voxstill.batches.corpus import Corpus, Encode, opened
+from voxstill.batches.load import Loader
+from voxstill.batches.plan import EpochPlan, plan
+from voxstill.config import Plan
+from voxstill.records import Batch, Word
+from voxstill.shards import Sample
+from voxstill.store import Store
+
+NUM, PER_SHARD = 60, 20
+
+
+def samples_of(i: int) -> np.ndarray:
+    return np.random.default_rng(i).integers(-9000, 9000, 1600 + 160 * i).astype(np.int16)
+
+
+def text_of(i: int) -> str:
+    return f"{i:02} aab"
+
+
+def write_corpus(store: Store) -> None:
+    """`NUM` utterances of noise in shards of `PER_SHARD`; every third has no word times."""
+    for index in range(NUM // PER_SHARD):
+        pairs = []
+        for i in range(index * PER_SHARD, (index + 1) * PER_SHARD):
+            samples_T = samples_of(i)
+            spans = ((0, 40), (40, 100)) if i % 3 else ()
+            words = tuple(
+                Word(text=text, start_ms=start, end_ms=end)
+                for text, (start, end) in zip(text_of(i).split(), spans, strict=False)
+            )
+            sample = Sample(
+                id=f"u/{i}",
+                duration_ms=codec.samples_to_ms(len(samples_T)),
+                num_samples=len(samples_T),
+                text=text_of(i),
+                words=words,
+                weight=0.5 if i == 7 else 1.0,
+            )
+            pairs.append((sample, codec.encode(samples_T, "flac")))
+        file = io.BytesIO()
+        rows = shards.write(file, pairs)
+        store.create(f"s/{shards.tar_name(index)}", file.getvalue())
+        store.create(f"s/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
+    shards.finish(store, "s", {"shards": NUM // PER_SHARD, "utterances": NUM})
+
+
+def encode(text: str, words: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
+    """A character is a token; its time is that of its word."""
+    spans = [(word.start_ms, word.end_ms) for word in words] or [(-1, -1)] * len(text.split())
+    return (
+        [ord(letter) for word in text.split() for letter in word],
+        [span for word, span in zip(text.split(), spans, strict=True) for _ in word],
+    )
+
+
+def corpus_of(store: Store) -> Corpus:
+    return opened_with(store, encode)
+
+
+def opened_with(store: Store, encode: Encode | None) -> Corpus:
+    """Always anew: what `encode` is called says nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="voxstill-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return opened(store, "s", folder, splits=("train",), encode=encode, encoder="")
+
+
+def planned(corpus: Corpus, slots: int = 2) -> EpochPlan:
+    cfg = Plan(budget_ms=3000, slots=slots)
+    return plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
+
+
+def read_all(loader: Loader) -> list[Batch]:
+    return [batch for step in loader for batch in step]
+
+
+def same(one: list[Batch], two: list[Batch]) -> bool:
+    return len(one) == len(two) and all(
+        a.ids == b.ids and all(torch.equal(getattr(a, name), getattr(b, name)) for name in Batch.__slots__[1:])
+        for a, b in zip(one, two, strict=True)
+    )
