@@ -7,9 +7,9 @@ Efficiency is the share of the devices' time that hears speech when each step la
 (1 - padding) / imbalance. lhotse's dynamic bucketing deals one stream to all ranks; "independent" are ranks that bucket
 an eighth of the corpus each, where the fast ones wait for the slowest at the end. Lengths are like those of read books.
 
-For resuming, the first batch and memory the same tar is linked many times, so that a million utterances are real files.
-Each figure of ours is taken by a process of its own, after its imports; "warm" is when the index lies there from another
-start. Prints tables and writes `benchmarks/results/loader_plans.json`.
+For resuming, the first batch and memory the same tar is linked many times, so that a million utterances are real
+files. Each figure of ours is taken by a process of its own, after its imports; "warm" is when the index lies there from
+another start. Prints tables and writes `benchmarks/results/loader_plans.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -132,13 +132,8 @@ def ours(num: int, ranks: int, layout: str) -> dict[str, Any]:
 
 def lhotse(num: int, ranks: int, buckets: int) -> dict[str, Any]:
     """Of lhotse's ranks on one stream, which give equal numbers of batches."""
-    return judged(
-        f"lhotse, {buckets} buckets",
-        [
-            list(zip_longest(*(batches(like_books(num), buckets, rank, ranks) for rank in range(ranks)))),
-        ][0],
-        ranks,
-    )
+    own = (batches(like_books(num), buckets, rank, ranks) for rank in range(ranks))
+    return judged(f"lhotse, {buckets} buckets", list(zip_longest(*own)), ranks)
 
 
 def independent(num: int, ranks: int, buckets: int) -> dict[str, Any]:
@@ -327,7 +322,7 @@ def memory(name: str, pid: int | str = "self") -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-CHILDREN = {
+CHILDREN: dict[str, Callable[..., Any]] = {
     "ours": ours,
     "lhotse": lhotse,
     "independent": independent,

@@ -28,6 +28,10 @@ def _rebuild(kind: type[VoxstillError], what: str, why: str, fix: str) -> Voxsti
     return kind(what, why=why, fix=fix)
 
 
+class ClusterError(VoxstillError):
+    """The machines that the work ran on are gone; the work is not to blame."""
+
+
 class ConfigError(VoxstillError):
     """The configuration or the command line cannot be used."""
 

@@ -97,3 +97,15 @@ def test_the_manifests_of_clusters_name_what_is_installed() -> None:
     assert version is not None
     assert f'rayVersion: "{version[1]}"' in (root / "examples/cluster/raycluster.yml").read_text()
     assert subprocess.run(["bash", "-n", root / "examples/cluster/slurm.sh"], check=False).returncode == 0
+
+
+def test_a_cluster_that_cannot_be_joined_is_no_fault_of_the_teacher(
+    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO, engine={"name": "inline"})
+    work = tmp_path / "work"
+    voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config)
+    command = [sys.executable, "-m", "voxstill.cli", "label", str(work), "--config", str(config)]
+    nowhere = ["--set", "engine=ray", "--set", f"engine.address=127.0.0.1:{free_port()}"]
+    done = subprocess.run([*command, *nowhere], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "cannot be joined" in done.stderr) == (1, True), done.stderr[-2000:]

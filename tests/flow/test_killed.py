@@ -14,10 +14,6 @@ from typing import Any
 
 import pytest
 
-from voxstill import tables
-from voxstill.records import Label
-from voxstill.store import Store
-
 pytestmark = pytest.mark.slow
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
 TRAIN = {"steps": 30, "seed_mode": "debug", "loader_workers": 1, "checkpoint_every": 4, "validate_every": 10}
@@ -112,33 +108,6 @@ def test_a_line_killed_in_every_step_ends_with_the_same_bytes(
     assert "resuming at step" in (struck_run / "train.log").read_text()
     weights = Path("model", "model.safetensors")
     assert (struck_run / weights).read_bytes() == (calm_run / weights).read_bytes()
-    assert torture.left() == []
-
-
-def test_labelling_under_ray_killed_twice_gives_the_bytes_of_inline(
-    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
-    torture, found = Torture(tmp_path), {}
-    for name in ("inline", "ray"):
-        folder = tmp_path / name
-        folder.mkdir()
-        engine = {"name": name, "chunk": 2}
-        config = configure(folder, digits / "manifest.jsonl", teacher=ECHO | {"delay_ms": 200}, engine=engine)
-        work = folder / "work"
-        command = ("label", work, "--config", config)
-        voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
-        if name == "inline":
-            voxstill(*command)
-        else:
-            for target in (1, 4):
-                torture.kill_when(lambda: num(work, "labels/*/*.parquet") >= target, *command)  # noqa: B023
-            assert 0 < num(work, "labels/*/*.parquet") < 12
-            torture.finish(*command)
-        found[name] = kept(work)
-        (recipe,) = (work / "labels").iterdir()
-        ids = [row.utterance_id for row in tables.read(Store(str(work)), f"labels/{recipe.name}", Label)]
-        assert len(ids) == len(set(ids)) == 24
-    assert found["ray"] == found["inline"]
     assert torture.left() == []
 
 

@@ -39,7 +39,7 @@ def victims(driver: int) -> dict[str, list[int]]:
 
 
 def test_whoever_is_killed_nothing_is_lost_and_nothing_twice(torture: Any, tmp_path: Path) -> None:
-    wanted, chance = torture.count(short=4, full=200), random.Random()
+    wanted, chance = torture.count(short=3, full=200), random.Random()
     source = runs.corpus(tmp_path / "audio", NUM)
     calm = tmp_path / "calm"
     config = runs.configure(calm, source, teacher=ECHO, engine={"name": "inline", "chunk": RAY["chunk"]})

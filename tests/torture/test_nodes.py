@@ -101,6 +101,6 @@ def test_a_cluster_that_loses_a_node_or_its_head_ends_with_the_same_bytes(tortur
         assert runs.kept(folder / "work") == runs.kept(calm / "work")
         ids = [row.utterance_id for row in runs.labels(str(folder / "work"))]
         assert sorted(ids) == [f"u{i:05}" for i in range(NUM)]
-        outcomes[f"{victim}: {'finished' if code == 0 else 'resumed'}"] += 1
+        outcomes[f"{victim}: {f'resumed after exit {code}' if code else 'finished'}"] += 1
         shutil.rmtree(folder)
     torture.tell("SIGKILL of a raylet or of the head", f"{outcomes.total()} kills: {dict(outcomes)}")

@@ -12,8 +12,10 @@ import contextlib
 import itertools
 import os
 import queue
+import re
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -25,7 +27,7 @@ from typing import Any, Self
 
 from voxstill import world
 from voxstill.config import Engine
-from voxstill.errors import ConfigError, Interrupted, VoxstillError
+from voxstill.errors import ClusterError, ConfigError, Interrupted, VoxstillError
 from voxstill.monitor import Summary, log
 from voxstill.records import fingerprint
 
@@ -36,6 +38,7 @@ end."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 TICK_S = 0.2
+JOIN_LIMIT_S = 10.0
 START_LIMIT_S = 1800.0
 """A large model may take minutes to load; a stage of which nothing has started by then never will."""
 CLOSE_LIMIT_S = 10.0
@@ -595,7 +598,7 @@ class _Driver:
     def _replace(self, worker: _Worker, reason: str) -> None:
         here = self._ray.get_runtime_context().get_node_id()
         if any(node["NodeID"] == here and not node["Alive"] for node in self._ray.nodes()):
-            raise VoxstillError(  # workers of a dead owner are ended, and those it still asks for never start
+            raise ClusterError(  # workers of a dead owner are ended, and those it still asks for never start
                 "the cluster has lost the node that this run is attached to",
                 why=f"to the cluster this process is dead with it: {reason}",
                 fix="the same command goes on where this one stopped",
@@ -684,6 +687,8 @@ def _start_ray(cfg: Engine) -> Any:
         "object_store_memory": min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30),
     }
     try:
+        if found := re.fullmatch(r"([^/]+):(\d+)", cfg.address or ""):  # Ray would wait for minutes
+            socket.create_connection((found[1].strip("[]"), int(found[2])), JOIN_LIMIT_S).close()
         ray.init(
             address=cfg.address or "local",
             logging_level="ERROR",
@@ -691,7 +696,7 @@ def _start_ray(cfg: Engine) -> Any:
             **({} if cfg.address else own),
         )
     except Exception as error:
-        raise VoxstillError(
+        raise ClusterError(
             f"the Ray cluster `{cfg.address}` cannot be joined" if cfg.address else "Ray cannot start",
             why=_reason(error),
             fix="check `engine.address`, or use `engine: inline`" if cfg.address else "use `engine: inline`",

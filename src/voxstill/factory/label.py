@@ -154,7 +154,7 @@ def label(
     try:
         engine.run(limited(chunks, max_chunks, limit_ms), stages, commit, fail, cfg, meter.engine)
     except VoxstillError as error:
-        if type(error) is not VoxstillError:
+        if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher
             raise
         raise TeacherError(error.what, why=error.why, fix=error.fix) from None  # here the work is the teacher's
     finished = next(chunks, None) is None
