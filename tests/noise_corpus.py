@@ -26,18 +26,22 @@ NUM, PER_SHARD = 60, 20
 
 
 def samples_of(i: int) -> np.ndarray:
-    return np.random.default_rng(i).integers(-9000, 9000, 1600 + 160 * i).astype(np.int16)
+    return np.random.default_rng(i).integers(-9000, 9000, 1600 + 160 * (i % NUM)).astype(np.int16)
 
 
 def text_of(i: int) -> str:
     return f"{i:02} aab"
 
 
-def write_corpus(store: Store) -> None:
-    """`NUM` utterances of noise in shards of `PER_SHARD`; every third has no word times."""
-    for index in range(NUM // PER_SHARD):
+def write_corpus(store: Store, num: int = NUM) -> None:
+    """`num` utterances of noise in shards of `PER_SHARD`, in three data sets; every third has no word times.
+
+    Where they do not fill their shards, an empty one is the last.
+    """
+    num_shards = num // PER_SHARD + 2 * (num % PER_SHARD > 0)
+    for index in range(num_shards):
         pairs = []
-        for i in range(index * PER_SHARD, (index + 1) * PER_SHARD):
+        for i in range(index * PER_SHARD, min((index + 1) * PER_SHARD, num)):
             samples_T = samples_of(i)
             spans = ((0, 40), (40, 100)) if i % 3 else ()
             words = tuple(
@@ -51,13 +55,23 @@ def write_corpus(store: Store) -> None:
                 text=text_of(i),
                 words=words,
                 weight=0.5 if i == 7 else 1.0,
+                dataset="tiny" if i % 100 == 5 else "small" if i % 10 == 3 else "large",
             )
             pairs.append((sample, codec.encode(samples_T, "flac")))
         file = io.BytesIO()
         rows = shards.write(file, pairs)
         store.create(f"s/{shards.tar_name(index)}", file.getvalue())
         store.create(f"s/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
-    shards.finish(store, "s", {"shards": NUM // PER_SHARD, "utterances": NUM})
+    shards.finish(store, "s", {"shards": num_shards, "utterances": num})
+
+
+def damage(store: Store, row: int, data: bytes) -> None:
+    """Overwrite the beginning of an utterance's audio in its tar."""
+    sample = tables.from_parquet(store.read(f"s/{shards.sidecar_name(row // PER_SHARD)}"), Sample)[row % PER_SHARD]
+    path = Path(store.root) / "s" / shards.tar_name(row // PER_SHARD)
+    with path.open("r+b") as file:
+        file.seek(sample.offset)
+        file.write(data)
 
 
 def encode(text: str, words: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from noise_corpus import (
     NUM,
     PER_SHARD,
     corpus_of,
+    damage,
     opened_with,
     planned,
     read_all,
@@ -25,7 +29,7 @@ from noise_corpus import (
     text_of,
     write_corpus,
 )
-from voxstill import shards, tables
+from voxstill import tables
 from voxstill.batches.load import Batches, Loader
 from voxstill.batches.plan import plan
 from voxstill.config import Plan
@@ -39,15 +43,6 @@ def store(tmp_path: Path) -> Store:
     made = Store(str(tmp_path / "work"))
     write_corpus(made)
     return made
-
-
-def damage(store: Store, row: int, data: bytes) -> None:
-    """Overwrite the beginning of an utterance's audio in its tar."""
-    sample = tables.from_parquet(store.read(f"s/{shards.sidecar_name(row // PER_SHARD)}"), Sample)[row % PER_SHARD]
-    path = Path(store.root) / "s" / shards.tar_name(row // PER_SHARD)
-    with path.open("r+b") as file:
-        file.seek(sample.offset)
-        file.write(data)
 
 
 def test_every_utterance_comes_back_to_the_bit_with_its_tokens_times_and_weight(store: Store) -> None:
@@ -255,3 +250,32 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Path) -> None:
+    bad = {3, 500, 1000}
+    for num in (1, 7, 8, 9, 1000, 1001):
+        store = Store(str(tmp_path / f"corpus-{num:04}"))
+        write_corpus(store, num)
+        for row in bad & set(range(num)):
+            damage(store, row, b"this is no FLAC")
+    tests = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("one_rank.py"), tmp_path, str(rank), "8"],
+            env=os.environ | {"PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(8)
+    ]
+    told = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 8
+    for num, rows in zip((1, 7, 8, 9, 1000, 1001), zip(*told, strict=True), strict=True):
+        assert len({row["steps"] for row in rows}) == 1 <= rows[0]["steps"]
+        heard = Counter(name for row in rows for name in row["ids"])
+        unread = {f"u/{row}" for row in bad if row < num}
+        assert set(heard) == {f"u/{row}" for row in range(num)} - unread
+        assert sum(row["replaced"] for row in rows) >= len(unread)
+        twice = heard.total() - len(heard) + sum(row["replaced"] for row in rows) - len(unread)
+        assert twice == rows[0]["repeated"]

@@ -1,0 +1,35 @@
+"""One of some processes that train together: reads its part of every corpus in a folder, in step with the others."""
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from noise_corpus import encode
+from voxstill.batches.corpus import opened
+from voxstill.batches.load import Batches, Loader
+from voxstill.batches.plan import plan
+from voxstill.config import Plan
+from voxstill.store import Store
+
+folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+dist.init_process_group(
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+)
+for place in sorted(folder.glob("corpus-*")):
+    corpus = opened(Store(str(place)), "s", place / "index", splits=("train",), encode=encode, encoder="")
+    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=3000, slots=8), seed=0, epoch=0)
+    ids, steps = [], 0
+    loader = Loader(Batches(corpus, made, rank=rank, ranks=ranks), workers=rank % 2, max_unread=0.5)
+    for batches in loader:
+        ids += [name for batch in batches for name, weight in zip(batch.ids, batch.weight_B, strict=True) if weight]
+        here = torch.ones(1)
+        dist.all_reduce(here)  # a rank that has fewer steps than another would leave it waiting here
+        assert here.item() == ranks
+        steps += 1
+    told = {"corpus": place.name, "steps": steps, "ids": ids, "replaced": loader.replaced, "repeated": made.repeated}
+    sys.stdout.write(json.dumps(told) + "\n")
