@@ -30,7 +30,7 @@ from noise_corpus import (
     write_corpus,
 )
 from voxstill import tables
-from voxstill.batches.load import Batches, Loader
+from voxstill.batches.load import Batches, Loader, Spent
 from voxstill.batches.plan import plan
 from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
@@ -70,7 +70,7 @@ def test_workers_change_nothing_but_the_time(store: Store, workers: int) -> None
     batches = Batches(corpus_of(store), planned(corpus_of(store)))
     loader = Loader(batches, workers=workers)
     assert same(read_all(loader), read_all(Loader(batches, workers=0)))
-    assert loader.waited_s > 0
+    assert loader.spent.waited_s > 0 < loader.spent.decode_s
 
 
 def test_resuming_is_starting_at_another_step(store: Store) -> None:
@@ -279,3 +279,15 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
         assert sum(row["replaced"] for row in rows) >= len(unread)
         twice = heard.total() - len(heard) + sum(row["replaced"] for row in rows) - len(unread)
         assert twice == rows[0]["repeated"]
+
+
+@pytest.mark.parametrize(
+    ("spent", "says"),
+    [
+        (Spent(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
+        (Spent(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
+        (Spent(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%; raise"),
+    ],
+)
+def test_a_run_knows_what_it_was_held_up_by(spent: Spent, says: str) -> None:
+    assert says in (spent + Spent()).limit(100.0, workers=2)

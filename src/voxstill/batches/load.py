@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,14 +39,40 @@ _MAX_OPEN = 256  # tars kept open by a process
 _NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one request
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
+_WAITS_LITTLE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rank's batches of one step, and what could not be read for it, in words."""
+    """A rank's batches of one step, what could not be read for it, in words, and the seconds that it took."""
 
     batches: list[Batch]
     unread: list[str]
+    read_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds: of the training waiting for batches; of all workers together, reading tars and decoding."""
+
+    waited_s: float = 0.0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.waited_s + other.waited_s, self.read_s + other.read_s, self.decode_s + other.decode_s)
+
+    def limit(self, seconds: float, workers: int) -> str:
+        """What a training of so many seconds was held up by, in words."""
+        told = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
+        if self.waited_s < _WAITS_LITTLE * seconds:
+            return f"the model is the limit, not the data: {told}"
+        each = max(workers, 1) * seconds
+        told += f", while a worker read {self.read_s / each:.0%} of the time and decoded {self.decode_s / each:.0%}"
+        if self.read_s > self.decode_s:
+            return f"storage is the limit of the training: {told}; see `plan.layout`, or raise `train.loader_workers`"
+        return f"decoding is the limit of the training: {told}; raise `train.loader_workers`"
 
 
 class Batches(Dataset[Step]):
@@ -66,20 +92,31 @@ class Batches(Dataset[Step]):
     def __getitem__(self, step: int) -> Step:
         batches = self.plan.batches_of(step, self.rank, self.ranks)
         rows = np.concatenate(batches)
-        audio, unread = self._audio(rows)
+        start = time.perf_counter()
+        order, stored = self._stored(rows)
+        read_s = time.perf_counter() - start
+        audio, unread = self._audio(rows, order, stored)
+        decode_s = time.perf_counter() - start - read_s
         bounds = np.cumsum([0, *map(len, batches)])
         parts = [audio[start:end] for start, end in pairwise(bounds)]
-        return Step([self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)], unread)
+        made = [self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)]
+        return Step(made, unread, read_s, decode_s)
 
-    def _audio(self, rows: Ints) -> tuple[list[NDArray[np.int16] | None], list[str]]:
+    def _stored(self, rows: Ints) -> tuple[Ints, list[bytes | Exception]]:
+        """The order that a disk and a bucket like, and in it the bytes of each, or why there are none."""
+        corpus = self.corpus
+        order = np.lexsort((corpus.offset[rows], corpus.shard[rows]))
+        rows = rows[order]
+        return order, self._tars.read(corpus.shard[rows], corpus.offset[rows], corpus.num_bytes[rows])
+
+    def _audio(
+        self, rows: Ints, order: Ints, stored: list[bytes | Exception]
+    ) -> tuple[list[NDArray[np.int16] | None], list[str]]:
         """Samples of each row, None where they cannot be read, and a line for each of those."""
         corpus = self.corpus
-        order = np.lexsort((corpus.offset[rows], corpus.shard[rows]))  # a disk and a bucket like it in order
-        sorted_rows = rows[order]
-        stored = self._tars.read(corpus.shard[sorted_rows], corpus.offset[sorted_rows], corpus.num_bytes[sorted_rows])
         audio: list[NDArray[np.int16] | None] = [None] * len(rows)
         unread = []
-        for i, row, data in zip(order, sorted_rows, stored, strict=True):
+        for i, row, data in zip(order, rows[order], stored, strict=True):
             try:
                 if isinstance(data, Exception):
                     raise data
@@ -124,17 +161,16 @@ class Batches(Dataset[Step]):
 class Loader:
     """A rank's steps from `first` on, read ahead by `workers` processes; 0 reads in this one.
 
-    `waited_s` is how long the consumer waited for data, `replaced` how many utterances could not be read; each is
-    named in the log. DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers
-    end with the thread that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches
-    have a place for them.
+    `spent` says what took how long, `replaced` how many utterances could not be read; each is named in the log.
+    DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
+    that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches have a place for them.
     """
 
     def __init__(self, batches: Batches, *, first: int = 0, workers: int = 1, max_unread: float = 0.01) -> None:
         self._batches, self._first, self._workers = batches, first, workers
         plan = batches.plan
         self._most = max(1, int(max_unread * len(plan.order) / batches.ranks))
-        self.waited_s = 0.0
+        self.spent = Spent()
         self.replaced = 0
 
     def __iter__(self) -> Iterator[list[Batch]]:
@@ -146,7 +182,7 @@ class Loader:
                     step = self._next(steps)
                     if ahead is not None:
                         ahead.passed(k)
-                    self._count(step.unread)
+                    self._count(step)
                     yield step.batches
             finally:
                 del steps  # ends the workers now: what an error's traceback keeps alive would end them late
@@ -168,16 +204,17 @@ class Loader:
                 fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
             ) from error
         finally:
-            self.waited_s += time.perf_counter() - start
+            self.spent += Spent(waited_s=time.perf_counter() - start)
 
-    def _count(self, unread: Sequence[str]) -> None:
-        self.replaced += len(unread)
-        for line in unread:
+    def _count(self, step: Step) -> None:
+        self.spent += Spent(read_s=step.read_s, decode_s=step.decode_s)
+        self.replaced += len(step.unread)
+        for line in step.unread:
             log.warning("a neighbour stands in for %s", line)
         if self.replaced > self._most:
             raise DataError(
                 f"{self.replaced} utterances could not be read, and {self._most} are allowed",
-                why=f"the last one: {unread[-1]}",
+                why=f"the last one: {step.unread[-1]}",
                 fix="check the storage, or run `voxstill shard` again",
             )
 

@@ -8,6 +8,7 @@ import json
 import logging
 import platform
 import shutil
+import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -114,7 +115,9 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
         steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
         minutes = cfg.train.max_minutes
         budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None)
+        start = time.perf_counter()
         state = loop.train(fabric, model, task, corpus, cfg, run, budget)
+        log.info("train: %s", corpus.limit(time.perf_counter() - start))
         corpus.finish()
         figures = {
             "path": str(run.path),

@@ -11,7 +11,7 @@ from torch import nn
 
 from voxstill import shards
 from voxstill.batches import corpus
-from voxstill.batches.load import Batches, Loader
+from voxstill.batches.load import Batches, Loader, Spent
 from voxstill.batches.plan import EpochPlan, Times, plan
 from voxstill.batches.prefetch import Place
 from voxstill.config import Config
@@ -41,7 +41,7 @@ class Corpus:
         rank: int,
         ranks: int,
     ) -> None:
-        self._cfg, self._rank, self._ranks, self._replaced = cfg, rank, ranks, 0
+        self._cfg, self._rank, self._ranks, self._replaced, self._spent = cfg, rank, ranks, 0, Spent()
         name = f"tars-{fingerprint(store.root, prefix)}-{rank}"
         self._place = Place(Path(cfg.cache.folder or folder) / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
 
@@ -75,6 +75,11 @@ class Corpus:
         batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks, place=self._place)
         self._loader = Loader(batches, first=first, workers=self._cfg.train.loader_workers)
         return iter(self._loader)
+
+    def limit(self, seconds: float) -> str:
+        """What a training of so many seconds was held up by, in words."""
+        self._close()
+        return self._spent.limit(seconds, self._cfg.train.loader_workers)
 
     def replaced(self) -> int:
         """Utterances replaced by a neighbour so far."""
@@ -129,4 +134,5 @@ class Corpus:
     def _close(self) -> None:
         if self._loader is not None:
             self._replaced += self._loader.replaced
+            self._spent += self._loader.spent
             self._loader = None
