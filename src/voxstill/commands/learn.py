@@ -9,7 +9,7 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,8 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
     try:
         alike: Callable[[str], str] = normalizer(cfg.student.text)
         store, prefix = Store(cfg.work), workdir.prefix("shards", shards["recipe"])
-        texts = Corpus.texts(store, prefix, "train", alike)
-        vocabulary = tokenizer.train(texts, cfg.student.units, cfg.student.max_words)
-        with fabric.rank_zero_first():  # which makes the index, for the others to open
+        with fabric.rank_zero_first():  # which makes vocabulary and index, for the others to open
+            vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", alike), cfg)
             corpus = Corpus(
                 *(store, prefix, run.corpus, vocabulary, alike, cfg),
                 rank=fabric.global_rank,
@@ -141,6 +140,18 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
         if handler is not None:
             log.removeHandler(handler)
             handler.close()
+
+
+def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config) -> Vocabulary:
+    """The vocabulary of the texts; what another start of this training made is taken, and no text is read."""
+    path = run.corpus / "vocabulary.json"
+    if path.exists():
+        found = json.loads(path.read_text())
+        return Vocabulary(found["unit"], tuple(found["pieces"]))
+    made = tokenizer.train(texts, cfg.student.units, cfg.student.max_words)
+    run.corpus.mkdir(parents=True, exist_ok=True)
+    _write_whole(path, {"unit": made.unit, "pieces": made.pieces})
+    return made
 
 
 def save_student(run: RunDir, model: Any, vocabulary: Vocabulary) -> None:
