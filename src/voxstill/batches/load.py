@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 from voxstill import shards
 from voxstill.audio import codec
 from voxstill.batches.corpus import Corpus
-from voxstill.batches.plan import EpochPlan, Ints
+from voxstill.batches.plan import EpochPlan, Ints, Rows
 from voxstill.batches.prefetch import Place, Prefetch, uses
 from voxstill.errors import DataError, StorageError, VoxstillError
 from voxstill.monitor import log
@@ -102,7 +102,7 @@ class Batches(Dataset[Step]):
         made = [self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)]
         return Step(made, unread, read_s, decode_s)
 
-    def _stored(self, rows: Ints) -> tuple[Ints, list[bytes | Exception]]:
+    def _stored(self, rows: Rows) -> tuple[Ints, list[bytes | Exception]]:
         """The order that a disk and a bucket like, and in it the bytes of each, or why there are none."""
         corpus = self.corpus
         order = np.lexsort((corpus.offset[rows], corpus.shard[rows]))
@@ -110,7 +110,7 @@ class Batches(Dataset[Step]):
         return order, self._tars.read(corpus.shard[rows], corpus.offset[rows], corpus.num_bytes[rows])
 
     def _audio(
-        self, rows: Ints, order: Ints, stored: list[bytes | Exception]
+        self, rows: Rows, order: Ints, stored: list[bytes | Exception]
     ) -> tuple[list[NDArray[np.int16] | None], list[str]]:
         """Samples of each row, None where they cannot be read, and a line for each of those."""
         corpus = self.corpus
@@ -126,7 +126,7 @@ class Batches(Dataset[Step]):
                 unread.append(f"{corpus.describe(int(row))}: {reason}")
         return audio, unread
 
-    def _batch(self, rows: Ints, audio: list[NDArray[np.int16] | None]) -> Batch:
+    def _batch(self, rows: Rows, audio: list[NDArray[np.int16] | None]) -> Batch:
         """One padded batch. Where nothing of it could be read it is silence of the planned length, of weight 0."""
         corpus = self.corpus
         weight_B = corpus.weight[rows].copy()

@@ -31,6 +31,8 @@ from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
 
 Ints = NDArray[np.int64]
+Rows = NDArray[np.int32]
+"""Row numbers of an index, which has fewer than 2 ** 31."""
 Times = NDArray[np.float64]
 _BISECTIONS = 5  # fills the last step of a window to about a twentieth
 _BLOCK = 1 << 18  # utterances sorted at a time: what is in the processor's cache is four times faster
@@ -47,7 +49,7 @@ class EpochPlan:
     """
 
     slots: int
-    order: Ints
+    order: Rows
     bounds: Ints
     durations_ms: Ints
     """By row of the index."""
@@ -62,7 +64,7 @@ class EpochPlan:
         """Steps of the epoch, the same for every rank."""
         return (len(self.bounds) - 1) // self.slots
 
-    def batches_of(self, step: int, rank: int = 0, ranks: int = 1) -> list[Ints]:
+    def batches_of(self, step: int, rank: int = 0, ranks: int = 1) -> list[Rows]:
         """Row numbers of each of a rank's batches of a step; ConfigError where the ranks do not divide the slots."""
         if self.slots % ranks:
             raise ConfigError(
@@ -152,7 +154,7 @@ def plan(
     turn = np.lexsort((rank_S, window)) if by_shard else np.argsort(rank_S, kind="stable")
     starts, sizes = starts_SL[turn].ravel(), sizes_SL[turn].ravel()
     before = np.cumsum(sizes) - sizes
-    order = rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())]
+    order = rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int32)
     # of the batches that share a piece, the first `size % share` have one utterance more
     share = cfg.slots // sizes_SL.shape[1]
     sizes_B = ((sizes[:, None] + share - 1 - np.arange(share)) // share).ravel()
