@@ -102,6 +102,8 @@ def parser() -> argparse.ArgumentParser:
         if name == "label":
             sub.add_argument("--max-chunks", type=int, metavar="N", help="stop after so many chunks; resumable")
             sub.add_argument("--limit-hours", type=float, metavar="H", help="stop after so much audio; resumable")
+        if name == "shard":
+            sub.add_argument("--from", nargs="+", dest="source", metavar="SOURCE", help="repack these tars or folders")
     sub = command("plan", plan, "the batches of an epoch, before any audio is read")
     sub.add_argument("where", metavar="WORK_OR_SIDECARS", help="work folder, shards, or Parquet with `duration_ms`")
     sub.add_argument("--ranks", type=int, default=1, metavar="N", help="processes that train together")
@@ -208,10 +210,12 @@ def filter_(args: argparse.Namespace) -> dict[str, Any]:
 
 def shard(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill shard`."""
-    cfg = load(args, f"work={json.dumps(args.work)}")
     from voxstill.commands import prepare
 
-    return prepare.shard(cfg)
+    if args.source:
+        given = f"work={json.dumps(args.work)}", f"source.uri={json.dumps(args.source)}"
+        return prepare.repack(load(args, *given, *prepare.REPACK))
+    return prepare.shard(load(args, f"work={json.dumps(args.work)}"))
 
 
 def milliseconds(text: str) -> int:

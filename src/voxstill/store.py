@@ -155,6 +155,13 @@ class Store:
         except Exception as error:
             raise _storage_error("write", self.uri(key), error) from None
 
+    def upload(self, key: str, path: Path) -> None:
+        """Write `key` whole from a file of any size, over what was there."""
+        try:
+            _client(self._base).put(self._path(key), path)
+        except Exception as error:
+            raise _storage_error("write", self.uri(key), error) from None
+
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Every object below the folder `prefix`, streamed, in no promised order."""
         start = len(self._prefix) + 1 if self._prefix else 0

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import logging
+import lzma
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +24,7 @@ from voxstill.errors import DataError
 from voxstill.factory.manifests import Found
 from voxstill.factory.scan import by_file, scan
 from voxstill.factory.segment import Indexed, index
-from voxstill.store import Store, read_uri
+from voxstill.store import Store, fetch, read_uri
 
 
 def wav(pitch_hz: int = 300, seconds: float = 0.2) -> bytes:
@@ -210,8 +214,60 @@ def test_a_shard_of_ours_gives_the_words_of_a_human_and_not_those_of_its_teacher
     assert two.text == "human"
 
 
+def squeezed(path: Path, ending: str) -> Path:
+    """The same tar compressed, beside it."""
+    data = path.read_bytes()
+    if ending in ("zst", "lz4"):
+        out = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(out, "zstd" if ending == "zst" else "lz4") as stream:
+            stream.write(data)
+        small = out.getvalue().to_pybytes()
+    else:
+        small = {"gz": gzip, "bz2": bz2, "xz": lzma}[ending].compress(data)
+    made = path.with_name(f"{path.name}.{ending}")
+    made.write_bytes(small)
+    return made
+
+
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst", "lz4"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_compressed_tar_is_unpacked_once_into_the_work_folder_and_its_cost_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ending: str, alone: bool
+) -> None:
+    (tmp_path / "f").mkdir()
+    members = {"0.wav": wav(300), "1.wav": wav(301), "1.txt": b"one two", "2.wav": wav(302)}
+    path = squeezed(write_tar(tmp_path / "t.tar", members), ending)
+    path = path.rename(tmp_path / "f" / path.name)
+    work = Store(str(tmp_path / "work"))
+    with caplog.at_level(logging.WARNING):
+        first = list(scan(Source(uri=str(path if alone else path.parent)), work))
+        again = list(scan(Source(uri=str(path if alone else path.parent)), work))
+    assert first == again
+    assert [fetch(each.uri).data for each in first] == [members[f"{k}.wav"] for k in range(3)]
+    assert [each.text for each in first] == [None, "one two", None]
+    assert sum("is compressed: unpacking it took" in line for line in caplog.messages) == 1
+    assert len(list(Path(work.root, "unpacked").iterdir())) == 1
+
+
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst", "lz4"])
+def test_a_compressed_tar_that_breaks_off_gives_what_comes_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
+    noise_NT = np.random.default_rng(0).integers(-9000, 9000, (3, 1_000_000)).astype(np.int16)
+    members = {f"{k}.wav": codec.encode(noise_T, "wav") for k, noise_T in enumerate(noise_NT)}
+    path = squeezed(write_tar(tmp_path / "t.tar", members), ending)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    with caplog.at_level(logging.WARNING):
+        found = list(scan(Source(uri=str(path)), Store(str(tmp_path / "work"))))
+    assert [each.error is None for each in found][:1] == [True]
+    assert (found[-1].error or "").startswith("damaged tar: after ")
+    assert sum("It breaks off: " in line for line in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
-def test_a_compressed_tar_is_refused_with_the_way_out_and_in_a_folder_it_is_a_row(tmp_path: Path, mode: str) -> None:
+def test_without_a_work_folder_a_compressed_tar_is_refused_and_in_a_folder_it_is_a_row(
+    tmp_path: Path, mode: str
+) -> None:
     (tmp_path / "f").mkdir()
     path = write_tar(tmp_path / f"f/t.tar.{mode}", {"a.wav": wav()}, f"w:{mode}")
     assert "compressed tar" in refused(path).what

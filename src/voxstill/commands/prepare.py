@@ -31,7 +31,7 @@ def index(cfg: Config) -> dict[str, Any]:
     """
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
-    files = scan.by_file(scan.scan(cfg.source))
+    files = scan.by_file(scan.scan(cfg.source, work))
     done = segment.Done(work, recordings, prefix)
     missing = done.missing(files)
     log.info("index: %d files found, %d of them to do", len(files), sum(missing))
@@ -205,3 +205,32 @@ def shard(cfg: Config) -> dict[str, Any]:
     }
     shards.finish(work, prefix, figures)
     return figures
+
+
+REPACK = (
+    "teacher=reference",
+    "segment.max_ms=3600000",
+    "source.dev_share=0",
+    "source.test_share=0",
+    "filter.min_chars_per_s=0",
+    "filter.max_chars_per_s=1e9",
+    "filter.max_repeats=1000000000",
+    "filter.max_compression_ratio=1e9",
+    "filter.frame_ms=1",
+)
+"""Human texts as they are, utterances whole, no split that the source does not name; `--set` comes after it."""
+
+
+def repack(cfg: Config) -> dict[str, Any]:
+    """Shards of everything in the source that has a human text; what is left out is counted by reason."""
+    indexed, labelled = index(cfg), label_(cfg)
+    filtered = filter_(cfg)
+    figures = shard(cfg)
+    left_out = Counter({"damaged file": indexed["damaged"], "no text": labelled["failed"]})
+    left_out.update({name.replace("_", " "): num for name, num in filtered["reasons"].items() if name != "failed"})
+    left_out.update(figures["dropped"])
+    left_out["of the test split"] = indexed["utterances"] - filtered["judged"]
+    told = {name: num for name, num in left_out.items() if num > 0}
+    if told:
+        log.warning("shard: left out: %s", ", ".join(f"{num:,} {name}" for name, num in told.items()))
+    return {**figures, "left_out": told}

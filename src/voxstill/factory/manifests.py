@@ -114,15 +114,23 @@ def reader(uri: str) -> Callable[[str], Iterator[Found]] | None:
 
     DataError for a compressed tar.
     """
-    name = (uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri).lower()
-    if name.endswith(COMPRESSED):
+    if is_compressed(uri):
         raise _compressed(uri)
-    return _READERS.get(PurePosixPath(name).suffix)
+    return _READERS.get(PurePosixPath(_name(uri)).suffix)
+
+
+def is_compressed(uri: str) -> bool:
+    """Whether it has the name of a compressed tar."""
+    return _name(uri).endswith(COMPRESSED)
+
+
+def _name(uri: str) -> str:
+    return (uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri).lower()
 
 
 def tells_of_audio(uri: str) -> bool:
     """Whether a file named like Hugging Face's metadata is that: its first line, or its columns, know `file_name`."""
-    with _opened(uri) as file:
+    with opened(uri) as file:
         if uri.endswith(".parquet"):
             import pyarrow.parquet as pq
 
@@ -138,7 +146,7 @@ def tells_of_audio(uri: str) -> bool:
 
 def json_lines(uri: str) -> Iterator[Found]:
     """A row for each line of a JSONL manifest."""
-    with _opened(uri) as file:
+    with opened(uri) as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 yield _found(_json(line, f"{shown(uri)}:{number}"), uri, f"{shown(uri)}:{number}")
@@ -146,7 +154,7 @@ def json_lines(uri: str) -> Iterator[Found]:
 
 def csv_lines(uri: str) -> Iterator[Found]:
     """A row for each line of a CSV manifest, whose first line names the columns; an empty cell says nothing."""
-    with _opened(uri) as file:
+    with opened(uri) as file:
         rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
         while True:
             where = f"{shown(uri)}:{rows.line_num + 1}"
@@ -173,7 +181,7 @@ def parquet_rows(uri: str) -> Iterator[Found]:
     import pyarrow.parquet as pq
 
     wanted = {name for names in _NAMES.values() for name in names} | set(_NUMBERS)
-    with _opened(uri) as file:
+    with opened(uri) as file:
         try:
             table = pq.ParquetFile(file)
             if _holds_bytes(table.metadata):
@@ -209,7 +217,7 @@ def _holds_bytes(metadata: Any) -> bool:
 
 def listed(uri: str) -> Iterator[Found]:
     """A row for each path or URI of a list, one a line."""
-    with _opened(uri) as file:
+    with opened(uri) as file:
         for number, line in enumerate(file, start=1):
             if name := _text_of(line, f"{shown(uri)}:{number}").strip():
                 yield _beside(name, uri, where=f"{shown(uri)}:{number}")
@@ -312,7 +320,7 @@ def _bad_row(where: str, why: str) -> DataError:
 
 
 @contextmanager
-def _opened(uri: str) -> Iterator[BinaryIO]:
+def opened(uri: str) -> Iterator[BinaryIO]:
     """The bytes of a manifest; DataError where they cannot be read."""
     try:
         if is_local(uri):
@@ -378,7 +386,7 @@ def tar(uri: str) -> Iterator[Found]:
     tell of its audio. A tar that ends in the middle gives what it holds, and a row that says so. DataError where it is
     compressed.
     """
-    with _opened(uri) as file:
+    with opened(uri) as file:
         if isinstance(far := getattr(file, "raw", None), _Far):
             known = Found(uri=uri, etag=far.etag)
         else:
@@ -545,7 +553,7 @@ def _near(path: str, folder: str) -> str:
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:
     """First word and rest of each line; an empty line is an error, as in Kaldi."""
-    with _opened(path) as file:
+    with opened(path) as file:
         for number, line in enumerate(file, start=1):
             where = f"{path}:{number}"
             words = _text_of(line, where).split(None, 1)

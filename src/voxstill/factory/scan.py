@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from voxstill.config import Source
 from voxstill.errors import ConfigError, DataError, StorageError
-from voxstill.factory import manifests
+from voxstill.factory import manifests, unpack
 from voxstill.factory.manifests import Found, hash64, here
 from voxstill.monitor import log
 from voxstill.records import Split, fingerprint
@@ -52,9 +52,10 @@ class File:
 _SILENT = Found(uri="").facts
 
 
-def scan(source: Source) -> Iterator[Found]:
+def scan(source: Source, work: Store | None = None) -> Iterator[Found]:
     """Everything in the source, in its order; what a folder holds comes sorted, what a bucket holds as it lists it.
 
+    A compressed tar is unpacked into the work folder; without one it is an error, or in a folder a row with a reason.
     ConfigError where there is no source, DataError where a manifest cannot be read.
     """
     uris = [source.uri] if isinstance(source.uri, str) else source.uri
@@ -62,7 +63,10 @@ def scan(source: Source) -> Iterator[Found]:
         raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
     for uri in uris:
         if is_local(uri) and (path := local_path(uri).expanduser().absolute()).is_dir():
-            yield from _folder(str(path))
+            yield from _folder(str(path), work)
+        elif work is not None and manifests.is_compressed(uri):
+            found = here(str(path)) if is_local(uri) else Found(uri=uri, etag=fetch(f"{uri}#0+1").etag)
+            yield from manifests.tar(unpack.plain(found, work))
         elif (read := manifests.reader(uri)) is not None:
             yield from read(uri)
         elif is_local(uri):
@@ -70,7 +74,7 @@ def scan(source: Source) -> Iterator[Found]:
                 raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
             yield here(str(path))
         else:
-            yield from _far(uri.rstrip("/"))
+            yield from _far(uri.rstrip("/"), work)
 
 
 def split_of(found: Found, source: Source, seed: int) -> Split:
@@ -185,7 +189,7 @@ def _files(rows: Sequence[Found]) -> Iterator[File]:
 # ------------------------------------------------------------------------------------------------- folders and buckets
 
 
-def _folder(path: str) -> Iterator[Found]:
+def _folder(path: str, work: Store | None) -> Iterator[Found]:
     """Files of a folder, then those of its folders; manifests by Hugging Face's names, tars and Kaldi's are read."""
     if manifests.is_kaldi(path):
         yield from manifests.kaldi(path)
@@ -200,9 +204,9 @@ def _folder(path: str) -> Iterator[Found]:
         return
     del visible
     for name in names:
-        yield from _entry(here(f"{path.rstrip('/')}/{name}"), name)
+        yield from _entry(here(f"{path.rstrip('/')}/{name}"), name, work)
     for name in folders:
-        yield from _folder(f"{path.rstrip('/')}/{name}")
+        yield from _folder(f"{path.rstrip('/')}/{name}", work)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -212,7 +216,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _far(uri: str) -> Iterator[Found]:
+def _far(uri: str, work: Store | None) -> Iterator[Found]:
     """The objects below an address, or the one that is there."""
     is_empty = True
     if not uri.startswith(("http://", "https://")):  # where nothing can be listed
@@ -221,7 +225,7 @@ def _far(uri: str) -> Iterator[Found]:
             is_empty = False
             if not any(part.startswith(".") for part in PurePosixPath(entry.key).parts):
                 found = Found(uri=folder.uri(entry.key), etag=entry.etag or None, num_bytes=entry.num_bytes)
-                yield from _entry(found, entry.key.rpartition("/")[2])
+                yield from _entry(found, entry.key.rpartition("/")[2], work)
     if is_empty:
         try:
             first = fetch(f"{uri}#0+1")
@@ -230,7 +234,7 @@ def _far(uri: str) -> Iterator[Found]:
         yield Found(uri=uri, etag=first.etag, num_bytes=first.num_bytes)
 
 
-def _entry(found: Found, name: str) -> Iterator[Found]:
+def _entry(found: Found, name: str, work: Store | None) -> Iterator[Found]:
     """What a file of a folder means."""
     ending = os.path.splitext(name)[1].lower()
     if name.startswith("."):
@@ -241,7 +245,9 @@ def _entry(found: Found, name: str) -> Iterator[Found]:
             yield from read(found.uri)
         else:
             log.warning("index: `%s` has no column `file_name` and is not read", shown(found.uri))
-    elif name.lower().endswith(manifests.COMPRESSED):
+    elif manifests.is_compressed(name) and work is not None:
+        yield from manifests.tar(unpack.plain(found, work))
+    elif manifests.is_compressed(name):
         yield replace(found, error="compressed tar: nothing can be read from its middle; unpack or repack it")
     elif ending == ".tar":
         yield from manifests.tar(found.uri)

@@ -1,0 +1,80 @@
+"""Compressed tars made plain, once, in the work folder: nothing can be read from the middle of a compressed one."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from voxstill.factory.manifests import Found, opened
+from voxstill.monitor import clock, log
+from voxstill.records import fingerprint
+from voxstill.store import Store, is_local, local_path, shown
+
+_READERS: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+    b"\x28\xb5\x2f\xfd": lambda file: _by_arrow(file, "zstd"),
+    b"\x04\x22\x4d\x18": lambda file: _by_arrow(file, "lz4"),
+}
+"""By the first bytes of a file; what begins otherwise is taken as it is."""
+_PART_BYTES = 1 << 20
+
+
+def plain(found: Found, work: Store) -> str:
+    """The address of the tar as it is when unpacked: a copy in the work folder, made once for each version of it.
+
+    What it costs is told. One that breaks off gives what comes before; StorageError where it cannot be kept.
+    """
+    key = f"unpacked/{fingerprint(found.uri, found.etag, found.num_bytes)}.tar"
+    if not work.exists(key):
+        start = time.perf_counter()
+        folder = local_path(work.root) / "unpacked" if is_local(work.root) else None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".part-", dir=folder) as part:
+            fault = _unpack(found.uri, part.file)
+            part.flush()
+            num_bytes = part.tell()
+            work.upload(key, Path(part.name))
+        seconds = time.perf_counter() - start
+        log.warning(
+            "`%s` is compressed: unpacking it took %s, %.0f MB/s, and its copy in `%s` takes %.1f MB%s; "
+            "`voxstill shard WORK --from` makes shards that need neither",
+            *(shown(found.uri), clock(seconds), num_bytes / 1e6 / seconds, shown(work.uri(key)), num_bytes / 1e6),
+            f". It breaks off: {fault}" if fault else "",
+        )
+    return work.uri(key)
+
+
+def _unpack(uri: str, out: IO[bytes]) -> str | None:
+    """Everything that can be unpacked goes to `out`; the reason, where that is not all."""
+    import pyarrow as pa
+
+    with opened(uri) as file:
+        head = file.read(8)
+        file.seek(0)
+        read = next((read for start, read in _READERS.items() if head.startswith(start)), lambda file: file)
+        stream = read(file)
+        while True:
+            try:
+                part = stream.read(_PART_BYTES)
+            except (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+                if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
+                    raise
+                return str(error).splitlines()[0]
+            if not part:
+                return None
+            out.write(part)
+
+
+def _by_arrow(file: BinaryIO, codec: str) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
