@@ -88,7 +88,8 @@ def test_what_lies_far_away_is_the_same_audio_and_a_bad_object_harms_itself_alon
         found = {each.id: answer for each, answer in extract.samples([*far[:10], here, *far[10:]], cache)}
         assert np.array_equal(found[here.id], RAMP_T)
         for name, samples_T in audio.items():
-            assert np.array_equal(found[name], samples_T[:1600])
+            whole = len(samples_T) < 1616  # what is left of a millisecond at the end belongs to it
+            assert np.array_equal(found[name], samples_T if whole else samples_T[:1600])
         assert isinstance(found["gone.wav"], StorageError)
 
 

@@ -93,14 +93,15 @@ def changed(blob: Blob, indexed_as: str) -> DataError | None:
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:
     """The samples of an utterance, or DataError where the recording no longer has them all."""
-    start, end = codec.ms_to_samples(utterance.start_ms), codec.ms_to_samples(utterance.end_ms)
-    if len(recording_T) < end - codec.ms_to_samples(1):
+    start, end, ms = (codec.ms_to_samples(each) for each in (utterance.start_ms, utterance.end_ms, 1))
+    if len(recording_T) < end - ms:
         return DataError(
             "shorter than when it was indexed",
             why=f"{codec.samples_to_ms(len(recording_T))} ms are there and it ends at {utterance.end_ms} ms",
             fix="run `voxstill index` again",
         )
-    return recording_T[start:end]
+    # the part of a millisecond at the end of a recording belongs to its last utterance: else it would be nobody's
+    return recording_T[start:] if len(recording_T) - end < ms else recording_T[start:end]
 
 
 def _or_raise(found: Blob | StorageError) -> Blob:
