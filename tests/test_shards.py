@@ -107,7 +107,7 @@ def test_the_json_has_all_that_is_known_but_where_the_audio_is_stored() -> None:
     shards.write(file, [(known, b"")])
     (group,) = as_webdataset(file.getvalue()).values()
     expected = asdict(known)
-    for name in ("format", "offset", "num_bytes"):
+    for name in ("format", "tar", "offset", "num_bytes"):
         expected.pop(name)
     assert json.loads(group["json"]) == json.loads(json.dumps(expected))
 

@@ -162,8 +162,9 @@ class Shard(Section):
     """Most utterances in one tar."""
     max_mb: int = option(1024, unit="MB", ge=1)
     """Largest tar, by the size of its audio before compression."""
-    format: Literal["flac", "wav"] = option("flac")
-    """Both are lossless; flac is half the size."""
+    format: Literal["flac", "wav", "in_place"] = option("flac")
+    """Both are lossless; flac is half the size. `in_place` writes sidecars alone, one for each tar of the source, and
+    leaves the audio there: each utterance must be a whole member of a tar."""
 
 
 class Student(Section):

@@ -16,6 +16,9 @@ fingerprint of the id. The true id is in the JSON and in the sidecar.
 
 The audio of a sample is `num_bytes` bytes of the tar from `offset`. The sidecar is written after its tar: a tar without
 one is left over from a crash and means nothing. The splits of a corpus are never mixed in one shard.
+
+Where the audio was left in place, a shard is a sidecar alone. All its samples lie in one `tar`, in their order there,
+and may be of any split and of any format.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import tarfile
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from voxstill import tables
 from voxstill.errors import DataError
@@ -35,14 +38,14 @@ from voxstill.records import Split, Word, fingerprint
 from voxstill.store import Store
 
 _MAX_KEY = 80  # ustar has room for 100 characters, ending included
-_STORED = ("format", "offset", "num_bytes")
+_STORED = ("format", "tar", "offset", "num_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One row of a sidecar. `text` and `words` are what a student learns; `reference` is what a human wrote down.
 
-    `weight` multiplies the utterance's loss.
+    `weight` multiplies the utterance's loss. `tar` is the address of somebody else's tar, where the audio lies in one.
     """
 
     id: str
@@ -58,7 +61,8 @@ class Sample:
     dialect: str | None = None
     dataset: str | None = None
     weight: float = 1.0
-    format: Literal["flac", "wav"] = "flac"
+    format: str = "flac"
+    tar: str | None = None
     offset: int = 0
     num_bytes: int = 0
 

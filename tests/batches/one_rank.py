@@ -21,7 +21,8 @@ dist.init_process_group(
     "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
 )
 for place in sorted(folder.glob("corpus-*")):
-    corpus = opened(Store(str(place)), "s", place / "index", splits=("train",), encode=encode, encoder="")
+    prefix = next((f"shards/{found.name}" for found in place.glob("shards/*")), "s")
+    corpus = opened(Store(str(place)), prefix, place / "index", splits=("train",), encode=encode, encoder="")
     made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=3000, slots=8), seed=0, epoch=0)
     ids, steps = [], 0
     loader = Loader(Batches(corpus, made, rank=rank, ranks=ranks), workers=rank % 2, max_unread=0.5)

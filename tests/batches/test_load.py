@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import pickle
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -29,7 +31,8 @@ from noise_corpus import (
     text_of,
     write_corpus,
 )
-from voxstill import tables
+from voxstill import cli, tables
+from voxstill.audio import codec
 from voxstill.batches.load import Batches, Loader, Spent
 from voxstill.batches.plan import plan
 from voxstill.config import Plan
@@ -259,6 +262,14 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
         write_corpus(store, num)
         for row in bad & set(range(num)):
             damage(store, row, b"this is no FLAC")
+    with tarfile.open(tmp_path / "t.tar.bz2", "w:bz2") as tar:
+        for i in range(30):
+            for name, data in ((f"{i}.wav", codec.encode(samples_of(i), "wav")), (f"{i}.txt", b"a b")):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    squeezed = ["shard", str(tmp_path / "corpus-squeezed"), "--from", str(tmp_path / "t.tar.bz2")]
+    assert cli.main([*squeezed, "--set", "engine=inline", "--set", "shard.format=in_place"]) == 0
     tests = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     ranks = [
         subprocess.Popen(
@@ -271,7 +282,10 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
     ]
     told = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * 8
-    for num, rows in zip((1, 7, 8, 9, 1000, 1001), zip(*told, strict=True), strict=True):
+    *plain, last = zip(*told, strict=True)
+    assert len({row["steps"] for row in last}) == 1
+    assert len({name for row in last for name in row["ids"]}) == 30
+    for num, rows in zip((1, 7, 8, 9, 1000, 1001), plain, strict=True):
         assert len({row["steps"] for row in rows}) == 1 <= rows[0]["steps"]
         heard = Counter(name for row in rows for name in row["ids"])
         unread = {f"u/{row}" for row in bad if row < num}

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from voxstill import cli, shards
 from voxstill.audio import codec
+from voxstill.batches.corpus import opened
+from voxstill.batches.load import Batches, Loader
+from voxstill.batches.plan import plan
+from voxstill.config import Plan, Source
+from voxstill.factory.scan import scan
 from voxstill.store import Store
 
 
@@ -53,3 +59,53 @@ def test_tars_plain_and_compressed_become_shards_to_the_bit(tmp_path: Path, caps
     for text, (split, audio) in wanted.items():
         assert found[text][0] == split
         assert np.array_equal(found[text][1], audio)
+
+
+def test_audio_can_stay_in_somebody_else_s_tars_and_is_learnt_from_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = {"a.wav": 16_000, "b.flac": 16_000, "c.wav": 44_100, "d.ogg": 16_000}
+    for number in range(3):
+        members: dict[str, bytes] = {}
+        for name, rate_hz in rates.items():
+            file = io.BytesIO()
+            form = {"wav": "WAV", "flac": "FLAC", "ogg": "OGG"}[name.partition(".")[2]]
+            soundfile.write(file, noise(number), rate_hz, format=form)
+            members |= {name: file.getvalue(), f"{name[0]}.txt": f"{name[0]} {number}".encode()}
+        write_tar(tmp_path / f"t{number}.tar{'.gz' if number == 2 else ''}", "w:gz" if number == 2 else "w", members)
+    work = str(tmp_path / "work")
+    tars = [str(path) for path in tmp_path.glob("t*.tar*")]
+    command = ["shard", work, "--from", *tars, "--json", "--set", "engine=inline", "--set", "shard.format=in_place"]
+    assert cli.main(command) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["shards"], told["utterances"], told["left_out"]) == (3, 12, {})
+    prefix = f"shards/{told['recipe']}"
+    assert not list(Path(work, prefix).glob("*.tar"))
+    corpus = opened(Store(work), prefix, tmp_path / "index", splits=("train",), encode=None, encoder="")
+    for layout in ("local", "remote"):
+        cfg = Plan(budget_ms=2000, layout=layout)
+        made = plan(corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype(np.int64))
+        loader = Loader(Batches(corpus, made), workers=0)
+        batches = [batch for step in loader for batch in step]
+        assert not loader.replaced
+        assert sum(len(batch.ids) for batch in batches) == 12
+    plain = [str(tmp_path / "t0.tar"), str(tmp_path / "t1.tar"), *map(str, Path(work, "unpacked").glob("*.tar"))]
+    assert {corpus.tar(int(shard)) for shard in corpus.shard} == set(plain)
+
+
+def test_what_is_no_whole_member_of_a_tar_cannot_stay_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.wav").write_bytes(codec.encode(noise(0), "wav"))
+    (tmp_path / "m.jsonl").write_text(json.dumps({"audio": "a.wav", "text": "a"}) + "\n")
+    work = str(tmp_path / "work")
+    command = ["shard", work, "--from", str(tmp_path / "m.jsonl"), "--set", "engine=inline"]
+    assert cli.main([*command, "--set", "shard.format=in_place"]) == 3
+    assert "cannot stay where it is" in capsys.readouterr().err
+    members = {"b.wav": codec.encode(noise(1), "wav")}
+    write_tar(tmp_path / "t.tar", "w", members)
+    [whole] = scan(Source(uri=str(tmp_path / "t.tar")))
+    rows = [{"audio": whole.uri, "text": "b", "start_ms": 0, "end_ms": 200}]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    other = str(tmp_path / "other")
+    command = ["shard", other, "--from", str(tmp_path / "m.jsonl"), "--json", "--set", "engine=inline"]
+    assert cli.main([*command, "--set", "shard.format=in_place"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == {"only a part of its member of the tar": 1}

@@ -25,11 +25,11 @@ from voxstill.batches.plan import Ints, Times, mixture
 from voxstill.config import Plan
 from voxstill.errors import ConfigError
 from voxstill.records import Split, Word, fingerprint
-from voxstill.store import Store
+from voxstill.store import Store, is_local, shown
 
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
-_FORMAT = 1
+_FORMAT = 2
 _ABOUT = "about.json"  # written last: without it the folder is none
 _KINDS = {
     **dict.fromkeys(("offset", "num_bytes", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
@@ -51,6 +51,7 @@ class Corpus:
     def __init__(self, store: Store, prefix: str, folder: Path) -> None:
         self.store, self.prefix, self._folder = store, prefix, folder
         about = json.loads((folder / _ABOUT).read_text())
+        self._tars: dict[str, str] = about["tars"]
         self.datasets: list[str] = about["datasets"]
         self.dialects: list[str] = about["dialects"]
         self.shard = self._column("shard")
@@ -85,10 +86,19 @@ class Corpus:
         span = _span(self._token_end, row)
         return self._token[span], self._time[span]
 
+    def tar(self, shard: int) -> str:
+        """Address of the tar of a shard."""
+        own = f"{self.prefix}/{shards.tar_name(shard)}".lstrip("/")
+        return self._tars.get(str(shard)) or self.store.uri(own)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether some of its audio does not lie on this machine."""
+        return not all(map(is_local, self._tars.values() or [self.store.root]))
+
     def describe(self, row: int) -> str:
         """Where a row lies, for messages."""
-        key = f"{self.prefix}/{shards.tar_name(int(self.shard[row]))}".lstrip("/")
-        return f"utterance `{self.id_of(row)}` in `{self.store.uri(key)}`"
+        return f"utterance `{self.id_of(row)}` in `{shown(self.tar(int(self.shard[row])))}`"
 
     def times(self, cfg: Plan) -> Times | None:
         """How often each row comes in an epoch, by its data set and its dialect; None where all come once.
@@ -137,13 +147,16 @@ def opened(
 
 def _write(folder: Path, store: Store, prefix: str, splits: Sequence[Split], encode: Encode | None) -> None:
     names: dict[str, dict[str, int]] = {"dataset": {}, "dialect": {}}
+    tars: dict[str, str] = {}
     ends = dict.fromkeys(("id", "text", "token"), 0)
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context((folder / name).open("wb")) for name in _KINDS}
         for sidecar in shards.sidecars(store, prefix, splits):
+            if len(sidecar) and (tar := sidecar["tar"][0].as_py()) is not None:
+                tars[str(sidecar["shard"][0].as_py())] = tar
             for rows in sidecar.to_batches(max_chunksize=_ROWS):
                 _add(files, rows, encode, names, ends)
-    about = {"datasets": list(names["dataset"]), "dialects": list(names["dialect"])}
+    about = {"datasets": list(names["dataset"]), "dialects": list(names["dialect"]), "tars": tars}
     (folder / _ABOUT).write_text(json.dumps(about))
 
 

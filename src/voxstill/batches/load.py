@@ -25,15 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from voxstill import shards
 from voxstill.audio import codec
 from voxstill.batches.corpus import Corpus
 from voxstill.batches.plan import EpochPlan, Ints, Rows
-from voxstill.batches.prefetch import Place, Prefetch, uses
+from voxstill.batches.prefetch import Place, Prefetch, path_in, uses
 from voxstill.errors import DataError, StorageError, VoxstillError
 from voxstill.monitor import log
 from voxstill.records import Batch
-from voxstill.store import Store, is_local, local_path
+from voxstill.store import fetch, is_local, local_path
 
 _MAX_OPEN = 256  # tars kept open by a process
 _NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one request
@@ -83,8 +82,8 @@ class Batches(Dataset[Step]):
     ) -> None:
         plan.batches_of(0, rank, ranks)  # refuses ranks that do not divide the slots
         self.corpus, self.plan, self.rank, self.ranks = corpus, plan, rank, ranks
-        self.place = None if is_local(corpus.store.root) else place
-        self._tars = _Tars(corpus.store, corpus.prefix, self.place.folder if self.place else None)
+        self.place = place if corpus.is_far else None
+        self._tars = _Tars(corpus, self.place.folder if self.place else None)
 
     def __len__(self) -> int:
         return self.plan.steps
@@ -190,7 +189,7 @@ class Loader:
     def _prefetch(self, place: Place) -> Prefetch:
         batches, corpus = self._batches, self._batches.corpus
         needed = uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
-        return Prefetch(corpus.store, corpus.prefix, place, needed)
+        return Prefetch(corpus, place, needed)
 
     def _next(self, steps: Iterator[Step]) -> Step:
         start = time.perf_counter()
@@ -219,7 +218,6 @@ class Loader:
             )
 
     def _reader(self) -> DataLoader[Step]:
-        remote = not is_local(self._batches.corpus.store.root)
         return DataLoader(
             self._batches,
             sampler=range(self._first, len(self._batches)),
@@ -228,7 +226,7 @@ class Loader:
             num_workers=self._workers,
             generator=torch.Generator(),  # else an unused seed would be drawn from the training's
             # a client of a bucket has threads, which do not survive a fork
-            multiprocessing_context=("spawn" if remote else "fork") if self._workers else None,
+            multiprocessing_context=("spawn" if self._batches.corpus.is_far else "fork") if self._workers else None,
             worker_init_fn=functools.partial(_die_with_parent, os.getpid()) if self._workers else None,
         )
 
@@ -250,14 +248,12 @@ class _Tars:
     """Bytes of tars by offset: through files kept open of what lies here, or was fetched into `folder` by now; what is
     far away, by a few requests at a time."""
 
-    def __init__(self, store: Store, prefix: str, folder: Path | None) -> None:
-        self._store, self._prefix = store, prefix
-        self._is_local = is_local(store.root)
-        self._folder = local_path(store.root) / prefix if self._is_local else folder
+    def __init__(self, corpus: Corpus, folder: Path | None) -> None:
+        self._corpus, self._folder = corpus, folder
         self._files: OrderedDict[int, int] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Tars, (self._store, self._prefix, self._folder)
+        return _Tars, (self._corpus, self._folder)
 
     def __del__(self) -> None:
         for file in self._files.values():
@@ -280,13 +276,15 @@ class _Tars:
         return data if data is None or len(data) == num_bytes else DataError("its tar ends before it")
 
     def _open(self, shard: int) -> int | None:
-        if self._folder is None:
-            return None
         if shard not in self._files:
+            uri = self._corpus.tar(shard)
+            if not is_local(uri) and self._folder is None:
+                return None
+            path = local_path(uri) if self._folder is None or is_local(uri) else path_in(self._folder, shard)
             try:
-                self._files[shard] = os.open(self._folder / shards.tar_name(shard), os.O_RDONLY | os.O_CLOEXEC)
+                self._files[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                if self._is_local:
+                if is_local(uri):
                     raise
                 return None
             # one that was fetched and is needed no more takes room on the disk as long as it is open
@@ -313,7 +311,7 @@ class _Tars:
         shard, start, _ = run[0]
         length = run[-1][1] + run[-1][2] - start
         try:
-            data = self._store.read_range(f"{self._prefix}/{shards.tar_name(shard)}", start, length)
+            data = fetch(f"{self._corpus.tar(shard)}#{start}+{length}").data
         except StorageError as error:
             return [error] * len(run)
         parts = [data[offset - start : offset - start + num_bytes] for _, offset, num_bytes in run]

@@ -15,7 +15,7 @@ from voxstill.batches.corpus import Corpus
 from voxstill.batches.plan import EpochPlan
 from voxstill.errors import StorageError
 from voxstill.monitor import log
-from voxstill.store import Store
+from voxstill.store import fetch, shown
 
 _PART_BYTES = 16 << 20  # in one request
 _AT_A_TIME = 4  # tars
@@ -65,8 +65,8 @@ class Prefetch:
     is read utterance by utterance. What a run before left in the place is used.
     """
 
-    def __init__(self, store: Store, prefix: str, place: Place, needed: Iterable[Use]) -> None:
-        self._store, self._prefix, self._place = store, prefix, place
+    def __init__(self, corpus: Corpus, place: Place, needed: Iterable[Use]) -> None:
+        self._corpus, self._place = corpus, place
         self._needed = [use for use in needed if use.num_bytes <= place.max_bytes]
         self._held: dict[int, Use] = {}
         self._step = -1
@@ -137,16 +137,16 @@ class Prefetch:
     def _fetch(self, use: Use) -> None:
         path = path_in(self._place.folder, use.shard)
         part = path.with_name(_PART + path.name)
-        key = f"{self._prefix}/{shards.tar_name(use.shard)}".lstrip("/")
+        uri = self._corpus.tar(use.shard)
         try:
             with part.open("wb") as file:
                 while file.tell() < use.num_bytes:
                     if self._ends:
                         return
                     length = min(_PART_BYTES, use.num_bytes - file.tell())
-                    data = self._store.read_range(key, file.tell(), length)
+                    data = fetch(f"{uri}#{file.tell()}+{length}").data
                     if not data:
-                        raise StorageError(f"`{self._store.uri(key)}` is shorter than its sidecar says")
+                        raise StorageError(f"`{shown(uri)}` is shorter than its sidecar says")
                     file.write(data)
             with self._changed:
                 if use.shard in self._held:  # else its last step has passed meanwhile

@@ -173,8 +173,9 @@ def shard(cfg: Config) -> dict[str, Any]:
         return done
     prefix = workdir.prefix("shards", recipe)
     parts = _parts(cfg, work, verdicts["utterances"], verdicts["labels"])
-    corpus = sharding.survey(work, parts, workdir.prefix("verdicts", verdicts["recipe"]))
-    windows = sharding.assign(corpus, cfg.shard, cfg.seed)
+    in_place = cfg.shard.format == "in_place"
+    corpus = sharding.survey(work, parts, workdir.prefix("verdicts", verdicts["recipe"]), by_tar=in_place)
+    windows = sharding.assign_in_place(corpus) if in_place else sharding.assign(corpus, cfg.shard, cfg.seed)
     sizes = [len(members) for window in windows for members in window]
     there = sharding.written(work, prefix)
     written = list(sharding.counts(work, prefix, {index: sizes[index] for index in sorted(there)}))

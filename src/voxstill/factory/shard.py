@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ WINDOW = 2**18
 random, so that a shard needs the parts of its window and not those of the whole corpus."""
 _BYTES_PER_MS = RATE_HZ * 2 // 1000
 _SPLITS = ("train", "dev", "test")
-_SURVEYED = ("id", "recording_id", "start_ms", "end_ms", "split", "speaker", "dataset")
+_SURVEYED = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "split", "speaker", "dataset")
+_MEMBER = re.compile(r"(.+)#(\d+)\+(\d+)")
 _LOST = "could not be read when the shard was written"
 
 
@@ -130,8 +132,11 @@ def set_aside(job: Job, reason: str) -> Written:
 # ----------------------------------------------------------------------------------------------------------- planning
 
 
-def survey(work: Store, parts: Sequence[join.Part], verdicts: str) -> Corpus:
-    """What is to be known of every utterance that was kept; some 90 bytes for each are in use meanwhile."""
+def survey(work: Store, parts: Sequence[join.Part], verdicts: str, *, by_tar: bool = False) -> Corpus:
+    """What is to be known of every utterance that was kept; some 90 bytes for each are in use meanwhile.
+
+    With `by_tar` those of one tar are of one voice; DataError where one is not a member of a tar.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -149,7 +154,7 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str) -> Corpus:
         part.extend([number] * len(row_K))
         row.frombytes(row_K.astype(np.int32).tobytes())
         split.extend(map(_SPLITS.index, some["split"].to_pylist()))
-        voice.extend(_voices(some))
+        voice.extend(_tars(some) if by_tar else _voices(some))
         duration_ms.frombytes((some["end_ms"].to_numpy() - some["start_ms"].to_numpy()).tobytes())
     del kept
     joined = pa.concat_arrays(ids or [pa.array([], pa.large_string())])
@@ -170,6 +175,19 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str) -> Corpus:
         voice_N=ordered(columns, np.uint64),
         duration_ms_N=ordered(columns, np.int64),
     )
+
+
+def _tars(utterances: Any) -> Iterator[int]:
+    names = ("id", "uri", "channel")
+    for id_, uri, channel in zip(*(utterances[name].to_pylist() for name in names), strict=True):
+        found = _MEMBER.fullmatch(uri)
+        if found is None or channel is not None:
+            raise DataError(
+                f"the audio of utterance `{id_}` cannot stay where it is",
+                why="`shard.format: in_place` asks for whole members of tars",
+                fix="set `shard.format: flac`, which writes the audio anew",
+            )
+        yield hash64(found[1])
 
 
 def _voices(utterances: Any) -> Iterator[int]:
@@ -194,6 +212,18 @@ def assign(corpus: Corpus, cfg: Shard, seed: int, window: int = WINDOW) -> list[
             order_W = place_W[spread(_groups(corpus.voice_N[place_W]), random)]
             cuts = _cut(corpus.duration_ms_N[order_W] * _BYTES_PER_MS, cfg)
             planned.append([order_W[start:end] for start, end in pairwise(cuts)])
+    return planned
+
+
+def assign_in_place(corpus: Corpus, window: int = WINDOW) -> list[list[NDArray[np.int32]]]:
+    """Windows of shards; each utterance is in that of its tar, where `survey` went by tars."""
+    order_N = np.argsort(corpus.voice_N, kind="stable").astype(np.int32)
+    starts = np.flatnonzero(np.diff(corpus.voice_N[order_N], prepend=~corpus.voice_N[order_N[:1]]))
+    planned: list[list[NDArray[np.int32]]] = []
+    for members in np.split(order_N, starts[1:]):
+        if not planned or sum(map(len, planned[-1])) + len(members) > window:
+            planned.append([])
+        planned[-1].append(members)
     return planned
 
 
@@ -351,11 +381,16 @@ def write_shard(
     sidecar, tar = f"{prefix}/{shards.sidecar_name(index)}", f"{prefix}/{shards.tar_name(index)}"
     if work.exists(sidecar):
         return next(counts(work, prefix, {index: len(utterances)}))
-    audio, dropped = _encode_all(extract.samples(utterances, cache, decode), cfg)
-    file = io.BytesIO()
-    rows = shards.write(file, _samples(utterances, labels, audio))
-    if not work.create(tar, file.getvalue()):  # left by a crash, before its sidecar was there
-        work.replace(tar, file.getvalue())
+    found = (_whole if cfg.format == "in_place" else extract.samples)(utterances, cache, decode)
+    audio, dropped = _encode_all(found, cfg)
+    if cfg.format == "in_place":
+        rows = sorted((sample for sample, _ in _samples(utterances, labels, audio)), key=lambda row: row.offset)
+        assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
+    else:
+        file = io.BytesIO()
+        rows = shards.write(file, _samples(utterances, labels, audio))
+        if not work.create(tar, file.getvalue()):  # left by a crash, before its sidecar was there
+            work.replace(tar, file.getvalue())
     work.create(sidecar, tables.to_parquet(rows, Sample))
     return Written(
         index=index,
@@ -405,10 +440,33 @@ def _encode_all(
             speaker=each.speaker,
             dialect=each.dialect,
             dataset=each.dataset,
-            format=cfg.format,
+            **(_place(each.uri) if cfg.format == "in_place" else {"format": cfg.format}),
         )
-        encoded[each.id] = sample, codec.encode(samples_T, cfg.format)
+        encoded[each.id] = sample, b"" if cfg.format == "in_place" else codec.encode(samples_T, cfg.format)
     return encoded, dict(dropped)
+
+
+def _place(uri: str) -> dict[str, Any]:
+    found = _MEMBER.fullmatch(uri)
+    assert found is not None, "`survey` lets nothing else pass"
+    return {"format": "in_place", "tar": found[1], "offset": int(found[2]), "num_bytes": int(found[3])}
+
+
+def _whole(
+    utterances: Sequence[Utterance], cache: Cache | None, decode: Callable[..., codec.Audio]
+) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
+    """`extract.samples`, where an utterance that is not all of its recording is a DataError."""
+    num_samples = 0
+
+    def measured(data: bytes, *, channel: int | None) -> codec.Audio:
+        nonlocal num_samples
+        audio = decode(data, channel=channel)
+        num_samples = len(audio.samples_T)
+        return audio
+
+    for each, samples_T in extract.samples(utterances, cache, measured):
+        is_part = not isinstance(samples_T, VoxstillError) and len(samples_T) < num_samples
+        yield each, DataError("only a part of its member of the tar") if is_part else samples_T
 
 
 def _samples(
