@@ -214,6 +214,30 @@ def test_a_shard_of_ours_gives_the_words_of_a_human_and_not_those_of_its_teacher
     assert two.text == "human"
 
 
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_tarred_manifest_of_nemo_names_members_of_the_tars_beside_it(tmp_path: Path, far: bool, nested: bool) -> None:
+    folder = Store("memory://nemo") if far else Store(str(tmp_path))
+    for shard in range(2):
+        members = {f"{shard}-{k}.wav": wav(300 + k) for k in range(3)}
+        folder.replace(f"audio_{shard}.tar", write_tar(tmp_path / "made.tar", members).read_bytes())
+    lines = [
+        {"audio_filepath": "0-1.wav", "duration": 0.2, "text": "one", "shard_id": 0},
+        {"audio_filepath": "1-2.wav", "duration": 0.2, "text": "two", "shard_id": 1},
+        {"audio_filepath": "1-0-sub2.wav", "offset": 0.05, "duration": 0.1, "text": "three", "shard_id": 1},
+        {"audio_filepath": "none.wav", "duration": 0.2, "text": "four", "shard_id": 1},
+        {"audio_filepath": "0-0.wav", "duration": 0.2, "text": "five", "shard_id": 7},
+    ]
+    key = "sharded_manifests/manifest_0.json" if nested else "tarred_audio_manifest.json"
+    folder.replace(key, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    one, two, three, four, five = found_in(folder.uri(key))
+    assert [fetch(each.uri).data for each in (one, two, three)] == [wav(301), wav(302), wav(300)]
+    assert (three.text, three.start_ms, three.end_ms) == ("three", 50, 150)
+    assert (one.start_ms, one.end_ms) == (None, None)
+    assert "no member of `audio_1.tar`" in (four.error or "")
+    assert "`audio_7.tar`" in (five.error or "")
+
+
 def squeezed(path: Path, ending: str) -> Path:
     """The same tar compressed, beside it."""
     data = path.read_bytes()

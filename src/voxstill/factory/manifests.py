@@ -234,7 +234,45 @@ def _found(row: Mapping[str, Any], manifest: str, where: str) -> Found:
         start_ms = _time(row, "offset", where, 1000)
         duration_ms = _time(row, "duration", where, 1000)
         end_ms = None if duration_ms is None else (start_ms or 0) + duration_ms
-    return _beside(audio, manifest, where=where, **_facts(row, where), **_stretch(start_ms, end_ms, where))
+    facts: dict[str, Any] = {"where": where, **_facts(row, where), **_stretch(start_ms, end_ms, where)}
+    if "audio_filepath" in row and row.get("shard_id") is not None:
+        return _in_nemo_tar(audio, row["shard_id"], manifest, facts)
+    return _beside(audio, manifest, **facts)
+
+
+def _in_nemo_tar(name: str, shard: Any, manifest: str, facts: Mapping[str, Any]) -> Found:
+    """The member that a line of NeMo's tarred manifest means: in `audio_<shard_id>.tar` beside it, or one folder up."""
+    folder = _folder(manifest) if is_local(manifest) else manifest.rpartition("/")[0]
+    places = [f"{at}/audio_{shard}.tar" for at in (folder, folder.rpartition("/")[0])]
+    for uri in places:
+        members = _members(uri)
+        if members is not None:
+            break
+    else:
+        return Found(uri=f"{places[0]}#{name}", error=f"not there: `audio_{shard}.tar`, beside the manifest", **facts)
+    stem, dot, ending = name.rpartition(".")  # several stretches of one member have names of their own
+    found = members.get(name) or members.get(f"{re.sub(r'-sub[0-9]+$', '', stem)}{dot}{ending}")
+    if found is None:
+        return Found(uri=f"{uri}#{name}", error=f"not there: no member of `audio_{shard}.tar` has this name", **facts)
+    return replace(found, **facts)
+
+
+@functools.lru_cache(maxsize=4)  # lines of one shard follow one another
+def _members(uri: str) -> dict[str, Found] | None:
+    """Where each member of a tar lies, by its name; None where there is no such tar."""
+    try:
+        with opened(uri) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            far = getattr(file, "raw", None)
+            known = Found(uri=uri, etag=far.etag) if isinstance(far, _Far) else here(str(local_path(uri)))
+            return {
+                member.name: Found(
+                    uri=f"{known.uri}#{member.offset_data}+{member.size}", etag=known.etag, num_bytes=member.size
+                )
+                for member in archive
+                if member.isfile()
+            }
+    except (DataError, tarfile.TarError):
+        return None
 
 
 def _facts(row: Mapping[str, Any], where: str) -> dict[str, Any]:
