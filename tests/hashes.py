@@ -1,0 +1,43 @@
+"""A rank that reads its batches and writes down what each is, until it has all of them or is killed."""
+
+import hashlib
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from noise_corpus import corpus_of
+from voxstill.batches.load import Batches, Loader
+from voxstill.batches.plan import plan
+from voxstill.config import Plan
+from voxstill.records import Batch
+from voxstill.store import Store
+
+SLOTS = 8
+
+
+def hash_of(batch: Batch) -> str:
+    """Of every tensor and id."""
+    digest = hashlib.sha256(repr(batch.ids).encode())
+    for name in Batch.__slots__[1:]:
+        digest.update(getattr(batch, name).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def read(root: str, rank: int, ranks: int, workers: int, first: int, pause_s: float, out: Path) -> None:
+    """A line for each batch: step, slot, hash."""
+    corpus = corpus_of(Store(root))
+    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=1700, slots=SLOTS), seed=0, epoch=0)
+    with out.open("a", buffering=1) as lines:
+        steps = Loader(Batches(corpus, made, rank=rank, ranks=ranks), first=first, workers=workers)
+        for step, batches in enumerate(steps, start=first):
+            for at, batch in enumerate(batches):
+                lines.write(f"{step} {rank * SLOTS // ranks + at} {hash_of(batch)}\n")
+            time.sleep(pause_s)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    root, rank, ranks, workers, first, pause_s, out = sys.argv[1:]
+    read(root, int(rank), int(ranks), int(workers), int(first), float(pause_s), Path(out))
