@@ -21,22 +21,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-_LATE_MOTO = """
-import time
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
-app = DomainDispatcherApplication(create_backend_app)
-def late(*request):
-    time.sleep({delay_s})
-    return app(*request)
-run_simple("127.0.0.1", 0, late, threaded=True)
-"""
-
 
 @contextlib.contextmanager
-def moto_server(*buckets: str, delay_s: float = 0.0) -> Iterator[int]:
-    """The port of an S3 server in a process of its own, with these buckets; it takes its time for each request."""
-    command = [sys.executable, "-c", _LATE_MOTO.format(delay_s=delay_s)]
+def moto_server(*buckets: str) -> Iterator[int]:
+    """The port of an S3 server in a process of its own, with these buckets."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
