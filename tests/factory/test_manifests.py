@@ -214,6 +214,57 @@ def test_a_shard_of_ours_gives_the_words_of_a_human_and_not_those_of_its_teacher
     assert two.text == "human"
 
 
+def cut(id_: str, path: str, **more: Any) -> dict[str, Any]:
+    """As lhotse writes one: `MonoCut.to_dict`."""
+    recording = {
+        "id": "r",
+        "sources": [{"type": "file", "channels": [0], "source": path}],
+        "sampling_rate": 16_000,
+        "num_samples": 3200,
+        "duration": 0.2,
+        "channel_ids": [0],
+    }
+    said = [{"id": "s", "recording_id": "r", "start": 0.0, "duration": 0.2, "channel": 0, "text": "one two"}]
+    made = {"id": id_, "start": 0.0, "duration": 0.2, "channel": 0, "supervisions": said, "recording": recording}
+    return made | {"type": "MonoCut"} | more
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])
+def test_cuts_of_lhotse_are_read(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m").mkdir()
+    for name in ("m/a.wav", "b.wav"):
+        (tmp_path / name).write_bytes(wav())
+    two = [
+        {"id": "t", "start": 0.1, "duration": 0.05, "text": "four", "speaker": "x", "language": "en"},
+        {"id": "s", "start": 0.0, "duration": 0.05, "text": "three", "speaker": "x", "language": "en"},
+    ]
+    memory = {"sources": [{"type": "memory", "channels": [0], "source": "..."}], "duration": 0.2}
+    lines = [
+        cut("whole", "a.wav"),
+        cut("part", str(tmp_path / "b.wav"), start=0.05, duration=0.1, supervisions=two),
+        cut("where lhotse runs", "b.wav", supervisions=[]),
+        cut("memory", "", recording=memory),
+    ]
+    path = tmp_path / f"m/cuts{ending}"
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if ending.endswith("gz") else data)
+    monkeypatch.chdir(tmp_path)
+    whole, part, elsewhere, memory_ = found_in(path)
+    assert (whole.id, whole.text, whole.start_ms, whole.uri) == ("whole", "one two", None, str(tmp_path / "m/a.wav"))
+    assert (part.text, part.speaker, part.start_ms, part.end_ms) == ("three four", "x", 50, 150)
+    assert (elsewhere.text, elsewhere.uri) == (None, str(tmp_path / "b.wav"))
+    assert "let lhotse write it into files" in (memory_.error or "")
+    path = tmp_path / "mixed.jsonl"
+    path.write_text(json.dumps(cut("m", "a.wav", type="MixedCut")) + "\n")
+    assert "MonoCut" in refused(path).why
+
+
+def test_a_gzipped_manifest_that_was_cut_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"audio": "a.wav"}\n' * 1000)[:-20])
+    assert "is damaged" in refused(path).what
+
+
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_tarred_manifest_of_nemo_names_members_of_the_tars_beside_it(tmp_path: Path, far: bool, nested: bool) -> None:

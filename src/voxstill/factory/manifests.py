@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import csv
 import functools
+import gzip
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import tarfile
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -116,6 +119,8 @@ def reader(uri: str) -> Callable[[str], Iterator[Found]] | None:
     """
     if is_compressed(uri):
         raise _compressed(uri)
+    if _name(uri).endswith(".jsonl.gz"):  # as lhotse writes its manifests
+        return json_lines
     return _READERS.get(PurePosixPath(_name(uri)).suffix)
 
 
@@ -145,11 +150,16 @@ def tells_of_audio(uri: str) -> bool:
 
 
 def json_lines(uri: str) -> Iterator[Found]:
-    """A row for each line of a JSONL manifest."""
+    """A row for each line of a JSONL manifest, gzipped or not."""
     with opened(uri) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _found(_json(line, f"{shown(uri)}:{number}"), uri, f"{shown(uri)}:{number}")
+        lines = gzip.GzipFile(fileobj=file) if _name(uri).endswith(".gz") else file
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _found(_json(line, f"{shown(uri)}:{number}"), uri, f"{shown(uri)}:{number}")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            fix = "write it again"
+            raise DataError(f"the manifest `{shown(uri)}` is damaged", why=str(error), fix=fix) from None
 
 
 def csv_lines(uri: str) -> Iterator[Found]:
@@ -224,6 +234,8 @@ def listed(uri: str) -> Iterator[Found]:
 
 
 def _found(row: Mapping[str, Any], manifest: str, where: str) -> Found:
+    if isinstance(row.get("recording"), Mapping) and "supervisions" in row:
+        return _cut(row, manifest, where)
     audio = _first(row, "audio")
     if isinstance(audio, Mapping):  # as Hugging Face writes it
         audio = audio.get("path")
@@ -238,6 +250,37 @@ def _found(row: Mapping[str, Any], manifest: str, where: str) -> Found:
     if "audio_filepath" in row and row.get("shard_id") is not None:
         return _in_nemo_tar(audio, row["shard_id"], manifest, facts)
     return _beside(audio, manifest, **facts)
+
+
+def _cut(row: Mapping[str, Any], manifest: str, where: str) -> Found:
+    """What a cut of lhotse means. Its supervisions are one text, in their order, where each of them has one."""
+    recording, said = row["recording"], [each for each in row["supervisions"] or () if isinstance(each, Mapping)]
+    sources = [each for each in recording.get("sources") or () if isinstance(each, Mapping)]
+    start_ms = _time(row, "start", where, 1000) or 0
+    duration_ms = _time(row, "duration", where, 1000)
+    if row.get("type", "MonoCut") != "MonoCut" or len(sources) != 1 or duration_ms is None:
+        raise _bad_row(where, "it is not a MonoCut with one source: only those can be read")
+    texts = [each.get("text") for each in sorted(said, key=lambda each: each.get("start") or 0)]
+    text = " ".join(texts) if texts and all(isinstance(each, str) for each in texts) else None
+    speakers, languages = ({each.get(name) for each in said} for name in ("speaker", "language"))
+    known = {
+        "id": row.get("id"),
+        "text": text,
+        "speaker": speakers.pop() if len(speakers) == 1 else None,
+        "language": languages.pop() if len(languages) == 1 else None,
+        "channel": row.get("channel") if len(sources[0].get("channels") or [0]) > 1 else None,
+    }
+    facts: dict[str, Any] = {"where": where, **_facts(known, where)}
+    is_all = start_ms == 0 and duration_ms >= (_time(recording, "duration", where, 1000) or math.inf)
+    facts |= _stretch(None, None, where) if is_all else _stretch(start_ms, start_ms + duration_ms, where)
+    kind, source = sources[0].get("type"), sources[0].get("source")
+    if kind not in ("file", "url") or not isinstance(source, str):
+        reason = f"its audio is a `{kind}`, which is not read; let lhotse write it into files"
+        return Found(uri=f"{manifest}#{facts['id']}", error=reason, **facts)
+    found = _beside(source, manifest, **facts)
+    if is_local(source) and is_local(manifest) and not os.path.exists(found.uri):  # lhotse starts where it runs
+        return here(os.path.abspath(source), **facts)
+    return found
 
 
 def _in_nemo_tar(name: str, shard: Any, manifest: str, facts: Mapping[str, Any]) -> Found:

@@ -29,7 +29,7 @@ from voxstill.store import Store, fetch, is_local, local_path, shown
 
 SIDECARS = {
     *(".jsonl", ".json", ".txt", ".lst", ".md", ".csv", ".tsv", ".parquet", ".yaml", ".yml"),
-    *(".textgrid", ".srt", ".vtt"),
+    *(".textgrid", ".srt", ".vtt", ".gz"),
 }
 """Endings of what lies beside audio in a folder; any other file is tried."""
 _FIELDS = tuple(field.name for field in fields(Found))
