@@ -244,16 +244,18 @@ def test_cuts_of_lhotse_are_read(tmp_path: Path, ending: str, monkeypatch: pytes
         cut("part", str(tmp_path / "b.wav"), start=0.05, duration=0.1, supervisions=two),
         cut("where lhotse runs", "b.wav", supervisions=[]),
         cut("memory", "", recording=memory),
+        cut("sticks out", "a.wav", start=0.1, duration=0.1),
     ]
     path = tmp_path / f"m/cuts{ending}"
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     path.write_bytes(gzip.compress(data) if ending.endswith("gz") else data)
     monkeypatch.chdir(tmp_path)
-    whole, part, elsewhere, memory_ = found_in(path)
+    whole, part, elsewhere, memory_, out = found_in(path)
     assert (whole.id, whole.text, whole.start_ms, whole.uri) == ("whole", "one two", None, str(tmp_path / "m/a.wav"))
     assert (part.text, part.speaker, part.start_ms, part.end_ms) == ("three four", "x", 50, 150)
     assert (elsewhere.text, elsewhere.uri) == (None, str(tmp_path / "b.wav"))
     assert "let lhotse write it into files" in (memory_.error or "")
+    assert (out.text, out.start_ms) == (None, 100)
     path = tmp_path / "mixed.jsonl"
     path.write_text(json.dumps(cut("m", "a.wav", type="MixedCut")) + "\n")
     assert "MonoCut" in refused(path).why

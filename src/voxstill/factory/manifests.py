@@ -53,6 +53,8 @@ _NAMES = {
 """What a column may be called, ours first."""
 _NUMBERS = ("start_ms", "end_ms", "channel", "offset", "duration")
 _PARQUET_ROWS = 1024
+_CUT_S = 0.05
+"""A supervision that sticks out of its cut by more than this has words that nobody says there."""
 _FAR_BYTES = 1 << 20
 """Fetched at a time of a manifest far away: of a tar, small files in one go and large ones without their middle."""
 _STRETCH = re.compile(r"#\d+\+\d+$")
@@ -253,7 +255,7 @@ def _found(row: Mapping[str, Any], manifest: str, where: str) -> Found:
 
 
 def _cut(row: Mapping[str, Any], manifest: str, where: str) -> Found:
-    """What a cut of lhotse means. Its supervisions are one text, in their order, where each of them has one."""
+    """What a cut of lhotse means. Its supervisions are one text, in their order, where each has one and lies within."""
     recording, said = row["recording"], [each for each in row["supervisions"] or () if isinstance(each, Mapping)]
     sources = [each for each in recording.get("sources") or () if isinstance(each, Mapping)]
     start_ms = _time(row, "start", where, 1000) or 0
@@ -261,7 +263,13 @@ def _cut(row: Mapping[str, Any], manifest: str, where: str) -> Found:
     if row.get("type", "MonoCut") != "MonoCut" or len(sources) != 1 or duration_ms is None:
         raise _bad_row(where, "it is not a MonoCut with one source: only those can be read")
     texts = [each.get("text") for each in sorted(said, key=lambda each: each.get("start") or 0)]
-    text = " ".join(texts) if texts and all(isinstance(each, str) for each in texts) else None
+    inside = all(
+        (each.get("start") or 0) >= -_CUT_S
+        and (each.get("start") or 0) + (each.get("duration") or 0) <= duration_ms / 1000 + _CUT_S
+        for each in said
+    )
+    has_all = bool(texts) and inside and all(isinstance(each, str) for each in texts)
+    text = " ".join(map(str, texts)) if has_all else None
     speakers, languages = ({each.get(name) for each in said} for name in ("speaker", "language"))
     known = {
         "id": row.get("id"),
