@@ -42,8 +42,9 @@ class Corpus:
         ranks: int,
     ) -> None:
         self._cfg, self._rank, self._ranks, self._replaced, self._spent = cfg, rank, ranks, 0, Spent()
-        name = f"tars-{fingerprint(store.root, prefix)}-{rank}"
-        self._place = Place(Path(cfg.cache.folder or folder) / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
+        name = f"tars-{fingerprint(store.root, prefix, str(folder.absolute()))}-{rank}"  # of no other experiment
+        place = Path(cfg.cache.folder).expanduser().absolute() if cfg.cache.folder else folder
+        self._place = Place(place / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
 
         def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
