@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import pytest  # noqa: E402
+
+from servers import moto_server, s3_environment  # noqa: E402
+from voxstill import store  # noqa: E402
+from voxstill.store import Store  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +27,17 @@ def shared_data() -> Callable[[str], Path]:
         return root / name
 
     return find
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A bucket of a server of its own."""
+    with moto_server("bucket") as port:
+        for name, value in s3_environment(port).items():
+            monkeypatch.setenv(name, value)
+        store._client.cache_clear()  # of another test's server
+        yield Store("s3://bucket")
+        store._client.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from noise_corpus import NUM, PER_SHARD, corpus_of, planned, read_all, same, write_corpus
-from servers import moto_server, s3_environment
 from voxstill.batches.corpus import Corpus
 from voxstill.batches.load import Batches, Loader
 from voxstill.batches.plan import plan
@@ -46,20 +45,17 @@ def remote(tmp_path: Path) -> Corpus:
     return corpus_of(far)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 def test_with_it_the_batches_are_those_without_and_nothing_stays_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, s3: Store, workers: int
 ) -> None:
     place = Place(tmp_path / "tars", PLENTY)
-    with moto_server("bucket") as port:
-        for name, value in s3_environment(port).items():
-            monkeypatch.setenv(name, value)
-        write_corpus(store := Store("s3://bucket/corpus"))
-        remote = corpus_of(store)
-        made = planned(remote)
-        for workers in (0, 2):
-            with_it = Loader(Batches(remote, made, place=place), workers=workers)
-            assert same(read_all(with_it), read_all(Loader(Batches(remote, made), workers=0)))
-            until(lambda: not size_of(place.folder))
+    write_corpus(s3)
+    remote = corpus_of(s3)
+    made = planned(remote)
+    with_it = Loader(Batches(remote, made, place=place), workers=workers)
+    assert same(read_all(with_it), read_all(Loader(Batches(remote, made), workers=0)))
+    until(lambda: not size_of(place.folder))
 
 
 def test_the_place_never_holds_more_than_it_may(remote: Corpus, tmp_path: Path) -> None:

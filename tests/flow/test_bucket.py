@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from servers import moto_server, s3_environment
 from voxstill.store import Store
 
 pytestmark = pytest.mark.slow
@@ -19,29 +18,25 @@ def test_from_a_bucket_the_same_weights_are_learnt(
     configure: Callable[..., Path],
     voxstill: Callable[..., dict[str, Any]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    s3: Store,
 ) -> None:
-    with moto_server("bucket") as port:
-        for name, value in s3_environment(port).items():
-            monkeypatch.setenv(name, value)
-        bucket = Store("s3://bucket/audio")
-        for path in digits.iterdir():
-            bucket.replace(path.name, path.read_bytes())
-        learnt = []
-        for place in ("here", "far"):
-            folder = tmp_path / place
-            folder.mkdir()
-            source = str(digits / "manifest.jsonl") if place == "here" else "s3://bucket/audio/manifest.jsonl"
-            work = str(folder / "work") if place == "here" else "s3://bucket/work"
-            train = {"steps": 12, "seed_mode": "debug", "loader_workers": 1, "root": str(folder / "exp")}
-            plan = {"budget_ms": 8000, "layout": "remote", "window": 6}
-            config = configure(folder, digits / "manifest.jsonl", train=train, plan=plan)
-            at = ("--set", f"source.uri={source}", "--set", f"work={work}")
-            voxstill("index", source, "--work", work, "--config", config)
-            for step in ("label", "filter", "shard"):
-                voxstill(step, work, "--config", config, *at)
-            trained = voxstill("train", config, *at)
-            assert trained["replaced"] == 0
-            learnt.append((Path(trained["path"]) / "model/model.safetensors").read_bytes())
-            assert not list(folder.glob("exp/*/corpus"))
+    for path in digits.iterdir():
+        s3.replace(f"audio/{path.name}", path.read_bytes())
+    learnt = []
+    for place in ("here", "far"):
+        folder = tmp_path / place
+        folder.mkdir()
+        source = str(digits / "manifest.jsonl") if place == "here" else "s3://bucket/audio/manifest.jsonl"
+        work = str(folder / "work") if place == "here" else "s3://bucket/work"
+        train = {"steps": 12, "seed_mode": "debug", "loader_workers": 1, "root": str(folder / "exp")}
+        plan = {"budget_ms": 8000, "layout": "remote", "window": 6}
+        config = configure(folder, digits / "manifest.jsonl", train=train, plan=plan)
+        at = ("--set", f"source.uri={source}", "--set", f"work={work}")
+        voxstill("index", source, "--work", work, "--config", config)
+        for step in ("label", "filter", "shard"):
+            voxstill(step, work, "--config", config, *at)
+        trained = voxstill("train", config, *at)
+        assert trained["replaced"] == 0
+        learnt.append((Path(trained["path"]) / "model/model.safetensors").read_bytes())
+        assert not list(folder.glob("exp/*/corpus"))
     assert learnt[0] == learnt[1]

@@ -60,7 +60,7 @@ def kept(bucket: Store, work: str) -> dict[str, bytes]:
 def test_a_bucket_that_fails_at_every_third_request_loses_nothing(
     torture: Any, bucket: Store, moto_port: int, tmp_path: Path
 ) -> None:
-    wanted = torture.count(short=20, full=1000)
+    wanted = torture.count(short=10, full=1000)
     for path in runs.corpus(tmp_path / "audio", NUM).parent.iterdir():
         bucket.replace(f"audio/{path.name}", path.read_bytes())
     seen: Counter[str] = Counter()
