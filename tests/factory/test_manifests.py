@@ -20,10 +20,11 @@ import pytest
 
 from voxstill.audio import codec
 from voxstill.config import Segment, Source
-from voxstill.errors import DataError
+from voxstill.errors import DataError, StorageError
 from voxstill.factory.manifests import Found
 from voxstill.factory.scan import by_file, scan
 from voxstill.factory.segment import Indexed, index
+from voxstill.factory.unpack import _unpack
 from voxstill.store import Store, fetch, read_uri
 
 
@@ -541,3 +542,10 @@ def test_the_shared_manifest_says_the_same_as_a_table(shared_data: Callable[[str
         row["audio"] = str(folder / row["audio"])
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
     assert found_in(tmp_path / "m.parquet") == found_in(folder / "manifest.jsonl")
+
+
+def test_a_full_disk_while_unpacking_is_told_as_that(tmp_path: Path) -> None:
+    path = squeezed(write_tar(tmp_path / "t.tar", {"a.wav": wav()}), "gz")
+    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(StorageError) as caught:
+        _unpack(str(path), full)
+    assert (caught.value.why, caught.value.fix) == ("No space left on device", "make room in the work folder")

@@ -300,7 +300,8 @@ def _in_nemo_tar(name: str, shard: Any, manifest: str, facts: Mapping[str, Any])
         if members is not None:
             break
     else:
-        return Found(uri=f"{places[0]}#{name}", error=f"not there: `audio_{shard}.tar`, beside the manifest", **facts)
+        reason = f"cannot be read: no `audio_{shard}.tar` beside the manifest can be opened"
+        return Found(uri=f"{places[0]}#{name}", error=reason, **facts)
     stem, dot, ending = name.rpartition(".")  # several stretches of one member have names of their own
     found = members.get(name) or members.get(f"{re.sub(r'-sub[0-9]+$', '', stem)}{dot}{ending}")
     if found is None:
@@ -310,7 +311,7 @@ def _in_nemo_tar(name: str, shard: Any, manifest: str, facts: Mapping[str, Any])
 
 @functools.lru_cache(maxsize=4)  # lines of one shard follow one another
 def _members(uri: str) -> dict[str, Found] | None:
-    """Where each member of a tar lies, by its name; None where there is no such tar."""
+    """Where each member of a tar lies, by its name; None where no such tar can be opened."""
     try:
         with opened(uri) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             far = getattr(file, "raw", None)

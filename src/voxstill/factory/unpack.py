@@ -8,9 +8,11 @@ import lzma
 import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from voxstill.errors import StorageError
 from voxstill.factory.manifests import Found, opened
 from voxstill.monitor import clock, log
 from voxstill.records import fingerprint
@@ -55,6 +57,20 @@ def plain(found: Found, work: Store) -> str:
 
 def _unpack(uri: str, out: IO[bytes]) -> str | None:
     """Everything that can be unpacked goes to `out`; the reason, where that is not all."""
+    try:
+        for part in _parts(uri):
+            if isinstance(part, str):
+                return part
+            out.write(part)
+    except OSError as error:  # that of reading is a DataError by then
+        raise StorageError(
+            f"`{shown(uri)}` cannot be unpacked", why=error.strerror or str(error), fix="make room in the work folder"
+        ) from None
+    return None
+
+
+def _parts(uri: str) -> Iterator[bytes | str]:
+    """What is in it, and at the end the reason, where that is not all."""
     import pyarrow as pa
 
     with opened(uri) as file:
@@ -68,10 +84,11 @@ def _unpack(uri: str, out: IO[bytes]) -> str | None:
             except (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
                 if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
                     raise
-                return str(error).splitlines()[0]
+                yield str(error).splitlines()[0]
+                return
             if not part:
-                return None
-            out.write(part)
+                return
+            yield part
 
 
 def _by_arrow(file: BinaryIO, codec: str) -> Any:
