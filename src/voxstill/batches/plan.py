@@ -144,10 +144,10 @@ def plan(
         )
     random = np.random.default_rng([seed, epoch])
     rows, repeated = _drawn(rows, times, random)
-    lanes = 1
     if by_shard := cfg.layout == "remote" and shard_of is not None:
-        rows = rows[np.argsort(random.permutation(shard_of.max() + 1)[shard_of[rows]], kind="stable")]
-        lanes = cfg.slots
+        rows, lanes = _shard_by_shard(rows, shard_of, random), cfg.slots
+    else:
+        rows, lanes = random.permutation(rows), 1
     window, pieces_SL, rows, filled = _steps(*_windows(rows, durations_ms, lanes, cfg, random), num_tokens, cfg)
     starts_SL, sizes_SL = pieces_SL
     rank_S = durations_ms[rows[starts_SL[:, 0]]] if ascending else random.random(len(window))
@@ -189,14 +189,25 @@ def mixture(hours_G: NDArray[np.float64], weights_G: NDArray[np.float64] | None,
 
 
 def _drawn(rows: Ints, times: Times | None, random: np.random.Generator) -> tuple[Ints, int]:
-    """The rows in random order, each as often as it is to come, and how many are repetitions."""
-    rows = random.permutation(rows)
+    """The rows in no promised order, each as often as it is to come, and how many are repetitions."""
     if times is None:
         return rows, 0
+    rows = random.permutation(rows)
     # systematic sampling: the sum is what it should be to less than one
     up_to = np.floor(np.cumsum(times[rows]) + random.random()).astype(np.int64)
     often = np.maximum(np.diff(up_to, prepend=0), 1)
-    return random.permutation(np.repeat(rows, often)), int(often.sum()) - len(rows)
+    return np.repeat(rows, often), int(often.sum()) - len(rows)
+
+
+def _shard_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) -> Ints:
+    """The rows with the shards in random order, each shard in one piece."""
+    shard_N = shard_of[rows]
+    if (shard_N[1:] < shard_N[:-1]).any():  # as an index has them they need no sort, which would take seconds
+        rows = rows[np.argsort(shard_N, kind="stable")]
+    num_K = np.bincount(shard_N)
+    turn_K = random.permutation(len(num_K))
+    first_K, num_K = (np.cumsum(num_K) - num_K)[turn_K], num_K[turn_K]
+    return rows[np.repeat(first_K - (np.cumsum(num_K) - num_K), num_K) + np.arange(len(rows))]
 
 
 def _usable(
