@@ -25,7 +25,7 @@ from servers import bad_line, http_server, moto_server, oss_environment, oss_ser
 from voxstill import store as store_module
 from voxstill.cache import Cache
 from voxstill.errors import DataError, StorageError
-from voxstill.store import Blob, Store, fetch, is_local, local_etag, local_path, read_many, read_uri, shown
+from voxstill.store import Blob, Store, fetch, is_local, local_etag, local_path, read_many, read_uri, shown, stream
 
 _numbers = itertools.count()
 SetEnvironment = Callable[[dict[str, str]], None]
@@ -87,7 +87,7 @@ def test_what_is_written_is_read_back_whole_and_by_range(store: Store) -> None:
     data = bytes(range(256)) * 100
     assert store.create("a/b.bin", data)
     assert store.read("a/b.bin") == data
-    assert store.read_range("a/b.bin", 300, 20) == data[300:320]
+    assert read_uri(store.uri("a/b.bin") + "#300+20") == data[300:320]
     store.replace("a/b.bin", b"new")
     assert store.read("a/b.bin") == b"new"
 
@@ -161,7 +161,7 @@ def test_the_etag_changes_when_the_content_does(store: Store) -> None:
 
 
 def test_an_absent_key_is_a_storage_error_that_says_what_why_and_the_fix(store: Store) -> None:
-    for read in (lambda: store.read("gone"), lambda: store.read_range("gone", 0, 1)):
+    for read in (lambda: store.read("gone"), lambda: read_uri(store.uri("gone") + "#0+1")):
         with pytest.raises(StorageError, match="gone") as caught:
             read()
         assert (caught.value.why, caught.value.exit_code) == ("it does not exist", 4)
@@ -172,9 +172,9 @@ def test_an_absent_key_is_a_storage_error_that_says_what_why_and_the_fix(store: 
 
 def test_a_range_beyond_the_end_is_short_or_a_storage_error(store: Store) -> None:
     store.create("k", b"abc")
-    assert store.read_range("k", 1, 100) == b"bc"
+    assert read_uri(store.uri("k") + "#1+100") == b"bc"
     with pytest.raises(StorageError):
-        store.read_range("k", 50, 10)
+        read_uri(store.uri("k") + "#50+10")
 
 
 def test_json_keeps_its_order_and_a_torn_one_is_a_data_error_that_names_it(store: Store) -> None:
@@ -210,16 +210,6 @@ def test_a_uri_opens_what_the_store_wrote(store: Store) -> None:
     assert read_uri(store.uri("a/b")) == b"data"
     with pytest.raises(StorageError, match="gone"):
         read_uri(store.uri("a/gone"))
-
-
-def test_stretches_of_one_key_come_together_in_the_order_asked_for(store: Store) -> None:
-    data = bytes(range(256)) * 20
-    store.create("k", data)
-    spans = [(5000, 30), (0, 1), (700, 300), (5110, 100)]
-    assert store.read_ranges("k", spans) == [data[start : start + length] for start, length in spans]
-    assert store.read_ranges("k", []) == []
-    with pytest.raises(StorageError, match="gone"):
-        store.read_ranges("gone", [(0, 1)])
 
 
 def test_more_keys_than_fit_on_a_page_are_listed_once_each(store: Store) -> None:
@@ -376,8 +366,12 @@ def test_of_two_hundred_operations_on_a_bad_line_all_succeed(
             assert not any(pool.map(store.create, data, [b"late"] * 50))  # 100
             assert list(pool.map(store.read, data)) == list(data.values())  # 150
         found = list(read_many([store.uri(key) for key in data]))  # 200
+        large = os.urandom(6 << 20)
+        store.create("large", large)
+        for start, length in ((0, len(large)), (12_345, 3 << 20)) * 10:
+            assert b"".join(stream(f"{store.uri('large')}#{start}+{length}")) == large[start : start + length]
         assert [each.data for each in found if isinstance(each, Blob)] == list(data.values())
-        assert {entry.key for entry in store.list()} == data.keys()
+        assert {entry.key for entry in store.list()} == {*data, "large"}
     assert all(line.seen[fault] for fault in FAULTS)
 
 
@@ -444,7 +438,7 @@ def test_what_does_not_pass_is_told_in_bounded_time_with_the_fix(
         store = Store(f"s3://bucket/permanent/{next(_numbers)}")
         store.create("k", b"1" * 1000)
         line.shares, line.stall_s = {fault: 1.0}, 1.5
-        acts: list[Callable[[], object]] = [lambda: store.read("k")]
+        acts: list[Callable[[], object]] = [lambda: store.read("k"), lambda: list(stream(store.uri("k")))]
         if fault != "cut":
             acts += [lambda: store.create("new", b"1"), lambda: store.replace("k", b"2"), lambda: list(store.list())]
         for act in acts:

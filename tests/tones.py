@@ -57,6 +57,7 @@ def batch_of(vocabulary: Vocabulary, texts: Sequence[str] = TEXTS, *, timed: boo
         tokens_BU=padded((torch.tensor(ids) for ids, _ in encoded), -1),
         token_len_B=torch.tensor([len(ids) for ids, _ in encoded]),
         times_BU2=padded((torch.tensor(times) for _, times in encoded), -1),
+        tempo_B=torch.ones(len(texts)),
         weight_B=torch.ones(len(texts)),
     )
 

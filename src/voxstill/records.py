@@ -114,7 +114,7 @@ class Batch:
     """What a device eats: int16 audio padded with zeros, tokens padded with -1.
 
     `times_BU2` holds start and end of each token in milliseconds, -1 where the teacher gave none. `weight_B` is 0 for
-    an utterance that stands in for one that could not be read.
+    an utterance that stands in for one that could not be read. `tempo_B`: how many times as long each is made.
     """
 
     ids: tuple[str, ...]
@@ -123,6 +123,7 @@ class Batch:
     tokens_BU: torch.Tensor
     token_len_B: torch.Tensor
     times_BU2: torch.Tensor
+    tempo_B: torch.Tensor
     weight_B: torch.Tensor
 
 

@@ -16,7 +16,7 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -40,6 +40,7 @@ WHOLE_S = 600.0
 """A request may take so long altogether: a gigabyte at 2 MB/s."""
 AHEAD_BYTES = 64 * 2**20
 """`read_many` holds about so much at a time, or one object."""
+_PIECE_BYTES = 1 << 20
 _STRETCH = re.compile(r"#(\d+)\+(\d+)$")
 _USER = re.compile(r"^(?:[^/@:?]*:(?!\d+/)[^@?]*|[^/@?]*)@")
 _QUERY, _NAMED = re.compile(r"\?|#.*="), re.compile(r"[?#].*=")
@@ -100,25 +101,6 @@ class Store:
             return bytes(self._reader().get(self._path(key)).bytes())
         except Exception as error:
             raise _storage_error("read", self.uri(key), error) from None
-
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes of `key` from `start`; fewer where it ends before."""
-        try:
-            return bytes(self._reader().get_range(self._path(key), start=start, length=length))
-        except Exception as error:
-            raise _storage_error("read", self.uri(key), error) from None
-
-    def read_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each (start, length) of `key`, as `read_range` gives them, in the order asked for.
-
-        Spans less than 1 MiB apart come in one request, up to ten requests at once.
-        """
-        starts, lengths = [start for start, _ in spans], [length for _, length in spans]
-        try:
-            found = self._reader().get_ranges(self._path(key), starts=starts, lengths=lengths) if spans else []
-        except Exception as error:
-            raise _storage_error("read", self.uri(key), error) from None
-        return [bytes(each) for each in found]
 
     def create(self, key: str, data: bytes) -> bool:
         """Write `key` whole unless it exists; False says that somebody else was first.
@@ -239,14 +221,29 @@ def fetch(uri: str, cache: Cache | None = None) -> Blob:
 
     What is far away comes out of the cache where the server says that it has not changed, and goes into it.
     """
-    found = _STRETCH.search(uri)
-    whole, span = (uri[: found.start()], (int(found[1]), int(found[2]))) if found else (uri, None)
+    whole, span = _parts(uri)
     try:
         if is_local(whole):
             return _fetch_here(uri, whole.removeprefix("file://"), span)
         return _fetch_far(uri, whole, span, cache if cache is not None and not whole.startswith("memory://") else None)
     except StorageError:
         raise
+    except Exception as error:
+        raise _storage_error("read", uri, error) from None
+
+
+def stream(uri: str) -> Iterator[memoryview]:
+    """The bytes behind an address far away, or of the stretch it names, a piece at a time as they come.
+
+    A transfer that breaks off goes on from there. For what is large: whole in memory, fresh pages would cost several
+    times what its transfer does. StorageError where it cannot be read.
+    """
+    whole, span = _parts(uri)
+    base, key = _split(whole)
+    options: dict[str, Any] = {} if span is None else {"range": (span[0], span[0] + span[1])}
+    try:
+        for piece in _client(base).get(key, options=options).stream(min_chunk_size=_PIECE_BYTES):
+            yield memoryview(piece)
     except Exception as error:
         raise _storage_error("read", uri, error) from None
 
@@ -297,6 +294,12 @@ def shown(uri: str) -> str:
         stretch = _STRETCH.search(rest)
         rest = f"{rest[: query.start()]}?...{stretch[0] if stretch else ''}"
     return f"{scheme}://{rest}"
+
+
+def _parts(uri: str) -> tuple[str, tuple[int, int] | None]:
+    """The address of the object, and start and length of the stretch that is meant of it."""
+    found = _STRETCH.search(uri)
+    return (uri[: found.start()], (int(found[1]), int(found[2]))) if found else (uri, None)
 
 
 def _fetch_here(uri: str, path: str, span: tuple[int, int] | None) -> Blob:

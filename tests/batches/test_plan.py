@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.batches.plan import EpochPlan, mixture, plan
+from voxstill.batches.plan import EpochPlan, mixture, plan, tempos
 from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
 
@@ -178,6 +178,21 @@ def test_ascending_goes_from_short_to_long() -> None:
     longest = np.array([durations_ms[np.concatenate(made.batches_of(k))].max() for k in range(made.steps)])
     assert (np.diff(longest) > -0.1 * longest[1:]).all()
     assert longest[0] < longest[-1] / 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(DURATIONS, LIMITS, st.floats(0, 0.4))
+def test_no_batch_is_above_its_limits_as_it_is_heard(durations_ms: np.ndarray, cfg: Plan, most: float) -> None:
+    tempo_N = tempos(len(durations_ms), most, seed=0, epoch=0)
+    heard_ms = np.ceil(durations_ms * tempo_N).astype(int)
+    fit = (heard_ms > 0) & (heard_ms <= cfg.budget_ms)
+    if not fit.any():
+        return
+    made = planned(durations_ms, cfg, tempo_N=tempo_N)
+    assert set(made.order.tolist()) == set(np.flatnonzero(fit).tolist())
+    assert all(heard_ms[batch].max() * len(batch) <= cfg.budget_ms for batch in batches_of(made))
+    assert np.array_equal(made.heard_ms(), heard_ms[made.order])
+    assert made.sha256() == planned(durations_ms, cfg, tempo_N=tempo_N.copy()).sha256()
 
 
 def test_by_shards_a_step_touches_few_of_them_and_the_whole_epoch_all() -> None:

@@ -262,6 +262,35 @@ def test_cuts_of_lhotse_are_read(tmp_path: Path, ending: str, monkeypatch: pytes
     assert "MonoCut" in refused(path).why
 
 
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_shar_of_lhotse_is_read_from_its_cuts_or_its_folder(tmp_path: Path, far: bool, whole: bool) -> None:
+    shar = Store(f"memory://shar-{whole}") if far else Store(str(tmp_path / "shar"))
+    recording = {"id": "r", "sources": [{"type": "shar", "channels": [0], "source": ""}], "duration": 0.2}
+    about = json.dumps(recording | {"sampling_rate": 16000, "num_samples": 3200}).encode()
+    for shard in range(2):
+        members = {
+            f"c/{shard}.{k}{ending}": data
+            for k in range(2)
+            for ending, data in ((".wav", wav(300 + 9 * shard + k)), (".json", about))
+        }
+        shar.replace(f"recording.00000{shard}.tar", write_tar(tmp_path / "made.tar", members).read_bytes())
+        cuts = [cut(f"c/{shard}.{k}", "", recording=recording) for k in range(2)]
+        lines = "".join(json.dumps(line) + "\n" for line in cuts)
+        shar.replace(f"cuts.00000{shard}.jsonl.gz", gzip.compress(lines.encode()))
+    lost = [cut("gone", "", recording=recording)]
+    shar.replace("cuts.000007.jsonl.gz", gzip.compress(json.dumps(lost[0]).encode()))
+    names = [shar.root] if whole else [shar.uri(f"cuts.00000{shard}.jsonl.gz") for shard in (0, 1, 7)]
+    files = list(by_file(scan(Source(uri=names))))
+    found = {each.id: each for file in files for each in file.found}
+    assert set(found) == {"c/0.0", "c/0.1", "c/1.0", "c/1.1", "gone"}
+    for shard, k in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        each = found[f"c/{shard}.{k}"]
+        assert (each.text, each.start_ms, each.error) == ("one two", None, None)
+        assert fetch(each.uri).data == wav(300 + 9 * shard + k)
+    assert "no tar `recording.000007.tar`" in (found["gone"].error or "")
+
+
 def test_a_gzipped_manifest_that_was_cut_is_told(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"audio": "a.wav"}\n' * 1000)[:-20])

@@ -25,7 +25,7 @@ def corpus_of(store: Store, vocabulary: tokenizer.Vocabulary, cfg: Config) -> Co
     return Corpus(store, "s", Path(store.root) / "corpus", vocabulary, normalizer("basic"), cfg, rank=0, ranks=1)
 
 
-def test_what_is_planned_can_be_learnt_even_at_the_fastest_tempo(tmp_path: Path) -> None:
+def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(tmp_path: Path) -> None:
     store, pairs, rows = Store(str(tmp_path)), [], {}
     for num_samples in range(2560 - 640, 6000, 159):
         for num_tokens in range(1, 9):
@@ -46,15 +46,24 @@ def test_what_is_planned_can_be_learnt_even_at_the_fastest_tempo(tmp_path: Path)
     tempo = 0.1
     cfg = Config(augment=Augment(tempo=tempo), plan=Plan(budget_ms=5000))
     corpus = corpus_of(store, tokenizer.train(["abcdefgh"], "character", 0), cfg)
-    plan = corpus.plan(0, ascending=False)
-    planned = {written[row].id for row in plan.order.tolist()}
-    assert 0 < len(planned) < len(written)
-    for sample_id, (num_samples, num_tokens) in rows.items():
-        frames_B = torch.tensor([num_samples // 160])
-        mel_BFD = torch.zeros(1, num_samples // 160, NUM_MELS)
-        _, fastest_B = augment.stretch(mel_BFD, frames_B, torch.tensor([1 - tempo + 1e-4]))
-        if sample_id in planned:
-            assert int(output_frames(fastest_B)) >= num_tokens, sample_id
+    changed = set()
+    for epoch in range(3):
+        plan = corpus.plan(epoch, ascending=False)
+        assert plan.tempo_N is not None
+        assert abs(plan.tempo_N - 1).max() <= tempo + 1e-6
+        num_frames = 0
+        for row in plan.order.tolist():
+            num_samples, num_tokens = rows[written[row].id]
+            mel_BFD, frames_B = torch.zeros(1, num_samples // 160, NUM_MELS), torch.tensor([num_samples // 160])
+            _, heard_B = augment.stretch(mel_BFD, frames_B, torch.from_numpy(plan.tempo_N[[row]]))
+            assert int(output_frames(heard_B)) >= num_tokens, written[row].id
+            num_frames += int(output_frames(heard_B))
+        assert plan.step_frames.sum() == num_frames
+        learnable = [each for each, (samples, tokens) in rows.items() if output_frames(samples // 160) >= tokens]
+        assert sorted(written[row].id for row in plan.order) == sorted(learnable)
+        assert 0 < len(learnable) < len(rows)
+        changed.add(plan.tempo_N.tobytes())
+    assert len(changed) == 3
 
 
 def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step(tmp_path: Path) -> None:

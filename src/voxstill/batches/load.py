@@ -127,7 +127,7 @@ class Batches(Dataset[Step]):
 
     def _batch(self, rows: Rows, audio: list[NDArray[np.int16] | None]) -> Batch:
         """One padded batch. Where nothing of it could be read it is silence of the planned length, of weight 0."""
-        corpus = self.corpus
+        corpus, tempo_N = self.corpus, self.plan.tempo_N
         weight_B = corpus.weight[rows].copy()
         heard = [i for i, samples_T in enumerate(audio) if samples_T is not None]
         rows = rows.copy()
@@ -153,6 +153,7 @@ class Batches(Dataset[Step]):
             tokens_BU=torch.from_numpy(tokens_BU),
             token_len_B=torch.from_numpy(token_len_B),
             times_BU2=torch.from_numpy(times_BU2),
+            tempo_B=torch.ones(len(rows)) if tempo_N is None else torch.from_numpy(tempo_N[rows]),
             weight_B=torch.from_numpy(weight_B),
         )
 

@@ -34,9 +34,11 @@ Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 """Row numbers of an index, which has fewer than 2 ** 31."""
 Times = NDArray[np.float64]
+Tempos = NDArray[np.float32]
 _BISECTIONS = 5  # fills the last step of a window to about a twentieth
 _BLOCK = 1 << 18  # utterances sorted at a time: what is in the processor's cache is four times faster
 _UNEVEN = 1.25  # the most that one lane of a window may have of another's audio: chance alone gives less
+_TEMPOS = 1  # draws that no other draw of the epoch looks like
 _MANY_STEPS = 500  # in a window of more steps than this, one small step does no harm
 
 
@@ -52,7 +54,9 @@ class EpochPlan:
     order: Rows
     bounds: Ints
     durations_ms: Ints
-    """By row of the index."""
+    """By row of the index, as recorded."""
+    tempo_N: Tempos | None
+    """By row of the index: how many times as long an utterance is made; None where all stay as recorded."""
     step_tokens: Ints
     step_frames: Ints
     dropped: Mapping[str, int]
@@ -82,7 +86,14 @@ class EpochPlan:
         digest = hashlib.sha256(f"{self.slots}:{self.steps}".encode())
         for array in (self.bounds, self.order):
             digest.update(array.astype("<i8", copy=False).data)
+        if self.tempo_N is not None:
+            digest.update(self.tempo_N[self.order].astype("<f4", copy=False).data)
         return digest.hexdigest()
+
+    def heard_ms(self) -> Ints:
+        """How long each utterance of `order` lasts as it is trained on."""
+        tempo_N = None if self.tempo_N is None else self.tempo_N[self.order]
+        return _lasting(self.durations_ms[self.order], tempo_N)
 
     def statistics(self, ranks: int | None = None) -> dict[str, int | float | Mapping[str, int]]:
         """What a person wants to know. `efficiency` is the share of the devices' time that hears speech.
@@ -92,7 +103,7 @@ class EpochPlan:
         holds.
         """
         ranks = ranks or self.slots
-        lengths_ms = self.durations_ms[self.order]
+        lengths_ms = self.heard_ms()
         audio_ms = int(lengths_ms.sum())
         padded_ms_B = np.maximum.reduceat(lengths_ms, self.bounds[:-1]) * np.diff(self.bounds)
         padded_ms_SR = padded_ms_B.reshape(self.steps, ranks, -1).sum(axis=2)
@@ -122,6 +133,7 @@ def plan(
     repeats: Ints | None = None,
     shard_of: Ints | None = None,
     times: Times | None = None,
+    tempo_N: Tempos | None = None,
     ascending: bool = False,
 ) -> EpochPlan:
     """Every usable utterance in exactly one batch, no batch above the budget, as many batches in each step.
@@ -131,9 +143,11 @@ def plan(
     `repeats` (equal neighbours, which CTC keeps apart by a blank). Equal for equal arguments; another `epoch` is
     another shuffle. `ascending` puts short steps first, else their order is random; where `cfg.layout` is `remote`
     (and `shard_of` is given), it is so within a window, which holds few shards. With `times`, at least 1 for each, an
-    utterance comes so often, where that is no whole number in the mean of the epochs. DataError where nothing is left.
+    utterance comes so often, where that is no whole number in the mean of the epochs. With `tempo_N` it lasts so many
+    times as long in this epoch, and budgets hold for that. DataError where nothing is left.
     """
-    durations_ms = np.ascontiguousarray(durations_ms, np.int64)
+    recorded_ms = np.ascontiguousarray(durations_ms, np.int64)
+    durations_ms = _lasting(recorded_ms, tempo_N)
     rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, repeats)
     if not len(rows):
         reason = max(dropped, key=lambda name: dropped[name]) if any(dropped.values()) else "there are none"
@@ -168,12 +182,27 @@ def plan(
         slots=cfg.slots,
         order=order,
         bounds=bounds,
-        durations_ms=durations_ms,
+        durations_ms=recorded_ms,
+        tempo_N=tempo_N,
         step_tokens=per_step(num_tokens),
         step_frames=per_step(num_frames),
         dropped=dropped,
         repeated=repeated + filled,
     )
+
+
+def tempos(num: int, most: float, *, seed: int, epoch: int) -> Tempos:
+    """How many times as long each of `num` utterances is made in an epoch: even chances from 1 - `most` to 1 + `most`.
+
+    Drawn before the epoch is planned, as what changes lengths changes batches.
+    """
+    drawn_N = np.random.default_rng([seed, epoch, _TEMPOS]).random(num, np.float32)
+    tempo_N: Tempos = 1 + np.float32(most) * (2 * drawn_N - 1)
+    return tempo_N
+
+
+def _lasting(durations_ms: Ints, tempo_N: Tempos | None) -> Ints:
+    return durations_ms if tempo_N is None else np.ceil(durations_ms * tempo_N).astype(np.int64)
 
 
 def mixture(hours_G: NDArray[np.float64], weights_G: NDArray[np.float64] | None, temperature: float) -> Times:

@@ -15,9 +15,9 @@ from voxstill.batches.corpus import Corpus
 from voxstill.batches.plan import EpochPlan
 from voxstill.errors import StorageError
 from voxstill.monitor import log
-from voxstill.store import fetch, shown
+from voxstill.store import is_local, shown, stream
 
-_PART_BYTES = 16 << 20  # in one request
+_PART_BYTES = 256 << 20  # in one request
 _AT_A_TIME = 4  # tars
 _CLOSING_S = 5.0
 _PART = ".part-"
@@ -42,7 +42,7 @@ class Use:
 
 
 def uses(corpus: Corpus, plan: EpochPlan, *, rank: int, ranks: int, first: int) -> list[Use]:
-    """The tars that a rank needs from step `first` on, in the order in which it needs them."""
+    """The tars far away that a rank needs from step `first` on, in the order in which it needs them."""
     each = plan.slots // ranks
     start_S = plan.bounds[:-1].reshape(-1, plan.slots)[first:, rank * each]
     num_S = plan.bounds[1:].reshape(-1, plan.slots)[first:, (rank + 1) * each - 1] - start_S
@@ -55,7 +55,8 @@ def uses(corpus: Corpus, plan: EpochPlan, *, rank: int, ranks: int, first: int) 
     num_bytes_K = np.zeros(len(shard_K), np.int64)
     np.maximum.at(num_bytes_K, inverse_N, corpus.offset[row_N] + corpus.num_bytes[row_N])
     columns = (each_K.tolist() for each_K in (shard_K, num_bytes_K, step_N[first_K], last_K))
-    return sorted((Use(*row) for row in zip(*columns, strict=True)), key=lambda use: use.first)
+    needed = (Use(*row) for row in zip(*columns, strict=True) if not is_local(corpus.tar(row[0])))
+    return sorted(needed, key=lambda use: use.first)
 
 
 class Prefetch:
@@ -141,13 +142,13 @@ class Prefetch:
         try:
             with part.open("wb") as file:
                 while file.tell() < use.num_bytes:
-                    if self._ends:
-                        return
-                    length = min(_PART_BYTES, use.num_bytes - file.tell())
-                    data = fetch(f"{uri}#{file.tell()}+{length}").data
-                    if not data:
+                    start, length = file.tell(), min(_PART_BYTES, use.num_bytes - file.tell())
+                    for piece in stream(f"{uri}#{start}+{length}"):
+                        if self._ends:
+                            return
+                        file.write(piece)
+                    if file.tell() == start:
                         raise StorageError(f"`{shown(uri)}` is shorter than its sidecar says")
-                    file.write(data)
             with self._changed:
                 if use.shard in self._held:  # else its last step has passed meanwhile
                     part.rename(path)

@@ -129,7 +129,7 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
 
 def picture(made: EpochPlan, figures: dict[str, Any]) -> str:
     """The lengths and the batches as people read them: a line for each stretch of lengths."""
-    lengths_ms, starts = made.durations_ms[made.order], made.bounds[:-1]
+    lengths_ms, starts = made.heard_ms(), made.bounds[:-1]
     sizes_B = np.diff(made.bounds)
     longest_B = np.maximum.reduceat(lengths_ms, starts)
     heard_B = np.add.reduceat(lengths_ms, starts)

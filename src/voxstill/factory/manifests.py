@@ -38,6 +38,8 @@ AUDIO = {
 COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to what is known of the audio in a folder."""
+SHAR_CUTS = re.compile(r"cuts(\.\d+)\.jsonl(\.gz)?$")
+"""The name of one shard's cuts in lhotse's Shar; its audio lies beside it in `recording` and the same number."""
 _SQUEEZED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")  # gzip, bzip2, xz, zstd, lz4
 _NO_SEEK = "nothing can be read from the middle of it"
 _NAMES = {
@@ -282,6 +284,8 @@ def _cut(row: Mapping[str, Any], manifest: str, where: str) -> Found:
     is_all = start_ms == 0 and duration_ms >= (_time(recording, "duration", where, 1000) or math.inf)
     facts |= _stretch(None, None, where) if is_all else _stretch(start_ms, start_ms + duration_ms, where)
     kind, source = sources[0].get("type"), sources[0].get("source")
+    if kind == "shar":
+        return _in_shar_tar(manifest, facts)
     if kind not in ("file", "url") or not isinstance(source, str):
         reason = f"its audio is a `{kind}`, which is not read; let lhotse write it into files"
         return Found(uri=f"{manifest}#{facts['id']}", error=reason, **facts)
@@ -293,7 +297,7 @@ def _cut(row: Mapping[str, Any], manifest: str, where: str) -> Found:
 
 def _in_nemo_tar(name: str, shard: Any, manifest: str, facts: Mapping[str, Any]) -> Found:
     """The member that a line of NeMo's tarred manifest means: in `audio_<shard_id>.tar` beside it, or one folder up."""
-    folder = _folder(manifest) if is_local(manifest) else manifest.rpartition("/")[0]
+    folder = _beside_which(manifest)
     places = [f"{at}/audio_{shard}.tar" for at in (folder, folder.rpartition("/")[0])]
     for uri in places:
         members = _members(uri)
@@ -309,13 +313,32 @@ def _in_nemo_tar(name: str, shard: Any, manifest: str, facts: Mapping[str, Any])
     return replace(found, **facts)
 
 
+def _in_shar_tar(manifest: str, facts: Mapping[str, Any]) -> Found:
+    """The member that a cut of lhotse's Shar means: it has the cut's id and some ending of audio."""
+    name = manifest.rpartition("/")[2]
+    tar_name = SHAR_CUTS.sub(r"recording\1.tar", name)
+    uri = f"{_beside_which(manifest)}/{tar_name}"
+    members = _members(uri)
+    if members is None or tar_name == name:
+        reason = f"cannot be read: there is no tar `{tar_name}` of its audio beside `{name}`"
+        return Found(uri=f"{uri}#{facts['id']}", error=reason, **facts)
+    for ending in sorted(AUDIO):
+        if (found := members.get(f"{facts['id']}.{ending}")) is not None:
+            return replace(found, **facts)
+    return Found(uri=f"{uri}#{facts['id']}", error=f"not there: no member of `{tar_name}` has this name", **facts)
+
+
+def _beside_which(manifest: str) -> str:
+    """Where the folder of a manifest lies."""
+    return _folder(manifest) if is_local(manifest) else manifest.rpartition("/")[0]
+
+
 @functools.lru_cache(maxsize=4)  # lines of one shard follow one another
 def _members(uri: str) -> dict[str, Found] | None:
     """Where each member of a tar lies, by its name; None where no such tar can be opened."""
     try:
         with opened(uri) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            far = getattr(file, "raw", None)
-            known = Found(uri=uri, etag=far.etag) if isinstance(far, _Far) else here(str(local_path(uri)))
+            known = _whole(uri, file)
             return {
                 member.name: Found(
                     uri=f"{known.uri}#{member.offset_data}+{member.size}", etag=known.etag, num_bytes=member.size
@@ -477,10 +500,7 @@ def tar(uri: str) -> Iterator[Found]:
     compressed.
     """
     with opened(uri) as file:
-        if isinstance(far := getattr(file, "raw", None), _Far):
-            known = Found(uri=uri, etag=far.etag)
-        else:
-            known = here(str(local_path(uri).expanduser().absolute()))
+        known = _whole(uri, file)
         if file.read(8).startswith(_SQUEEZED):
             raise _compressed(uri)
         file.seek(0)
@@ -504,6 +524,14 @@ def tar(uri: str) -> Iterator[Found]:
     elif not num_audio:
         reason = "no audio: no member has the ending of an audio file"
         yield Found(uri=known.uri, etag=known.etag, num_bytes=known.num_bytes, error=reason)
+
+
+def _whole(uri: str, file: BinaryIO) -> Found:
+    """The opened tar itself, and its version."""
+    far = getattr(file, "raw", None)
+    if isinstance(far, _Far):
+        return Found(uri=uri, etag=far.etag)
+    return here(str(local_path(uri).expanduser().absolute()))
 
 
 def _samples(archive: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
@@ -532,6 +560,8 @@ def _sample(archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], known: 
             facts = {"text": _text_of(_content(archive, member), where).strip()} | facts
         elif _ending(member) == "json":
             row = _json(_content(archive, member), where)
+            if "sources" in row:  # of lhotse's Shar: it tells how the audio was cut, the cuts tell the rest
+                continue
             if row.get("teacher") is not None:  # a shard of ours: its text is what a machine heard
                 row["text"] = row.get("reference")
             facts |= {name: value for name, value in _facts(row, where).items() if value is not None}

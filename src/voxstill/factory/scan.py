@@ -190,7 +190,7 @@ def _files(rows: Sequence[Found]) -> Iterator[File]:
 
 
 def _folder(path: str, work: Store | None) -> Iterator[Found]:
-    """Files of a folder, then those of its folders; manifests by Hugging Face's names, tars and Kaldi's are read."""
+    """Files of a folder, then those of its folders; manifests that are known by name, tars and Kaldi's are read."""
     if manifests.is_kaldi(path):
         yield from manifests.kaldi(path)
         return
@@ -245,6 +245,8 @@ def _entry(found: Found, name: str, work: Store | None) -> Iterator[Found]:
             yield from read(found.uri)
         else:
             log.warning("index: `%s` has no column `file_name` and is not read", shown(found.uri))
+    elif manifests.SHAR_CUTS.fullmatch(name):
+        yield from manifests.json_lines(found.uri)
     elif manifests.is_compressed(name) and work is not None:
         yield from manifests.tar(unpack.plain(found, work))
     elif manifests.is_compressed(name):

@@ -33,7 +33,9 @@ class CtcTask:
         mel_BFD, frames_B = self.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
         if self.augment_cfg.run_prob:
             batch, mel_BFD, frames_B = self._shortened(batch, mel_BFD, frames_B, generator)
-        features_BFD, frames_B, frame_ms_B = self._augmented(mel_BFD, frames_B, share.progress, generator)
+        features_BFD, frames_B, frame_ms_B = self._augmented(
+            mel_BFD, frames_B, batch.tempo_B, share.progress, generator
+        )
         logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
         blank_id = self.vocabulary.blank_id
         ctc_B = losses.ctc(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, blank_id) * batch.weight_B
@@ -83,12 +85,12 @@ class CtcTask:
         after_ms_B = (times_BU2[row_B, end_B - 1, 1] + times_BU2[row_B, end_B.clamp(max=last), 0]) // 2
         start_B = torch.where(begin_B > 0, before_ms_B // 10, 0)
         stop_B = torch.where(end_B < batch.token_len_B, torch.minimum(after_ms_B // 10, frames_B), frames_B)
-        # a run that CTC could not learn at the fastest tempo stays a whole utterance: the plan let only that pass
+        # a run that CTC could not learn at its tempo stays a whole utterance: the plan let only that pass
         position_U = torch.arange(last + 1, device=begin_B.device)
         inside_BU = (position_U >= begin_B[:, None]) & (position_U < end_B[:, None])
         again_BU = inside_BU[:, 1:] & inside_BU[:, :-1] & (tokens_BU[:, 1:] == tokens_BU[:, :-1])
-        shortest_B = ((stop_B - start_B) * (1 - self.augment_cfg.tempo)).floor().long()
-        learnable_B = output_frames(shortest_B) >= end_B - begin_B + again_BU.sum(1)
+        lasting_B = ((stop_B - start_B) * batch.tempo_B).floor().long()
+        learnable_B = output_frames(lasting_B) >= end_B - begin_B + again_BU.sum(1)
         begin_B, end_B = torch.where(learnable_B, begin_B, 0), torch.where(learnable_B, end_B, batch.token_len_B)
         start_B, stop_B = torch.where(learnable_B, start_B, 0), torch.where(learnable_B, stop_B, frames_B)
         position_BU = (position_U + begin_B[:, None]).clamp(max=last)
@@ -110,12 +112,11 @@ class CtcTask:
         return shorter, mel_BFD[:, : int(frames_B.max())], frames_B
 
     def _augmented(
-        self, mel_BFD: Tensor, frames_B: Tensor, progress: float, generator: Generator
+        self, mel_BFD: Tensor, frames_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Features, their frames, and the length of an output frame in milliseconds of the audio as it was."""
         cfg, num = self.augment_cfg, len(frames_B)
-        factor_B = augment.uniform(generator, (num,), 1 - cfg.tempo, 1 + cfg.tempo)
-        mel_BFD, stretched_B = augment.stretch(mel_BFD, frames_B, factor_B)
+        mel_BFD, stretched_B = augment.stretch(mel_BFD, frames_B, tempo_B)
         frame_ms_B = FRAME_MS * frames_B / stretched_B.clamp(min=1)
         mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.warp, 1 + cfg.warp))
         mel_BFD = augment.add_noise(mel_BFD, stretched_B, cfg, generator)

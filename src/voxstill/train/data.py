@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from torch import nn
 
 from voxstill import shards
 from voxstill.batches import corpus
 from voxstill.batches.load import Batches, Loader, Spent
-from voxstill.batches.plan import EpochPlan, Times, plan
+from voxstill.batches.plan import EpochPlan, Ints, Tempos, Times, plan, tempos
 from voxstill.batches.prefetch import Place
 from voxstill.config import Config
 from voxstill.errors import DataError
@@ -66,9 +66,10 @@ class Corpus:
             yield from map(alike, sidecar["text"].to_pylist())
 
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
-        """The batches of an epoch; what CTC could not learn even at the fastest tempo is dropped and counted."""
-        slots, tempo = self._cfg.plan.slots, self._cfg.augment.tempo
-        return self._planned(self._train, epoch, ascending, shortest=1 - tempo, slots=slots, times=self._times)
+        """The batches of an epoch, each utterance at its tempo; what CTC cannot learn is dropped and counted."""
+        part, cfg = self._train, self._cfg
+        tempo_N = self._tempos(epoch) if cfg.augment.tempo else None
+        return self._planned(part, epoch, ascending, slots=cfg.plan.slots, times=self._times, tempo_N=tempo_N)
 
     def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
         """This rank's batches of each step from `first` on, read ahead by the loader's workers."""
@@ -91,7 +92,7 @@ class Corpus:
         if not len(self._dev):
             return None
         try:
-            whole = self._planned(self._dev, 0, True, shortest=1.0, slots=1)
+            whole = self._planned(self._dev, 0, True, slots=1)
         except DataError:  # none of it fits into a batch
             return None
         total = words.wer(
@@ -107,28 +108,37 @@ class Corpus:
         self._close()
         shutil.rmtree(self._place.folder, ignore_errors=True)
 
+    def _tempos(self, epoch: int) -> Tempos:
+        """A tempo for each utterance. What would not fit into a batch, or into CTC, keeps its own, so that each epoch
+        has the same utterances."""
+        part, cfg = self._train, self._cfg
+        tempo_N = tempos(len(part), cfg.augment.tempo, seed=cfg.seed, epoch=epoch)
+        needed_N = part.num_tokens + part.repeats
+        fits_N = (_output_frames(part, tempo_N) >= needed_N) & (_output_frames(part, None) >= needed_N)
+        fits_N &= np.ceil(part.durations_ms * tempo_N) <= cfg.plan.budget_ms
+        return np.where(fits_N, tempo_N, np.float32(1))
+
     def _planned(
         self,
         part: corpus.Corpus,
         epoch: int,
         ascending: bool,
         *,
-        shortest: float,
         slots: int,
         times: Times | None = None,
+        tempo_N: Tempos | None = None,
     ) -> EpochPlan:
-        features = (feature_frames(part.num_samples) * shortest).astype(int)  # it is frames that are stretched
-        frames: Any = output_frames(features)
         return plan(
             part.durations_ms,
             part.num_tokens,
             self._cfg.plan.model_copy(update={"slots": slots}),
             seed=self._cfg.seed,
             epoch=epoch,
-            num_frames=frames,
+            num_frames=_output_frames(part, tempo_N),
             repeats=part.repeats,
             shard_of=part.shard,
             times=times,
+            tempo_N=tempo_N,
             ascending=ascending,
         )
 
@@ -137,3 +147,12 @@ class Corpus:
             self._replaced += self._loader.replaced
             self._spent += self._loader.spent
             self._loader = None
+
+
+def _output_frames(part: corpus.Corpus, tempo_N: Tempos | None) -> Ints:
+    """A student's output frames of each utterance: it is feature frames that are stretched, in single precision."""
+    features_N = feature_frames(part.num_samples)
+    if tempo_N is not None:
+        features_N = np.maximum(np.floor(features_N.astype(np.float32) * tempo_N), 1).astype(np.int64)
+    frames_N: Ints = output_frames(features_N)
+    return frames_N
