@@ -44,21 +44,21 @@ class Shuffled(data.Corpus):
         planned = super().plan(epoch, ascending=ascending)
         budget_ms, train = self._cfg.plan.budget_ms, self._train
         order = np.random.default_rng([self._cfg.seed, epoch]).permutation(planned.order)
-        lengths_ms = planned.durations_ms[order].tolist()
+        heard_ms = dataclasses.replace(planned, order=order).heard_ms()
         bounds, longest = [0], 0
-        for at, length in enumerate(lengths_ms):
+        for at, length in enumerate(heard_ms.tolist()):
             longest = max(longest, length)
             if (at + 1 - bounds[-1]) * longest > budget_ms:
                 bounds.append(at)
                 longest = length
         starts = np.array(bounds)
-        frames = planned.step_frames.sum() / planned.durations_ms[planned.order].sum()
+        frames = planned.step_frames.sum() / heard_ms.sum()
         return dataclasses.replace(
             planned,
             order=order,
             bounds=np.append(starts, len(order)),
             step_tokens=np.add.reduceat(train.num_tokens[order], starts),
-            step_frames=np.add.reduceat((planned.durations_ms[order] * frames).astype(np.int64), starts),
+            step_frames=np.add.reduceat((heard_ms * frames).astype(np.int64), starts),
         )
 
 

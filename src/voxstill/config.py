@@ -170,6 +170,8 @@ class Shard(Section):
 class Student(Section):
     """The model to train."""
 
+    kind: Literal["ctc", "rnnt"] = option("ctc")
+    """`ctc` says each frame by itself and is fastest; `rnnt`, a transducer, knows what it said before."""
     size: Literal["tiny", "small", "medium", "large"] = option("tiny")
     """tiny 1.6, small 8, medium 30 and large 110 million parameters: FastConformer-CTC with a narrow stem."""
     units: Literal["auto", "word", "character"] = option("auto")
@@ -257,6 +259,8 @@ class Train(Section):
     """Share of the training that starts from the teacher's word times, where it gave any."""
     align_ctc: float = option(0.3, unit="weight", ge=0)
     """Weight of CTC while learning from word times."""
+    auxiliary_ctc: float = option(0.3, unit="weight", ge=0)
+    """Weight of what a CTC student would learn beside the loss of a transducer; it teaches the encoder to listen."""
     ascending_share: float = option(0.15, unit="share", ge=0, le=1)
     """Share of the training in which batches go from short to long."""
     average_share: float = option(0.07, unit="share", ge=0, le=1)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from voxstill.decode.ctc import greedy, spell
+from voxstill.decode.ctc import greedy
+from voxstill.decode.tokens import spell
 from voxstill.records import Hypothesis, Word
 
 PIECES = ["▁one", "▁two", "teen", "▁"]

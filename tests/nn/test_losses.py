@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,3 +120,150 @@ def test_cross_entropy_counts_an_utterances_own_frames_and_no_padding(frames: li
     for b, num_frames in enumerate(frames):
         wanted = sum(-float(probs_BFV[b, f, targets_BF[b, f]].log()) for f in range(num_frames))
         assert found_B[b].item() == pytest.approx(wanted, abs=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(frames=st.lists(st.integers(1, 7), min_size=1, max_size=4), smoothing=st.sampled_from([0.1, 0.5]))
+def test_smoothed_ctc_adds_the_divergence_from_uniform_over_an_utterances_own_frames(
+    frames: list[int], smoothing: float
+) -> None:
+    logits_BFV = torch.randn(len(frames), 7, 5, generator=torch.Generator().manual_seed(0))
+    tokens_BU, token_len_B = torch.ones(len(frames), 1, dtype=torch.long), torch.ones(len(frames), dtype=torch.long)
+    arguments = torch.tensor(frames), tokens_BU, token_len_B, 0
+    found_B = losses.ctc(logits_BFV, *arguments, smoothing=smoothing)
+    plain_B = losses.ctc(logits_BFV, *arguments)
+    log_probs_BFV = logits_BFV.double().log_softmax(-1)
+    for b, num_frames in enumerate(frames):
+        apart = sum(float((0.2 * (np.log(0.2) - log_probs_BFV[b, f])).sum()) for f in range(num_frames))
+        assert found_B[b].item() == pytest.approx((1 - smoothing) * plain_B[b].item() + smoothing * apart, rel=1e-5)
+
+
+def test_consistency_draws_each_hearing_to_the_other_and_is_zero_where_they_agree() -> None:
+    frames_B = torch.tensor([4, 6])
+    one_BFV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    other_BFV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    assert losses.consistency(one_BFV, one_BFV, frames_B).tolist() == pytest.approx([0, 0], abs=1e-6)
+    losses.consistency(one_BFV, other_BFV, frames_B).sum().backward()
+    # the gradient of KL(q || softmax(x)) by x is softmax(x) - q
+    p_BFV, q_BFV = one_BFV.detach().softmax(-1), other_BFV.detach().softmax(-1)
+    for found, wanted in ((one_BFV.grad, (p_BFV - q_BFV) / 2), (other_BFV.grad, (q_BFV - p_BFV) / 2)):
+        assert found is not None
+        assert torch.allclose(found[1], wanted[1], atol=1e-6)
+        assert torch.allclose(found[0, :4], wanted[0, :4], atol=1e-6)
+        assert not found[0, 4:].any()
+
+
+def joint_of(logits_BFUV: torch.Tensor) -> losses.Joint:
+    """A joint that looks logits up: encoder and predictor give the place."""
+
+    def joint(encoded_BF1E: torch.Tensor, predicted_B1UP: torch.Tensor) -> torch.Tensor:
+        place = (
+            torch.arange(len(logits_BFUV))[:, None, None],
+            encoded_BF1E[..., 0].long(),
+            predicted_B1UP[..., 0].long(),
+        )
+        return logits_BFUV[place]
+
+    return joint
+
+
+def transducer_of(
+    logits_BFUV: torch.Tensor, frames: list[int], tokens: list[list[int]], blank_id: int, chunk: int = 8
+) -> torch.Tensor:
+    num, num_frames, num_states, _ = logits_BFUV.shape
+    return losses.transducer(
+        joint_of(logits_BFUV),
+        torch.arange(num_frames)[None, :, None].expand(num, -1, 1).float().requires_grad_(),
+        torch.arange(num_states)[None, :, None].expand(num, -1, 1).float(),
+        torch.tensor(frames),
+        torch.tensor([each + [-1] * (num_states - 1 - len(each)) for each in tokens], dtype=torch.long).view(num, -1),
+        torch.tensor(list(map(len, tokens))),
+        blank_id,
+        chunk=chunk,
+    )
+
+
+def path_nll(logits_FUV: torch.Tensor, tokens: list[int], blank_id: int) -> torch.Tensor:
+    """The forward recursion of Graves 2012, section 2.4, cell by cell."""
+    log_probs_FUV = logits_FUV.log_softmax(-1)
+    alpha: dict[tuple[int, int], torch.Tensor] = {}
+    for f in range(len(logits_FUV)):
+        for u in range(len(tokens) + 1):
+            reach = [alpha[f - 1, u] + log_probs_FUV[f - 1, u, blank_id]] if f else []
+            reach += [alpha[f, u - 1] + log_probs_FUV[f, u - 1, tokens[u - 1]]] if u else []
+            alpha[f, u] = torch.stack(reach).logsumexp(0) if reach else torch.zeros((), dtype=logits_FUV.dtype)
+    return -(alpha[len(logits_FUV) - 1, len(tokens)] + log_probs_FUV[-1, len(tokens), blank_id])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    frames=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    tokens=st.lists(st.lists(st.integers(0, 4), max_size=5), min_size=3, max_size=3),
+    chunk=st.integers(1, 10),
+    seed=st.integers(0, 999),
+)
+def test_transducer_and_its_gradient_are_the_forward_recursion_whatever_padding_and_chunk(
+    frames: list[int], tokens: list[list[int]], chunk: int, seed: int
+) -> None:
+    tokens = tokens[: len(frames)]
+    shape = len(frames), max(frames) + 1, max(map(len, tokens)) + 1, 6
+    logits_BFUV = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2
+    exact_BFUV = logits_BFUV.double().requires_grad_()
+    wanted = [
+        path_nll(exact_BFUV[b, :num, : len(each) + 1], each, 5)
+        for b, (num, each) in enumerate(zip(frames, tokens, strict=True))
+    ]
+    logits_BFUV.requires_grad_()
+    found_B = transducer_of(logits_BFUV, frames, tokens, 5, chunk)
+    assert found_B.dtype == torch.float32
+    assert found_B.tolist() == pytest.approx([each.item() for each in wanted], rel=1e-5)
+    weight_B = torch.arange(1, len(frames) + 1)
+    (found_B * weight_B).sum().backward()
+    sum(each * weight for each, weight in zip(wanted, weight_B, strict=True)).backward()  # type: ignore[union-attr]
+    assert logits_BFUV.grad is not None
+    assert exact_BFUV.grad is not None
+    assert (logits_BFUV.grad - exact_BFUV.grad).abs().max() <= 1e-5 * exact_BFUV.grad.abs().max()
+
+
+def test_transducer_and_its_gradient_are_the_values_known_from_warp_transducer(
+    shared_data: Callable[[str], Path],
+) -> None:
+    known = json.loads((shared_data("peer-vectors") / "rnnt_loss_known.json").read_text())["cases"]
+    for case, logits, costs in (("small_test", "acts", "expected_cost"), ("big_test", "activations", "expected_costs")):
+        values = known[case]
+        logits_BFUV = torch.tensor(values[logits], requires_grad=True)
+        tokens = values["labels"]
+        found_B = transducer_of(logits_BFUV, [logits_BFUV.shape[1]] * len(tokens), tokens, 0)
+        assert found_B.tolist() == pytest.approx(np.ravel(values[costs]).tolist(), rel=1e-5)
+        found_B.sum().backward()
+        assert logits_BFUV.grad is not None
+        assert torch.allclose(logits_BFUV.grad, torch.tensor(values["expected_grads"]), atol=1e-6)
+
+
+PEAK = """
+import resource, sys, torch
+from torch import nn
+from voxstill.nn import losses
+torch.set_num_threads(1)
+torch.manual_seed(0)
+head = nn.Linear(64, 1000)
+joint = lambda encoded, predicted: head((encoded + predicted).relu())
+encoded, predicted = torch.randn(4, 150, 64, requires_grad=True), torch.randn(4, 41, 64, requires_grad=True)
+tokens, frames, lengths = torch.randint(0, 999, (4, 40)), torch.full((4,), 150), torch.full((4,), 40)
+arguments = joint, encoded, predicted, frames, tokens, lengths, 999
+losses.transducer(*(arguments[0], encoded[:, :8], predicted, torch.full((4,), 8), *arguments[4:])).sum().backward()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+loss = losses.transducer(*arguments, chunk=int(sys.argv[1])).sum()
+loss.backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, float(loss), float(head.weight.grad.norm()))
+"""
+
+
+def test_a_chunked_joint_needs_a_third_of_the_memory_at_most() -> None:
+    def run(chunk: int) -> list[float]:
+        done = subprocess.run([sys.executable, "-c", PEAK, str(chunk)], stdout=subprocess.PIPE, text=True, check=True)
+        return [float(each) for each in done.stdout.split()]
+
+    chunked, whole = run(8), run(150)
+    assert chunked[0] <= whole[0] / 3
+    assert chunked[1:] == pytest.approx(whole[1:], rel=1e-5)

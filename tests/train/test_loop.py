@@ -109,9 +109,10 @@ def test_a_run_that_died_before_it_wrote_its_student_only_does_the_rest(
 
 
 @pytest.mark.slow
-def test_two_devices_and_one_learn_the_same(work: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["ctc", "rnnt"])
+def test_two_devices_and_one_learn_the_same(work: Path, tmp_path: Path, kind: str) -> None:
     plain = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
-    overrides = [plain, "train.steps=3", "plan.slots=2"]
+    overrides = [plain, "train.steps=3", "plan.slots=2", f"student.kind={kind}"]
     runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
     train_once(str(work), str(runs[0].path), *overrides)
     command = [sys.executable, str(SCRIPT), str(work), str(runs[1].path), *overrides, "train.devices=2"]

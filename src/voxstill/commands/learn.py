@@ -28,12 +28,14 @@ from voxstill.records import fingerprint
 from voxstill.rundir import RunDir
 from voxstill.store import Store, shown
 from voxstill.tasks.ctc import CtcTask
+from voxstill.tasks.transducer import TransducerTask
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
 from voxstill.text.tokenizer import Vocabulary
 from voxstill.train import checkpoint, loop, parallel
 from voxstill.train.data import Corpus
 
+TASKS: dict[students.Kind, type[CtcTask]] = {"ctc": CtcTask, "rnnt": TransducerTask}
 PACKAGES = ("torch", "transformers", "lightning", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
@@ -96,7 +98,8 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
             )
         plan = corpus.plan(0, ascending=True)
         log.info("train: %s", describe(corpus, vocabulary, plan.statistics()))
-        model = students.build(cfg.student.size, len(vocabulary.pieces), dropout=cfg.student.dropout, seed=cfg.seed)
+        wanted: dict[str, Any] = {"dropout": cfg.student.dropout, "seed": cfg.seed, "kind": cfg.student.kind}
+        model = students.build(cfg.student.size, len(vocabulary.pieces), **wanted)
         log.info(
             "train: %s student of %.2f million parameters; precision %s, because %s",
             cfg.student.size,
@@ -110,7 +113,7 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
                 vocabulary=len(vocabulary.pieces),
                 precision=parallel.precision(cfg.train)[0],
             )
-        task = CtcTask(vocabulary, cfg.train, cfg.augment)
+        task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment)
         steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
         minutes = cfg.train.max_minutes
         budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None)
@@ -163,7 +166,7 @@ def save_student(run: RunDir, model: Any, vocabulary: Vocabulary) -> None:
     transformers_logging.disable_progress_bar()
     with checkpoint.told_as_storage(draft):
         model.save_pretrained(draft)
-    vocabulary.save(draft, EXTRACTOR)
+    vocabulary.save(draft, EXTRACTOR, students.kind_of(model))
     shutil.rmtree(run.model, ignore_errors=True)
     draft.rename(run.model)
 

@@ -2,20 +2,155 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+Joint = Callable[[Tensor, Tensor], Tensor]
+"""Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
 
 
-def ctc(logits_BFV: Tensor, frames_B: Tensor, tokens_BU: Tensor, token_len_B: Tensor, blank_id: int) -> Tensor:
+def ctc(
+    logits_BFV: Tensor,
+    frames_B: Tensor,
+    tokens_BU: Tensor,
+    token_len_B: Tensor,
+    blank_id: int,
+    smoothing: float = 0.0,
+) -> Tensor:
     """Connectionist temporal classification (Graves et al. 2006), one value an utterance (B,), in fp32.
 
-    An infeasible target gives infinity: the planner must have dropped it.
+    With `smoothing` s it is (1 - s) * CTC + s * KL(uniform || p), summed over the utterance's own frames (Kim et al.
+    2018, "Improved training for online end-to-end speech recognition systems", section 3.3). An infeasible target gives
+    infinity: the planner must have dropped it.
     """
-    log_probs_FBV = functional.log_softmax(logits_BFV.float(), dim=-1).transpose(0, 1)
-    return functional.ctc_loss(
-        log_probs_FBV, tokens_BU.clamp(min=0), frames_B, token_len_B, blank=blank_id, reduction="none"
+    log_probs_BFV = functional.log_softmax(logits_BFV.float(), dim=-1)
+    loss_B = functional.ctc_loss(
+        log_probs_BFV.transpose(0, 1),
+        tokens_BU.clamp(min=0),
+        frames_B,
+        token_len_B,
+        blank=blank_id,
+        reduction="none",
     )
+    if not smoothing:
+        return loss_B
+    divergence_BF = -log_probs_BFV.mean(-1) - math.log(log_probs_BFV.shape[-1])
+    return (1 - smoothing) * loss_B + smoothing * _own_frames(divergence_BF, frames_B)
+
+
+def consistency(logits_BFV: Tensor, other_BFV: Tensor, frames_B: Tensor) -> Tensor:
+    """How far apart two hearings of the same utterances are, summed over their own frames (B,), in fp32.
+
+    Each is drawn to the other, which is not drawn to it: half of KL(sg(q) || p) + KL(sg(p) || q) (Yao et al. 2025,
+    "CR-CTC: Consistency regularization on CTC for improved speech recognition", section 3.2).
+    """
+    p_BFV, q_BFV = (functional.log_softmax(each.float(), dim=-1) for each in (logits_BFV, other_BFV))
+    apart_BFV = functional.kl_div(p_BFV, q_BFV.detach(), reduction="none", log_target=True)
+    apart_BFV = apart_BFV + functional.kl_div(q_BFV, p_BFV.detach(), reduction="none", log_target=True)
+    return _own_frames(apart_BFV.sum(-1) / 2, frames_B)
+
+
+def transducer(
+    joint: Joint,
+    encoded_BFE: Tensor,
+    predicted_BUP: Tensor,
+    frames_B: Tensor,
+    tokens_BU: Tensor,
+    token_len_B: Tensor,
+    blank_id: int,
+    *,
+    chunk: int = 8,
+) -> Tensor:
+    """RNN-T (Graves 2012, "Sequence transduction with recurrent neural networks"), one value an utterance, in fp32.
+
+    `predicted_BUP` has a state before the first token and one after each: U is one more than in `tokens_BU`. The
+    joint's logits are made for `chunk` frames at a time, in the backward pass again, and never kept.
+    """
+    target_BU = functional.pad(tokens_BU.clamp(min=0), (0, 1))
+
+    def planes(encoded_BfE: Tensor, predicted_BUP: Tensor) -> Tensor:
+        logits_BfUV = joint(encoded_BfE[:, :, None], predicted_BUP[:, None]).float()
+        total_BfU = logits_BfUV.logsumexp(-1)
+        index_BfU1 = target_BU[:, None, :, None].expand(*logits_BfUV.shape[:3], 1)
+        label_BfU = logits_BfUV.gather(-1, index_BfU1)[..., 0]
+        return torch.stack([logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU])
+
+    parts = [
+        checkpoint(planes, encoded_BFE[:, start : start + chunk], predicted_BUP, use_reentrant=False)
+        for start in range(0, encoded_BFE.shape[1], chunk)
+    ]
+    blank_BFU, label_BFU = torch.cat(parts, dim=2)
+    loss_B: Tensor = _Paths.apply(blank_BFU, label_BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
+    return loss_B
+
+
+class _Paths(torch.autograd.Function):
+    """Minus the log of the sum over all paths through log-probabilities of the blank and of the next token (B, F, U).
+
+    Cells on one anti-diagonal need only those of the one before: in skewed coordinates a step is one line.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, blank_BFU: Tensor, label_BFU: Tensor, frames_B: Tensor, token_len_B: Tensor) -> Tensor:
+        num_frames, num_states = blank_BFU.shape[1:]
+        blank_NBU, label_NBU = _skewed(blank_BFU), _skewed(label_BFU)
+        nothing_B1 = blank_BFU.new_full((len(blank_BFU), 1), -math.inf)
+        last_B = frames_B - 1 + token_len_B
+        is_end_BU = torch.arange(num_states, device=frames_B.device)[None] == token_len_B[:, None]
+        after_BU = blank_BFU.new_full((len(blank_BFU), num_states), -math.inf)
+        beta_NBU = torch.empty_like(blank_NBU)
+        for n in reversed(range(num_frames + num_states - 1)):
+            by_label_BU = torch.cat([after_BU[:, 1:], nothing_B1], dim=1) + label_NBU[n]
+            onward_BU = torch.logaddexp(after_BU + blank_NBU[n], by_label_BU)
+            after_BU = torch.where(is_end_BU & (last_B == n)[:, None], blank_NBU[n], onward_BU)
+            beta_NBU[n] = after_BU
+        alpha_BU = torch.cat([torch.zeros_like(nothing_B1), nothing_B1.expand(-1, num_states - 1)], dim=1)
+        alpha_NBU = torch.empty_like(blank_NBU)
+        for n in range(num_frames + num_states - 1):
+            alpha_NBU[n] = alpha_BU
+            by_label_BU = torch.cat([nothing_B1, (alpha_BU + label_NBU[n])[:, :-1]], dim=1)
+            alpha_BU = torch.logaddexp(alpha_BU + blank_NBU[n], by_label_BU)
+        total_B = beta_NBU[0, :, 0]
+        # the share of the paths that leave a cell by the blank, and by the token
+        next_NBU = torch.cat([beta_NBU[1:], torch.full_like(beta_NBU[:1], -math.inf)])
+        diagonal_N11 = torch.arange(len(beta_NBU), device=frames_B.device)[:, None, None]
+        is_last_NBU = is_end_BU & (diagonal_N11 == last_B[:, None])
+        onward_NBU = torch.where(is_last_NBU, 0.0, next_NBU)
+        through_NBU = alpha_NBU - total_B[:, None]
+        by_label_NBU = torch.cat([next_NBU[..., 1:], torch.full_like(next_NBU[..., :1], -math.inf)], dim=-1)
+        ctx.save_for_backward(
+            _straight((through_NBU + blank_NBU + onward_NBU).exp(), num_frames),
+            _straight((through_NBU + label_NBU + by_label_NBU).exp(), num_frames),
+        )
+        return -total_B
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        blank_BFU, label_BFU = ctx.saved_tensors
+        gradient_B11 = -gradients[0][:, None, None]
+        return blank_BFU * gradient_B11, label_BFU * gradient_B11, None, None
+
+
+def _skewed(plane_BFU: Tensor) -> Tensor:
+    """(N, B, U): cell u of anti-diagonal n is that of frame n - u, minus infinity where there is none."""
+    num, num_frames, num_states = plane_BFU.shape
+    # a row that is one longer than the plane is wide starts one cell later each time
+    wide_BUN = functional.pad(plane_BFU.transpose(1, 2), (0, num_states), value=-math.inf)
+    flat = wide_BUN.reshape(num, -1)[:, : num_states * (num_frames + num_states - 1)]
+    return flat.reshape(num, num_states, -1).permute(2, 0, 1).contiguous()
+
+
+def _straight(plane_NBU: Tensor, num_frames: int) -> Tensor:
+    """What `_skewed` was given."""
+    _, num, num_states = plane_NBU.shape
+    flat = functional.pad(plane_NBU.permute(1, 2, 0).reshape(num, -1), (0, num_states))
+    return flat.reshape(num, num_states, -1)[..., :num_frames].transpose(1, 2)
 
 
 def alignment_targets(
@@ -31,6 +166,10 @@ def alignment_targets(
 def frame_cross_entropy(logits_BFV: Tensor, frames_B: Tensor, targets_BF: Tensor) -> Tensor:
     """Cross-entropy summed over an utterance's own frames, one value an utterance (B,), in fp32."""
     loss_BF = functional.cross_entropy(logits_BFV.float().transpose(1, 2), targets_BF, reduction="none")
-    # never mask too little: guessing silence we added is free marks
-    mask_BF = torch.arange(loss_BF.shape[1], device=loss_BF.device)[None] < frames_B[:, None]
-    return (loss_BF * mask_BF).sum(1)
+    return _own_frames(loss_BF, frames_B)  # never mask too little: guessing silence we added is free marks
+
+
+def _own_frames(values_BF: Tensor, frames_B: Tensor) -> Tensor:
+    """The sum over the frames of each utterance (B,), without its padding."""
+    mask_BF = torch.arange(values_BF.shape[1], device=values_BF.device)[None] < frames_B[:, None]
+    return torch.where(mask_BF, values_BF, 0).sum(1)

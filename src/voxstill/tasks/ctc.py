@@ -30,13 +30,12 @@ class CtcTask:
 
     def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
         """CTC per token, with cross-entropy per frame in the first `align_share` of the training."""
-        mel_BFD, frames_B = self.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
-        if self.augment_cfg.run_prob:
-            batch, mel_BFD, frames_B = self._shortened(batch, mel_BFD, frames_B, generator)
-        features_BFD, frames_B, frame_ms_B = self._augmented(
-            mel_BFD, frames_B, batch.tempo_B, share.progress, generator
-        )
+        batch, features_BFD, frames_B, frame_ms_B = self.heard(batch, share.progress, generator)
         logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
+        return self.alone(logits_BFV, out_B, batch, frame_ms_B, share)
+
+    def alone(self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, share: Share) -> Loss:
+        """The loss where each frame is said by itself."""
         blank_id = self.vocabulary.blank_id
         ctc_B = losses.ctc(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, blank_id) * batch.weight_B
         ctc = ctc_B.sum() / share.num_tokens
@@ -51,6 +50,14 @@ class CtcTask:
         # an utterance without word times learns from CTC alone, at full weight
         weight_B = torch.where(timed_B, self.train_cfg.align_ctc, 1.0)
         return Loss(align + (ctc_B * weight_B).sum() / share.num_tokens, {"ctc": ctc.detach(), "align": align.detach()})
+
+    def heard(self, batch: Batch, progress: float, generator: Generator) -> tuple[Batch, Tensor, Tensor, Tensor]:
+        """The batch as the augmentation leaves it, its features (B, F, D), their frames, and the length of an output
+        frame in milliseconds of the audio as it was."""
+        mel_BFD, frames_B = self.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
+        if self.augment_cfg.run_prob:
+            batch, mel_BFD, frames_B = self._shortened(batch, mel_BFD, frames_B, generator)
+        return batch, *self._augmented(mel_BFD, frames_B, batch.tempo_B, progress, generator)
 
     def move(self, device: torch.device) -> None:
         """The frontend's buffers to the device."""

@@ -1,7 +1,8 @@
-"""A student, or any Parakeet-CTC folder of its kind, as a recogniser: it labels, it is judged and it transcribes."""
+"""A student, or any Parakeet folder of its kind, as a recogniser: it labels, it is judged and it transcribes."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ class TransformersOptions(Section):
 
 
 class TransformersTeacher:
-    """A CTC model from a Hugging Face folder; hears clips in batches of like length, greedily decoded."""
+    """A CTC or transducer model from a Hugging Face folder; hears clips in batches of like length, greedily decoded."""
 
     Options: ClassVar[type[Section]] = TransformersOptions
     reads_texts: ClassVar[bool] = False
@@ -77,7 +78,7 @@ class TransformersTeacher:
     def _hear_batch(self, clips: Sequence[Clip]) -> list[Heard]:
         import torch
 
-        from voxstill.decode import ctc
+        from voxstill.decode import ctc, transducer
         from voxstill.nn import students
         from voxstill.nn.frontend import FRAME_MS
 
@@ -89,14 +90,22 @@ class TransformersTeacher:
             features_BFD, frames_B = self._frontend(
                 torch.from_numpy(audio_BT).to(self._device), torch.tensor(lengths, device=self._device)
             )
-            logits_BFV, out_B = students.logits(self._model, features_BFD, frames_B)
-        hypotheses = ctc.greedy(
-            logits_BFV.float().log_softmax(-1),
-            out_B.tolist(),
-            ids=[clip.utterance.id for clip in clips],
-            pieces=self._vocabulary.pieces,
-            frame_ms=FRAME_MS,
-        )
+            named: dict[str, Any] = {"ids": [clip.utterance.id for clip in clips], "pieces": self._vocabulary.pieces}
+            if students.kind_of(self._model) == "ctc":
+                logits_BFV, out_B = students.logits(self._model, features_BFD, frames_B)
+                log_probs_BFV = logits_BFV.float().log_softmax(-1)
+                hypotheses = ctc.greedy(log_probs_BFV, out_B.tolist(), frame_ms=FRAME_MS, **named)
+            else:
+                nothing_B0 = torch.zeros(len(clips), 0, dtype=torch.long, device=self._device)
+                encoded_BFP, out_B, _ = students.transduced(self._model, features_BFD, frames_B, nothing_B0)
+                hypotheses = transducer.greedy(
+                    encoded_BFP,
+                    out_B,
+                    predict=functools.partial(students.predict, self._model),
+                    joint=functools.partial(students.joint, self._model),
+                    frame_ms=FRAME_MS,
+                    **named,
+                )
         return [
             Heard(text=each.text, mean_logprob=each.score, num_tokens=len(each.token_ids), words=each.words)
             for each in hypotheses

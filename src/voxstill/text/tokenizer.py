@@ -65,8 +65,11 @@ class Vocabulary:
     def _pieces_of(self, word: str) -> list[str]:
         return [START + word] if self.unit == "word" else [START + word[0], *word[1:]]
 
-    def save(self, folder: Path, features: Mapping[str, Any]) -> None:
-        """Write the processor that `transformers` loads with `AutoProcessor`: this vocabulary and `features`."""
+    def save(self, folder: Path, features: Mapping[str, Any], kind: Literal["ctc", "rnnt"] = "ctc") -> None:
+        """Write the processor that `transformers` loads with `AutoProcessor`: this vocabulary and `features`.
+
+        `kind` says how it decodes: by CTC, or by a transducer, which keeps repeats.
+        """
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
         from transformers import ParakeetTokenizer
 
@@ -81,7 +84,8 @@ class Vocabulary:
         wrapped.save_pretrained(folder)
         processor = {
             "processor_class": "ParakeetProcessor",
-            "decoder_type": "ctc",  # else it may be taken for a transducer and keep repeats
+            "decoder_type": kind,  # else a CTC student may be taken for a transducer and keep repeats
+            **({} if kind == "ctc" else {"blank_token": BLANK}),
             "feature_extractor": dict(features),
         }
         # by hand: older versions make a feature extractor only where librosa is installed

@@ -1,0 +1,55 @@
+"""Tokens with their frames become text, words with times, and confidence: the same for every way of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.records import Hypothesis, Word
+
+WORD_START = "▁"
+"""A piece that starts with this starts a word; in a vocabulary of whole words each piece does."""
+
+
+class Token(NamedTuple):
+    """One token, its frames, and its log-probability in each of them."""
+
+    id: int
+    start: int
+    end: int
+    logprobs_F: NDArray[np.float32]
+
+
+def spell(token_ids: Iterable[int], pieces: Sequence[str]) -> str:
+    """The text that tokens spell, one space between words."""
+    return " ".join("".join(pieces[id_] for id_ in token_ids).replace(WORD_START, " ").split())
+
+
+def hypothesis(id_: str, tokens: Sequence[Token], pieces: Sequence[str], frame_ms: int) -> Hypothesis:
+    """What the tokens say. A word's `prob` is the mean probability over the frames of its tokens; `score` is the mean
+    over tokens of a token's mean log-probability."""
+    token_ids = tuple(token.id for token in tokens)
+    return Hypothesis(
+        id=id_,
+        text=spell(token_ids, pieces),
+        score=float(np.mean([token.logprobs_F.mean() for token in tokens])) if tokens else None,
+        token_ids=token_ids,
+        words=tuple(_words(tokens, pieces, frame_ms)),
+    )
+
+
+def _words(tokens: Sequence[Token], pieces: Sequence[str], frame_ms: int) -> Iterator[Word]:
+    nth_word = np.cumsum([pieces[token.id].startswith(WORD_START) for token in tokens]).tolist()
+    for _, numbered in groupby(zip(nth_word, tokens, strict=True), key=lambda pair: pair[0]):
+        spoken = [token for _, token in numbered if pieces[token.id] != WORD_START]  # a lone `▁` is a space
+        if text := spell([token.id for token in spoken], pieces):
+            yield Word(
+                text=text,
+                start_ms=spoken[0].start * frame_ms,
+                end_ms=spoken[-1].end * frame_ms,
+                prob=float(np.exp(np.concatenate([token.logprobs_F for token in spoken])).mean()),
+            )

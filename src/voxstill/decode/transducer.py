@@ -1,0 +1,60 @@
+"""From the encoder of a transducer to words with times and confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voxstill.decode.tokens import Token, hypothesis
+from voxstill.records import Hypothesis
+
+Memory = tuple[Tensor, Tensor]
+Predict = Callable[[Tensor, Memory | None], tuple[Tensor, Memory]]
+"""Tokens (B, U) after what was said before to states (B, U, P), and what was said until then."""
+Joint = Callable[[Tensor, Tensor], Tensor]
+"""Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
+MAX_SYMBOLS = 10
+"""Tokens that one frame may have before the next frame is taken."""
+
+
+@torch.no_grad()
+def greedy(
+    encoded_BFE: Tensor,
+    frames_B: Tensor,
+    *,
+    predict: Predict,
+    joint: Joint,
+    ids: Sequence[str],
+    pieces: Sequence[str],
+    frame_ms: int,
+) -> list[Hypothesis]:
+    """One hypothesis for each id: in each frame the likeliest token until that is the blank (Graves 2012, 2.5).
+
+    The blank is the token after the last piece, and stands before the first token. A token lasts one frame, that in
+    which it is said. Frames beyond `frames_B` are never read.
+    """
+    num, blank_id, device = len(encoded_BFE), len(pieces), encoded_BFE.device
+    tokens: list[list[Token]] = [[] for _ in range(num)]
+    at_B, said_B = torch.zeros(num, dtype=torch.long, device=device), torch.zeros(num, dtype=torch.long, device=device)
+    row_B, last = torch.arange(num, device=device), max(encoded_BFE.shape[1] - 1, 0)
+    predicted_B1P, memory = predict(torch.full((num, 1), blank_id, device=device), None)
+    while bool((active_B := at_B < frames_B).any()):
+        encoded_B1E = encoded_BFE[row_B, at_B.clamp(max=last)][:, None]
+        log_probs_BV = joint(encoded_B1E[:, :, None], predicted_B1P[:, None])[:, 0, 0].float().log_softmax(-1)
+        logprob_B, best_B = log_probs_BV.max(-1)
+        speaks_B = active_B & (best_B != blank_id)
+        columns = (each.tolist() for each in (speaks_B, best_B, logprob_B, at_B))
+        for b, (speaks, best, logprob, at) in enumerate(zip(*columns, strict=True)):
+            if speaks:
+                tokens[b].append(Token(best, at, at + 1, np.array([logprob], np.float32)))
+        said_B = torch.where(speaks_B, said_B + 1, 0)
+        onward_B = ~speaks_B | (said_B >= MAX_SYMBOLS)
+        at_B, said_B = at_B + onward_B, torch.where(onward_B, 0, said_B)
+        after_B1P, after = predict(best_B[:, None], memory)
+        predicted_B1P = torch.where(speaks_B[:, None, None], after_B1P, predicted_B1P)
+        hidden, cell = (torch.where(speaks_B[:, None], *each) for each in zip(after, memory, strict=True))
+        memory = hidden, cell
+    return [hypothesis(id_, each, pieces, frame_ms) for id_, each in zip(ids, tokens, strict=True)]

@@ -1,0 +1,89 @@
+"""The transducer: it learns, says what it learnt, and `transformers` alone says the same of its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tones import PLAIN, TEXTS, batch_of, share_of
+from voxstill.config import Train
+from voxstill.nn import students
+from voxstill.nn.frontend import EXTRACTOR
+from voxstill.records import Utterance
+from voxstill.tasks.transducer import TransducerTask
+from voxstill.teachers.teacher import Clip
+from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
+from voxstill.text import tokenizer
+from voxstill.train import optim
+
+WORDS = tokenizer.train(TEXTS, "word", 9)
+TASK = TransducerTask(WORDS, Train(), PLAIN)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """A tiny transducer after some steps on four utterances."""
+    made = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind="rnnt")
+    optimizer, batch = optim.adamw(made, Train(lr=4e-3)), batch_of(WORDS)
+    for k in range(150):
+        optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 4e-3 * min(1, (k + 1) / 10)
+        loss = TASK.loss(made, batch, share_of(batch, 1.0), torch.Generator().manual_seed(0)).value
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(made.parameters(), 5.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return made.eval()
+
+
+def test_a_tiny_transducer_learns_four_utterances_by_heart(model: Any) -> None:
+    batch = batch_of(WORDS)
+    said = TASK.decode(model, batch)
+    assert [each.id for each in said] == list(batch.ids)
+    assert [each.text for each in said] == list(TEXTS)
+    for each in said:
+        assert each.score is not None
+        assert -1 < each.score <= 0
+        assert [word.text for word in each.words] == each.text.split()
+        starts = [word.start_ms for word in each.words]
+        assert starts == sorted(starts)
+
+
+def test_losses_of_parts_add_up_and_every_weight_learns() -> None:
+    batch = batch_of(WORDS)
+    fresh = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind="rnnt").eval()
+    whole = TASK.loss(fresh, batch, share_of(batch), torch.Generator().manual_seed(0)).value
+    parts = []
+    for weight_B in torch.eye(4):
+        part = dataclasses.replace(batch, weight_B=weight_B)
+        parts.append(float(TASK.loss(fresh, part, share_of(batch), torch.Generator().manual_seed(0)).value.detach()))
+    assert sum(parts) == pytest.approx(float(whole.detach()), rel=1e-5)
+    whole.backward()  # type: ignore[no-untyped-call]
+    still = [name for name, weight in fresh.named_parameters() if weight.grad is None]
+    assert not still  # a weight without a gradient would stop training on several devices
+
+
+def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(model: Any, tmp_path: Path) -> None:
+    from transformers import AutoProcessor, ParakeetForRNNT
+
+    model.save_pretrained(tmp_path)
+    WORDS.save(tmp_path, EXTRACTOR, "rnnt")
+    batch = batch_of(WORDS)
+    clips = [
+        (audio_T[:length].numpy(), id_)
+        for audio_T, length, id_ in zip(batch.audio_BT, batch.audio_len_B, batch.ids, strict=True)
+    ]
+    processor, theirs = AutoProcessor.from_pretrained(tmp_path), ParakeetForRNNT.from_pretrained(tmp_path).eval()
+    inputs = processor([samples_T.astype(np.float32) / 32768 for samples_T, _ in clips], sampling_rate=16_000)
+    with torch.no_grad():
+        said = theirs.generate(**inputs.to(theirs.device)).sequences
+    assert processor.batch_decode(said, skip_special_tokens=True) == list(TEXTS)
+    ours = TransformersTeacher(TransformersOptions(model=str(tmp_path)))
+    ours.open()
+    utterance = Utterance(id="u", recording_id="r", uri="u", channel=0, start_ms=0, end_ms=1000, split="test")
+    heard = ours.hear([Clip(utterance=utterance, samples_T=samples_T) for samples_T, _ in clips])
+    assert [each.text for each in heard] == list(TEXTS)
