@@ -247,8 +247,10 @@ class Train(Section):
     """Peak learning rate of AdamW."""
     warmup: float = option(0.06, unit="share", ge=0, lt=1)
     """Share of the training in which the learning rate rises."""
+    schedule: Literal["cosine", "tri_stage"] = option("cosine")
+    """How the learning rate falls after the plateau: along a cosine, or by the same factor in each step."""
     hold: float = option(0.3, unit="share", ge=0, le=1)
-    """The learning rate stays at its peak up to this share of the training, then falls along a cosine."""
+    """The learning rate stays at its peak up to this share of the training."""
     final_lr: float = option(0.01, unit="share", ge=0, le=1)
     """Learning rate at the end, as a share of the peak."""
     weight_decay: float = option(0.01, unit="1/step", ge=0)
@@ -259,12 +261,19 @@ class Train(Section):
     """Share of the training that starts from the teacher's word times, where it gave any."""
     align_ctc: float = option(0.3, unit="weight", ge=0)
     """Weight of CTC while learning from word times."""
+    label_smoothing: float = option(0.0, unit="share", ge=0, lt=1)
+    """Share of CTC's loss that asks each frame to be unsure of everything: 0.1 is common, 0 does without."""
+    consistency: float = option(0.0, unit="weight", ge=0)
+    """Above 0 a CTC student hears each batch twice, with other noise and masks, and is to say the same: CR-CTC, 0.2 in
+    its paper. A step takes twice as long."""
     auxiliary_ctc: float = option(0.3, unit="weight", ge=0)
     """Weight of what a CTC student would learn beside the loss of a transducer; it teaches the encoder to listen."""
     ascending_share: float = option(0.15, unit="share", ge=0, le=1)
     """Share of the training in which batches go from short to long."""
     average_share: float = option(0.07, unit="share", ge=0, le=1)
     """The weights handed over are the mean of those in this last share of the training."""
+    average_decay: float = option(0.0, unit="share", ge=0, lt=1)
+    """Above 0 that mean is exponential, and this is what remains of it in each step: 0.999 looks back 1,000 steps."""
     checkpoint_every: int = option(500, unit="steps", ge=1)
     """A checkpoint to resume from."""
     validate_every: int = option(500, unit="steps", ge=1)

@@ -93,6 +93,30 @@ def test_without_word_times_the_loss_is_ctc_alone_from_the_start(model: Any) -> 
     assert float(late.value) == pytest.approx(float(plain_B.sum() / batch.token_len_B.sum()), rel=1e-4)
 
 
+def test_two_hearings_that_are_equal_cost_what_one_does_and_unequal_ones_are_drawn_together(model: Any) -> None:
+    batch, noisy = batch_of(LETTERS), Augment(noise_prob=1.0, tempo=0.0)
+    once, twice = CtcTask(LETTERS, Train(), PLAIN), CtcTask(LETTERS, Train(consistency=0.2), PLAIN)
+    for progress in (0.0, 1.0):
+        one, two = (one_loss(task, model, batch, progress) for task in (once, twice))
+        assert float(two.value.detach()) == pytest.approx(float(one.value.detach()), rel=1e-4)
+        assert float(two.figures["apart"]) == pytest.approx(0, abs=1e-6)
+    apart = one_loss(CtcTask(LETTERS, Train(consistency=0.2), noisy), model, batch, 1.0)
+    assert float(apart.figures["apart"]) > 1e-4
+    whole, parts = float(apart.value.detach()), []
+    for weight_B in torch.eye(4):
+        part = one_loss(
+            CtcTask(LETTERS, Train(consistency=0.2), noisy), model, dataclasses.replace(batch, weight_B=weight_B), 1.0
+        )
+        parts.append(float(part.value.detach()))
+    assert sum(parts) == pytest.approx(whole, rel=1e-4)
+
+
+def test_label_smoothing_reaches_the_loss(model: Any) -> None:
+    batch = batch_of(LETTERS)
+    plain, smooth = (one_loss(CtcTask(LETTERS, Train(label_smoothing=s), PLAIN), model, batch, 1.0) for s in (0.0, 0.5))
+    assert float(smooth.value.detach()) < 0.7 * float(plain.value.detach())
+
+
 def test_the_loss_is_a_function_of_the_generator(model: Any) -> None:
     task, batch = CtcTask(LETTERS, Train(), Augment(run_prob=0.5, noise_prob=1.0)), batch_of(LETTERS)
     values = [float(one_loss(task, model, batch, 0.5, seed).value) for seed in (1, 1, 2)]

@@ -13,7 +13,14 @@ from voxstill.config import Train
 from voxstill.train import optim
 
 shares = st.floats(0, 0.95)
-schedules = st.builds(Train, warmup=shares, hold=st.floats(0, 1), final_lr=st.floats(0, 1), lr=st.floats(1e-5, 1))
+schedules = st.builds(
+    Train,
+    warmup=shares,
+    hold=st.floats(0, 1),
+    final_lr=st.floats(1e-3, 1),
+    lr=st.floats(1e-5, 1),
+    schedule=st.sampled_from(["cosine", "tri_stage"]),
+)
 
 
 @given(schedules, st.floats(0, 1))
@@ -28,15 +35,18 @@ def test_the_learning_rate_is_positive_and_never_above_its_peak(cfg: Train, prog
 def test_the_learning_rate_has_no_jumps(cfg: Train, progress: float) -> None:
     step = 1e-6
     start = max(cfg.warmup, cfg.hold)
-    steepest = max(1 / cfg.warmup if cfg.warmup else 0, np.pi / 2 / (1 - start) if start < 1 else 0)
+    fall = np.pi / 2 if cfg.schedule == "cosine" else -np.log(cfg.final_lr)
+    steepest = max(1 / cfg.warmup if cfg.warmup else 0, fall / (1 - start) if start < 1 else 0)
     jump = abs(optim.lr_at(min(progress + step, 1.0), cfg) - optim.lr_at(progress, cfg))
     assert jump <= cfg.lr * (steepest * step * 1.01 + 1.01e-3 * (progress < cfg.warmup * 1e-3 + step) + 1e-9)
 
 
 def test_the_learning_rate_rises_holds_and_falls_to_its_end() -> None:
     cfg = Train(lr=1.0, warmup=0.1, hold=0.5, final_lr=0.01)
-    found = [optim.lr_at(each, cfg) for each in (0.0, 0.05, 0.1, 0.5, 0.75, 1.0)]
-    assert found == pytest.approx([1e-3, 0.5, 1.0, 1.0, 0.505, 0.01], rel=1e-6)
+    places = (0.0, 0.05, 0.1, 0.5, 0.75, 1.0)
+    assert [optim.lr_at(each, cfg) for each in places] == pytest.approx([1e-3, 0.5, 1.0, 1.0, 0.505, 0.01], rel=1e-6)
+    cfg = cfg.model_copy(update={"schedule": "tri_stage"})
+    assert [optim.lr_at(each, cfg) for each in places] == pytest.approx([1e-3, 0.5, 1.0, 1.0, 0.1, 0.01], rel=1e-6)
 
 
 def test_norms_and_biases_do_not_decay() -> None:
@@ -62,6 +72,15 @@ def test_the_average_is_the_mean_of_weights_and_buffers_and_counts_stay_whole() 
         if value.is_floating_point():
             assert torch.allclose(value, torch.stack([each[name] for each in shown]).mean(0), atol=1e-6)
     assert int(model.state_dict()["num_batches_tracked"]) == 5
+
+
+def test_with_a_decay_the_average_is_the_exponential_mean_of_what_it_was_shown() -> None:
+    model, average = nn.Linear(1, 1, bias=False), optim.Average(decay=0.5)
+    for value in (1.0, 2.0, 6.0):
+        nn.init.constant_(model.weight, value)
+        average.add(model)
+    average.apply(model)
+    assert model.weight.item() == pytest.approx((0.25 * 1 + 0.5 * 2 + 1 * 6) / 1.75)
 
 
 def test_an_average_of_nothing_changes_nothing() -> None:

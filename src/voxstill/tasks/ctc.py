@@ -7,6 +7,7 @@ word times takes it past that, and CTC then finds alignments of its own.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -30,14 +31,26 @@ class CtcTask:
 
     def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
         """CTC per token, with cross-entropy per frame in the first `align_share` of the training."""
-        batch, features_BFD, frames_B, frame_ms_B = self.heard(batch, share.progress, generator)
+        hearings = 2 if self.train_cfg.consistency else 1
+        batch, features_BFD, frames_B, frame_ms_B = self.heard(batch, share.progress, generator, hearings)
         logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
-        return self.alone(logits_BFV, out_B, batch, frame_ms_B, share)
+        loss = self.alone(logits_BFV, out_B, batch, frame_ms_B, share)
+        if hearings == 1:
+            return loss
+        one_BFV, other_BFV = logits_BFV.chunk(2)
+        apart_B = losses.consistency(one_BFV, other_BFV, out_B[: len(one_BFV)]) * batch.weight_B[: len(one_BFV)]
+        apart = apart_B.sum() / share.num_tokens
+        figures = {name: value / 2 for name, value in loss.figures.items()} | {"apart": apart.detach()}
+        return Loss(loss.value / 2 + self.train_cfg.consistency * apart, figures)
 
     def alone(self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, share: Share) -> Loss:
         """The loss where each frame is said by itself."""
         blank_id = self.vocabulary.blank_id
-        ctc_B = losses.ctc(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, blank_id) * batch.weight_B
+        ctc_B = losses.ctc(
+            *(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, blank_id),
+            smoothing=self.train_cfg.label_smoothing,
+        )
+        ctc_B = ctc_B * batch.weight_B
         ctc = ctc_B.sum() / share.num_tokens
         if share.progress >= self.train_cfg.align_share:
             return Loss(ctc)
@@ -51,12 +64,20 @@ class CtcTask:
         weight_B = torch.where(timed_B, self.train_cfg.align_ctc, 1.0)
         return Loss(align + (ctc_B * weight_B).sum() / share.num_tokens, {"ctc": ctc.detach(), "align": align.detach()})
 
-    def heard(self, batch: Batch, progress: float, generator: Generator) -> tuple[Batch, Tensor, Tensor, Tensor]:
+    def heard(
+        self, batch: Batch, progress: float, generator: Generator, hearings: int = 1
+    ) -> tuple[Batch, Tensor, Tensor, Tensor]:
         """The batch as the augmentation leaves it, its features (B, F, D), their frames, and the length of an output
-        frame in milliseconds of the audio as it was."""
+        frame in milliseconds of the audio as it was; with more `hearings` that often, one after another, each with
+        other noise, voices and masks, but the same frames."""
         mel_BFD, frames_B = self.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
         if self.augment_cfg.run_prob:
             batch, mel_BFD, frames_B = self._shortened(batch, mel_BFD, frames_B, generator)
+        if hearings > 1:
+            tensors = (each.name for each in dataclasses.fields(Batch) if each.name != "ids")
+            repeated: Any = {name: torch.cat([getattr(batch, name)] * hearings) for name in tensors}
+            batch = dataclasses.replace(batch, ids=batch.ids * hearings, **repeated)
+            mel_BFD, frames_B = mel_BFD.repeat(hearings, 1, 1), frames_B.repeat(hearings)
         return batch, *self._augmented(mel_BFD, frames_B, batch.tempo_B, progress, generator)
 
     def move(self, device: torch.device) -> None:

@@ -63,16 +63,16 @@ def save(
     return final
 
 
-def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, Average] | None:
-    """Bring model and optimizer to the newest checkpoint; None where there is none."""
+def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> State | None:
+    """Bring model, optimizer and average to the newest checkpoint; None where there is none."""
     if not run.last.exists():
         return None
     numbers = json.loads((run.last / "state.json").read_text())
-    count = numbers.pop("average")
+    average.count = numbers.pop("average")
     load_weights(model, run.last)
     _restore(model, optimizer, load_file(run.last / "optimizer.safetensors"))
-    total = load_file(run.last / "average.safetensors") if count else {}
-    return State(**numbers), Average(total, count)
+    average.total = load_file(run.last / "average.safetensors") if average.count else {}
+    return State(**numbers)
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:

@@ -67,7 +67,8 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
     optimizer = optim.adamw(model, cfg.train)
     wrapped, optimizer = fabric.setup(model, optimizer)
     task.move(fabric.device)
-    state, average = checkpoint.load(run, model, optimizer) or (State(), optim.Average())
+    average = optim.Average(cfg.train.average_decay)
+    state = checkpoint.load(run, model, optimizer, average) or State()
     if state.step:
         log.info("resuming at step %d of epoch %d", state.step, state.epoch)
     meter = Meter(run, fabric.global_rank == 0, state)

@@ -13,13 +13,19 @@ BETAS = (0.9, 0.98)
 
 
 def lr_at(progress: float, cfg: Train) -> float:
-    """Learning rate at `progress` in [0, 1]: linear rise, a plateau, a cosine to `final_lr` of the peak."""
+    """Learning rate at `progress` in [0, 1]: linear rise, a plateau, and a fall to `final_lr` of the peak.
+
+    `tri_stage` falls exponentially, as in Baevski et al., "wav2vec 2.0" (2020), appendix B.
+    """
     if progress < cfg.warmup:
         return cfg.lr * max(progress / cfg.warmup, 1e-3)
     start = max(cfg.warmup, cfg.hold)
     if progress <= start or start >= 1:
         return cfg.lr
-    fall = 0.5 * (1 + math.cos(math.pi * min((progress - start) / (1 - start), 1.0)))
+    fallen = min((progress - start) / (1 - start), 1.0)
+    if cfg.schedule == "tri_stage":
+        return cfg.lr * float(cfg.final_lr**fallen)
+    fall = 0.5 * (1 + math.cos(math.pi * fallen))
     return cfg.lr * (cfg.final_lr + (1 - cfg.final_lr) * fall)
 
 
@@ -32,10 +38,13 @@ def adamw(model: nn.Module, cfg: Train) -> torch.optim.AdamW:
 
 
 class Average:
-    """The mean of the weights and buffers it was shown, each counted once (Polyak and Juditsky 1992)."""
+    """The mean of the weights and buffers it was shown (Polyak and Juditsky 1992).
 
-    def __init__(self, total: dict[str, Tensor] | None = None, count: int = 0) -> None:
-        self.total, self.count = total or {}, count
+    Each counts as much; with a `decay` those of a step ago count so much less, and the first no more than the others.
+    """
+
+    def __init__(self, decay: float = 0.0, total: dict[str, Tensor] | None = None, count: int = 0) -> None:
+        self.decay, self.total, self.count = decay, total or {}, count
 
     @torch.no_grad()
     def add(self, model: nn.Module) -> None:
@@ -43,7 +52,10 @@ class Average:
         state = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
         if not self.total:
             self.total = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
-        torch._foreach_add_(list(self.total.values()), [state[name].float() for name in self.total])
+        total = list(self.total.values())
+        if self.decay:
+            torch._foreach_mul_(total, self.decay)
+        torch._foreach_add_(total, [state[name].float() for name in self.total])
         self.count += 1
 
     @torch.no_grad()
@@ -51,5 +63,7 @@ class Average:
         """Give the model the mean; without a count it keeps its weights."""
         if self.count:
             state = model.state_dict()
+            # the sum of 1 + decay + decay ** 2 + ..., as many as there were
+            weight = (1 - self.decay**self.count) / (1 - self.decay) if self.decay else self.count
             for name, value in self.total.items():
-                state[name].copy_(value / self.count)
+                state[name].copy_(value / weight)
