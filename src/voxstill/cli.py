@@ -117,6 +117,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("model", metavar="EXP_OR_MODEL")
     sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
     sub.add_argument("--work", help="where the utterances are; default: that of the experiment's own configuration")
+    sub = command("doctor", doctor, "what was wrong with a step that training skipped")
+    sub.add_argument("experiment", metavar="EXP")
+    sub.add_argument("--batch", required=True, metavar="FILE", help="a file of its folder `skipped`")
     sub = command("transcribe", transcribe, "audio files in, words with times out")
     sub.add_argument("model", metavar="MODEL")
     sub.add_argument("audio", nargs="+", metavar="AUDIO")
@@ -263,6 +266,14 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     if own.is_file():
         measure.write_figures(Path(args.model) / "evaluation", figures)
     return {key: value for key, value in figures.items() if key != "hypotheses"}
+
+
+def doctor(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill doctor`."""
+    from voxstill.commands import diagnose
+
+    figures = diagnose.replay(args.experiment, args.batch)
+    return {**figures, TEXT: diagnose.table(figures)}
 
 
 def transcribe(args: argparse.Namespace) -> dict[str, Any]:

@@ -280,6 +280,8 @@ class Train(Section):
     """The error rate on the dev split is measured."""
     log_every: int = option(20, unit="steps", ge=1)
     """A line in `metrics.jsonl` and TensorBoard."""
+    stall_s: float = option(600.0, unit="s", gt=0)
+    """A rank that makes no step for so long ends all of them, with their stacks in the log."""
     seed_mode: Literal["debug", "production"] = option("production")
     """`debug` repeats bit by bit on a CPU; `production` may choose faster kernels."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = option("auto")

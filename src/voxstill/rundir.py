@@ -62,6 +62,16 @@ class RunDir:
         return self.checkpoints / "best"
 
     @property
+    def skipped(self) -> Path:
+        """Batches of steps whose loss was not finite, for `voxstill doctor`."""
+        return self.path / "skipped"
+
+    @property
+    def ranks(self) -> Path:
+        """Process and step of each rank while it trains."""
+        return self.path / ".ranks"
+
+    @property
     def source(self) -> Path:
         """The code that ran."""
         return self.path / "src_backup"

@@ -87,7 +87,7 @@ def test_a_corpus_without_a_dev_split_has_no_dev_error(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     write_shards(store, "s", {"train": 3})
     corpus = corpus_of(store, tokenizer.train(TEXTS, "word", 9), Config())
-    assert corpus.dev_error(None, torch.nn.Identity()) is None  # type: ignore[arg-type]
+    assert corpus.dev_error(None, torch.nn.Identity(), lambda: None) is None  # type: ignore[arg-type]
 
 
 def test_the_texts_of_a_split_are_made_alike(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_run_writes_every_step_and_every_validation(straight: RunDir) -> None:
     summary = json.loads(straight.summary.read_text())
     assert (summary["steps"], summary["skipped"], summary["replaced"]) == (STEPS, 0, 0)
     assert list(straight.tensorboard.iterdir())
+    assert "the largest step fits" in straight.log.read_text()
 
 
 def test_the_same_run_again_gives_the_same_bits(work: Path, straight: RunDir, tmp_path: Path) -> None:

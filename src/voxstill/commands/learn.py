@@ -20,7 +20,7 @@ import voxstill
 from voxstill import config, workdir, world
 from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config
-from voxstill.errors import ConfigError
+from voxstill.errors import ConfigError, Interrupted
 from voxstill.monitor import log, start_logging
 from voxstill.nn import students
 from voxstill.nn.frontend import EXTRACTOR
@@ -50,8 +50,17 @@ def train(cfg: Config) -> dict[str, Any]:
         return done
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
-    figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards))
-    return figures if figures is not None else summary(run) or {}
+    with parallel.ranks_told(run, cfg.train.devices):
+        figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards))
+    figures = figures or summary(run)
+    if figures is None:
+        step = json.loads((run.last / "state.json").read_text())["step"]
+        raise Interrupted(
+            f"training was stopped at step {step:,}",
+            why="a signal asked for it; the checkpoint of that step is whole",
+            fix="the same command goes on from there",
+        )
+    return figures
 
 
 def check(cfg: Config) -> None:
@@ -77,8 +86,13 @@ def check(cfg: Config) -> None:
         )
 
 
-def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any]:
-    """One process of the training; rank 0 writes the student."""
+def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any] | None:
+    """One process of the training; rank 0 writes the student. None where a signal has stopped it."""
+    with parallel.errors_kept(run, fabric):
+        return _train_rank(fabric, cfg, run, shards)
+
+
+def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any] | None:
     if not log.handlers:  # a process of its own
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
@@ -120,6 +134,8 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
         start = time.perf_counter()
         state = loop.train(fabric, model, task, corpus, cfg, run, budget)
         log.info("train: %s", corpus.limit(time.perf_counter() - start))
+        if state is None:
+            return None
         corpus.finish()
         figures = {
             "path": str(run.path),

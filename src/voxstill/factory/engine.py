@@ -14,16 +14,14 @@ import os
 import queue
 import re
 import secrets
-import signal
 import socket
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from voxstill import world
 from voxstill.config import Engine
@@ -114,28 +112,8 @@ def run(
     return ledger.summary()
 
 
-class _Signals:
-    """A `with` block in which the first SIGINT or SIGTERM is only noted, in `caught`; the second interrupts."""
-
-    def __init__(self) -> None:
-        self.caught: str | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # nobody else may
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._catch)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _catch(self, number: int, _: Any) -> None:
-        if self.caught is not None:
-            raise KeyboardInterrupt
-        self.caught = signal.Signals(number).name
-        log.warning("%s: no more chunks are begun; once more stops at once", self.caught)
+def _last_chunks(name: str) -> None:
+    log.warning("%s: no more chunks are begun; once more stops at once", name)
 
 
 # ---------------------------------------------------------------------------------------------- the rules of retry
@@ -303,7 +281,7 @@ def _run_inline(
             work = _open(stage.name, stage.make)
             closing.callback(_close, work)
             works.append(work)
-        signals = closing.enter_context(_Signals())
+        signals = closing.enter_context(world.Signals(_last_chunks))
         for chunk in chunks:
             whole = ledger.opened(chunk)
             todo = [whole]
@@ -412,7 +390,7 @@ class _Driver:
         self._pool = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
 
     def run(self, chunks: Iterator[Chunk]) -> None:
-        with _Signals() as signals:
+        with world.Signals(_last_chunks) as signals:
             try:
                 self._work(chunks, signals)
                 closing = [worker.handle.close.remote() for worker in self._all_workers() if worker.ready]
@@ -424,7 +402,7 @@ class _Driver:
         if signals.caught:
             raise self._ledger.interrupted(signals.caught)
 
-    def _work(self, chunks: Iterator[Chunk], signals: _Signals) -> None:
+    def _work(self, chunks: Iterator[Chunk], signals: world.Signals) -> None:
         """Until all is committed or, after a signal, what the workers have in hand."""
         for crew in self._crews:
             for _ in range(crew.size):

@@ -87,7 +87,7 @@ class Corpus:
         """Utterances replaced by a neighbour so far."""
         return self._replaced + (self._loader.replaced if self._loader else 0)
 
-    def dev_error(self, task: Task, model: nn.Module) -> dict[str, float] | None:
+    def dev_error(self, task: Task, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
         """Word and utterance counts and WER against the labels of the dev split; None where there is none."""
         if not len(self._dev):
             return None
@@ -95,12 +95,14 @@ class Corpus:
             whole = self._planned(self._dev, 0, True, slots=1)
         except DataError:  # none of it fits into a batch
             return None
-        total = words.wer(
-            (self._dev_texts[each.id], each.text)
-            for batches in Loader(Batches(self._dev, whole), workers=0)
-            for batch in batches
-            for each in task.decode(model, batch)
-        )
+
+        def said() -> Iterator[tuple[str, str]]:
+            for batches in Loader(Batches(self._dev, whole), workers=0):
+                beat()
+                for batch in batches:
+                    yield from ((self._dev_texts[each.id], each.text) for each in task.decode(model, batch))
+
+        total = words.wer(said())
         return None if total.rate is None else {"wer": total.rate, "words": total.reference, "errors": total.errors}
 
     def finish(self) -> None:

@@ -6,14 +6,18 @@ randomness is drawn from (seed, step, rank), so resuming needs no generator stat
 
 from __future__ import annotations
 
+import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from voxstill import world
 from voxstill.batches.plan import EpochPlan
 from voxstill.config import Config
 from voxstill.monitor import JsonLines, Progress, Timer, clock, log
@@ -22,7 +26,8 @@ from voxstill.rundir import RunDir
 from voxstill.tasks.task import Share, Task
 from voxstill.train import checkpoint, optim
 from voxstill.train.checkpoint import State
-from voxstill.train.guard import Guard
+from voxstill.train.guard import Guard, no_room, out_of_memory
+from voxstill.train.watchdog import Watchdog
 
 LOSS_MEMORY = 0.05
 """The loss reported is a running mean over about 1 / LOSS_MEMORY steps."""
@@ -43,8 +48,8 @@ class Data(Protocol):
         """Utterances that could not be read so far, each replaced by a neighbour of weight zero."""
         ...
 
-    def dev_error(self, task: Task, model: nn.Module) -> dict[str, float] | None:
-        """Figures on the dev split, `wer` among them; None where there is no dev split."""
+    def dev_error(self, task: Task, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
+        """Figures on the dev split, `wer` among them; None where there is no dev split. `beat` is called on the way."""
         ...
 
 
@@ -62,8 +67,13 @@ class Budget:
         return min(max(shares), 1.0)
 
 
-def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, run: RunDir, budget: Budget) -> State:
-    """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student."""
+def train(
+    fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, run: RunDir, budget: Budget
+) -> State | None:
+    """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student.
+
+    SIGINT or SIGTERM to any rank ends all of them after the step, with a checkpoint: then there is no state.
+    """
     optimizer = optim.adamw(model, cfg.train)
     wrapped, optimizer = fabric.setup(model, optimizer)
     task.move(fabric.device)
@@ -73,8 +83,15 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
         log.info("resuming at step %d of epoch %d", state.step, state.epoch)
     meter = Meter(run, fabric.global_rank == 0, state)
     replaced = state.replaced
-    guard = Guard()
-    with Progress("train", 1.0, "") as bar:
+    guard = Guard(run, fabric.global_rank)
+    room = Room(cfg.plan.budget_ms)
+    with (
+        world.Signals(_after_this_step) as signals,
+        Watchdog(run, fabric.global_rank, cfg.train.stall_s) as watchdog,
+        Progress("train", 1.0, "") as bar,
+    ):
+        if not state.step:
+            rehearse(fabric, wrapped, task, data, cfg, room)
         while budget.progress(state) < 1:
             if state.step_in_epoch == 0:
                 state.ascending = budget.progress(state) < cfg.train.ascending_share
@@ -82,6 +99,7 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
             steps = iter(data.steps(plan, state.step_in_epoch))
             while state.step_in_epoch < plan.steps and (progress := budget.progress(state)) < 1:
                 start = time.perf_counter()
+                watchdog.beat(state.step)
                 with meter.waiting.running():
                     batches = next(steps)
                 share = Share(
@@ -89,8 +107,9 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
                 )
                 for group in optimizer.param_groups:
                     group["lr"] = optim.lr_at(progress, cfg.train)
-                loss, norm, figures = one_step(fabric, wrapped, task, batches, share, cfg, state.step)
-                if guard.passes(loss, norm, state.step, [each for batch in batches for each in batch.ids]):
+                with room.told(state.step):
+                    loss, norm, figures = one_step(fabric, wrapped, task, batches, share, cfg, state.step, room)
+                if guard.passes(loss, norm, state.step, batches, share):
                     optimizer.step()
                 else:
                     state.skipped += 1
@@ -107,29 +126,33 @@ def train(fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, ru
                 if state.step % cfg.train.log_every == 0:
                     meter.write(state, norm, optimizer.param_groups[0]["lr"], progress)
                 if state.step % cfg.train.validate_every == 0:
-                    validate(task, model, data, state, meter)
-                if state.step % cfg.train.checkpoint_every == 0 and fabric.global_rank == 0:
+                    validate(task, model, data, state, meter, watchdog)
+                stops = bool(fabric.all_reduce(torch.tensor(float(signals.caught is not None)), reduce_op="sum"))
+                if (stops or state.step % cfg.train.checkpoint_every == 0) and fabric.global_rank == 0:
                     checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
                     meter.is_best = False  # the next checkpoint holds other weights than those judged
+                if stops:
+                    log.info("stopped at step %d, which is saved", state.step)
+                    return None
             if state.step_in_epoch >= plan.steps:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
     if fabric.global_rank == 0:
         checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
     average.apply(model)
-    validate(task, model, data, state, meter)
+    validate(task, model, data, state, meter, None)
     log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
     return state
 
 
 def one_step(
-    fabric: Any, model: Any, task: Task, batches: list[Batch], share: Share, cfg: Config, step: int
+    fabric: Any, model: Any, task: Task, batches: list[Batch], share: Share, cfg: Config, step: int, room: Room
 ) -> tuple[float, float, dict[str, float]]:
     """Gradients of one step over this rank's batches: (loss, gradient norm, figures)."""
     torch.manual_seed(int(fingerprint(cfg.seed, "dropout", step, fabric.global_rank), 16) % 2**63)
     total, figures = 0.0, dict[str, float]()
     for micro, batch in enumerate(batches):
-        generator = torch.Generator(fabric.device)
-        generator.manual_seed(int(fingerprint(cfg.seed, "augment", step, micro, fabric.global_rank), 16) % 2**63)
+        room.enters(batch)
+        generator = chance(fabric.device, cfg.seed, step, micro, fabric.global_rank)
         last = micro == len(batches) - 1
         with fabric.no_backward_sync(model, enabled=not last):
             loss = task.loss(model, to_device(batch, fabric.device), share, generator)
@@ -141,16 +164,90 @@ def one_step(
     return float(fabric.all_reduce(torch.tensor(total), reduce_op="sum")), float(norm), figures
 
 
-def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter) -> None:
+def chance(device: torch.device, seed: int, step: int, micro: int, rank: int) -> torch.Generator:
+    """What the augmentation of one batch is drawn from."""
+    generator = torch.Generator(device)
+    return generator.manual_seed(int(fingerprint(seed, "augment", step, micro, rank), 16) % 2**63)
+
+
+class Room:
+    """What fits into memory: the largest padded batch so far, and an error that names the one that did not."""
+
+    def __init__(self, budget_ms: int) -> None:
+        self._budget_ms = budget_ms
+        self._passed_ms = 0
+        self._batch: Batch | None = None
+
+    def enters(self, batch: Batch) -> None:
+        """The batch before has passed, and this one is tried."""
+        self._passed()
+        self._batch = batch
+
+    @contextmanager
+    def told(self, step: int) -> Iterator[None]:
+        """TrainingError where memory runs out."""
+        try:
+            yield
+        except Exception as error:
+            if self._batch is None or not out_of_memory(error):
+                raise
+            raise no_room(self._batch, step, self._budget_ms, self._passed_ms, error) from error
+        self._passed()
+
+    def _passed(self) -> None:
+        if self._batch is not None:
+            self._passed_ms = max(self._passed_ms, self._batch.audio_BT.numel() // 16)
+            self._batch = None
+
+
+def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room: Room) -> None:
+    """The worst step of the first epoch, forward and backward, before training; it leaves no trace in the model.
+
+    What does not fit is told now, not at hour 40. The worst is the one with the most audio, padding included.
+    """
+    plan = data.plan(0, ascending=False)
+    heard_ms = plan.heard_ms()
+    padded_ms_B = np.maximum.reduceat(heard_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
+    worst = int(padded_ms_B.argmax()) // plan.slots
+    batches = next(iter(data.steps(plan, worst)))
+    buffers = [(each, each.clone()) for each in model.buffers()]
+    share = Share(0.0, max(int(plan.step_tokens[worst]), 1), max(int(plan.step_frames[worst]), 1))
+    with room.told(0):
+        one_step(fabric, model, task, batches, share, cfg, 0, room)
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    padded_s = max(batch.audio_BT.numel() for batch in batches) / 16_000
+    log.info("train: the largest step fits: batches of up to %.0f s, %s", padded_s, memory(fabric.device))
+
+
+def memory(device: torch.device) -> str:
+    """The most that was taken until now, in words."""
+    if device.type == "cuda":
+        taken, whole = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+        return f"{taken / 2**30:.1f} of {whole / 2**30:.0f} GiB on the GPU"
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB of memory"
+
+
+def _after_this_step(name: str) -> None:
+    log.warning("%s: this step is the last one; once more stops at once", name)
+
+
+def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter, watchdog: Watchdog | None) -> None:
     """Log the figures of the dev split and remember whether they are the best so far."""
     model.eval()
-    figures = data.dev_error(task, model)
+    figures = data.dev_error(task, model, watchdog.beat if watchdog else _nobody)
     model.train()
     if figures is None:
         return
     meter.is_best = state.best_wer is None or figures["wer"] <= state.best_wer
     state.best_wer = figures["wer"] if meter.is_best else state.best_wer
     meter.write_split("dev", state, figures)
+
+
+def _nobody() -> None:
+    """Nobody waits for a sign of life."""
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

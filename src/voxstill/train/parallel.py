@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
+from voxstill import errors, world
 from voxstill.config import Train
-from voxstill.errors import TrainingError
+from voxstill.errors import TrainingError, VoxstillError
+from voxstill.monitor import log
+from voxstill.rundir import RunDir
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -22,6 +32,56 @@ def precision(cfg: Train) -> tuple[str, str]:
     if major >= 8:
         return "bf16", f"the GPU has compute capability {major}.{minor}"
     return "fp16", f"the GPU has compute capability {major}.{minor}, which lacks bf16"
+
+
+@contextlib.contextmanager
+def errors_kept(run: RunDir, fabric: Any) -> Iterator[None]:
+    """What a rank that is a process of its own raises is left in a file, for `ranks_told`."""
+    try:
+        yield
+    except VoxstillError as error:
+        if fabric.world_size > 1:
+            about = {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+            run.ranks.mkdir(parents=True, exist_ok=True)
+            draft = run.ranks / f".error-{fabric.global_rank}"
+            draft.write_text(json.dumps(about))
+            with contextlib.suppress(FileExistsError):  # the first one is told
+                os.link(draft, run.ranks / "error")
+        raise
+
+
+@contextlib.contextmanager
+def ranks_told(run: RunDir, num: int) -> Iterator[None]:
+    """Around processes that train together: one that fails is told as the error that it raised, else as its end.
+
+    SIGTERM is passed on to them; Ctrl-C reaches them by itself.
+    """
+    if num == 1:
+        yield
+        return
+    for path in run.ranks.glob("*error*"):
+        path.unlink()
+    with world.Signals(_pass_on):
+        try:
+            yield
+        except (ProcessRaisedException, ProcessExitedException) as error:
+            with contextlib.suppress(FileNotFoundError):
+                about = json.loads((run.ranks / "error").read_text())
+                kind: type[VoxstillError] = getattr(errors, about.pop("kind"))
+                raise kind(about.pop("what"), **about) from None
+            raise TrainingError(
+                f"a process of the training, rank {error.error_index}, has ended",
+                why=str(error).strip().splitlines()[-1],
+                fix=f"`{run.log}` says what it did last; the same command goes on from the last checkpoint",
+            ) from error
+
+
+def _pass_on(name: str) -> None:
+    log.warning("%s: the ranks end after this step; once more stops at once", name)
+    if name == "SIGTERM":
+        for child in multiprocessing.active_children():
+            if child.pid is not None:
+                os.kill(child.pid, signal.SIGTERM)
 
 
 def fabric(cfg: Train) -> Any:

@@ -1,0 +1,135 @@
+"""doctor: a step that was skipped, once more, and which of its utterances are at fault."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxstill import config
+from voxstill.commands.learn import TASKS, vocabulary_of
+from voxstill.config import Config
+from voxstill.errors import ConfigError, DataError
+from voxstill.nn import students
+from voxstill.nn.frontend import feature_frames, output_frames
+from voxstill.records import RATE_HZ, Batch
+from voxstill.rundir import RunDir
+from voxstill.tasks.task import Share, Task
+from voxstill.text.tokenizer import Vocabulary
+from voxstill.train import checkpoint, guard
+from voxstill.train.loop import chance
+
+
+def replay(experiment: str, batch: str) -> dict[str, Any]:
+    """Loss and gradient of the saved step under the last checkpoint: of all of it, and of each utterance alone.
+
+    ConfigError where the folder is no experiment, DataError where it has no checkpoint or the file is no saved batch.
+    """
+    run = RunDir(Path(experiment))
+    if not run.config.is_file():
+        raise ConfigError(
+            f"`{experiment}` is no experiment", why="there is no config.yaml in it", fix="name a folder below exp/"
+        )
+    if not run.last.exists():
+        raise DataError(
+            f"`{experiment}` has no checkpoint", why="it made too few steps", fix="replay needs its weights"
+        )
+    batches, share, step, rank = guard.load(Path(batch))
+    cfg = config.load(str(run.config), [], {})
+    vocabulary = _vocabulary(run, cfg)
+    model = students.build(cfg.student.size, len(vocabulary.pieces), dropout=0.0, seed=cfg.seed, kind=cfg.student.kind)
+    checkpoint.load_weights(model, run.last)
+    task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment)
+    broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
+    whole = [
+        _judged(task, model, each, share, chance(torch.device("cpu"), cfg.seed, step, micro, rank))
+        for micro, each in enumerate(batches)
+    ]
+    rows = [
+        {**_facts(batch, i), **_judged(task, model, _only(batch, i), share, torch.Generator().manual_seed(step))}
+        for batch in batches
+        for i in range(len(batch.ids))
+    ]
+    at_fault = [row["id"] for row in rows if not row["finite"]]
+    return {
+        "step": step,
+        "rank": rank,
+        "checkpoint": run.last.resolve().name,
+        "weights_not_finite": broken,
+        "batches": whole,
+        "at_fault": at_fault,
+        "utterances": rows,
+        "verdict": _verdict(broken, at_fault, all(each["finite"] for each in whole)),
+    }
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The same as people read it: the utterances at fault first, then those of the largest gradient."""
+    rows = sorted(figures["utterances"], key=lambda row: (row["finite"], -(row["grad_norm"] or 0)))
+    lines = [
+        f"step {figures['step']} of rank {figures['rank']}, replayed with the weights of {figures['checkpoint']}",
+        figures["verdict"],
+        "",
+        f"{'loss':>10}  {'gradient':>10}  {'seconds':>8}  {'tokens':>6}  {'frames':>6}  {'peak':>6}  utterance",
+    ]
+    for row in rows[:20]:
+        numbers = [f"{row[name]:.4g}" if row[name] is not None else "none" for name in ("loss", "grad_norm")]
+        lines.append(
+            f"{numbers[0]:>10}  {numbers[1]:>10}  {row['seconds']:>8.2f}  {row['tokens']:>6}  {row['frames']:>6}  "
+            f"{row['peak']:>6}  {row['id']}"
+        )
+    return "\n".join(lines)
+
+
+def _vocabulary(run: RunDir, cfg: Config) -> Vocabulary:
+    return Vocabulary.load(run.model) if run.model.is_dir() else vocabulary_of(run, (), cfg)
+
+
+def _judged(task: Task, model: Any, batch: Batch, share: Share, generator: torch.Generator) -> dict[str, Any]:
+    """Loss and gradient norm, None where they are no numbers."""
+    model.train()
+    model.zero_grad(set_to_none=True)
+    loss = task.loss(model, batch, share, generator).value
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = float(torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None]))
+    finite = math.isfinite(float(loss.detach())) and math.isfinite(norm)
+    known = [each if math.isfinite(each) else None for each in (float(loss.detach()), norm)]
+    return {"loss": known[0], "grad_norm": known[1], "finite": finite}
+
+
+def _facts(batch: Batch, i: int) -> dict[str, Any]:
+    samples = int(batch.audio_len_B[i])
+    return {
+        "id": batch.ids[i],
+        "seconds": samples / RATE_HZ,
+        "tokens": int(batch.token_len_B[i]),
+        "frames": int(output_frames(int(feature_frames(samples) * float(batch.tempo_B[i])))),
+        "peak": int(batch.audio_BT[i].abs().max()) if samples else 0,
+        "weight": float(batch.weight_B[i]),
+    }
+
+
+def _only(batch: Batch, i: int) -> Batch:
+    """One utterance of the batch."""
+    tensors: dict[str, Tensor] = {
+        each.name: getattr(batch, each.name)[i : i + 1] for each in dataclasses.fields(Batch) if each.name != "ids"
+    }
+    return Batch(ids=(batch.ids[i],), **tensors)
+
+
+def _verdict(broken: list[str], at_fault: list[str], is_finite: bool) -> str:
+    if broken:
+        return f"the weights of the checkpoint are broken ({broken[0]}): go back to an older one, and lower `train.lr`"
+    if at_fault:
+        return (
+            f"{len(at_fault)} utterances alone give a loss or gradient that is no number: look at their texts and audio"
+        )
+    if not is_finite:
+        return (
+            "each utterance alone is sound, together they are not: a kernel or the precision is at fault, not the data"
+        )
+    return "all of it is sound under these weights: the weights at that step were at fault; lower `train.lr`"

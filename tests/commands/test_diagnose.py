@@ -1,0 +1,79 @@
+"""A step that was skipped, once more: what was wrong is named, be it an utterance or the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tones import TEXTS, batch_of, share_of
+from voxstill import cli, config
+from voxstill.config import Config
+from voxstill.nn import students
+from voxstill.records import Batch
+from voxstill.rundir import RunDir
+from voxstill.text import tokenizer
+from voxstill.train import checkpoint, guard, optim
+from voxstill.train.checkpoint import State
+
+WORDS = tokenizer.train(TEXTS, "word", 9)
+BATCH = batch_of(WORDS)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """An experiment after its first checkpoint."""
+    made = RunDir(tmp_path / "exp")
+    made.corpus.mkdir(parents=True)
+    made.config.write_text(config.dump(Config()))
+    (made.corpus / "vocabulary.json").write_text(json.dumps({"unit": WORDS.unit, "pieces": WORDS.pieces}))
+    model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
+    checkpoint.save(made, model, optim.adamw(model, Config().train), optim.Average(), State(step=1), best=True)
+    return made
+
+
+def replayed(run: RunDir, batch: Batch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    path = run.skipped / "step=5-rank=0.safetensors"
+    guard.save(path, [batch], share_of(batch, 0.5), step=5, rank=0)
+    assert cli.main(["doctor", str(run.path), "--batch", str(path), *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_utterances_at_fault_are_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    weight_B = torch.ones(len(BATCH.ids))
+    weight_B[2] = float("nan")
+    found = json.loads(replayed(run, dataclasses.replace(BATCH, weight_B=weight_B), capsys, "--json"))
+    assert found["at_fault"] == [BATCH.ids[2]]
+    assert [row["finite"] for row in found["utterances"]] == [True, True, False, True]
+    assert (found["step"], found["checkpoint"], found["weights_not_finite"]) == (5, "epoch=0-step=1", [])
+    assert found["batches"][0]["loss"] is None
+    assert "look at their texts" in found["verdict"]
+
+
+def test_of_a_sound_batch_it_says_so_in_words(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    said = replayed(run, BATCH, capsys)
+    assert "all of it is sound under these weights" in said
+    assert all(id_ in said for id_ in BATCH.ids)
+
+
+def test_broken_weights_are_not_blamed_on_the_data(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run.last / "model.safetensors"
+    weights = load_file(path)
+    name = next(name for name, value in weights.items() if value.ndim == 2)
+    weights[name][0, 0] = float("inf")
+    save_file(weights, path)
+    found = json.loads(replayed(run, BATCH, capsys, "--json"))
+    assert found["weights_not_finite"] == [name]
+    assert "go back to an older one" in found["verdict"]
+
+
+def test_what_cannot_be_replayed_is_said(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", str(tmp_path), "--batch", "none"]) == 2
+    assert cli.main(["doctor", str(run.path), "--batch", str(run.config)]) == 3
+    said = capsys.readouterr().err
+    assert "is no experiment" in said
+    assert "is no saved batch" in said
