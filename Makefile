@@ -22,8 +22,9 @@ check: install
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# two at a time: most tests wait for processes of their own
 test: install
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest --numprocesses 2 --dist worksteal
 
 # Hours. `make torture SHARE=0.1` does a tenth.
 SHARE ?= 1

@@ -20,7 +20,7 @@ from voxstill.errors import DataError, StorageError
 from voxstill.factory import engine, join, shard
 from voxstill.records import Label, Utterance, Verdict, Word, fingerprint
 from voxstill.shards import Sample
-from voxstill.store import Store
+from voxstill.store import Store, read_uri
 
 WINDOW = 12
 
@@ -239,7 +239,7 @@ def test_what_is_written_is_the_audio_and_the_label_to_the_bit(tmp_path: Path, f
     assert (rows[0].reference, rows[0].speaker, rows[0].teacher, rows[0].language) == (None, "ann", "echo@1", "en")
     assert (rows[1].text, rows[1].reference, rows[1].split) == ("", "one", "test")
     for i, (row, start, end) in enumerate(zip(rows, (0, 4800), (4800, 16_000), strict=True)):
-        samples_T = codec.decode(store.read_range(f"s/0000{i}.tar", row.offset, row.num_bytes)).samples_T
+        samples_T = codec.decode(read_uri(f"{store.root}/s/0000{i}.tar#{row.offset}+{row.num_bytes}")).samples_T
         assert np.array_equal(samples_T, tone(16_000)[start:end])
         assert row.num_samples == end - start
 
