@@ -22,7 +22,7 @@ from voxstill.rundir import RunDir
 from voxstill.store import Store
 
 SCRIPT = Path(__file__).with_name("train_once.py")
-CLOCKS = {"seconds", "audio_seconds_per_second", "data_wait"}
+CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 STEPS = 12
 
 
@@ -59,8 +59,12 @@ def test_a_run_writes_every_step_and_every_validation(straight: RunDir) -> None:
     rows = figures(straight)
     assert [row["step"] for row in rows if "split" not in row] == list(range(1, STEPS + 1))
     assert [row["step"] for row in rows if "split" in row] == [4, 8, 12, 12]
-    needed = {"step", "loss", "lr", "grad_norm", "padding", "progress", "ctc", "align"}
+    needed = {"step", "loss", "lr", "grad_norm", "padding", "progress", "ctc", "align", "skipped", "replaced"}
     assert needed <= set(rows[0])
+    clocks = json.loads(straight.metrics.read_text().splitlines()[0])
+    assert all(clocks[name] > 0 for name in CLOCKS)
+    # a tiny student needs about 10 million multiplications for a frame of 80 ms, three times that with its gradients
+    assert 0.1e9 < 1e12 * clocks["tflops"] / clocks["audio_seconds_per_second"] < 3e9
     assert rows[-1]["wer"] >= 0
     summary = json.loads(straight.summary.read_text())
     assert (summary["steps"], summary["skipped"], summary["replaced"]) == (STEPS, 0, 0)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from voxstill import world
 from voxstill.batches.plan import EpochPlan
@@ -90,8 +91,7 @@ def train(
         Watchdog(run, fabric.global_rank, cfg.train.stall_s) as watchdog,
         Progress("train", 1.0, "") as bar,
     ):
-        if not state.step:
-            rehearse(fabric, wrapped, task, data, cfg, room)
+        meter.flops_per_s = rehearse(fabric, wrapped, task, data, cfg, room)
         while budget.progress(state) < 1:
             if state.step_in_epoch == 0:
                 state.ascending = budget.progress(state) < cfg.train.ascending_share
@@ -200,10 +200,11 @@ class Room:
             self._batch = None
 
 
-def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room: Room) -> None:
+def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room: Room) -> float:
     """The worst step of the first epoch, forward and backward, before training; it leaves no trace in the model.
 
-    What does not fit is told now, not at hour 40. The worst is the one with the most audio, padding included.
+    What does not fit is told now, not at hour 40. The worst is the one with the most audio, padding included. Returns
+    the floating-point operations for a second of this rank's audio: of matrices and convolutions, forward and backward.
     """
     plan = data.plan(0, ascending=False)
     heard_ms = plan.heard_ms()
@@ -212,7 +213,7 @@ def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room:
     batches = next(iter(data.steps(plan, worst)))
     buffers = [(each, each.clone()) for each in model.buffers()]
     share = Share(0.0, max(int(plan.step_tokens[worst]), 1), max(int(plan.step_frames[worst]), 1))
-    with room.told(0):
+    with room.told(0), FlopCounterMode(display=False) as counter:
         one_step(fabric, model, task, batches, share, cfg, 0, room)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
@@ -220,6 +221,7 @@ def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room:
             buffer.copy_(before)
     padded_s = max(batch.audio_BT.numel() for batch in batches) / 16_000
     log.info("train: the largest step fits: batches of up to %.0f s, %s", padded_s, memory(fabric.device))
+    return float(counter.get_total_flops()) / sum(batch.audio_BT.numel() / 16_000 for batch in batches)
 
 
 def memory(device: torch.device) -> str:
@@ -270,7 +272,9 @@ class Meter:
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
         self._figures: dict[str, float] = {}
-        self._num = 0
+        self._num = self._tokens = 0
+        self.flops_per_s = 0.0
+        """Floating-point operations for a second of padded audio."""
         if writes:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -282,6 +286,7 @@ class Meter:
         for batch in batches:
             self._audio_s += float(batch.audio_len_B.sum()) / 16_000
             self._padded_s += batch.audio_BT.numel() / 16_000
+            self._tokens += int(batch.token_len_B.sum())
         self._loss += loss
         self._num += 1
         for name, value in figures.items():
@@ -299,14 +304,18 @@ class Meter:
             "lr": lr,
             "grad_norm": norm,
             "audio_seconds_per_second": self._audio_s / elapsed,
+            "tokens_per_second": self._tokens / elapsed,
+            "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,
             "data_wait": self.waiting.take() / elapsed,
             "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
+            "skipped": state.skipped,
+            "replaced": state.replaced,
             "seconds": state.seconds,
         }
         self._emit(row, state, "train")
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
-        self._figures, self._num = {}, 0
+        self._figures, self._num, self._tokens = {}, 0, 0
 
     def write_split(self, split: str, state: State, figures: dict[str, float]) -> None:
         """One line for a validation."""
