@@ -83,7 +83,7 @@ def test_a_wrong_option_is_one_message_with_a_fix(
         ("teacher: {name: transformers}\ntrain: {steps: 1}", "teacher.model"),
         ("source: {uri: nowhere}", "the training has no end"),
         ("source: {uri: nowhere}\ntrain: {max_minutes: 1, seed_mode: debug}", "debug"),
-        ("source: {uri: nowhere}\ntrain: {steps: 1, devices: 2}", "plan.slots"),
+        ("source: {uri: nowhere}\ntrain: {steps: 1, devices: 2}\nplan: {slots: 3}", "plan.slots"),
     ],
 )
 def test_a_wrong_file_is_one_message(text: str, named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -148,3 +148,12 @@ def test_what_is_dumped_is_read_back_the_same(steps: int, lr: float, mode: str, 
 def test_an_override_without_a_value_is_refused() -> None:
     with pytest.raises(ConfigError, match="not an override"):
         config.load(None, ["train.steps"])
+
+
+def test_without_slots_a_step_has_a_batch_for_each_device() -> None:
+    assert config.load(None, ["train.devices=4"]).plan.slots == 4
+    assert config.load(None, ["train.devices=4", "plan.slots=8"]).plan.slots == 8
+    assert config.load(None, ["train.devices=4", "plan.budget_ms=9000"]).plan == config.Plan(slots=4, budget_ms=9000)
+    assert config.load(None, []).plan.slots == 1
+    again = config.load(None, ["train.devices=2"])
+    assert config.Config.model_validate(again.model_dump()) == again

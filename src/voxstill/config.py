@@ -194,7 +194,8 @@ class Plan(Section):
     max_utterances: int = option(512, unit="utterances", ge=1)
     """Most utterances in one batch."""
     slots: int = option(1, unit="batches", ge=1)
-    """Batches in one step, shared out between the ranks; the number of ranks must divide it."""
+    """Batches in one step, shared out between the ranks, whose number must divide it. Not set, one for each of
+    `train.devices`; set, trainings on other numbers of devices are the same training."""
     window: int = option(65_536, unit="utterances", ge=1)
     """Utterances shuffled and sorted by length together: larger pads less, smaller reads less at a time."""
     layout: Literal["local", "remote"] = option("local")
@@ -353,6 +354,17 @@ class Config(Section):
         if isinstance(data, dict):
             return {k: {"name": v} if k in ("engine", "teacher") and isinstance(v, str) else v for k, v in data.items()}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _every_device_has_a_batch(cls, data: Any) -> Any:
+        """Without `plan.slots` a step has a batch for each device."""
+        if not isinstance(data, dict) or not isinstance(train := data.get("train"), dict):
+            return data
+        plan, devices = data.get("plan", {}), train.get("devices", 1)
+        if not isinstance(plan, dict) or "slots" in plan or not isinstance(devices, int) or devices <= 1:
+            return data
+        return data | {"plan": plan | {"slots": devices}}
 
 
 def load(

@@ -300,6 +300,7 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
     [
         (Spent(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
         (Spent(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
+        (Spent(waited_s=11, read_s=1, decode_s=4), "the machine is the limit, or epochs are so short"),
         (Spent(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%; raise"),
     ],
 )

@@ -69,6 +69,8 @@ class Spent:
             return f"the model is the limit, not the data: {told}"
         each = max(workers, 1) * seconds
         told += f", while a worker read {self.read_s / each:.0%} of the time and decoded {self.decode_s / each:.0%}"
+        if (self.read_s + self.decode_s) / each < self.waited_s / seconds / 2:
+            return f"the machine is the limit, or epochs are so short that starting workers for each is: {told}"
         if self.read_s > self.decode_s:
             return f"storage is the limit of the training: {told}; see `plan.layout`, or raise `train.loader_workers`"
         return f"decoding is the limit of the training: {told}; raise `train.loader_workers`"
