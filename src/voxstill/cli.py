@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--work", default="work/demo", help="folder for the corpus and everything made from it")
     sub = command("run", line, "the whole line, finished steps skipped")
     sub.add_argument("config_file", metavar="CONFIG")
+    sub.add_argument("--max-batches", type=int, metavar="N", help="train at most so many steps: to see the line work")
     sub = command("init", init, "a commented configuration", "create-config")
     sub.add_argument("--output", metavar="FILE", help="write it there instead of standard output")
     sub = command("explain", explain, "every option: unit, default, meaning")
@@ -149,7 +150,8 @@ def demo(args: argparse.Namespace) -> dict[str, Any]:
 
 def line(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill run`."""
-    cfg = load(args, base=args.config_file)
+    few = [] if args.max_batches is None else [f"train.steps={args.max_batches}"]
+    cfg = load(args, *few, base=args.config_file)
     from voxstill.commands import line as page
 
     return page.run(cfg)

@@ -176,6 +176,19 @@ def test_a_recording_is_judged_anew_under_other_settings(
     assert voxstill(*command, "--set", "segment.min_ms=20000") == strict
 
 
+def test_a_transducer_goes_the_whole_line_and_max_batches_ends_its_training(
+    line: Line, voxstill: Command, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(line.folder / "work", work)
+    options = ["--set", f"work={work}", "--set", f"train.root={tmp_path / 'exp'}", "--set", "student.kind=rnnt"]
+    said = voxstill("run", line.config, "--max-batches", "3", *options)
+    student = Path(said["student"]["path"])
+    assert json.loads((student / "summary.json").read_text())["steps"] == 3
+    assert json.loads((student / "model" / "config.json").read_text())["architectures"] == ["ParakeetForRNNT"]
+    assert said["student"]["wer"] is not None
+
+
 def test_filtering_with_other_settings_relabels_nothing(line: Line, voxstill: Command, tmp_path: Path) -> None:
     work = tmp_path / "work"
     shutil.copytree(line.folder / "work", work)

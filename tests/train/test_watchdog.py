@@ -89,6 +89,23 @@ def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_
     assert "stacks of rank 0" in run.log.read_text()
 
 
+def test_a_training_that_was_stopped_and_let_go_on_goes_on(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with started(work, run, "train.stall_s=4") as process:
+        (pid,) = ranks(run).values()
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(9)
+        before = run.metrics.read_text().count("\n")
+        os.kill(pid, signal.SIGCONT)
+        give_up_at = time.monotonic() + 30
+        while run.metrics.read_text().count("\n") < before + 5:
+            assert process.poll() is None
+            assert time.monotonic() < give_up_at
+            time.sleep(0.1)
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_the_step_and_the_same_command_goes_on(work: Path, tmp_path: Path, number: int) -> None:
     run = RunDir(tmp_path / "run")

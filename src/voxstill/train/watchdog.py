@@ -71,10 +71,14 @@ class Watchdog:
             draft.replace(self._file)
 
     def _watch(self) -> None:
-        while not self._ends.wait(min(self._limit_s / 4, 5.0)):
-            waited = time.monotonic() - self._beat
-            if waited > self._limit_s:
-                self._end(waited)
+        looked, pause_s = time.monotonic(), min(self._limit_s / 4, 5.0)
+        while not self._ends.wait(pause_s):
+            now = time.monotonic()
+            if now - looked > self._limit_s / 2 + pause_s:  # this process was stopped itself, by Ctrl-Z say
+                self._beat = now
+            looked = now
+            if now - self._beat > self._limit_s:
+                self._end(now - self._beat)
 
     def _end(self, waited_s: float) -> None:
         others = self._others()
