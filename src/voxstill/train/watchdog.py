@@ -74,8 +74,9 @@ class Watchdog:
         looked, pause_s = time.monotonic(), min(self._limit_s / 4, 5.0)
         while not self._ends.wait(pause_s):
             now = time.monotonic()
-            if now - looked > self._limit_s / 2 + pause_s:  # this process was stopped itself, by Ctrl-Z say
-                self._beat = now
+            lost_s = now - looked - pause_s
+            if lost_s > pause_s + 1:  # this process did not run itself: it was stopped, by Ctrl-Z say
+                self._beat += lost_s
             looked = now
             if now - self._beat > self._limit_s:
                 self._end(now - self._beat)
