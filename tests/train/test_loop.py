@@ -16,21 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tones import write_shards
 from train.train_once import main as train_once
 from voxstill.rundir import RunDir
-from voxstill.store import Store
 
 SCRIPT = Path(__file__).with_name("train_once.py")
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 STEPS = 12
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("work")
-    write_shards(Store(str(folder)), "shards/r", {"train": 24, "dev": 4})
-    return folder
 
 
 @pytest.fixture(scope="module")

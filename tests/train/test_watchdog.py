@@ -13,19 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tones import write_shards
 from voxstill.rundir import RunDir
-from voxstill.store import Store
 
 SCRIPT = Path(__file__).with_name("train_once.py")
 LIMIT_S = 6
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("work")
-    write_shards(Store(str(folder)), "shards/r", {"train": 24, "dev": 4})
-    return folder
 
 
 def started(work: Path, run: RunDir, *overrides: str) -> subprocess.Popen[str]:
