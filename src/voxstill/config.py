@@ -170,18 +170,28 @@ class Shard(Section):
 class Student(Section):
     """The model to train."""
 
-    kind: Literal["ctc", "rnnt"] = option("ctc")
-    """`ctc` says each frame by itself and is fastest; `rnnt`, a transducer, knows what it said before."""
+    kind: Literal["ctc", "rnnt", "tdt"] = option("ctc")
+    """`ctc` says each frame by itself and is fastest; `rnnt`, a transducer, knows what it said before; `tdt` also says
+    how many frames a token lasts, and skips them."""
+    checkpoint: str | None = option(None)
+    """A Hugging Face folder, or a name on the Hub, to start from: Parakeet, wav2vec 2.0, HuBERT or WavLM. It decides
+    the size, too. Null: a new student."""
+    freeze_features: bool = option(True)
+    """The convolutions of a student that hears samples (wav2vec 2.0 and its kin) stay as the checkpoint has them."""
     size: Literal["tiny", "small", "medium", "large"] = option("tiny")
     """tiny 1.6, small 8, medium 30 and large 110 million parameters: FastConformer-CTC with a narrow stem."""
-    units: Literal["auto", "word", "character"] = option("auto")
-    """What the student spells with; `auto` takes whole words where the labels use few enough of them."""
+    units: Literal["auto", "word", "character", "bpe", "checkpoint"] = option("auto")
+    """What the student spells with; `checkpoint` takes what the checkpoint spells with. `auto` takes whole words where
+    the labels use few enough of them, else `bpe`, and `character` for students with a frame every 20 ms."""
+    bpe_pieces: int = option(512, unit="pieces", ge=32)
+    """`bpe` makes so many pieces from the labels, or fewer where there is no more to join."""
     max_words: int = option(200, unit="words", ge=1)
     """`auto` takes whole words up to this many different ones."""
     text: Literal["basic", "none"] = option("basic")
     """What the student learns to write: `basic` folds case and drops punctuation, `none` keeps the label as it is."""
-    dropout: float = option(0.0, unit="share", ge=0, lt=1)
-    """Dropout in the encoder: 0 for a few hours of audio and a short training, 0.1 for long ones."""
+    dropout: float | None = option(None, unit="share", ge=0, lt=1)
+    """Dropout in the encoder: 0 for a few hours of audio and a short training, 0.1 for long ones. Null: what the
+    checkpoint has, and none for a new student."""
 
 
 class Plan(Section):
@@ -212,15 +222,23 @@ class Augment(Section):
     """What is done to the audio while training, on the device."""
 
     noise_prob: float = option(0.6, unit="probability", ge=0, le=1)
-    """Share of utterances that get noise, taken from other utterances of the batch or made of coloured noise."""
+    """Share of utterances that get noise: other utterances of the batch, coloured noise, or `augment.noise`."""
+    noise: str | None = option(None)
+    """Recordings of noise, a folder or a manifest as `source.uri` takes them: half of the noises come from them."""
+    rooms: str | None = option(None)
+    """Room impulse responses, a folder or a manifest: a share of the utterances is heard in one of the rooms."""
+    room_prob: float = option(0.3, unit="probability", ge=0, le=1)
+    """Share of utterances that are heard in a room, where `augment.rooms` has some."""
+    gain_db: float = option(0.0, unit="dB", ge=0, le=60)
+    """Largest change of loudness, up or down."""
     min_snr_db: float = option(0.0, unit="dB")
     """Loudest noise."""
     max_snr_db: float = option(25.0, unit="dB")
     """Faintest noise."""
     tempo: float = option(0.1, unit="share", ge=0, lt=0.5)
-    """Largest change of tempo, faster or slower."""
+    """Largest change of tempo, faster or slower; students that hear samples hear another pitch with it."""
     warp: float = option(0.1, unit="share", ge=0, lt=0.5)
-    """Largest change of the length of the vocal tract."""
+    """Largest change of the length of the vocal tract; not for students that hear samples."""
     time_masks: int = option(2, unit="masks", ge=0)
     """SpecAugment: stretches of time blanked."""
     time_mask_ms: int = option(200, unit="ms", ge=0)

@@ -30,7 +30,8 @@ def run(tmp_path: Path) -> RunDir:
     made = RunDir(tmp_path / "exp")
     made.corpus.mkdir(parents=True)
     made.config.write_text(config.dump(Config()))
-    (made.corpus / "vocabulary.json").write_text(json.dumps({"unit": WORDS.unit, "pieces": WORDS.pieces}))
+    kept = {"unit": WORDS.unit, "pieces": WORDS.pieces, "merges": WORDS.merges}
+    (made.corpus / "vocabulary.json").write_text(json.dumps(kept))
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
     checkpoint.save(made, model, optim.adamw(model, Config().train), optim.Average(), State(step=1), best=True)
     return made

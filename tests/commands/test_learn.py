@@ -7,18 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from voxstill.commands.learn import vocabulary_of
+from voxstill.commands.learn import check, vocabulary_of
 from voxstill.config import Config
+from voxstill.errors import ConfigError
+from voxstill.nn.hearing import Mels, Samples
 from voxstill.rundir import RunDir
+
+MELS = Mels(Config().augment)
 
 
 @pytest.mark.parametrize("text", ["a word or two", "a b"])
-@pytest.mark.parametrize("units", ["word", "character"])
+@pytest.mark.parametrize("units", ["word", "character", "bpe"])
 def test_another_start_has_the_same_vocabulary_and_reads_no_text(tmp_path: Path, text: str, units: str) -> None:
     def untouchable() -> Iterator[str]:
         raise AssertionError("a text was read")
         yield
 
     cfg = Config.model_validate({"student": {"units": units}})
-    made = vocabulary_of(RunDir(tmp_path), [text], cfg)
-    assert vocabulary_of(RunDir(tmp_path), untouchable(), cfg) == made
+    made = vocabulary_of(RunDir(tmp_path), [text], cfg, MELS)
+    assert made.unit == units
+    assert vocabulary_of(RunDir(tmp_path), untouchable(), cfg, MELS) == made
+
+
+def test_left_alone_long_frames_get_pieces_and_short_ones_letters(tmp_path: Path) -> None:
+    cfg = Config.model_validate({"student": {"max_words": 2}})
+    samples = Samples(cfg.augment, kernels=[320], strides=[320])
+    assert vocabulary_of(RunDir(tmp_path / "a"), ["a b c"], cfg, MELS).unit == "bpe"
+    assert vocabulary_of(RunDir(tmp_path / "b"), ["a b c"], cfg, samples).unit == "character"
+    assert vocabulary_of(RunDir(tmp_path / "c"), ["a b"], cfg, MELS).unit == "word"
+
+
+def test_a_checkpoints_pieces_need_a_checkpoint() -> None:
+    cfg = Config.model_validate({"student": {"units": "checkpoint"}, "train": {"steps": 1}})
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        check(cfg)

@@ -114,17 +114,17 @@ def snr_db(clean_BFD: Tensor, noisy_BFD: Tensor, frames_B: Tensor) -> Tensor:
 def test_noise_is_as_loud_as_drawn(wanted_db: float, num: int) -> None:
     mel_BFD, frames_B = log_mels(num, 80), torch.arange(80, 80 - 10 * num, -10)
     cfg = Augment(noise_prob=1.0, min_snr_db=wanted_db, max_snr_db=wanted_db)
-    noisy_BFD = augment.add_noise(mel_BFD, frames_B, cfg, generator(3))
+    noisy_BFD = augment.add_noise(mel_BFD, frames_B, torch.ones(num, dtype=torch.bool), cfg, generator(3))
     assert (noisy_BFD >= mel_BFD).all()
     assert snr_db(mel_BFD, noisy_BFD, frames_B).tolist() == pytest.approx([wanted_db] * num, abs=0.1)
 
 
-def test_the_ratio_lies_between_its_bounds_and_a_share_stays_clean() -> None:
-    mel_BFD, frames_B = log_mels(200, 20), torch.full((200,), 20)
-    cfg = Augment(noise_prob=0.5, min_snr_db=5.0, max_snr_db=15.0)
-    noisy_BFD = augment.add_noise(mel_BFD, frames_B, cfg, generator())
+def test_the_ratio_lies_between_its_bounds_and_the_others_stay_clean() -> None:
+    mel_BFD, frames_B, chosen_B = log_mels(200, 20), torch.full((200,), 20), torch.arange(200) % 2 == 0
+    cfg = Augment(min_snr_db=5.0, max_snr_db=15.0)
+    noisy_BFD = augment.add_noise(mel_BFD, frames_B, chosen_B, cfg, generator())
     clean_B = (noisy_BFD == mel_BFD).flatten(1).all(1)
-    assert 70 <= int(clean_B.sum()) <= 130
+    assert torch.equal(clean_B, ~chosen_B)
     found_db = snr_db(mel_BFD, noisy_BFD, frames_B)[~clean_B]
     assert found_db.min() > 4.9
     assert found_db.max() < 15.1
@@ -133,8 +133,9 @@ def test_the_ratio_lies_between_its_bounds_and_a_share_stays_clean() -> None:
 
 def test_silence_and_one_frame_stay_finite_under_noise() -> None:
     silent_BFD = torch.full((2, 30, NUM_MELS), math.log(2.0**-24))
-    cfg = Augment(noise_prob=1.0)
-    assert augment.add_noise(silent_BFD, torch.tensor([30, 1]), cfg, generator()).isfinite().all()
+    chosen_B = torch.ones(2, dtype=torch.bool)
+    noisy_BFD = augment.add_noise(silent_BFD, torch.tensor([30, 1]), chosen_B, Augment(), generator())
+    assert noisy_BFD.isfinite().all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -154,13 +155,13 @@ def test_masks_are_bounded_and_change_nothing_else(frames: list[int], seed: int)
 
 
 def test_everything_is_a_function_of_the_generator() -> None:
-    mel_BFD, frames_B, cfg = log_mels(4, 60), torch.tensor([60, 50, 40, 7]), Augment(noise_prob=1.0)
+    mel_BFD, frames_B, cfg = log_mels(4, 60), torch.tensor([60, 50, 40, 7]), Augment()
 
     def drawn(seed: int) -> list[Tensor]:
         return [
-            augment.add_noise(mel_BFD, frames_B, cfg, generator(seed)),
+            augment.add_noise(mel_BFD, frames_B, torch.ones(4, dtype=torch.bool), cfg, generator(seed)),
             augment.mask_spans(mel_BFD, frames_B, cfg, generator(seed)),
-            augment.coloured_noise(generator(seed), 3, 9, torch.device("cpu")),
+            augment.coloured_noise(generator(seed), 3, 9, NUM_MELS),
             augment.uniform(generator(seed), (5,), -1, 1),
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import subprocess
@@ -168,10 +169,16 @@ def joint_of(logits_BFUV: torch.Tensor) -> losses.Joint:
 
 
 def transducer_of(
-    logits_BFUV: torch.Tensor, frames: list[int], tokens: list[list[int]], blank_id: int, chunk: int = 8
+    logits_BFUV: torch.Tensor,
+    frames: list[int],
+    tokens: list[list[int]],
+    blank_id: int,
+    chunk: int = 8,
+    durations: tuple[int, ...] = (),
 ) -> torch.Tensor:
     num, num_frames, num_states, _ = logits_BFUV.shape
-    return losses.transducer(
+    loss = functools.partial(losses.duration_transducer, durations=durations) if durations else losses.transducer
+    return loss(
         joint_of(logits_BFUV),
         torch.arange(num_frames)[None, :, None].expand(num, -1, 1).float().requires_grad_(),
         torch.arange(num_states)[None, :, None].expand(num, -1, 1).float(),
@@ -220,6 +227,83 @@ def test_transducer_and_its_gradient_are_the_forward_recursion_whatever_padding_
     weight_B = torch.arange(1, len(frames) + 1)
     (found_B * weight_B).sum().backward()
     sum(each * weight for each, weight in zip(wanted, weight_B, strict=True)).backward()  # type: ignore[union-attr]
+    assert logits_BFUV.grad is not None
+    assert exact_BFUV.grad is not None
+    assert (logits_BFUV.grad - exact_BFUV.grad).abs().max() <= 1e-5 * exact_BFUV.grad.abs().max()
+
+
+def timed_path_nll(
+    logits_FUV: torch.Tensor, tokens: list[int], blank_id: int, durations: tuple[int, ...]
+) -> torch.Tensor:
+    """The sum over all ways of Xu et al. 2023, section 3.1, cell by cell."""
+    say_FUV = logits_FUV[..., : blank_id + 1].log_softmax(-1)
+    last_FUD = logits_FUV[..., blank_id + 1 :].log_softmax(-1)
+    none = torch.full((), -torch.inf, dtype=logits_FUV.dtype)
+    num_frames, alpha, ends = len(logits_FUV), {}, [none]
+    for f in range(num_frames):
+        for u in range(len(tokens) + 1):
+            ways = [none] if f or u else [torch.zeros((), dtype=logits_FUV.dtype)]
+            for d, lasting in enumerate(durations):
+                if lasting > 0 and f - lasting >= 0:
+                    ways.append(alpha[f - lasting, u] + say_FUV[f - lasting, u, blank_id] + last_FUD[f - lasting, u, d])
+                if u and f - lasting >= 0:
+                    ways.append(
+                        alpha[f - lasting, u - 1]
+                        + say_FUV[f - lasting, u - 1, tokens[u - 1]]
+                        + last_FUD[f - lasting, u - 1, d]
+                    )
+            possible = [way for way in ways if way > -torch.inf]
+            alpha[f, u] = torch.stack(possible).logsumexp(0) if possible else none
+    for d, lasting in enumerate(durations):
+        f, u = num_frames - lasting, len(tokens)
+        if lasting > 0 and f >= 0 and alpha[f, u] > -torch.inf:
+            ends.append(alpha[f, u] + say_FUV[f, u, blank_id] + last_FUD[f, u, d])
+    return -torch.stack([end for end in ends if end > -torch.inf] or [none]).logsumexp(0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    frames=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    tokens=st.lists(st.lists(st.integers(0, 4), max_size=5), min_size=3, max_size=3),
+    durations=st.sampled_from([(0, 1, 2, 3, 4), (0, 1), (0, 2, 1)]),
+    chunk=st.integers(1, 10),
+    seed=st.integers(0, 999),
+)
+def test_a_transducer_with_durations_is_the_recursion_over_all_ways_and_the_loss_of_transformers(
+    frames: list[int], tokens: list[list[int]], durations: tuple[int, ...], chunk: int, seed: int
+) -> None:
+    from transformers.loss.loss_tdt import tdt_loss
+
+    tokens = tokens[: len(frames)]
+    num_states = max(map(len, tokens)) + 1
+    shape = len(frames), max(frames) + 1, num_states, 6 + len(durations)
+    logits_BFUV = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2
+    exact_BFUV = logits_BFUV.double().requires_grad_()
+    wanted = [
+        timed_path_nll(exact_BFUV[b, :num, : len(each) + 1], each, 5, durations)
+        for b, (num, each) in enumerate(zip(frames, tokens, strict=True))
+    ]
+    logits_BFUV.requires_grad_()
+    found_B = transducer_of(logits_BFUV, frames, tokens, 5, chunk, durations)
+    assert found_B.tolist() == pytest.approx([each.item() for each in wanted], rel=1e-5)
+    theirs_B = tdt_loss(
+        logits_BFUV[..., :6],
+        logits_BFUV[..., 6:],
+        torch.tensor([each + [0] * (num_states - 1 - len(each)) for each in tokens], dtype=torch.long).view(
+            len(tokens), -1
+        ),
+        torch.tensor(frames),
+        torch.tensor(list(map(len, tokens))),
+        5,
+        list(durations),
+        reduction="none",
+    )
+    assert found_B.tolist() == pytest.approx(theirs_B.tolist(), rel=1e-5)
+    total = sum(each for each in wanted if each.requires_grad and each.isfinite())
+    if not isinstance(total, torch.Tensor):
+        return
+    total.backward()
+    found_B[found_B.isfinite()].sum().backward()
     assert logits_BFUV.grad is not None
     assert exact_BFUV.grad is not None
     assert (logits_BFUV.grad - exact_BFUV.grad).abs().max() <= 1e-5 * exact_BFUV.grad.abs().max()

@@ -87,8 +87,7 @@ def test_without_word_times_the_loss_is_ctc_alone_from_the_start(model: Any) -> 
     early, late = one_loss(task, model, batch, 0.0), one_loss(task, model, batch, 1.0)
     assert float(early.value) == pytest.approx(float(late.value), rel=1e-5)
     assert float(early.figures["align"]) == 0
-    features_BFD, frames_B = task.frontend(batch.audio_BT, batch.audio_len_B)
-    logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
+    logits_BFV, out_B = students.logits(model, *task.hearing.plain(batch.audio_BT, batch.audio_len_B))
     plain_B = losses.ctc(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, LETTERS.blank_id)
     assert float(late.value) == pytest.approx(float(plain_B.sum() / batch.token_len_B.sum()), rel=1e-4)
 
@@ -135,10 +134,9 @@ def test_a_run_of_words_keeps_tokens_times_and_audio_together(
     phrases = [" ".join(words) for words in texts]
     batch = batch_of(vocabulary, phrases)
     task = CtcTask(vocabulary, Train(), plain_but(run_prob=1.0))
-    mel_BFD, frames_B = task.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
-    shorter, short_BFD, short_B = task._shortened(batch, mel_BFD, frames_B, generator(seed))
+    shorter = task._shortened(batch, generator(seed))
     for b, phrase in enumerate(phrases):
-        num, frames = int(shorter.token_len_B[b]), int(short_B[b])
+        num, samples = int(shorter.token_len_B[b]), int(shorter.audio_len_B[b])
         ids = shorter.tokens_BU[b, :num].tolist()
         run = vocabulary.decode(ids)
         assert run
@@ -146,17 +144,19 @@ def test_a_run_of_words_keeps_tokens_times_and_audio_together(
         assert (shorter.tokens_BU[b, num:] == -1).all()
         times_U2 = shorter.times_BU2[b, :num]
         assert (shorter.times_BU2[b, num:] == -1).all()
-        assert 0 < frames <= int(frames_B[b])
+        assert 0 < samples <= int(batch.audio_len_B[b])
         assert (times_U2 >= 0).all()
-        assert (times_U2 <= frames * 10).all()
-        own_FD = short_BFD[b, :frames]
-        starts = [s for s in range(int(frames_B[b]) - frames + 1) if torch.equal(mel_BFD[b, s : s + frames], own_FD)]
+        assert (times_U2 * 16 <= samples).all()
+        own_T = shorter.audio_BT[b, :samples]
+        assert not shorter.audio_BT[b, samples:].any()
+        first = range(0, int(batch.audio_len_B[b]) - samples + 1, 160)
+        starts = [start for start in first if torch.equal(batch.audio_BT[b, start : start + samples], own_T)]
         assert len(starts) == 1
-        times_as_they_were = (times_U2 + 10 * starts[0]).tolist()
+        times_as_they_were = (times_U2 + starts[0] // 16).tolist()
         everything = [tuple(each) for each in batch.times_BU2[b].tolist()]
         assert all(tuple(each) in everything for each in times_as_they_were)
     assert is_timed(shorter).all()
-    assert short_BFD.shape[1] == int(short_B.max())
+    assert shorter.audio_BT.shape[1] == int(shorter.audio_len_B.max())
 
 
 def plain_but(**changes: Any) -> Augment:
@@ -166,12 +166,11 @@ def plain_but(**changes: Any) -> Augment:
 def test_utterances_without_times_are_never_cut() -> None:
     batch = batch_of(WORDS, timed=False)
     task = CtcTask(WORDS, Train(), plain_but(run_prob=1.0))
-    mel_BFD, frames_B = task.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
-    shorter, short_BFD, short_B = task._shortened(batch, mel_BFD, frames_B, generator())
-    assert torch.equal(short_B, frames_B)
+    shorter = task._shortened(batch, generator())
+    assert torch.equal(shorter.audio_len_B, batch.audio_len_B)
     assert torch.equal(shorter.tokens_BU, batch.tokens_BU)
     assert torch.equal(shorter.times_BU2, batch.times_BU2)
-    assert torch.equal(short_BFD, mel_BFD[:, : int(frames_B.max())])
+    assert torch.equal(shorter.audio_BT, batch.audio_BT)
 
 
 def test_a_run_never_makes_a_label_that_ctc_cannot_learn(model: Any) -> None:

@@ -25,10 +25,10 @@ WORDS = tokenizer.train(TEXTS, "word", 9)
 TASK = TransducerTask(WORDS, Train(), PLAIN)
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
+@pytest.fixture(scope="module", params=students.TRANSDUCERS)
+def model(request: pytest.FixtureRequest) -> Any:
     """A tiny transducer after some steps on four utterances."""
-    made = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind="rnnt")
+    made = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=request.param)
     optimizer, batch = optim.adamw(made, Train(lr=4e-3)), batch_of(WORDS)
     for k in range(150):
         optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 4e-3 * min(1, (k + 1) / 10)
@@ -53,9 +53,10 @@ def test_a_tiny_transducer_learns_four_utterances_by_heart(model: Any) -> None:
         assert starts == sorted(starts)
 
 
-def test_losses_of_parts_add_up_and_every_weight_learns() -> None:
+@pytest.mark.parametrize("kind", students.TRANSDUCERS)
+def test_losses_of_parts_add_up_and_every_weight_learns(kind: students.Kind) -> None:
     batch = batch_of(WORDS)
-    fresh = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind="rnnt").eval()
+    fresh = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=kind).eval()
     whole = TASK.loss(fresh, batch, share_of(batch), torch.Generator().manual_seed(0)).value
     parts = []
     for weight_B in torch.eye(4):
@@ -68,16 +69,18 @@ def test_losses_of_parts_add_up_and_every_weight_learns() -> None:
 
 
 def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(model: Any, tmp_path: Path) -> None:
-    from transformers import AutoProcessor, ParakeetForRNNT
+    import transformers
 
+    kind = students.kind_of(model)
     model.save_pretrained(tmp_path)
-    WORDS.save(tmp_path, EXTRACTOR, "rnnt")
+    WORDS.save(tmp_path, EXTRACTOR, kind)
     batch = batch_of(WORDS)
     clips = [
         (audio_T[:length].numpy(), id_)
         for audio_T, length, id_ in zip(batch.audio_BT, batch.audio_len_B, batch.ids, strict=True)
     ]
-    processor, theirs = AutoProcessor.from_pretrained(tmp_path), ParakeetForRNNT.from_pretrained(tmp_path).eval()
+    processor = transformers.AutoProcessor.from_pretrained(tmp_path)
+    theirs = getattr(transformers, students.TRANSDUCERS[kind]).from_pretrained(tmp_path).eval()
     inputs = processor([samples_T.astype(np.float32) / 32768 for samples_T, _ in clips], sampling_rate=16_000)
     with torch.no_grad():
         said = theirs.generate(**inputs.to(theirs.device)).sequences

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,46 @@ def test_word_times_that_do_not_spell_the_text_are_not_used() -> None:
 def test_auto_takes_words_where_few_differ_and_characters_else() -> None:
     assert tokenizer.train(["a b", "b c"], "auto", 3).unit == "word"
     assert tokenizer.train(["a b", "b c"], "auto", 2).unit == "character"
+    assert tokenizer.train(["a b", "b c"], "auto", 2, otherwise="bpe").unit == "bpe"
     assert tokenizer.train(["b b a"], "auto", 3).pieces == (UNKNOWN, "▁b", "▁a")
+
+
+BOOK = ["the theme of the thesis", "these other things", "lower lowest newer newest", "the low new theme"] * 5
+
+
+def test_byte_pairs_join_what_is_frequent_and_spell_every_text_back() -> None:
+    vocabulary = tokenizer.train(BOOK, "bpe", 0, bpe_pieces=40)
+    assert (len(vocabulary.pieces), vocabulary.pieces[0], vocabulary.unit) == (40, UNKNOWN, "bpe")
+    assert "▁the" in vocabulary.pieces
+    letters = tokenizer.train(BOOK, "character", 0)
+    for text in BOOK:
+        ids, _ = vocabulary.encode(text)
+        assert vocabulary.decode(ids) == text
+        assert len(ids) < len(letters.encode(text)[0])
+    assert 0 in vocabulary.encode("the ∂")[0]
+
+
+def test_byte_pairs_are_the_same_in_every_process_and_no_more_than_there_are() -> None:
+    script = (
+        "import sys; from voxstill.text import tokenizer; texts = sys.argv[1].split('|');"
+        "print(tokenizer.train(texts, 'bpe', 0, bpe_pieces=60))"
+    )
+    command = [sys.executable, "-c", script, "|".join(BOOK)]
+    one, two = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert one == two
+    few = tokenizer.train(["ab ab"], "bpe", 0, bpe_pieces=512)
+    assert set(few.pieces) <= {UNKNOWN, "a", "b", "▁", "▁a", "ab", "▁ab"}
+    assert few.decode(few.encode("ab ab")[0]) == "ab ab"
+
+
+def test_times_are_shared_out_over_the_characters_of_pieces() -> None:
+    vocabulary = tokenizer.train(BOOK, "bpe", 0, bpe_pieces=40)
+    word = Word(text="themes", start_ms=100, end_ms=700)
+    ids, times = vocabulary.encode("themes", [word])
+    assert len(ids) > 1
+    sizes = [len(vocabulary.pieces[i].lstrip("▁")) for i in ids]
+    assert [end - start for start, end in times] == [100 * size for size in sizes]
+    assert (times[0][0], times[-1][1]) == (100, 700)
 
 
 def test_a_corpus_without_a_word_is_a_data_error() -> None:
@@ -72,7 +113,7 @@ def test_what_the_corpus_never_held_is_unknown() -> None:
     assert tokenizer.train(["one"], "word", 9).encode("one more")[0] == [1, 0]
 
 
-@pytest.mark.parametrize("units", ["word", "character"])
+@pytest.mark.parametrize("units", ["word", "character", "bpe"])
 @settings(max_examples=8, deadline=None)
 @given(corpus=st.lists(phrases, min_size=1, max_size=4))
 def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
@@ -86,6 +127,7 @@ def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
     vocabulary = tokenizer.train(corpus, units, 200)
     vocabulary.save(folder, EXTRACTOR)
     assert Vocabulary.load(folder).pieces == vocabulary.pieces
+    assert Vocabulary.load(folder).encode(corpus[0]) == vocabulary.encode(corpus[0])
     theirs = AutoProcessor.from_pretrained(folder).tokenizer
     assert theirs.pad_token_id == vocabulary.blank_id
     for text in corpus:

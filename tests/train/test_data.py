@@ -14,6 +14,7 @@ from voxstill.audio import codec
 from voxstill.config import Augment, Config, Plan
 from voxstill.nn import augment
 from voxstill.nn.frontend import NUM_MELS, output_frames
+from voxstill.nn.hearing import Mels
 from voxstill.shards import Sample
 from voxstill.store import Store
 from voxstill.text import tokenizer
@@ -22,7 +23,8 @@ from voxstill.train.data import Corpus
 
 
 def corpus_of(store: Store, vocabulary: tokenizer.Vocabulary, cfg: Config) -> Corpus:
-    return Corpus(store, "s", Path(store.root) / "corpus", vocabulary, normalizer("basic"), cfg, rank=0, ranks=1)
+    folder, hearing = Path(store.root) / "corpus", Mels(cfg.augment)
+    return Corpus(store, "s", folder, vocabulary, normalizer("basic"), hearing, cfg, rank=0, ranks=1)
 
 
 def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(tmp_path: Path) -> None:

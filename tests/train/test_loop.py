@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from checkpoints import write_samples_checkpoint
 from train.train_once import main as train_once
+from voxstill.audio import codec
 from voxstill.rundir import RunDir
 
 SCRIPT = Path(__file__).with_name("train_once.py")
@@ -120,3 +123,38 @@ def test_two_devices_and_one_learn_the_same(work: Path, tmp_path: Path, kind: st
     assert max(float((one[name] - two[name]).abs().max()) for name in learnt) < 1e-5
     losses = [[row["loss"] for row in figures(run) if "loss" in row] for run in runs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Path, tmp_path: Path) -> None:
+    folder = write_samples_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer")
+    for name, seconds in (("noise", 3), ("rooms", 0.2)):
+        (tmp_path / name).mkdir()
+        random = np.random.default_rng(0)
+        samples_T = random.normal(0, 900, int(seconds * 16_000)) * np.linspace(1, 0, int(seconds * 16_000)) ** 4
+        (tmp_path / name / "one.flac").write_bytes(codec.encode(samples_T.astype(np.int16), "flac"))
+    (tmp_path / "noise" / "torn.flac").write_bytes(b"fLaC and no more")
+    sounds = [f"augment.noise={tmp_path}/noise", f"augment.rooms={tmp_path}/rooms"]
+    overrides = [f"student.checkpoint={folder}", *sounds, "train.steps=3", "train.lr=1e-3"]
+    runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
+    for run in runs:
+        train_once(str(work), str(run.path), *overrides)
+    assert same(weights(runs[0]), weights(runs[1]))
+    assert all(row["loss"] < 1000 for row in figures(runs[0]) if "loss" in row)
+    assert "torn.flac" in runs[0].log.read_text()
+    assert json.loads((runs[0].model / "config.json").read_text())["model_type"] == "wav2vec2"
+    kept = load_file(folder / "model.safetensors")
+    frozen = [name for name in kept if "feature_extractor" in name]
+    assert all(torch.equal(weights(runs[0])[name], kept[name]) for name in frozen)
+
+
+@pytest.mark.slow
+def test_a_student_of_one_training_starts_the_next_with_all_its_weights(
+    work: Path, straight: RunDir, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "next")
+    overrides = [f"student.checkpoint={straight.model}", "student.units=checkpoint", "train.steps=1", "train.lr=1e-9"]
+    train_once(str(work), str(run.path), *overrides)
+    before, now = weights(straight), weights(run)
+    learnt = [name for name in before if "running_" not in name and "num_batches" not in name]
+    assert all(torch.allclose(now[name], before[name], atol=1e-6) for name in learnt)

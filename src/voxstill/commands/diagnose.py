@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from voxstill import config
-from voxstill.commands.learn import TASKS, vocabulary_of
-from voxstill.config import Config
+from voxstill.commands.learn import TASKS, hearing_of, new_student, vocabulary_of
 from voxstill.errors import ConfigError, DataError
-from voxstill.nn import students
-from voxstill.nn.frontend import feature_frames, output_frames
+from voxstill.nn.hearing import Hearing
 from voxstill.records import RATE_HZ, Batch
 from voxstill.rundir import RunDir
 from voxstill.tasks.task import Share, Task
 from voxstill.text.tokenizer import Vocabulary
-from voxstill.train import checkpoint, guard
+from voxstill.train import checkpoint, guard, sounds
 from voxstill.train.loop import chance
 
 
@@ -40,17 +38,18 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         )
     batches, share, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
-    vocabulary = _vocabulary(run, cfg)
-    model = students.build(cfg.student.size, len(vocabulary.pieces), dropout=0.0, seed=cfg.seed, kind=cfg.student.kind)
+    hearing = hearing_of(cfg, sounds.load(cfg.augment))
+    vocabulary = Vocabulary.load(run.model) if run.model.is_dir() else vocabulary_of(run, (), cfg, hearing)
+    model = new_student(cfg, vocabulary)
     checkpoint.load_weights(model, run.last)
-    task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment)
+    task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
         _judged(task, model, each, share, chance(torch.device("cpu"), cfg.seed, step, micro, rank))
         for micro, each in enumerate(batches)
     ]
     rows = [
-        {**_facts(batch, i), **_judged(task, model, _only(batch, i), share, torch.Generator().manual_seed(step))}
+        _facts(batch, i, hearing) | _judged(task, model, _only(batch, i), share, torch.Generator().manual_seed(step))
         for batch in batches
         for i in range(len(batch.ids))
     ]
@@ -85,10 +84,6 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _vocabulary(run: RunDir, cfg: Config) -> Vocabulary:
-    return Vocabulary.load(run.model) if run.model.is_dir() else vocabulary_of(run, (), cfg)
-
-
 def _judged(task: Task, model: Any, batch: Batch, share: Share, generator: torch.Generator) -> dict[str, Any]:
     """Loss and gradient norm, None where they are no numbers."""
     model.train()
@@ -101,13 +96,13 @@ def _judged(task: Task, model: Any, batch: Batch, share: Share, generator: torch
     return {"loss": known[0], "grad_norm": known[1], "finite": finite}
 
 
-def _facts(batch: Batch, i: int) -> dict[str, Any]:
+def _facts(batch: Batch, i: int, hearing: Hearing) -> dict[str, Any]:
     samples = int(batch.audio_len_B[i])
     return {
         "id": batch.ids[i],
         "seconds": samples / RATE_HZ,
         "tokens": int(batch.token_len_B[i]),
-        "frames": int(output_frames(int(feature_frames(samples) * float(batch.tempo_B[i])))),
+        "frames": int(hearing.frames(batch.audio_len_B[i], batch.tempo_B[i])),
         "peak": int(batch.audio_BT[i].abs().max()) if samples else 0,
         "weight": float(batch.weight_B[i]),
     }

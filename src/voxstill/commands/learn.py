@@ -20,10 +20,11 @@ import voxstill
 from voxstill import config, workdir, world
 from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config
-from voxstill.errors import ConfigError, Interrupted
+from voxstill.errors import ConfigError, DataError, Interrupted
 from voxstill.monitor import log, start_logging
 from voxstill.nn import students
-from voxstill.nn.frontend import EXTRACTOR
+from voxstill.nn.hearing import Hearing
+from voxstill.nn.waves import Sounds
 from voxstill.records import fingerprint
 from voxstill.rundir import RunDir
 from voxstill.store import Store, shown
@@ -32,10 +33,11 @@ from voxstill.tasks.transducer import TransducerTask
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
 from voxstill.text.tokenizer import Vocabulary
-from voxstill.train import checkpoint, loop, parallel
+from voxstill.train import checkpoint, loop, parallel, sounds
 from voxstill.train.data import Corpus
 
-TASKS: dict[students.Kind, type[CtcTask]] = {"ctc": CtcTask, "rnnt": TransducerTask}
+TASKS: dict[students.Kind, type[CtcTask]] = {"ctc": CtcTask, "rnnt": TransducerTask, "tdt": TransducerTask}
+_MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
 PACKAGES = ("torch", "transformers", "lightning", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
@@ -72,6 +74,12 @@ def check(cfg: Config) -> None:
             why="none of `train.steps`, `train.epochs` and `train.max_minutes` is set",
             fix="set one of them",
         )
+    if cfg.student.units == "checkpoint" and cfg.student.checkpoint is None:
+        raise ConfigError(
+            "`student.units: checkpoint` has no checkpoint to take them from",
+            why="`student.checkpoint` is not set",
+            fix="set it, or other `student.units`",
+        )
     if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
         raise ConfigError(
             "`train.seed_mode: debug` cannot follow a clock",
@@ -104,19 +112,19 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
         alike: Callable[[str], str] = normalizer(cfg.student.text)
         store, prefix = Store(cfg.work), workdir.prefix("shards", shards["recipe"])
         with fabric.rank_zero_first():  # which makes vocabulary and index, for the others to open
-            vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", alike), cfg)
+            hearing = hearing_of(cfg, sounds.load(cfg.augment))
+            vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", alike), cfg, hearing)
             corpus = Corpus(
-                *(store, prefix, run.corpus, vocabulary, alike, cfg),
+                *(store, prefix, run.corpus, vocabulary, alike, hearing, cfg),
                 rank=fabric.global_rank,
                 ranks=fabric.world_size,
             )
         plan = corpus.plan(0, ascending=True)
         log.info("train: %s", describe(corpus, vocabulary, plan.statistics()))
-        wanted: dict[str, Any] = {"dropout": cfg.student.dropout, "seed": cfg.seed, "kind": cfg.student.kind}
-        model = students.build(cfg.student.size, len(vocabulary.pieces), **wanted)
+        model = new_student(cfg, vocabulary)
         log.info(
             "train: %s student of %.2f million parameters; precision %s, because %s",
-            cfg.student.size,
+            f"`{cfg.student.checkpoint}` as a" if cfg.student.checkpoint else cfg.student.size,
             students.num_parameters(model) / 1e6,
             *parallel.precision(cfg.train),
         )
@@ -127,7 +135,7 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
                 vocabulary=len(vocabulary.pieces),
                 precision=parallel.precision(cfg.train)[0],
             )
-        task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment)
+        task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
         steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
         minutes = cfg.train.max_minutes
         budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None)
@@ -151,7 +159,7 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
             "dropped": dict(plan.dropped),
         }
         if first:
-            save_student(run, model, vocabulary)
+            save_student(run, model, vocabulary, hearing)
             _write_whole(run.summary, figures)
             shutil.rmtree(run.corpus, ignore_errors=True)
         return figures
@@ -161,19 +169,44 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
             handler.close()
 
 
-def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config) -> Vocabulary:
+def hearing_of(cfg: Config, found: Sounds | None) -> Hearing:
+    """How the student hears, from its checkpoint where it has one."""
+    checkpoint = cfg.student.checkpoint
+    return students.hearing(students.described(checkpoint) if checkpoint else None, cfg.augment, found, checkpoint)
+
+
+def new_student(cfg: Config, vocabulary: Vocabulary) -> Any:
+    """The student before its first step."""
+    student, num_pieces = cfg.student, len(vocabulary.pieces)
+    wanted: dict[str, Any] = {"seed": cfg.seed, "kind": student.kind}
+    if student.checkpoint is None:
+        return students.build(student.size, num_pieces, dropout=student.dropout or 0.0, **wanted)
+    try:
+        same_pieces = Vocabulary.load(Path(student.checkpoint)) == vocabulary
+    except DataError:
+        same_pieces = student.units == "checkpoint"
+    wanted |= {"same_pieces": same_pieces, "dropout": student.dropout, "frozen": student.freeze_features}
+    return students.from_checkpoint(student.checkpoint, num_pieces, **wanted)
+
+
+def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, hearing: Hearing) -> Vocabulary:
     """The vocabulary of the texts; what another start of this training made is taken, and no text is read."""
-    path = run.corpus / "vocabulary.json"
+    path, student = run.corpus / "vocabulary.json", cfg.student
     if path.exists():
         found = json.loads(path.read_text())
-        return Vocabulary(found["unit"], tuple(found["pieces"]))
-    made = tokenizer.train(texts, cfg.student.units, cfg.student.max_words)
+        return Vocabulary(found["unit"], tuple(found["pieces"]), tuple(map(tuple, found["merges"])))
+    if student.units == "checkpoint":
+        made = tokenizer.of_checkpoint(student.checkpoint or "")
+    else:
+        otherwise = "character" if hearing.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
+        wanted: dict[str, Any] = {"bpe_pieces": student.bpe_pieces, "otherwise": otherwise}
+        made = tokenizer.train(texts, student.units, student.max_words, **wanted)
     run.corpus.mkdir(parents=True, exist_ok=True)
-    _write_whole(path, {"unit": made.unit, "pieces": made.pieces})
+    _write_whole(path, {"unit": made.unit, "pieces": made.pieces, "merges": made.merges})
     return made
 
 
-def save_student(run: RunDir, model: Any, vocabulary: Vocabulary) -> None:
+def save_student(run: RunDir, model: Any, vocabulary: Vocabulary, hearing: Hearing) -> None:
     """The Hugging Face folder of the student, whole or absent."""
     from transformers.utils import logging as transformers_logging
 
@@ -182,7 +215,7 @@ def save_student(run: RunDir, model: Any, vocabulary: Vocabulary) -> None:
     transformers_logging.disable_progress_bar()
     with checkpoint.told_as_storage(draft):
         model.save_pretrained(draft)
-    vocabulary.save(draft, EXTRACTOR, students.kind_of(model))
+    vocabulary.save(draft, hearing.extractor, students.kind_of(model))
     shutil.rmtree(run.model, ignore_errors=True)
     draft.rename(run.model)
 
@@ -227,7 +260,7 @@ def train_settings(cfg: Config) -> dict[str, Any]:
     elsewhere = {"name", "root", "log_every", "checkpoint_every", "loader_workers"}
     return {
         "seed": cfg.seed,
-        "student": cfg.student.model_dump(),
+        "student": {**cfg.student.model_dump(), "weights": students.digest(cfg.student.checkpoint)},
         "plan": cfg.plan.model_dump(),
         "augment": cfg.augment.model_dump(),
         "train": cfg.train.model_dump(exclude=elsewhere),

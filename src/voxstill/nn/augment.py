@@ -72,20 +72,20 @@ def warp_mels(mel_BFD: Tensor, factor_B: Tensor) -> Tensor:
     return torch.lerp(mel_BFD.gather(2, index[0]), mel_BFD.gather(2, index[1]), (position_BD - low_BD)[:, None])
 
 
-def coloured_noise(generator: Generator, num: int, num_frames: int, device: torch.device) -> Tensor:
+def coloured_noise(generator: Generator, num: int, num_frames: int, num_mels: int) -> Tensor:
     """Log-mel power of stationary noise from white to brown (B, F, D), as pre-emphasis and a periodogram leave it."""
-    centre_D, num_bins_D = (each.to(device) for each in bands())
+    centre_D, num_bins_D = (each.to(generator.device) for each in bands(num_mels))
     fall_B = uniform(generator, (num,), 0.0, 2.0)  # power goes with frequency to the minus this: 0 white, 1 pink
     tone_BD = preemphasis_gain(centre_D).log() - fall_B[:, None] * (centre_D / 1000).log()
     # measured on white noise: the logarithm of a mean over n bins has a deviation of about 1.25 / sqrt(n)
-    scatter_BFD = torch.randn(num, num_frames, NUM_MELS, generator=generator, device=device) * 1.25 / num_bins_D.sqrt()
-    return tone_BD[:, None] + scatter_BFD
+    drawn_BFD = torch.randn(num, num_frames, num_mels, generator=generator, device=generator.device)
+    return tone_BD[:, None] + drawn_BFD * 1.25 / num_bins_D.sqrt()
 
 
 @functools.cache
-def bands() -> tuple[Tensor, Tensor]:
+def bands(num_mels: int = NUM_MELS) -> tuple[Tensor, Tensor]:
     """Centre frequency in Hz of each mel band, and how many independent FFT bins it sees (at least 1)."""
-    filters_DN = mel_filters().double()
+    filters_DN = mel_filters(num_mels).double()
     hz_N = torch.arange(filters_DN.shape[1]) * (RATE_HZ / NUM_FFT)
     weight_D = filters_DN.sum(1)
     num_bins_D = weight_D.square() / filters_DN.square().sum(1) * (WINDOW / NUM_FFT)
@@ -109,15 +109,15 @@ def babble(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
     return power_BFD.clamp(min=LOG_FLOOR).log()
 
 
-def add_noise(mel_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
-    """A share of the utterances gets noise at a drawn ratio; the others stay as they are."""
-    num, num_frames, _ = mel_BFD.shape
+def add_noise(mel_BFD: Tensor, frames_B: Tensor, chosen_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
+    """The chosen utterances get noise at a drawn ratio; the others stay as they are."""
+    num, num_frames, num_mels = mel_BFD.shape
     mask_BF = frame_mask(frames_B, num_frames)
-    noise_BFD = coloured_noise(generator, num, num_frames, mel_BFD.device)
+    noise_BFD = coloured_noise(generator, num, num_frames, num_mels)
     if num > 1:
         babble_B = uniform(generator, (num,), 0, 1) < BABBLE_SHARE
         noise_BFD = torch.where(babble_B[:, None, None], babble(mel_BFD, frames_B), noise_BFD)
-    centre_D, num_bins_D = (each.to(mel_BFD.device) for each in bands())
+    centre_D, num_bins_D = (each.to(mel_BFD.device) for each in bands(num_mels))
     weight_D = num_bins_D / preemphasis_gain(centre_D)  # back to the power of the audio itself
 
     def power(log_BFD: Tensor) -> Tensor:
@@ -126,7 +126,6 @@ def add_noise(mel_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Genera
     snr_B = uniform(generator, (num,), cfg.min_snr_db, cfg.max_snr_db)
     gain_B = power(mel_BFD).log() - power(noise_BFD).log() - snr_B * (math.log(10) / 10)
     noisy_BFD = torch.logaddexp(mel_BFD, noise_BFD + gain_B[:, None, None])
-    chosen_B = uniform(generator, (num,), 0, 1) < cfg.noise_prob
     return torch.where(chosen_B[:, None, None], noisy_BFD, mel_BFD)
 
 

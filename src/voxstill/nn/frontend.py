@@ -54,10 +54,11 @@ class Frontend(nn.Module):
     window: Tensor
     mels_DN: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, num_mels: int = NUM_MELS) -> None:
         super().__init__()
+        self.num_mels = num_mels
         self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
-        self.register_buffer("mels_DN", mel_filters(), persistent=False)
+        self.register_buffer("mels_DN", mel_filters(num_mels), persistent=False)
 
     @torch.no_grad()
     def log_mel(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,13 +94,13 @@ def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
     return torch.arange(num_frames, device=frames_B.device)[None] < frames_B[:, None]
 
 
-def mel_filters() -> Tensor:
+def mel_filters(num_mels: int = NUM_MELS) -> Tensor:
     """(D, N) weights of the FFT bins in each mel band: Slaney's scale, each band of equal area."""
     from transformers.audio_utils import mel_filter_bank
 
     filters_ND = mel_filter_bank(
         num_frequency_bins=NUM_FFT // 2 + 1,
-        num_mel_filters=NUM_MELS,
+        num_mel_filters=num_mels,
         min_frequency=0.0,
         max_frequency=RATE_HZ / 2,
         sampling_rate=RATE_HZ,

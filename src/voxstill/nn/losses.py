@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -72,22 +73,84 @@ def transducer(
     `predicted_BUP` has a state before the first token and one after each: U is one more than in `tokens_BU`. The
     joint's logits are made for `chunk` frames at a time, in the backward pass again, and never kept.
     """
-    target_BU = functional.pad(tokens_BU.clamp(min=0), (0, 1))
+    planes = functools.partial(_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), 0)
+    blank_BFU, label_BFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
+    loss_B: Tensor = _Paths.apply(blank_BFU, label_BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
+    return loss_B
 
-    def planes(encoded_BfE: Tensor, predicted_BUP: Tensor) -> Tensor:
-        logits_BfUV = joint(encoded_BfE[:, :, None], predicted_BUP[:, None]).float()
-        total_BfU = logits_BfUV.logsumexp(-1)
-        index_BfU1 = target_BU[:, None, :, None].expand(*logits_BfUV.shape[:3], 1)
-        label_BfU = logits_BfUV.gather(-1, index_BfU1)[..., 0]
-        return torch.stack([logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU])
 
+def duration_transducer(
+    joint: Joint,
+    encoded_BFE: Tensor,
+    predicted_BUP: Tensor,
+    frames_B: Tensor,
+    tokens_BU: Tensor,
+    token_len_B: Tensor,
+    blank_id: int,
+    durations: Sequence[int],
+    *,
+    chunk: int = 8,
+) -> Tensor:
+    """TDT (Xu et al. 2023, "Efficient sequence transduction by jointly predicting tokens and durations"), in fp32.
+
+    Like `transducer`, one value an utterance (B,); the last logits of the joint are those of the `durations`. A path
+    that leaves frame t by a duration d goes on in frame t + d, and ends by a blank that leads just past the last frame.
+    """
+    num = len(durations)
+    planes = functools.partial(_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), num)
+    made = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
+    blank_NBU, label_NBU, *duration_DNBU = (_skewed(plane_BFU) for plane_BFU in made)
+    by_blank, by_label = ([plane_NBU + each for each in duration_DNBU] for plane_NBU in (blank_NBU, label_NBU))
+    nothing_BU = blank_NBU.new_full(blank_NBU.shape[1:], -math.inf)
+    start_BU = nothing_BU.clone()
+    start_BU[:, 0] = 0.0
+    alpha_NBU, ends = [start_BU], []
+    most = int(frames_B.max()) + predicted_BUP.shape[1] - 1
+    row_B = torch.arange(len(frames_B), device=frames_B.device)
+    for n in range(1, most + 1):
+        ways = [nothing_BU]
+        for d, lasting in enumerate(durations):
+            if lasting > 0 and n - lasting >= 0:
+                ways.append(alpha_NBU[n - lasting] + by_blank[d][n - lasting])
+            if n - lasting - 1 >= 0:
+                said_BU = alpha_NBU[n - lasting - 1] + by_label[d][n - lasting - 1]
+                ways.append(functional.pad(said_BU[:, :-1], (1, 0), value=-math.inf))
+        alpha_NBU.append(_logsumexp(torch.stack(ways)))
+    alpha_NBU_ = torch.stack(alpha_NBU)
+    for d, lasting in enumerate(durations):
+        last_B = frames_B - lasting
+        if lasting > 0:
+            n_B = last_B.clamp(min=0) + token_len_B
+            way_B = alpha_NBU_[n_B, row_B, token_len_B] + by_blank[d][n_B, row_B, token_len_B]
+            ends.append(torch.where(last_B >= 0, way_B, -math.inf))
+    return -_logsumexp(torch.stack(ends))
+
+
+def _logsumexp(ways: Tensor) -> Tensor:
+    """Over the first axis; where no way is possible the gradient is 0, not NaN."""
+    possible = (ways > -math.inf).any(0)
+    return torch.where(possible, torch.where(possible, ways, 0.0).logsumexp(0), -math.inf)
+
+
+def _planes(
+    joint: Joint, blank_id: int, target_BU: Tensor, num_durations: int, encoded_BfE: Tensor, predicted_BUP: Tensor
+) -> Tensor:
+    """Log-probabilities of the blank, of the next token, and of each duration (2 + D, B, f, U)."""
+    logits_BfUV = joint(encoded_BfE[:, :, None], predicted_BUP[:, None]).float()
+    lasting_BfUD = logits_BfUV[..., logits_BfUV.shape[-1] - num_durations :].log_softmax(-1)
+    logits_BfUV = logits_BfUV[..., : logits_BfUV.shape[-1] - num_durations]
+    total_BfU = logits_BfUV.logsumexp(-1)
+    index_BfU1 = target_BU[:, None, :, None].expand(*logits_BfUV.shape[:3], 1)
+    label_BfU = logits_BfUV.gather(-1, index_BfU1)[..., 0]
+    return torch.stack([logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU, *lasting_BfUD.unbind(-1)])
+
+
+def _chunked(planes: Callable[[Tensor, Tensor], Tensor], encoded_BFE: Tensor, predicted_BUP: Tensor, chunk: int) -> Any:
     parts = [
         checkpoint(planes, encoded_BFE[:, start : start + chunk], predicted_BUP, use_reentrant=False)
         for start in range(0, encoded_BFE.shape[1], chunk)
     ]
-    blank_BFU, label_BFU = torch.cat(parts, dim=2)
-    loss_B: Tensor = _Paths.apply(blank_BFU, label_BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
-    return loss_B
+    return torch.cat(parts, dim=2)
 
 
 class _Paths(torch.autograd.Function):

@@ -1,10 +1,11 @@
-"""The students: FastConformer with a CTC or a transducer head, as `transformers` has them: a saved one needs nothing
-of ours to run.
+"""The students, as `transformers` has them: FastConformer with a CTC or a transducer head, new or from a checkpoint,
+and wav2vec 2.0 and its kin with CTC from a checkpoint. A saved one needs nothing of ours to run.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,15 +13,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from voxstill.errors import DataError
+from voxstill.config import Augment
+from voxstill.errors import ConfigError, DataError
 from voxstill.nn.frontend import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
+from voxstill.nn.hearing import Hearing, Mels, Samples, conv_frames
+from voxstill.nn.waves import Sounds
 
 Size = Literal["tiny", "small", "medium", "large"]
-Kind = Literal["ctc", "rnnt"]
-MODEL_TYPES: dict[str, Kind] = {"parakeet_ctc": "ctc", "parakeet_rnnt": "rnnt"}
-"""What `config.json` calls them."""
-
-
+Kind = Literal["ctc", "rnnt", "tdt"]
+SAMPLES_TYPES = ("wav2vec2", "wav2vec2-conformer", "hubert", "wavlm")
+"""What `config.json` calls the models that hear samples."""
+KINDS: dict[str, Kind] = {
+    "parakeet_ctc": "ctc",
+    "parakeet_rnnt": "rnnt",
+    "parakeet_tdt": "tdt",
+    **dict.fromkeys(SAMPLES_TYPES, "ctc"),
+}
+"""The head that goes with what `config.json` says."""
+TRANSDUCERS: dict[Kind, str] = {"rnnt": "ParakeetForRNNT", "tdt": "ParakeetForTDT"}
+"""Their classes in `transformers`."""
+PREDICTOR = 640
+"""Width of the predictor where an encoder of CTC becomes that of a transducer."""
 Memory = tuple[Tensor, Tensor]
 
 
@@ -70,7 +83,7 @@ def build(size: Size, num_pieces: int, *, dropout: float, seed: int, kind: Kind 
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = (_new_ctc if kind == "ctc" else _new_transducer)(encoder, num_pieces, shape)
+        model = _NEW[kind](encoder, num_pieces, shape)
         stem = model.encoder.subsampling
         for module in stem.modules():
             if isinstance(module, nn.Conv2d):
@@ -85,16 +98,16 @@ def build(size: Size, num_pieces: int, *, dropout: float, seed: int, kind: Kind 
 def load(folder: Path) -> Any:
     """The student saved in `folder`; DataError where there is none."""
     from safetensors import SafetensorError
-    from transformers import AutoConfig, ParakeetForCTC
+    from transformers import AutoModelForCTC, ParakeetForCTC
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # two lines of noise for half a second of loading
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        if config.model_type not in MODEL_TYPES:
-            raise ValueError(f"it is a `{config.model_type}`; known are {', '.join(MODEL_TYPES)}")
-        known = ParakeetForCTC if MODEL_TYPES[config.model_type] == "ctc" else _transducer()
-        return known.from_pretrained(folder, local_files_only=True)
+        config = described(str(folder))
+        if config.model_type in SAMPLES_TYPES:
+            return _padding_ignored(AutoModelForCTC.from_pretrained(folder, local_files_only=True))
+        known = {"ctc": ParakeetForCTC, **{kind: _transducer(name) for kind, name in TRANSDUCERS.items()}}
+        return known[KINDS[config.model_type]].from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student",
@@ -103,15 +116,183 @@ def load(folder: Path) -> Any:
         ) from None
 
 
+def described(checkpoint: str) -> Any:
+    """The configuration of a checkpoint, a folder or a name on the Hugging Face Hub; DataError where there is none, or
+    it is of no kind known here."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
+        if config.model_type not in KINDS:
+            raise ValueError(f"it is a `{config.model_type}`; known are {', '.join(KINDS)}")
+        if getattr(config, "add_adapter", False):
+            raise ValueError("its frames pass through an adapter, which is not known here")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"`{checkpoint}` holds no student",
+            why=str(error).splitlines()[0],
+            fix="give the `model` folder of an experiment, or a folder with config.json and model.safetensors",
+        ) from None
+    return config
+
+
+def digest(checkpoint: str | None) -> str | None:
+    """What tells the weights of a folder from others; a name on the Hub stands for itself."""
+    if checkpoint is None or not Path(checkpoint).is_dir():
+        return checkpoint
+    found = hashlib.sha256()
+    for path in sorted(Path(checkpoint).glob("*.safetensors")):
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
+
+
+def hearing(config: Any, cfg: Augment, sounds: Sounds | None = None, checkpoint: str | None = None) -> Hearing:
+    """How the students of a configuration hear; `checkpoint` says whether they want samples scaled."""
+    if config is None:
+        return Mels(cfg, sounds)
+    if config.model_type not in SAMPLES_TYPES:
+        return Mels(cfg, sounds, config.encoder_config.num_mel_bins)
+    normalises = _normalises(checkpoint) if checkpoint else True
+    return Samples(cfg, sounds, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises)
+
+
+def from_checkpoint(
+    checkpoint: str, num_pieces: int, *, same_pieces: bool, dropout: float | None, seed: int, kind: Kind, frozen: bool
+) -> Any:
+    """A student with the weights of a checkpoint: all of them where it spells with the `same_pieces`, else its encoder.
+
+    What is new is drawn from `seed`. A student that hears samples has its convolutions `frozen` or not. ConfigError
+    where its kind cannot be had from the checkpoint, DataError where there is none.
+    """
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    config = described(checkpoint)
+    if config.model_type in SAMPLES_TYPES and kind != "ctc":
+        raise ConfigError(
+            f"`student.kind: {kind}` cannot be made from `{checkpoint}`",
+            why=f"it is a `{config.model_type}`, which is trained by CTC",
+            fix="set `student.kind: ctc`, or start from a Parakeet checkpoint",
+        )
+    logging.disable_progress_bar()
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # that a head is new is no news
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            if config.model_type in SAMPLES_TYPES:
+                return _hearing_samples(checkpoint, num_pieces, same_pieces, dropout, frozen)
+            return _parakeet(checkpoint, config, num_pieces, same_pieces, dropout, kind)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DataError(
+                f"the weights of `{checkpoint}` cannot be loaded",
+                why=str(error).splitlines()[0],
+                fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
+            ) from None
+        finally:
+            logging.set_verbosity(before)
+
+
+def _hearing_samples(checkpoint: str, num_pieces: int, same_pieces: bool, dropout: float | None, frozen: bool) -> Any:
+    from transformers import AutoModelForCTC
+
+    # a layer that is dropped gets no gradient, which stops training on several devices
+    changes: dict[str, Any] = {"layerdrop": 0.0, "vocab_size": num_pieces + 1, "pad_token_id": num_pieces}
+    if dropout is not None:
+        names = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
+        changes |= dict.fromkeys(names, dropout)
+    local = Path(checkpoint).is_dir()
+    model = AutoModelForCTC.from_pretrained(
+        checkpoint, **changes, ignore_mismatched_sizes=True, local_files_only=local, dtype=torch.float32
+    )
+    if not same_pieces:
+        nn.init.normal_(model.lm_head.weight, std=model.config.initializer_range)
+        nn.init.zeros_(model.lm_head.bias)
+    if frozen:
+        model.freeze_feature_encoder()
+    mask = getattr(model.base_model, "masked_spec_embed", None)
+    if mask is not None:  # a batch without a mask gives it no gradient
+        mask.requires_grad_(False)
+    return _padding_ignored(model)
+
+
+def _parakeet(
+    checkpoint: str, config: Any, num_pieces: int, same_pieces: bool, dropout: float | None, kind: Kind
+) -> Any:
+    import transformers
+
+    known = getattr(transformers, {"ctc": "ParakeetForCTC", **TRANSDUCERS}[KINDS[config.model_type]])
+    local = Path(checkpoint).is_dir()
+    old = known.from_pretrained(checkpoint, local_files_only=local, dtype=torch.float32)
+    encoder = old.encoder.config
+    if dropout is not None:
+        encoder.dropout = encoder.activation_dropout = encoder.attention_dropout = dropout
+    encoder.layerdrop = 0.0
+    shape = Shape(encoder.hidden_size, 0, 0, 0, getattr(config, "decoder_hidden_size", PREDICTOR))
+    model = _NEW[kind](encoder, num_pieces, shape)
+    whole = same_pieces and KINDS[config.model_type] == kind
+    weights = {name: value for name, value in old.state_dict().items() if whole or name.startswith("encoder.")}
+    model.load_state_dict(weights, strict=whole)
+    return model.to(memory_format=torch.channels_last)
+
+
+def _normalises(checkpoint: str) -> bool:
+    from transformers import AutoFeatureExtractor
+
+    try:
+        found = AutoFeatureExtractor.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
+    except (OSError, ValueError):  # it says nothing
+        return True
+    return bool(getattr(found, "do_normalize", True))
+
+
+class _OwnFramesNorm(nn.GroupNorm):
+    """The norm of wav2vec 2.0's first convolution, over an utterance's own frames: else padding would change it."""
+
+    frames_B: Tensor
+
+    def forward(self, heard_BCF: Tensor) -> Tensor:
+        """(B, C, F) to the same; each channel is a group."""
+        own_B1F = frame_mask(self.frames_B, heard_BCF.shape[2])[:, None]
+        count_B11 = self.frames_B[:, None, None].clamp(min=1)
+        heard = heard_BCF.float()
+        centred = heard - (heard * own_B1F).sum(2, keepdim=True) / count_B11
+        variance = (centred.square() * own_B1F).sum(2, keepdim=True) / count_B11
+        scaled = centred * (variance + self.eps).rsqrt() * self.weight[:, None] + self.bias[:, None]
+        return scaled.to(heard_BCF.dtype)
+
+
+def _padding_ignored(model: Any) -> Any:
+    """The model, whose first norm looks at own frames only; weights keep their names."""
+    first = model.base_model.feature_extractor.conv_layers[0]
+    if not isinstance(getattr(first, "layer_norm", None), nn.GroupNorm):
+        return model
+    norm = _OwnFramesNorm(first.layer_norm.num_groups, first.layer_norm.num_channels, first.layer_norm.eps)
+    norm.load_state_dict(first.layer_norm.state_dict())
+    norm.requires_grad_(first.layer_norm.weight.requires_grad)
+    first.layer_norm = norm
+
+    def told(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        config = model.config
+        norm.frames_B = conv_frames(named["attention_mask"].sum(1), config.conv_kernel[:1], config.conv_stride[:1])
+
+    model.register_forward_pre_hook(told, with_kwargs=True)
+    return model
+
+
 def kind_of(model: Any) -> Kind:
     """What its head is."""
-    return MODEL_TYPES[model.config.model_type]
+    return KINDS[model.config.model_type]
 
 
-def logits(model: nn.Module, features_BFD: Tensor, frames_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Features to (logits (B, F', V), output frames (B,))."""
-    out = model(input_features=features_BFD, attention_mask=frame_mask(frames_B, features_BFD.shape[1]))
-    return out.logits, output_frames(frames_B)
+def logits(model: Any, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (B, F, D) or samples (B, T), as the model takes them, to (logits (B, F', V), output frames (B,))."""
+    mask = frame_mask(len_B, inputs.shape[1])
+    if inputs.ndim == 3:
+        return model(input_features=inputs, attention_mask=mask).logits, output_frames(len_B)
+    frames_B = conv_frames(len_B, model.config.conv_kernel, model.config.conv_stride)
+    return model(input_values=inputs, attention_mask=mask.long()).logits, frames_B
 
 
 def transduced(model: nn.Module, features_BFD: Tensor, frames_B: Tensor, tokens_BU: Tensor) -> tuple[Tensor, ...]:
@@ -137,17 +318,35 @@ def joint(model: Any, encoded: Tensor, predicted: Tensor) -> Tensor:
     return found
 
 
+def durations(model: Any) -> tuple[int, ...]:
+    """How many frames a token of a TDT student may last; none where it does not say."""
+    return tuple(getattr(model.config, "durations", ()))
+
+
 def _new_ctc(encoder: Any, num_pieces: int, _: Shape) -> Any:
     from transformers import ParakeetCTCConfig, ParakeetForCTC
 
     return ParakeetForCTC(ParakeetCTCConfig(encoder_config=encoder, vocab_size=num_pieces + 1, pad_token_id=num_pieces))
 
 
-def _new_transducer(encoder: Any, num_pieces: int, shape: Shape) -> Any:
+def _new_rnnt(encoder: Any, num_pieces: int, shape: Shape) -> Any:
     from transformers import ParakeetRNNTConfig
 
-    model = _transducer()(
-        ParakeetRNNTConfig(
+    return _with_predictor("ParakeetForRNNT", ParakeetRNNTConfig, encoder, num_pieces, shape)
+
+
+def _new_tdt(encoder: Any, num_pieces: int, shape: Shape) -> Any:
+    from transformers import ParakeetTDTConfig
+
+    return _with_predictor("ParakeetForTDT", ParakeetTDTConfig, encoder, num_pieces, shape)
+
+
+_NEW = {"ctc": _new_ctc, "rnnt": _new_rnnt, "tdt": _new_tdt}
+
+
+def _with_predictor(name: str, config: Any, encoder: Any, num_pieces: int, shape: Shape) -> Any:
+    model = _transducer(name)(
+        config(
             encoder_config=encoder,
             vocab_size=num_pieces + 1,
             blank_token_id=num_pieces,
@@ -157,24 +356,23 @@ def _new_transducer(encoder: Any, num_pieces: int, shape: Shape) -> Any:
         )
     )
     model.generation_config.decoder_start_token_id = num_pieces  # the blank stands before the first token
+    if lasting := len(durations(model)):  # they come after the tokens, and `generate` must not take them for some
+        model.generation_config.suppress_tokens = list(range(num_pieces + 1, num_pieces + 1 + lasting))
     return model
 
 
 @functools.cache
-def _transducer() -> Any:
-    """The class of `transformers`, but `forward` stops before the joint, whose logits never fit into memory at once."""
+def _transducer(name: str) -> Any:
+    """A class of `transformers`, but `forward` stops before the joint, whose logits never fit into memory at once."""
     import transformers
 
-    class ParakeetForRNNT(transformers.ParakeetForRNNT):  # type: ignore[misc]
-        """Saved under the name that `transformers` knows."""
+    def forward(self: Any, input_features: Tensor, attention_mask: Tensor, tokens_BU: Tensor) -> tuple[Tensor, Tensor]:
+        heard = self.get_audio_features(input_features=input_features, attention_mask=attention_mask)
+        before_B1 = tokens_BU.new_full((len(tokens_BU), 1), self.config.blank_token_id)
+        predicted_BUP, _ = predict(self, torch.cat([before_B1, tokens_BU], dim=1), None)
+        return heard.pooler_output, predicted_BUP
 
-        def forward(self, input_features: Tensor, attention_mask: Tensor, tokens_BU: Tensor) -> tuple[Tensor, Tensor]:
-            heard = self.get_audio_features(input_features=input_features, attention_mask=attention_mask)
-            before_B1 = tokens_BU.new_full((len(tokens_BU), 1), self.config.blank_token_id)
-            predicted_BUP, _ = predict(self, torch.cat([before_B1, tokens_BU], dim=1), None)
-            return heard.pooler_output, predicted_BUP
-
-    return ParakeetForRNNT
+    return type(name, (getattr(transformers, name),), {"forward": forward})  # saved under the name that it has there
 
 
 def num_parameters(model: nn.Module) -> int:

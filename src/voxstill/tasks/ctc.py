@@ -13,27 +13,31 @@ import torch
 from torch import Generator, Tensor, nn
 
 from voxstill.config import Augment, Train
-from voxstill.decode import ctc as decoding
 from voxstill.nn import augment, losses, students
-from voxstill.nn.frontend import FRAME_MS, Frontend, normalise, output_frames
-from voxstill.records import Batch, Hypothesis
+from voxstill.nn.hearing import Hearing, Mels
+from voxstill.records import RATE_HZ, Batch, Hypothesis
 from voxstill.tasks.task import Loss, Share
+from voxstill.teachers.transformers import said
 from voxstill.text.tokenizer import START, Vocabulary
+
+_STEP_MS = 10  # where audio is cut
 
 
 class CtcTask:
-    """A `Task`: features, augmentation, loss and greedy decoding of a CTC student."""
+    """A `Task`: augmentation, loss and greedy decoding of a CTC student; it hears mels where nothing else is said."""
 
-    def __init__(self, vocabulary: Vocabulary, train: Train, augmentation: Augment) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, train: Train, augmentation: Augment, hearing: Hearing | None = None
+    ) -> None:
         self.vocabulary, self.train_cfg, self.augment_cfg = vocabulary, train, augmentation
-        self.frontend = Frontend()
+        self.hearing = hearing or Mels(augmentation)
         self._starts_word_V = torch.tensor([piece.startswith(START) for piece in vocabulary.pieces])
 
     def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
         """CTC per token, with cross-entropy per frame in the first `align_share` of the training."""
         hearings = 2 if self.train_cfg.consistency else 1
-        batch, features_BFD, frames_B, frame_ms_B = self.heard(batch, share.progress, generator, hearings)
-        logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
+        batch, inputs, len_B, frame_ms_B = self.heard(batch, share.progress, generator, hearings)
+        logits_BFV, out_B = students.logits(model, inputs, len_B)
         loss = self.alone(logits_BFV, out_B, batch, frame_ms_B, share)
         if hearings == 1:
             return loss
@@ -67,91 +71,64 @@ class CtcTask:
     def heard(
         self, batch: Batch, progress: float, generator: Generator, hearings: int = 1
     ) -> tuple[Batch, Tensor, Tensor, Tensor]:
-        """The batch as the augmentation leaves it, its features (B, F, D), their frames, and the length of an output
-        frame in milliseconds of the audio as it was; with more `hearings` that often, one after another, each with
-        other noise, voices and masks, but the same frames."""
-        mel_BFD, frames_B = self.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
+        """The batch as the augmentation leaves it, what the model takes of it, how much of that is each utterance's,
+        and the length of an output frame in milliseconds of the audio as it was; with more `hearings` that often, one
+        after another, each with other noise, voices and masks, but the same frames."""
         if self.augment_cfg.run_prob:
-            batch, mel_BFD, frames_B = self._shortened(batch, mel_BFD, frames_B, generator)
+            batch = self._shortened(batch, generator)
         if hearings > 1:
             tensors = (each.name for each in dataclasses.fields(Batch) if each.name != "ids")
             repeated: Any = {name: torch.cat([getattr(batch, name)] * hearings) for name in tensors}
             batch = dataclasses.replace(batch, ids=batch.ids * hearings, **repeated)
-            mel_BFD, frames_B = mel_BFD.repeat(hearings, 1, 1), frames_B.repeat(hearings)
-        return batch, *self._augmented(mel_BFD, frames_B, batch.tempo_B, progress, generator)
+        return batch, *self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
 
     def move(self, device: torch.device) -> None:
-        """The frontend's buffers to the device."""
-        self.frontend.to(device)
+        """What it hears with to the device."""
+        self.hearing.move(device)
 
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
         """Greedy hypotheses, in the order of the batch."""
-        features_BFD, frames_B = self.frontend(batch.audio_BT, batch.audio_len_B)
-        logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
-        return decoding.greedy(
-            logits_BFV.float().log_softmax(-1),
-            out_B.tolist(),
-            ids=batch.ids,
-            pieces=self.vocabulary.pieces,
-            frame_ms=FRAME_MS,
-        )
+        heard = (self.hearing, self.vocabulary, batch.audio_BT, batch.audio_len_B)
+        return said(model, *heard, batch.ids)
 
-    def _shortened(
-        self, batch: Batch, mel_BFD: Tensor, frames_B: Tensor, generator: Generator
-    ) -> tuple[Batch, Tensor, Tensor]:
+    def _shortened(self, batch: Batch, generator: Generator) -> Batch:
         """Some utterances become a random run of their words, cut in the middle of the pauses around it."""
         first_BU = self._starts_word_V.to(batch.tokens_BU.device)[batch.tokens_BU.clamp(min=0)]
         begin_B, end_B = augment.word_runs(
             first_BU, batch.token_len_B, is_timed(batch), self.augment_cfg.run_prob, generator
         )
-        tokens_BU, times_BU2 = batch.tokens_BU, batch.times_BU2
-        row_B, last = torch.arange(len(begin_B), device=begin_B.device), tokens_BU.shape[1] - 1
+        tokens_BU, times_BU2, len_B = batch.tokens_BU, batch.times_BU2, batch.audio_len_B
+        row_B, last, step = torch.arange(len(begin_B), device=begin_B.device), tokens_BU.shape[1] - 1, RATE_HZ // 100
         before_ms_B = (
             times_BU2[row_B, (begin_B - 1).clamp(min=0), 1] + times_BU2[row_B, begin_B.clamp(max=last), 0]
         ) // 2
         after_ms_B = (times_BU2[row_B, end_B - 1, 1] + times_BU2[row_B, end_B.clamp(max=last), 0]) // 2
-        start_B = torch.where(begin_B > 0, before_ms_B // 10, 0)
-        stop_B = torch.where(end_B < batch.token_len_B, torch.minimum(after_ms_B // 10, frames_B), frames_B)
+        start_B = torch.where(begin_B > 0, before_ms_B // _STEP_MS * step, 0)
+        stop_B = torch.where(end_B < batch.token_len_B, torch.minimum(after_ms_B // _STEP_MS * step, len_B), len_B)
         # a run that CTC could not learn at its tempo stays a whole utterance: the plan let only that pass
         position_U = torch.arange(last + 1, device=begin_B.device)
         inside_BU = (position_U >= begin_B[:, None]) & (position_U < end_B[:, None])
         again_BU = inside_BU[:, 1:] & inside_BU[:, :-1] & (tokens_BU[:, 1:] == tokens_BU[:, :-1])
-        lasting_B = ((stop_B - start_B) * batch.tempo_B).floor().long()
-        learnable_B = output_frames(lasting_B) >= end_B - begin_B + again_BU.sum(1)
+        frames_B = self.hearing.frames(stop_B - start_B, batch.tempo_B)
+        learnable_B = frames_B >= end_B - begin_B + again_BU.sum(1)
         begin_B, end_B = torch.where(learnable_B, begin_B, 0), torch.where(learnable_B, end_B, batch.token_len_B)
-        start_B, stop_B = torch.where(learnable_B, start_B, 0), torch.where(learnable_B, stop_B, frames_B)
+        start_B, stop_B = torch.where(learnable_B, start_B, 0), torch.where(learnable_B, stop_B, len_B)
         position_BU = (position_U + begin_B[:, None]).clamp(max=last)
         kept_BU = position_U < (end_B - begin_B)[:, None]
-        frame_BF = (torch.arange(mel_BFD.shape[1], device=begin_B.device)[None] + start_B[:, None]).clamp(
-            max=mel_BFD.shape[1] - 1
-        )
-        shift_B11 = (start_B * 10)[:, None, None]
+        shift_B11 = (start_B // step * _STEP_MS)[:, None, None]
         times_BU2 = times_BU2.gather(1, position_BU[..., None].expand(-1, -1, 2)) - shift_B11
         timed_B11 = is_timed(batch)[:, None, None]
-        shorter = dataclasses.replace(
+        place_T = torch.arange(int((stop_B - start_B).max()), device=begin_B.device)
+        audio_BT = batch.audio_BT.gather(1, (place_T + start_B[:, None]).clamp(max=batch.audio_BT.shape[1] - 1))
+        return dataclasses.replace(
             batch,
+            audio_BT=audio_BT * (place_T < (stop_B - start_B)[:, None]),
+            audio_len_B=stop_B - start_B,
             tokens_BU=torch.where(kept_BU, tokens_BU.gather(1, position_BU), -1),
             token_len_B=end_B - begin_B,
             times_BU2=torch.where(kept_BU[..., None] & timed_B11, times_BU2.clamp(min=0), -1),
         )
-        frames_B = stop_B - start_B
-        mel_BFD = mel_BFD.gather(1, frame_BF[..., None].expand(-1, -1, mel_BFD.shape[2]))
-        return shorter, mel_BFD[:, : int(frames_B.max())], frames_B
-
-    def _augmented(
-        self, mel_BFD: Tensor, frames_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, their frames, and the length of an output frame in milliseconds of the audio as it was."""
-        cfg, num = self.augment_cfg, len(frames_B)
-        mel_BFD, stretched_B = augment.stretch(mel_BFD, frames_B, tempo_B)
-        frame_ms_B = FRAME_MS * frames_B / stretched_B.clamp(min=1)
-        mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.warp, 1 + cfg.warp))
-        mel_BFD = augment.add_noise(mel_BFD, stretched_B, cfg, generator)
-        features_BFD = normalise(mel_BFD, stretched_B)
-        if progress >= cfg.masks_from:
-            features_BFD = augment.mask_spans(features_BFD, stretched_B, cfg, generator)
-        return features_BFD, stretched_B, frame_ms_B
 
 
 def is_timed(batch: Batch) -> Tensor:

@@ -6,14 +6,20 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from voxstill.config import Section, option
+from voxstill.config import Augment, Section, option
 from voxstill.errors import ConfigError
-from voxstill.records import RATE_HZ
+from voxstill.records import RATE_HZ, Hypothesis
 from voxstill.teachers.teacher import Clip, Heard
+
+if TYPE_CHECKING:
+    import torch
+
+    from voxstill.nn.hearing import Hearing
+    from voxstill.text.tokenizer import Vocabulary
 
 
 class TransformersOptions(Section):
@@ -50,14 +56,14 @@ class TransformersTeacher:
         import torch
 
         from voxstill.nn import students
-        from voxstill.nn.frontend import Frontend
         from voxstill.text.tokenizer import Vocabulary
 
         torch.set_num_threads(self.options.threads)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._vocabulary = Vocabulary.load(self.folder)
-        self._frontend = Frontend().to(self._device)
         self._model = students.load(self.folder).eval().to(self._device)
+        self._hearing = students.hearing(self._model.config, Augment(), checkpoint=str(self.folder))
+        self._hearing.move(self._device)
 
     def num_parameters(self) -> int:
         """Weights of the open model."""
@@ -78,38 +84,49 @@ class TransformersTeacher:
     def _hear_batch(self, clips: Sequence[Clip]) -> list[Heard]:
         import torch
 
-        from voxstill.decode import ctc, transducer
-        from voxstill.nn import students
-        from voxstill.nn.frontend import FRAME_MS
-
         lengths = [len(clip.samples_T) for clip in clips]
         audio_BT = np.zeros((len(clips), max(lengths)), np.int16)
         for row_T, clip in zip(audio_BT, clips, strict=True):
             row_T[: len(clip.samples_T)] = clip.samples_T
         with torch.inference_mode():
-            features_BFD, frames_B = self._frontend(
-                torch.from_numpy(audio_BT).to(self._device), torch.tensor(lengths, device=self._device)
-            )
-            named: dict[str, Any] = {"ids": [clip.utterance.id for clip in clips], "pieces": self._vocabulary.pieces}
-            if students.kind_of(self._model) == "ctc":
-                logits_BFV, out_B = students.logits(self._model, features_BFD, frames_B)
-                log_probs_BFV = logits_BFV.float().log_softmax(-1)
-                hypotheses = ctc.greedy(log_probs_BFV, out_B.tolist(), frame_ms=FRAME_MS, **named)
-            else:
-                nothing_B0 = torch.zeros(len(clips), 0, dtype=torch.long, device=self._device)
-                encoded_BFP, out_B, _ = students.transduced(self._model, features_BFD, frames_B, nothing_B0)
-                hypotheses = transducer.greedy(
-                    encoded_BFP,
-                    out_B,
-                    predict=functools.partial(students.predict, self._model),
-                    joint=functools.partial(students.joint, self._model),
-                    frame_ms=FRAME_MS,
-                    **named,
-                )
+            audio, len_B = (torch.as_tensor(each).to(self._device) for each in (audio_BT, lengths))
+            ids = [clip.utterance.id for clip in clips]
+            hypotheses = said(self._model, self._hearing, self._vocabulary, audio, len_B, ids)
         return [
             Heard(text=each.text, mean_logprob=each.score, num_tokens=len(each.token_ids), words=each.words)
             for each in hypotheses
         ]
+
+
+def said(
+    model: Any,
+    hearing: Hearing,
+    vocabulary: Vocabulary,
+    audio_BT: torch.Tensor,
+    audio_len_B: torch.Tensor,
+    ids: Sequence[str],
+) -> list[Hypothesis]:
+    """What a student says of each utterance, greedily decoded, in order."""
+    import torch
+
+    from voxstill.decode import ctc, transducer
+    from voxstill.nn import students
+
+    inputs, len_B = hearing.plain(audio_BT, audio_len_B)
+    named: dict[str, Any] = {"ids": ids, "pieces": vocabulary.pieces, "frame_ms": hearing.frame_ms}
+    if students.kind_of(model) == "ctc":
+        logits_BFV, out_B = students.logits(model, inputs, len_B)
+        return ctc.greedy(logits_BFV.float().log_softmax(-1), out_B.tolist(), **named)
+    nothing_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
+    encoded_BFP, out_B, _ = students.transduced(model, inputs, len_B, nothing_B0)
+    return transducer.greedy(
+        encoded_BFP,
+        out_B,
+        predict=functools.partial(students.predict, model),
+        joint=functools.partial(students.joint, model),
+        durations=students.durations(model),
+        **named,
+    )
 
 
 def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[int]]:

@@ -6,8 +6,11 @@ CTC blank comes after the last piece, where Parakeet has it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import math
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +23,20 @@ from voxstill.records import Word
 UNKNOWN = "<unk>"
 BLANK = "<pad>"
 START = "▁"
+Unit = Literal["word", "character", "bpe"]
+_BPE_WORDS = 5_000_000  # byte pairs are counted over so many words; of more, each stands for several
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The pieces a student spells with; ids are positions, `blank_id` the one after the last."""
+    """The pieces a student spells with; ids are positions, `blank_id` the one after the last.
 
-    unit: Literal["word", "character"]
+    `merges` are the pairs of pieces that become one, in this order, where the unit is `bpe`.
+    """
+
+    unit: Unit
     pieces: tuple[str, ...]
+    merges: tuple[tuple[str, str], ...] = ()
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -42,6 +51,7 @@ class Vocabulary:
         """Token ids of `text` and start and end of each in milliseconds, (-1, -1) without word times.
 
         Times are used where `words` spell `text`; within a word they are shared out evenly over its characters.
+        Characters that no text of the corpus had are `<unk>`.
         """
         spoken = text.split()
         timed = words if [word.text for word in words] == spoken else ()
@@ -52,7 +62,8 @@ class Vocabulary:
             ids += [self._ids.get(piece, 0) for piece in pieces]
             if timed:
                 start, end = timed[i].start_ms, timed[i].end_ms
-                cuts = [start + (end - start) * j // len(pieces) for j in range(len(pieces) + 1)]
+                until = [0, *itertools.accumulate(max(len(piece.lstrip(START)), 1) for piece in pieces)]
+                cuts = [start + (end - start) * at // until[-1] for at in until]
                 times += list(itertools.pairwise(cuts))
             else:
                 times += [(-1, -1)] * len(pieces)
@@ -62,19 +73,29 @@ class Vocabulary:
         """The text of token ids; blanks must be gone already."""
         return "".join(self.pieces[i] for i in ids).replace(START, " ").strip()
 
-    def _pieces_of(self, word: str) -> list[str]:
+    def _pieces_of(self, word: str) -> Sequence[str]:
+        if self.unit == "bpe":
+            return tuple(token.value for token in self._model().tokenize(START + word))
         return [START + word] if self.unit == "word" else [START + word[0], *word[1:]]
 
-    def save(self, folder: Path, features: Mapping[str, Any], kind: Literal["ctc", "rnnt"] = "ctc") -> None:
+    def _model(self) -> Any:
+        """As the library `tokenizers` has it."""
+        from tokenizers import models
+
+        ids = {**self._ids, BLANK: self.blank_id}
+        if self.unit == "bpe":
+            return _bpe(tuple(ids), self.merges)
+        return models.WordLevel(ids, unk_token=UNKNOWN)
+
+    def save(self, folder: Path, features: Mapping[str, Any], kind: Literal["ctc", "rnnt", "tdt"] = "ctc") -> None:
         """Write the processor that `transformers` loads with `AutoProcessor`: this vocabulary and `features`.
 
         `kind` says how it decodes: by CTC, or by a transducer, which keeps repeats.
         """
-        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+        from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
         from transformers import ParakeetTokenizer
 
-        ids = {**self._ids, BLANK: self.blank_id}
-        tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+        tokenizer = Tokenizer(self._model())
         split: Any = pre_tokenizers.Metaspace(START, prepend_scheme="always", split=True)
         if self.unit == "character":
             split = pre_tokenizers.Sequence([split, pre_tokenizers.Split(Regex(f"{START}?."), "isolated")])
@@ -82,35 +103,72 @@ class Vocabulary:
         tokenizer.decoder = decoders.Metaspace(START, prepend_scheme="always", split=True)
         wrapped = ParakeetTokenizer(tokenizer_object=tokenizer, unk_token=UNKNOWN, pad_token=BLANK)
         wrapped.save_pretrained(folder)
-        processor = {
-            "processor_class": "ParakeetProcessor",
-            "decoder_type": kind,  # else a CTC student may be taken for a transducer and keep repeats
-            **({} if kind == "ctc" else {"blank_token": BLANK}),
-            "feature_extractor": dict(features),
-        }
+        processor = {"processor_class": "Wav2Vec2Processor", "feature_extractor": dict(features)}
+        if features["feature_extractor_type"] == "ParakeetFeatureExtractor":
+            processor |= {
+                "processor_class": "ParakeetProcessor",
+                "decoder_type": kind,  # else a CTC student may be taken for a transducer and keep repeats
+                **({} if kind == "ctc" else {"blank_token": BLANK}),
+            }
         # by hand: older versions make a feature extractor only where librosa is installed
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
     def load(folder: Path) -> Vocabulary:
-        """The vocabulary of a student's folder; DataError where there is none."""
+        """The vocabulary of a student's folder; DataError where there is none, or one that is not spelt so."""
         try:
             model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
             ids: dict[str, int] = model["vocab"]
-        except (OSError, ValueError, KeyError) as error:
+            pieces = tuple(sorted((piece for piece in ids if piece != BLANK), key=lambda piece: ids[piece]))
+            if ids.get(BLANK) != len(pieces) or ids.get(UNKNOWN) != 0:
+                raise ValueError(f"`{UNKNOWN}` is not the first of its pieces and `{BLANK}` the last")
+            pairs = (m.split(" ") if isinstance(m, str) else m for m in model.get("merges", ()))
+            merges = tuple((one, other) for one, other in pairs)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"`{folder}` holds no student's vocabulary",
                 why=f"tokenizer.json: {error}",
                 fix="give the `model` folder of an experiment, or the experiment folder itself",
             ) from None
-        pieces = sorted((piece for piece in ids if piece != BLANK), key=ids.__getitem__)
-        return Vocabulary("character" if all(len(p.lstrip(START)) <= 1 for p in pieces[1:]) else "word", tuple(pieces))
+        if merges:
+            return Vocabulary("bpe", pieces, merges)
+        return Vocabulary("character" if all(len(p.lstrip(START)) <= 1 for p in pieces[1:]) else "word", pieces)
 
 
-def train(texts: Iterable[str], units: Literal["auto", "word", "character"], max_words: int) -> Vocabulary:
-    """The vocabulary of the texts: every word or every character in them, the most frequent first.
+@functools.lru_cache(maxsize=4)
+def _bpe(ids: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> Any:
+    from tokenizers import models
 
-    `auto` takes words where at most `max_words` different ones occur.
+    return models.BPE({piece: i for i, piece in enumerate(ids)}, list(merges), unk_token=UNKNOWN, fuse_unk=True)
+
+
+def of_checkpoint(checkpoint: str) -> Vocabulary:
+    """What a checkpoint spells with, a folder or a name on the Hub; DataError where it spells in another way."""
+    if Path(checkpoint).is_dir():
+        return Vocabulary.load(Path(checkpoint))
+    from transformers import AutoTokenizer
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"`{checkpoint}` has no vocabulary", why=str(error).splitlines()[0], fix="set other `student.units`"
+            ) from None
+        return Vocabulary.load(Path(folder))
+
+
+def train(
+    texts: Iterable[str],
+    units: Literal["auto", "word", "character", "bpe"],
+    max_words: int,
+    *,
+    bpe_pieces: int = 512,
+    otherwise: Literal["character", "bpe"] = "character",
+) -> Vocabulary:
+    """The vocabulary of the texts: every word or every character in them, the most frequent first, or byte pairs.
+
+    `auto` takes words where at most `max_words` different ones occur, and what `otherwise` says where there are more.
     """
     words = Counter(word for text in texts for word in text.split())
     if not words:
@@ -119,13 +177,34 @@ def train(texts: Iterable[str], units: Literal["auto", "word", "character"], max
             why="every label of the training split is empty",
             fix="look at the labels: voxstill filter WORK --json",
         )
-    if units == "word" or (units == "auto" and len(words) <= max_words):
-        ranked = [START + word for word, _ in sorted(words.items(), key=lambda item: (-item[1], item[0]))]
-        return Vocabulary("word", (UNKNOWN, *ranked))
+    if units == "auto":
+        units = "word" if len(words) <= max_words else otherwise
+    if units == "word":
+        return Vocabulary("word", (UNKNOWN, *_by_count({START + word: count for word, count in words.items()})))
+    if units == "bpe":
+        return _byte_pairs(words, bpe_pieces)
     characters: Counter[str] = Counter()
     for word, count in words.items():
         characters[START + word[0]] += count
         for character in word[1:]:
             characters[character] += count
-    ranked = [piece for piece, _ in sorted(characters.items(), key=lambda item: (-item[1], item[0]))]
-    return Vocabulary("character", (UNKNOWN, *ranked))
+    return Vocabulary("character", (UNKNOWN, *_by_count(characters)))
+
+
+def _by_count(counts: Mapping[str, int]) -> list[str]:
+    return [piece for piece, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def _byte_pairs(words: Mapping[str, int], num_pieces: int) -> Vocabulary:
+    """Byte pair encoding (Sennrich et al. 2016, section 3.2) over whole words; equal counts give equal pieces."""
+    from tokenizers import Tokenizer, models, trainers
+
+    scale = max(1.0, sum(words.values()) / _BPE_WORDS)
+    ranked = sorted(words.items())
+    repeated = (START + word for word, count in ranked for _ in range(math.ceil(count / scale)))
+    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN, fuse_unk=True))
+    trainer = trainers.BpeTrainer(vocab_size=num_pieces, special_tokens=[UNKNOWN], show_progress=False)
+    tokenizer.train_from_iterator(repeated, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return Vocabulary("bpe", tuple(pieces), tuple((one, other) for one, other in model["merges"]))

@@ -12,11 +12,11 @@ from torch import nn
 from voxstill import shards
 from voxstill.batches import corpus
 from voxstill.batches.load import Batches, Loader, Spent
-from voxstill.batches.plan import EpochPlan, Ints, Tempos, Times, plan, tempos
+from voxstill.batches.plan import EpochPlan, Tempos, Times, plan, tempos
 from voxstill.batches.prefetch import Place
 from voxstill.config import Config
 from voxstill.errors import DataError
-from voxstill.nn.frontend import feature_frames, output_frames
+from voxstill.nn.hearing import Hearing
 from voxstill.records import Batch, Split, Word, fingerprint
 from voxstill.score import words
 from voxstill.store import Store
@@ -36,11 +36,13 @@ class Corpus:
         folder: Path,
         vocabulary: Vocabulary,
         alike: Normal,
+        hearing: Hearing,
         cfg: Config,
         *,
         rank: int,
         ranks: int,
     ) -> None:
+        self._hearing = hearing
         self._cfg, self._rank, self._ranks, self._replaced, self._spent = cfg, rank, ranks, 0, Spent()
         name = f"tars-{fingerprint(store.root, prefix, str(folder.absolute()))}-{rank}"  # of no other experiment
         place = Path(cfg.cache.folder).expanduser().absolute() if cfg.cache.folder else folder
@@ -50,7 +52,7 @@ class Corpus:
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
             return vocabulary.encode(alike(text), same)
 
-        encoder = fingerprint(vocabulary.unit, vocabulary.pieces, cfg.student.text)
+        encoder = fingerprint(vocabulary.unit, vocabulary.pieces, vocabulary.merges, cfg.student.text)
         self._train, self._dev = (
             corpus.opened(store, prefix, folder, splits=(split,), encode=encode, encoder=encoder)
             for split in ("train", "dev")
@@ -116,7 +118,8 @@ class Corpus:
         part, cfg = self._train, self._cfg
         tempo_N = tempos(len(part), cfg.augment.tempo, seed=cfg.seed, epoch=epoch)
         needed_N = part.num_tokens + part.repeats
-        fits_N = (_output_frames(part, tempo_N) >= needed_N) & (_output_frames(part, None) >= needed_N)
+        fits_N = self._hearing.frames(part.num_samples, tempo_N) >= needed_N
+        fits_N &= self._hearing.frames(part.num_samples) >= needed_N
         fits_N &= np.ceil(part.durations_ms * tempo_N) <= cfg.plan.budget_ms
         return np.where(fits_N, tempo_N, np.float32(1))
 
@@ -136,7 +139,7 @@ class Corpus:
             self._cfg.plan.model_copy(update={"slots": slots}),
             seed=self._cfg.seed,
             epoch=epoch,
-            num_frames=_output_frames(part, tempo_N),
+            num_frames=self._hearing.frames(part.num_samples, tempo_N),
             repeats=part.repeats,
             shard_of=part.shard,
             times=times,
@@ -149,12 +152,3 @@ class Corpus:
             self._replaced += self._loader.replaced
             self._spent += self._loader.spent
             self._loader = None
-
-
-def _output_frames(part: corpus.Corpus, tempo_N: Tempos | None) -> Ints:
-    """A student's output frames of each utterance: it is feature frames that are stretched, in single precision."""
-    features_N = feature_frames(part.num_samples)
-    if tempo_N is not None:
-        features_N = np.maximum(np.floor(features_N.astype(np.float32) * tempo_N), 1).astype(np.int64)
-    frames_N: Ints = output_frames(features_N)
-    return frames_N

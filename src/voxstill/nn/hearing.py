@@ -1,0 +1,200 @@
+"""How a student hears: samples become what its model takes, plain or augmented, and are counted in its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from voxstill.config import Augment
+from voxstill.nn import augment, waves
+from voxstill.nn.frontend import (
+    EXTRACTOR,
+    FRAME_MS,
+    NUM_MELS,
+    Frontend,
+    feature_frames,
+    normalise,
+    output_frames,
+)
+from voxstill.nn.waves import Sounds
+from voxstill.records import RATE_HZ
+
+_VARIANCE_FLOOR = 1e-7  # of transformers' Wav2Vec2FeatureExtractor
+
+
+class Hearing(Protocol):
+    """One way to hear."""
+
+    frame_ms: int
+    """Length of an output frame."""
+
+    @property
+    def extractor(self) -> Mapping[str, Any]:
+        """The same features as `transformers` describes them, to be saved beside a student."""
+        ...
+
+    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+        """Output frames of so many samples, made `tempo` times as long (arrays or tensors of any shape)."""
+        ...
+
+    def move(self, device: torch.device) -> None:
+        """What it needs to a device."""
+        ...
+
+    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """What the model takes, and how much of it belongs to each utterance (B,)."""
+        ...
+
+    def augmented(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of disturbed audio, and the length of an output frame in milliseconds of the audio as it was."""
+        ...
+
+
+class Mels:
+    """Log-mel features as Parakeet takes them; see `voxstill.nn.frontend`. Equal to a `Hearing`."""
+
+    frame_ms = FRAME_MS
+
+    def __init__(self, cfg: Augment, sounds: Sounds | None = None, num_mels: int = NUM_MELS) -> None:
+        self._cfg, self._sounds = cfg, sounds or Sounds.of([], [])
+        self.frontend = Frontend(num_mels)
+
+    @property
+    def extractor(self) -> Mapping[str, Any]:
+        """What `transformers` calls a ParakeetFeatureExtractor."""
+        return {**EXTRACTOR, "feature_size": self.frontend.num_mels}
+
+    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+        """One for 80 ms, rounded up; it is feature frames that are stretched."""
+        features = feature_frames(num_samples)
+        return output_frames(features if tempo is None else _stretched(features, tempo))
+
+    def move(self, device: torch.device) -> None:
+        """Filters and sounds to a device."""
+        self.frontend.to(device)
+        self._sounds = self._sounds.to(device)
+
+    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised features (B, F, D) and their frames (B,)."""
+        features_BFD, frames_B = self.frontend(audio_BT, audio_len_B)
+        return features_BFD, frames_B
+
+    def augmented(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rooms, recorded noise and gain on samples; tempo, vocal tract, noise that is made and masks on features."""
+        mel_BFD, frames_B, before_B = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        features_BFD = normalise(mel_BFD, frames_B)
+        if progress >= self._cfg.masks_from:
+            features_BFD = augment.mask_spans(features_BFD, frames_B, self._cfg, generator)
+        return features_BFD, frames_B, FRAME_MS * before_B / frames_B.clamp(min=1)
+
+    def disturbed(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-mels (B, F, D) before they are normalised, their frames (B,), and those before the tempo (B,)."""
+        cfg, sounds, num = self._cfg, self._sounds, len(audio_BT)
+        wave_BT = waves.full_scale(audio_BT)
+        recorded_B, made_B = waves.which_noise(num, cfg, sounds, generator)
+        wave_BT = waves.in_rooms(wave_BT, audio_len_B, cfg, sounds, generator)
+        wave_BT = waves.with_recorded(wave_BT, audio_len_B, recorded_B, cfg, sounds, generator)
+        mel_BFD, before_B = self.frontend.log_mel(waves.gained(wave_BT, cfg, generator), audio_len_B)
+        mel_BFD, frames_B = augment.stretch(mel_BFD, before_B, tempo_B)
+        mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.warp, 1 + cfg.warp))
+        return augment.add_noise(mel_BFD, frames_B, made_B, cfg, generator), frames_B, before_B
+
+
+class Samples:
+    """Samples as wav2vec 2.0 and its kin take them; a stack of convolutions makes frames of them. A `Hearing`.
+
+    Masks are the model's own, as its checkpoint has them.
+    """
+
+    def __init__(
+        self,
+        cfg: Augment,
+        sounds: Sounds | None = None,
+        *,
+        kernels: Sequence[int],
+        strides: Sequence[int],
+        normalises: bool = True,
+    ) -> None:
+        self._cfg, self._sounds = cfg, sounds or Sounds.of([], [])
+        self._layers, self._normalises = (tuple(kernels), tuple(strides)), normalises
+        self.frame_ms = int(np.prod(strides)) * 1000 // RATE_HZ
+
+    @property
+    def extractor(self) -> Mapping[str, Any]:
+        """What `transformers` calls a Wav2Vec2FeatureExtractor."""
+        return {
+            "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+            "do_normalize": self._normalises,
+            "feature_size": 1,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "return_attention_mask": True,
+            "sampling_rate": RATE_HZ,
+        }
+
+    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+        """What the convolutions leave, which pad nothing."""
+        return conv_frames(num_samples if tempo is None else _stretched(num_samples, tempo), *self._layers)
+
+    def move(self, device: torch.device) -> None:
+        """Sounds to a device."""
+        self._sounds = self._sounds.to(device)
+
+    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples (B, T), of zero mean and unit deviation where the model was trained so, and their number (B,)."""
+        return self._scaled(waves.full_scale(audio_BT), audio_len_B), audio_len_B
+
+    def augmented(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Speed, rooms, noise and gain."""
+        wave_BT, len_B = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        return self._scaled(wave_BT, len_B), len_B, self.frame_ms * audio_len_B / len_B
+
+    def disturbed(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Samples (B, T) before they are scaled, and their number (B,)."""
+        cfg, sounds = self._cfg, self._sounds
+        wave_BT, len_B = waves.full_scale(audio_BT), audio_len_B
+        if cfg.tempo:
+            wave_BT, len_B = waves.speed(wave_BT, len_B, tempo_B)
+        recorded_B, made_B = waves.which_noise(len(wave_BT), cfg, sounds, generator)
+        wave_BT = waves.in_rooms(wave_BT, len_B, cfg, sounds, generator)
+        wave_BT = waves.with_recorded(wave_BT, len_B, recorded_B, cfg, sounds, generator)
+        if cfg.noise_prob:
+            wave_BT = waves.with_made(wave_BT, len_B, made_B, cfg, generator)
+        return waves.gained(wave_BT, cfg, generator), len_B
+
+    def _scaled(self, wave_BT: Tensor, len_B: Tensor) -> Tensor:
+        if not self._normalises:
+            return wave_BT
+        own_BT, count_B1 = waves.own(len_B, wave_BT.shape[1]), len_B[:, None].clamp(min=1)
+        centred_BT = (wave_BT - (wave_BT * own_BT).sum(1, keepdim=True) / count_B1) * own_BT
+        variance_B1 = centred_BT.square().sum(1, keepdim=True) / count_B1
+        return centred_BT / (variance_B1 + _VARIANCE_FLOOR).sqrt()
+
+
+def conv_frames(num_samples: Any, kernels: Sequence[int], strides: Sequence[int]) -> Any:
+    """Frames after a stack of convolutions without padding (arrays or tensors of any shape)."""
+    count = num_samples
+    for kernel, stride in zip(kernels, strides, strict=True):
+        count = (count - kernel) // stride + 1
+    return count * (count > 0)
+
+
+def _stretched(count: Any, tempo: Any) -> Any:
+    """floor(count * tempo) in single precision, at least 1: the same on the host and on the device."""
+    if isinstance(count, Tensor):
+        return (count.float() * tempo).floor().long().clamp(min=1)
+    return np.maximum(np.floor(np.float32(count) * tempo), 1).astype(np.int64)

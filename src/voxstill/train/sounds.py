@@ -1,0 +1,51 @@
+"""The noises and rooms of the augmentation, from wherever they lie."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor
+
+from voxstill.audio import codec
+from voxstill.config import Augment, Source
+from voxstill.errors import DataError, VoxstillError
+from voxstill.factory.scan import scan
+from voxstill.monitor import log
+from voxstill.nn.waves import Sounds
+from voxstill.records import RATE_HZ
+from voxstill.store import read_uri, shown
+
+MOST_S = {"augment.noise": 7200, "augment.rooms": 600}
+"""Seconds kept in memory, on each device."""
+
+
+def load(cfg: Augment) -> Sounds:
+    """What `augment.noise` and `augment.rooms` name: all of it, or as many files as are kept, the same each time.
+
+    A file that cannot be read is named in the log; DataError where none can.
+    """
+    return Sounds.of(_read("augment.noise", cfg.noise), _read("augment.rooms", cfg.rooms))
+
+
+def _read(option: str, uri: str | None) -> list[Tensor]:
+    if uri is None:
+        return []
+    uris = sorted({each.uri for each in scan(Source(uri=uri))})
+    random.Random(0).shuffle(uris)  # of a corpus that is too large something of everything is kept
+    kept: list[Tensor] = []
+    room, reason = MOST_S[option] * RATE_HZ, f"there is no file in {shown(uri)}"
+    for each in uris:
+        try:
+            kept.append(torch.from_numpy(codec.decode(read_uri(each)).samples_T[:room]))
+        except VoxstillError as error:
+            reason = f"{shown(each)}: {error.what}" + (f": {error.why}" if error.why else "")
+            log.warning("%s: %s", option, reason)
+            continue
+        room -= len(kept[-1])
+        if room <= 0:
+            log.info("%s: of %d files %d are kept, %.1f h", option, len(uris), len(kept), MOST_S[option] / 3600)
+            break
+    if not kept:
+        raise DataError(f"`{option}` has no audio", why=reason, fix="name a folder with audio files in it")
+    return kept

@@ -1,0 +1,152 @@
+"""Students from checkpoints: weights are kept, what is new is new, and padding changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from checkpoints import write_samples_checkpoint
+from voxstill.config import Augment
+from voxstill.errors import ConfigError, DataError
+from voxstill.nn import students
+
+FAMILIES = [("Wav2Vec2", "group"), ("Wav2Vec2", "layer"), ("Hubert", "group"), ("WavLM", "group")]
+
+
+def from_checkpoint(folder: Path, num_pieces: int = 7, **changes: Any) -> Any:
+    wanted = {"same_pieces": False, "dropout": None, "seed": 0, "kind": "ctc", "frozen": True, **changes}
+    return students.from_checkpoint(str(folder), num_pieces, **wanted)
+
+
+@pytest.fixture(params=FAMILIES, ids=["-".join(each) for each in FAMILIES])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    family, norm = request.param
+    return write_samples_checkpoint(tmp_path, family, norm=norm)
+
+
+def test_the_weights_are_kept_and_the_head_is_new(folder: Path) -> None:
+    model = from_checkpoint(folder)
+    assert (model.config.vocab_size, model.config.pad_token_id) == (8, 7)
+    kept, now = load_file(folder / "model.safetensors"), model.state_dict()
+    same = [name for name in kept if not name.startswith("lm_head")]
+    assert len(same) > 20
+    assert all(torch.equal(now[name], kept[name]) for name in same)
+    again, other = from_checkpoint(folder), from_checkpoint(folder, seed=1)
+    assert torch.equal(model.lm_head.weight, again.lm_head.weight)
+    assert not torch.equal(model.lm_head.weight, other.lm_head.weight)
+    assert torch.equal(from_checkpoint(folder, 31, same_pieces=True).lm_head.weight, kept["lm_head.weight"])
+    assert not torch.equal(from_checkpoint(folder, 31).lm_head.weight, kept["lm_head.weight"])
+
+
+def test_padding_changes_nothing_and_frames_are_what_comes_out(folder: Path) -> None:
+    model = from_checkpoint(folder).eval()
+    hearing = students.hearing(model.config, Augment(), checkpoint=str(folder))
+    assert hearing.frame_ms == 20
+    lengths = [16000, 7013, 401]
+    audio_BT = torch.zeros(3, 16000, dtype=torch.int16)
+    for row_T, num in zip(audio_BT, lengths, strict=True):
+        row_T[:num] = torch.randint(-3000, 3000, (num,), generator=torch.Generator().manual_seed(num))
+    with torch.inference_mode():
+        logits_BFV, out_B = students.logits(model, *hearing.plain(audio_BT, torch.tensor(lengths)))
+        assert out_B.tolist() == [hearing.frames(num) for num in lengths]
+        for b, num in enumerate(lengths):
+            alone = hearing.plain(audio_BT[b : b + 1, :num], torch.tensor([num]))
+            alone_1FV, _ = students.logits(model, *alone)
+            assert alone_1FV.shape[1] == int(out_B[b])
+            assert torch.allclose(alone_1FV[0], logits_BFV[b, : int(out_B[b])], atol=1e-4)
+
+
+def test_what_is_saved_says_the_same_in_transformers_alone(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCTC
+
+    model = from_checkpoint(folder).eval()
+    model.save_pretrained(tmp_path / "student")
+    theirs = AutoModelForCTC.from_pretrained(tmp_path / "student").eval()
+    ours = students.load(tmp_path / "student").eval()
+    wave_1T = torch.randn(1, 9000, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        wanted_1FV = theirs(wave_1T).logits
+        for each in (model, ours):
+            found_1FV, _ = students.logits(each, wave_1T, torch.tensor([9000]))
+            assert torch.allclose(found_1FV, wanted_1FV, atol=1e-4)
+
+
+def test_every_weight_that_may_learn_does_and_frozen_ones_do_not(folder: Path) -> None:
+    model = from_checkpoint(folder).train()
+    logits_BFV, _ = students.logits(model, torch.randn(2, 8000), torch.tensor([8000, 5000]))
+    logits_BFV.logsumexp(-1).sum().backward()
+    still = {name for name, weight in model.named_parameters() if weight.grad is None}
+    assert still == {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    assert all("feature_extractor" in name or "masked_spec" in name for name in still)
+    free = from_checkpoint(folder, frozen=False)
+    assert not any("feature_extractor" in name for name, weight in free.named_parameters() if not weight.requires_grad)
+
+
+def test_dropout_is_the_checkpoints_unless_it_is_given(folder: Path) -> None:
+    assert from_checkpoint(folder).config.hidden_dropout == 0.1
+    assert from_checkpoint(folder, dropout=0.0).config.hidden_dropout == 0.0
+    assert from_checkpoint(folder).config.layerdrop == 0.0
+
+
+def test_a_pre_trained_encoder_without_a_head_will_do(tmp_path: Path) -> None:
+    folder = write_samples_checkpoint(tmp_path, "Wav2Vec2", head="ForPreTraining")
+    kept, model = load_file(folder / "model.safetensors"), from_checkpoint(folder)
+    names = [name for name in model.state_dict() if name in kept]
+    assert len(names) > 20
+    assert all(torch.equal(model.state_dict()[name], kept[name]) for name in names)
+
+
+@pytest.mark.parametrize("old", ["ctc", "rnnt", "tdt"])
+@pytest.mark.parametrize("new", ["ctc", "rnnt", "tdt"])
+def test_a_parakeet_gives_its_encoder_to_any_kind_and_all_of_it_to_its_own(
+    old: students.Kind, new: students.Kind, tmp_path: Path
+) -> None:
+    before = students.build("tiny", 7, dropout=0.0, seed=3, kind=old)
+    before.save_pretrained(tmp_path)
+    kept = before.state_dict()
+    for same_pieces, num_pieces in ((False, 7), (False, 11), (True, 7)):
+        model = from_checkpoint(tmp_path, num_pieces, same_pieces=same_pieces, kind=new)
+        assert students.kind_of(model) == new
+        now = model.state_dict()
+        encoder = [name for name in kept if name.startswith("encoder.")]
+        assert all(torch.equal(now[name], kept[name]) for name in encoder)
+        others = [name for name in kept if name in now and name not in encoder and kept[name].ndim > 1]
+        if same_pieces and old == new:
+            assert all(torch.equal(now[name], kept[name]) for name in others)
+        else:
+            assert not any(
+                now[name].shape == kept[name].shape and torch.equal(now[name], kept[name]) for name in others
+            )
+
+
+def test_what_cannot_be_started_from_is_told(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="kind: rnnt"):
+        from_checkpoint(folder, kind="rnnt")
+    with pytest.raises(DataError, match="holds no student"):
+        from_checkpoint(tmp_path / "nowhere")
+    config = tmp_path / "bert"
+    config.mkdir()
+    (config / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(DataError, match="holds no student") as caught:
+        from_checkpoint(config)
+    assert "bert" in (caught.value.why or "")
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    (torn / "config.json").write_text((folder / "config.json").read_text())
+    (torn / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(DataError, match="cannot be loaded"):
+        from_checkpoint(torn)
+
+
+def test_the_digest_of_a_folder_is_that_of_its_weights(folder: Path) -> None:
+    one = students.digest(str(folder))
+    (folder / "note.txt").write_text("nothing")
+    assert students.digest(str(folder)) == one
+    (folder / "more.safetensors").write_bytes(b"x")
+    assert students.digest(str(folder)) != one
+    assert students.digest(None) is None
+    assert students.digest("someone/something") == "someone/something"

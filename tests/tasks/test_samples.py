@@ -1,0 +1,102 @@
+"""A student that hears samples: it learns, and `transformers` alone says the same of its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from checkpoints import write_samples_checkpoint
+from tones import PLAIN, TEXTS, batch_of
+from voxstill.config import Augment, Train
+from voxstill.nn import students
+from voxstill.records import Utterance
+from voxstill.tasks.ctc import CtcTask
+from voxstill.tasks.task import Share
+from voxstill.teachers.teacher import Clip
+from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
+from voxstill.text import tokenizer
+from voxstill.train import optim
+
+WORDS = tokenizer.train(TEXTS, "word", 9)
+NUM_STEPS, LR = 110, 6e-3
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_samples_checkpoint(tmp_path_factory.mktemp("checkpoint"), "Wav2Vec2", norm="layer")
+
+
+def new(checkpoint: Path, augmentation: Augment = PLAIN) -> tuple[Any, CtcTask]:
+    wanted: dict[str, Any] = {"same_pieces": False, "dropout": 0.0, "seed": 0, "kind": "ctc", "frozen": False}
+    model = students.from_checkpoint(str(checkpoint), len(WORDS.pieces), **wanted)
+    hearing = students.hearing(model.config, augmentation, checkpoint=str(checkpoint))
+    return model, CtcTask(WORDS, Train(), augmentation, hearing)
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A student that knows four utterances by heart, as a training leaves it."""
+    (model, task), batch = new(checkpoint), batch_of(WORDS)
+    share = Share(0.0, int(batch.token_len_B.sum()), int(task.hearing.frames(batch.audio_len_B).sum()))
+    optimizer = optim.adamw(model, Train(lr=LR))
+    for k in range(NUM_STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = LR * min(1, (k + 1) / 10)
+        at = dataclasses.replace(share, progress=k / NUM_STEPS)
+        task.loss(model, batch, at, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [each.text for each in task.decode(model.eval(), batch)] == list(TEXTS)
+    made: Path = tmp_path_factory.mktemp("student")
+    model.save_pretrained(made)
+    WORDS.save(made, task.hearing.extractor)
+    return made
+
+
+@pytest.mark.slow
+def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(folder: Path) -> None:
+    from transformers import AutoModelForCTC, AutoProcessor
+
+    batch = batch_of(WORDS)
+    clips = [
+        (audio_T[:length].numpy(), id_)
+        for audio_T, length, id_ in zip(batch.audio_BT, batch.audio_len_B, batch.ids, strict=True)
+    ]
+    processor, theirs = AutoProcessor.from_pretrained(folder), AutoModelForCTC.from_pretrained(folder).eval()
+    said = []
+    for samples_T, _ in clips:
+        inputs = processor(samples_T.astype(np.float32) / 32768, sampling_rate=16_000, return_tensors="pt")
+        with torch.no_grad():
+            said.append(processor.decode(theirs(**inputs).logits.argmax(-1)[0], skip_special_tokens=True))
+    assert said == list(TEXTS)
+    ours = TransformersTeacher(TransformersOptions(model=str(folder)))
+    ours.open()
+    utterance = Utterance(id="u", recording_id="r", uri="u", channel=0, start_ms=0, end_ms=1000, split="test")
+    heard = ours.hear([Clip(utterance=utterance, samples_T=samples_T) for samples_T, _ in clips])
+    assert [each.text for each in heard] == list(TEXTS)
+    for text, each in zip(TEXTS, heard, strict=True):
+        starts = [word.start_ms for word in each.words]
+        # a word of the tones begins every 360 ms, and a frame lasts 20
+        assert starts == pytest.approx([120 + 360 * i for i in range(len(text.split()))], abs=200)
+
+
+def test_losses_of_parts_add_up_and_chance_is_the_generators(checkpoint: Path) -> None:
+    model, task = new(checkpoint, Augment(noise_prob=1.0, run_prob=0.5, gain_db=3.0))
+    model.eval()
+    batch = batch_of(WORDS)
+    share = Share(0.5, int(batch.token_len_B.sum()), 1)
+
+    def loss(seed: int, weight_B: torch.Tensor) -> float:
+        part = dataclasses.replace(batch, weight_B=weight_B, tempo_B=torch.tensor([0.9, 1.1, 1.0, 1.05]))
+        with torch.no_grad():
+            return float(task.loss(model, part, share, torch.Generator().manual_seed(seed)).value)
+
+    whole = loss(1, torch.ones(4))
+    assert sum(loss(1, weight_B) for weight_B in torch.eye(4)) == pytest.approx(whole, rel=1e-4)
+    assert loss(1, torch.ones(4)) == whole != loss(2, torch.ones(4))
