@@ -74,6 +74,7 @@ def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step
     cfg = Config.model_validate({"plan": {"budget_ms": 5000, "slots": 2}, "train": {"loader_workers": 0}})
     corpus = corpus_of(store, tokenizer.train(TEXTS, "word", 9), cfg)
     plan = corpus.plan(0, ascending=True)
+    assert corpus.plan(0, ascending=True) is plan  # three places ask for the first one
     steps = list(corpus.steps(plan, 0))
     seen = [each for batches in steps for batch in batches for each in batch.ids]
     assert len(seen) - plan.repeated == 17

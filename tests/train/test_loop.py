@@ -122,8 +122,9 @@ def test_two_devices_and_one_learn_the_same(work: Path, tmp_path: Path, kind: st
     learnt = [name for name in one if "running_" not in name and "num_batches" not in name]
     assert len(learnt) > 50
     assert max(float((one[name] - two[name]).abs().max()) for name in learnt) < 1e-5
-    losses = [[row["loss"] for row in figures(run) if "loss" in row] for run in runs]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for name in ("loss", "ctc", "align"):
+        one, two = ([row[name] for row in figures(run) if name in row] for run in runs)
+        assert one == pytest.approx(two, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ class Corpus:
         self._times = self._train.times(cfg.plan)
         self._dev_texts = {self._dev.id_of(row): alike(self._dev.text_of(row)) for row in range(len(self._dev))}
         self._loader: Loader | None = None
+        self._last: tuple[tuple[int, bool], EpochPlan] | None = None
 
     @staticmethod
     def texts(store: Store, prefix: str, split: Split, alike: Normal) -> Iterator[str]:
@@ -68,10 +69,17 @@ class Corpus:
             yield from map(alike, sidecar["text"].to_pylist())
 
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
-        """The batches of an epoch, each utterance at its tempo; what CTC cannot learn is dropped and counted."""
-        part, cfg = self._train, self._cfg
-        tempo_N = self._tempos(epoch) if cfg.augment.tempo else None
-        return self._planned(part, epoch, ascending, slots=cfg.plan.slots, times=self._times, tempo_N=tempo_N)
+        """The batches of an epoch, each utterance at its tempo; what CTC cannot learn is dropped and counted.
+
+        The last plan is kept: who asks for it again waits for nothing.
+        """
+        part, cfg, key = self._train, self._cfg, (epoch, ascending)
+        if self._last is None or self._last[0] != key:
+            self._last = None  # room for the next one
+            tempo_N = self._tempos(epoch) if cfg.augment.tempo else None
+            made = self._planned(part, epoch, ascending, slots=cfg.plan.slots, times=self._times, tempo_N=tempo_N)
+            self._last = key, made
+        return self._last[1]
 
     def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
         """This rank's batches of each step from `first` on, read ahead by the loader's workers."""

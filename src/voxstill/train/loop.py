@@ -82,8 +82,9 @@ def train(
     state = checkpoint.load(run, model, optimizer, average) or State()
     if state.step:
         log.info("resuming at step %d of epoch %d", state.step, state.epoch)
-    meter = Meter(run, fabric.global_rank == 0, state)
-    replaced = state.replaced
+    first = fabric.global_rank == 0
+    meter = Meter(run, first, state)
+    replaced, spent_s = state.replaced, state.seconds
     guard = Guard(run, fabric.global_rank)
     room = Room(cfg.plan.budget_ms)
     with (
@@ -109,6 +110,18 @@ def train(
                     group["lr"] = optim.lr_at(progress, cfg.train)
                 with room.told(state.step):
                     loss, norm, figures = one_step(fabric, wrapped, task, batches, share, cfg, state.step, room)
+                sums = all_sums(
+                    fabric,
+                    {
+                        **figures,
+                        "loss": loss,
+                        "stops": signals.caught is not None,
+                        "replaced": data.replaced(),
+                        "seconds": first * (spent_s + time.perf_counter() - start),
+                    },
+                )
+                loss, stops, state.seconds = sums.pop("loss"), bool(sums.pop("stops")), sums.pop("seconds")
+                state.replaced = replaced + int(sums.pop("replaced"))
                 if guard.passes(loss, norm, state.step, batches, share):
                     optimizer.step()
                 else:
@@ -118,17 +131,15 @@ def train(
                     average.add(model)
                 state.step += 1
                 state.step_in_epoch += 1
-                state.seconds = fabric.broadcast(state.seconds + time.perf_counter() - start)
-                state.replaced = replaced + data.replaced()
-                meter.count(batches, loss, figures)
+                spent_s += time.perf_counter() - start
+                meter.count(batches, loss, sums)
                 state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
                 bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
                 if state.step % cfg.train.log_every == 0:
                     meter.write(state, norm, optimizer.param_groups[0]["lr"], progress)
                 if state.step % cfg.train.validate_every == 0:
                     validate(task, model, data, state, meter, watchdog)
-                stops = bool(fabric.all_reduce(torch.tensor(float(signals.caught is not None)), reduce_op="sum"))
-                if (stops or state.step % cfg.train.checkpoint_every == 0) and fabric.global_rank == 0:
+                if (stops or state.step % cfg.train.checkpoint_every == 0) and first:
                     checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
                     meter.is_best = False  # the next checkpoint holds other weights than those judged
                 if stops:
@@ -136,7 +147,7 @@ def train(
                     return None
             if state.step_in_epoch >= plan.steps:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
-    if fabric.global_rank == 0:
+    if first:
         checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
     average.apply(model)
     validate(task, model, data, state, meter, None)
@@ -147,7 +158,7 @@ def train(
 def one_step(
     fabric: Any, model: Any, task: Task, batches: list[Batch], share: Share, cfg: Config, step: int, room: Room
 ) -> tuple[float, float, dict[str, float]]:
-    """Gradients of one step over this rank's batches: (loss, gradient norm, figures)."""
+    """Gradients of one step, of all ranks together: (this rank's part of the loss, gradient norm, of the figures)."""
     torch.manual_seed(int(fingerprint(cfg.seed, "dropout", step, fabric.global_rank), 16) % 2**63)
     total, figures = 0.0, dict[str, float]()
     for micro, batch in enumerate(batches):
@@ -161,7 +172,16 @@ def one_step(
         for name, value in loss.figures.items():
             figures[name] = figures.get(name, 0.0) + float(value)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.train.clip_norm)
-    return float(fabric.all_reduce(torch.tensor(total), reduce_op="sum")), float(norm), figures
+    return total, float(norm), figures
+
+
+def all_sums(fabric: Any, numbers: dict[str, float]) -> dict[str, float]:
+    """Each number summed over the ranks, which give the same names: the one collective of a step beside the gradients.
+
+    What one rank alone knows is 0 on the others.
+    """
+    whole = fabric.all_reduce(torch.tensor(list(numbers.values()), dtype=torch.float64), reduce_op="sum")
+    return dict(zip(numbers, whole.tolist(), strict=True))
 
 
 def chance(device: torch.device, seed: int, step: int, micro: int, rank: int) -> torch.Generator:
@@ -206,7 +226,7 @@ def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room:
     What does not fit is told now, not at hour 40. The worst is the one with the most audio, padding included. Returns
     the floating-point operations for a second of this rank's audio: of matrices and convolutions, forward and backward.
     """
-    plan = data.plan(0, ascending=False)
+    plan = data.plan(0, ascending=True)
     heard_ms = plan.heard_ms()
     padded_ms_B = np.maximum.reduceat(heard_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
     worst = int(padded_ms_B.argmax()) // plan.slots
