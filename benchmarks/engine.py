@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--output", default=str(HERE / "results/engine.json"))
     args = parser.parse_args()
     world.pin_threads(1)
-    ray = engine._start_ray(Engine())
+    ray = engine.start_ray(Engine())
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     figures: dict[str, Any] = {"utterances": args.utterances, "rounds": args.rounds, "cases": {}}
     with tempfile.TemporaryDirectory() as folder:

@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
+    if not result:  # one of several processes, and another has the figures
+        return 0
     text, code = result.pop(TEXT, None), result.pop(CODE, 0)
     try:
         print(json.dumps(result, ensure_ascii=False) if args.json else text or _plain(result), flush=True)  # noqa: T201

@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -306,7 +306,11 @@ class Train(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = option("auto")
     """`auto` takes bf16 on Ampere and later, fp16 on Volta and Turing, fp32 on a CPU."""
     devices: int = option(1, unit="processes", ge=1)
-    """Training processes on this machine: GPUs, or CPU processes where there is no GPU."""
+    """Training processes on this machine: GPUs, or CPU processes where there is no GPU. torchrun and srun say it
+    themselves."""
+    launcher: Literal["local", "ray"] = option("local")
+    """`local` starts the processes on this machine; `ray`, by Ray Train, on the cluster of `engine.address`, and
+    `devices` counts those of all machines."""
     threads: int = option(1, unit="threads", ge=1)
     """CPU threads of a training process; for small students one is fastest."""
     loader_workers: int = option(1, unit="processes", ge=0)
@@ -373,16 +377,14 @@ class Config(Section):
             return {k: {"name": v} if k in ("engine", "teacher") and isinstance(v, str) else v for k, v in data.items()}
         return data
 
-    @model_validator(mode="before")
-    @classmethod
-    def _every_device_has_a_batch(cls, data: Any) -> Any:
+    @model_validator(mode="after")
+    def _every_device_has_a_batch(self) -> Self:
         """Without `plan.slots` a step has a batch for each device."""
-        if not isinstance(data, dict) or not isinstance(train := data.get("train"), dict):
-            return data
-        plan, devices = data.get("plan", {}), train.get("devices", 1)
-        if not isinstance(plan, dict) or "slots" in plan or not isinstance(devices, int) or devices <= 1:
-            return data
-        return data | {"plan": plan | {"slots": devices}}
+        if "slots" not in self.plan.model_fields_set and self.train.devices > 1:
+            plan = self.plan.model_copy(update={"slots": self.train.devices})
+            plan.model_fields_set.discard("slots")  # nobody has said it
+            self.__dict__["plan"] = plan
+        return self
 
 
 def load(

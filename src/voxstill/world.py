@@ -9,7 +9,10 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
+
+from voxstill.errors import ConfigError
 
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|ACCESS_?KEY|API_?KEY|ACCOUNT_?KEY|PRIVATE_?KEY|SAS", re.IGNORECASE)
 
@@ -37,6 +40,63 @@ def pin_threads(num: int) -> None:
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, str(num))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes that somebody else has started to train together, this one among them."""
+
+    by: str
+    rank: int
+    num: int
+    num_here: int
+    """On this machine; on each of the others as many."""
+
+
+def ranks() -> Ranks | None:
+    """What torchrun, Ray Train or srun says of the processes they have started; None for one that is alone.
+
+    What srun says is said again as torchrun says it: Lightning and torch look there. ConfigError where machines have
+    different numbers of processes.
+    """
+    if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        os.environ.update(_as_torchrun_says(os.environ))
+    try:
+        rank, num, num_here = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    except KeyError:
+        return None
+    if num == 1:
+        return None
+    by = "srun" if "SLURM_STEP_NUM_TASKS" in os.environ else "Ray Train"
+    by = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else by
+    if num % num_here:
+        raise _uneven(f"{num} in all, {num_here} here")
+    return Ranks(by, rank, num, num_here)
+
+
+def _as_torchrun_says(srun: Mapping[str, str]) -> dict[str, str]:
+    """Rank 0 is on the first machine of the step, and listens on a port that no other step of the job has."""
+    here = re.fullmatch(r"(\d+)(\(x\d+\))?", told := srun["SLURM_STEP_TASKS_PER_NODE"])  # "2(x3)": three machines
+    if here is None:
+        raise _uneven(told)
+    first = re.sub(r"\[(\w+)[^\]]*\]", r"\1", srun["SLURM_STEP_NODELIST"]).split(",")[0]
+    port = 15_000 + (int(srun["SLURM_JOB_ID"]) * 31 + int(srun["SLURM_STEP_ID"])) % 15_000
+    return {
+        "RANK": srun["SLURM_PROCID"],
+        "WORLD_SIZE": srun["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": srun["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": here[1],
+        "MASTER_ADDR": srun.get("MASTER_ADDR", first),
+        "MASTER_PORT": srun.get("MASTER_PORT", str(port)),
+    }
+
+
+def _uneven(told: str) -> ConfigError:
+    return ConfigError(
+        f"the processes of the training are spread unevenly: {told}",
+        why="every machine needs as many as the others",
+        fix="ask torchrun for --nproc-per-node, srun for --ntasks-per-node",
+    )
 
 
 class Signals:

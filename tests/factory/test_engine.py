@@ -33,7 +33,7 @@ Rows = dict[str, list[Any]]
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """A cluster of our own, shared by the tests of this file and ended after them."""
-    ray = engine._start_ray(Engine())
+    ray = engine.start_ray(Engine())
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test file
     yield ray
     engine.shutdown()

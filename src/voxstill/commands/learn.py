@@ -42,27 +42,71 @@ PACKAGES = ("torch", "transformers", "lightning", "numpy", "pyarrow", "ray", "po
 
 
 def train(cfg: Config) -> dict[str, Any]:
-    """A student trained on the kept labels: its folder, steps, seconds and loss."""
+    """A student trained on the kept labels: its folder, steps, seconds and loss.
+
+    In a process that was started as one of several, these are empty but for the first.
+    """
     check(cfg)
+    ranks = world.ranks()
+    cfg = parallel.among(ranks, cfg) if ranks else cfg
     shards = finished_shards(cfg)
+    if ranks:
+        return _as_one_of(ranks, cfg, shards)
     run = open_run(cfg, shards)
     done = summary(run)
     if done is not None:
         log.info("train: nothing to do, %s is finished", run.path)
         return done
+    if cfg.train.launcher == "ray":
+        from voxstill.train import cluster  # Ray is not where one machine trains
+
+        run = RunDir(run.path.absolute())
+        cluster.train(functools.partial(_on_ray, cfg, run, shards), cfg.train.devices, cfg.engine)
+        return summary(run) or _stopped(run)
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
     with parallel.ranks_told(run, cfg.train.devices):
         figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards))
-    figures = figures or summary(run)
-    if figures is None:
-        step = json.loads((run.last / "state.json").read_text())["step"]
-        raise Interrupted(
-            f"training was stopped at step {step:,}",
-            why="a signal asked for it; the checkpoint of that step is whole",
-            fix="the same command goes on from there",
+    return figures or summary(run) or _stopped(run)
+
+
+def _as_one_of(ranks: world.Ranks, cfg: Config, shards: dict[str, Any]) -> dict[str, Any]:
+    """This process as one of those that torchrun, srun or Ray has started; rank 0 opens the folder for all."""
+    fabric = parallel.fabric(cfg.train, ranks)
+    fabric.launch()
+    run = RunDir(parallel.of_first(fabric, lambda: open_run(cfg, shards).path))
+    _must_see(run)
+    if parallel.of_first(fabric, lambda: summary(run)) is None:
+        _train_rank(fabric, cfg, run, shards)
+    figures = parallel.of_first(fabric, lambda: summary(run) or _stopped(run))
+    return figures if ranks.rank == 0 else {}
+
+
+def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any]) -> None:
+    """This worker of Ray as a rank of the training."""
+    _must_see(run)
+    ranks = world.ranks()
+    fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_here if ranks else 1}), ranks)
+    fabric.launch()
+    _train_rank(fabric, cfg, run, shards)
+
+
+def _must_see(run: RunDir) -> None:
+    if not run.path.is_dir():
+        raise ConfigError(
+            f"`{run.path}` is not there on {platform.node()}",
+            why="all machines of a training write into one experiment folder",
+            fix="set `train.root` to a folder that all of them see; `work` must be seen by all, too",
         )
-    return figures
+
+
+def _stopped(run: RunDir) -> dict[str, Any]:
+    step = json.loads((run.last / "state.json").read_text())["step"]
+    raise Interrupted(
+        f"training was stopped at step {step:,}",
+        why="a signal asked for it; the checkpoint of that step is whole",
+        fix="the same command goes on from there",
+    )
 
 
 def check(cfg: Config) -> None:
@@ -86,11 +130,14 @@ def check(cfg: Config) -> None:
             why="`train.max_minutes` makes the schedule depend on the speed of the machine",
             fix="set `train.steps` or `train.epochs` instead of `train.max_minutes`",
         )
-    if cfg.plan.slots % cfg.train.devices:
+    ranks = world.ranks()
+    cfg, num = (parallel.among(ranks, cfg), ranks.num) if ranks else (cfg, cfg.train.devices)
+    if cfg.plan.slots % num:
+        told = "`train.devices` is" if ranks is None else f"{ranks.by} has started"
         raise ConfigError(
-            f"`plan.slots` is {cfg.plan.slots} and `train.devices` is {cfg.train.devices}",
+            f"`plan.slots` is {cfg.plan.slots} and {told} {num}",
             why="the batches of a step are shared out evenly between the devices",
-            fix=f"set `plan.slots` to a multiple of {cfg.train.devices}",
+            fix=f"set `plan.slots` to a multiple of {num}",
         )
 
 
@@ -101,7 +148,7 @@ def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) ->
 
 
 def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any] | None:
-    if not log.handlers:  # a process of its own
+    if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
     torch.set_num_threads(cfg.train.threads)
@@ -257,7 +304,7 @@ def snapshot(cfg: Config) -> str:
 
 def train_settings(cfg: Config) -> dict[str, Any]:
     """The options that change what is learnt; those that say where it goes or what is shown do not."""
-    elsewhere = {"name", "root", "log_every", "checkpoint_every", "loader_workers"}
+    elsewhere = {"name", "root", "devices", "launcher", "log_every", "checkpoint_every", "loader_workers", "stall_s"}
     return {
         "seed": cfg.seed,
         "student": {**cfg.student.model_dump(), "weights": students.digest(cfg.student.checkpoint)},

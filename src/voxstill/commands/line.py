@@ -9,10 +9,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from voxstill import config
+from voxstill import config, world
 from voxstill.commands import learn, measure, pages, prepare
 from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.errors import ConfigError, DataError
 from voxstill.factory import corpus, engine
 from voxstill.monitor import clock, log
 from voxstill.rundir import RunDir
@@ -82,6 +82,12 @@ def demo(cfg: Config, work: str) -> dict[str, Any]:
 def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
     """Index, label, filter, shard, train, evaluate and report; each step's figures and time."""
     steps = steps or Steps()
+    if ranks := world.ranks():
+        raise ConfigError(
+            f"{ranks.by} has started this in {ranks.num} processes",
+            why="each of them would index, label and judge by itself",
+            fix=f"run `voxstill index`, `label`, `filter` and `shard` alone, and only `voxstill train` by {ranks.by}",
+        )
     learn.check(cfg)
     registry.make(cfg.teacher)  # a teacher that cannot be made is told before anything is done
     try:

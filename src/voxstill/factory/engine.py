@@ -2,8 +2,8 @@
 
 A chunk is the unit of work, of retry and of output. It passes through the stages in order, each with workers of its
 own, and its rows are committed in one call. The rules of retry (`_Ledger`) are the same for both engines: `inline` runs
-the stages in this process, `ray` in actors. This is the only module that knows Ray. It uses none of Ray's own retries:
-after the loss of a node they can wait for ever, so every call has a lease that the driver keeps.
+the stages in this process, `ray` in actors. Only this module and `train/cluster.py` know Ray. It uses none of Ray's own
+retries: after the loss of a node they can wait for ever, so every call has a lease that the driver keeps.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ class _Driver:
     def __init__(
         self, stages: Sequence[Stage], commit: Callable[[Chunk, list[Any]], None], cfg: Engine, ledger: _Ledger
     ) -> None:
-        self._ray = _start_ray(cfg)
+        self._ray = start_ray(cfg)
         self._commit, self._cfg, self._ledger = commit, cfg, ledger
         sizes = _sizes(self._ray, stages)
         self._cpu_share = _cpu_share(self._ray, stages, sizes)
@@ -634,7 +634,7 @@ def _cpu_share(ray: Any, stages: Sequence[Stage], sizes: Sequence[int]) -> float
     return min(1.0, have.get("CPU", 0) / cpus) if cpus else 1.0
 
 
-def _start_ray(cfg: Engine) -> Any:
+def start_ray(cfg: Engine) -> Any:
     """Ray, connected: one cluster for each process, joined or our own.
 
     Our own listens on the loopback interface only and asks for a token that only this process and its children know.

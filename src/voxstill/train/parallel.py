@@ -7,18 +7,20 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from voxstill import errors, world
-from voxstill.config import Train
-from voxstill.errors import TrainingError, VoxstillError
+from voxstill.config import Config, Train
+from voxstill.errors import ConfigError, TrainingError, VoxstillError
 from voxstill.monitor import log
 from voxstill.rundir import RunDir
+from voxstill.world import Ranks
 
+T = TypeVar("T")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
@@ -84,20 +86,56 @@ def _pass_on(name: str) -> None:
                 os.kill(child.pid, signal.SIGTERM)
 
 
-def fabric(cfg: Train) -> Any:
-    """A Lightning Fabric for this machine, launched; TrainingError where it has too few GPUs."""
+def among(ranks: Ranks, cfg: Config) -> Config:
+    """The configuration of processes that others have started: a batch for each, where nobody said how many.
+
+    ConfigError where `train.devices` says another number than there are on this machine.
+    """
+    if "devices" in cfg.train.model_fields_set and cfg.train.devices != ranks.num_here:
+        raise ConfigError(
+            f"`train.devices` is {cfg.train.devices}",
+            why=f"{ranks.by} has started {ranks.num_here} processes on this machine",
+            fix=f"leave `train.devices` out: {ranks.by} decides",
+        )
+    train = cfg.train.model_copy(update={"devices": ranks.num_here})
+    slots = cfg.plan.slots if "slots" in cfg.plan.model_fields_set else ranks.num
+    return cfg.model_copy(update={"train": train, "plan": cfg.plan.model_copy(update={"slots": slots})})
+
+
+def of_first(fabric: Any, make: Callable[[], T]) -> T:
+    """What rank 0 makes, on every rank; a VoxstillError of it too."""
+    made: T | VoxstillError | None = None
+    if fabric.global_rank == 0:
+        try:
+            made = make()
+        except VoxstillError as error:
+            made = error
+    made = fabric.broadcast(made)
+    if isinstance(made, VoxstillError):
+        raise made
+    return made
+
+
+def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
+    """A Lightning Fabric that starts `devices` processes, or joins the `ranks` that are there already.
+
+    TrainingError where this machine has too few GPUs.
+    """
     from lightning.fabric import Fabric
+    from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 
     on_gpu = torch.cuda.is_available()
     if on_gpu and cfg.devices > torch.cuda.device_count():
         raise TrainingError(
-            f"`train.devices` is {cfg.devices}",
-            why=f"this machine has {torch.cuda.device_count()} GPUs",
-            fix="lower `train.devices`",
+            f"{cfg.devices} processes are to train on this machine",
+            why=f"each sees {torch.cuda.device_count()} GPUs",
+            fix="start fewer (`train.devices`), or let each process see all GPUs of its machine",
         )
     return Fabric(
         accelerator="cuda" if on_gpu else "cpu",
         devices=cfg.devices,
-        strategy="ddp_spawn" if cfg.devices > 1 else "auto",
+        num_nodes=ranks.num // ranks.num_here if ranks else 1,
+        strategy="ddp" if ranks else "ddp_spawn" if cfg.devices > 1 else "auto",
         precision=PRECISIONS[precision(cfg)[0]],
+        plugins=[TorchElasticEnvironment() if ranks else LightningEnvironment()],
     )
