@@ -305,6 +305,8 @@ class Train(Section):
     """`debug` repeats bit by bit on a CPU; `production` may choose faster kernels."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = option("auto")
     """`auto` takes bf16 on Ampere and later, fp16 on Volta and Turing, fp32 on a CPU."""
+    activation_checkpointing: bool = option(False)
+    """Layers are computed again in the backward pass instead of remembered: less memory, and about a third slower."""
     devices: int = option(1, unit="processes", ge=1)
     """Training processes on this machine: GPUs, or CPU processes where there is no GPU. torchrun and srun say it
     themselves."""

@@ -74,6 +74,12 @@ def test_the_same_run_again_gives_the_same_bits(work: Path, straight: RunDir, tm
     assert figures(run) == figures(straight)
 
 
+def test_a_run_that_computes_its_layers_again_gives_the_same_bits(work: Path, straight: RunDir, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "again")
+    train_once(str(work), str(run.path), f"train.steps={STEPS}", "train.activation_checkpointing=true")
+    assert same(weights(run), weights(straight))
+
+
 def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
     work: Path, straight: RunDir, tmp_path: Path
 ) -> None:

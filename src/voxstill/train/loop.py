@@ -25,7 +25,7 @@ from voxstill.monitor import JsonLines, Progress, Timer, clock, log
 from voxstill.records import Batch, fingerprint
 from voxstill.rundir import RunDir
 from voxstill.tasks.task import Share, Task
-from voxstill.train import checkpoint, optim
+from voxstill.train import checkpoint, optim, parallel
 from voxstill.train.checkpoint import State
 from voxstill.train.guard import Guard, no_room, out_of_memory
 from voxstill.train.watchdog import Watchdog
@@ -75,6 +75,8 @@ def train(
 
     SIGINT or SIGTERM to any rank ends all of them after the step, with a checkpoint: then there is no state.
     """
+    if cfg.train.activation_checkpointing:
+        parallel.forgetful(model)
     optimizer = optim.adamw(model, cfg.train)
     wrapped, optimizer = fabric.setup(model, optimizer)
     task.move(fabric.device)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from voxstill import errors, world
@@ -139,3 +140,28 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
         precision=PRECISIONS[precision(cfg)[0]],
         plugins=[TorchElasticEnvironment() if ranks else LightningEnvironment()],
     )
+
+
+def forgetful(model: Any) -> None:
+    """The layers of a transformers model are computed again in the backward pass: the same gradients in less memory.
+
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). What BatchNorm has counted once is not counted
+    again.
+    """
+    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+
+    @contextlib.contextmanager
+    def again() -> Iterator[None]:
+        before = [(each, each.momentum, each.num_batches_tracked.clone()) for each in norms]
+        for each in norms:
+            each.momentum = 0.0
+        try:
+            yield
+        finally:
+            for each, momentum, tracked in before:
+                each.momentum = momentum
+                each.num_batches_tracked.copy_(tracked)
+
+    how = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), again())}
+    newer = getattr(model, "activation_checkpointing_enable", None)  # transformers 6 will have this name alone
+    (newer or model.gradient_checkpointing_enable)(how)
