@@ -307,6 +307,8 @@ class Train(Section):
     """`auto` takes bf16 on Ampere and later, fp16 on Volta and Turing, fp32 on a CPU."""
     activation_checkpointing: bool = option(False)
     """Layers are computed again in the backward pass instead of remembered: less memory, and about a third slower."""
+    compile: bool = option(False)
+    """The layers are compiled by torch when they are first met: minutes at the start, for faster steps on a GPU."""
     devices: int = option(1, unit="processes", ge=1)
     """Training processes on this machine: GPUs, or CPU processes where there is no GPU. torchrun and srun say it
     themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from tones import PLAIN, TEXTS, batch_of
 from voxstill.commands.learn import TASKS
 from voxstill.config import Train
 from voxstill.nn import students
+from voxstill.records import Batch
 from voxstill.tasks.task import Share
 from voxstill.text import tokenizer
 from voxstill.train import parallel
@@ -20,11 +22,11 @@ VOCABULARY = tokenizer.train(TEXTS, "word", 9)
 BATCH = batch_of(VOCABULARY)
 
 
-def student(kind: students.Kind) -> tuple[Any, Any]:
+def student(kind: students.Kind, batch: Batch = BATCH) -> tuple[Any, Any]:
     """A student and its loss on a batch."""
     model = students.build("tiny", len(VOCABULARY.pieces), dropout=0.1, seed=0, kind=kind)
     task = TASKS[kind](VOCABULARY, Train(), PLAIN)
-    return model, lambda: task.loss(model, BATCH, Share(0.0, 12, 200), torch.Generator().manual_seed(0)).value
+    return model, lambda: task.loss(model, batch, Share(0.0, 12, 200), torch.Generator().manual_seed(0)).value
 
 
 def wav2vec2() -> tuple[Any, Any]:
@@ -79,3 +81,24 @@ def test_layers_that_are_computed_again_have_the_same_gradients_in_less_memory(m
     assert max(float((plain[name] - again[name]).abs().max()) for name in plain) < 1e-6
     assert all(torch.equal(buffers[name], same_buffers[name]) for name in buffers)
     assert little < 0.5 * much  # measured: 0.27 to 0.31
+
+
+@pytest.mark.slow
+def test_layers_are_compiled_once_for_batches_of_all_sizes_and_learn_the_same() -> None:
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    random = np.random.default_rng(0)
+    sizes = set()
+    for seed in range(8):
+        texts = ["ba " * int(random.integers(1, 12)), *TEXTS[: random.integers(1, 5)]]
+        batch = batch_of(VOCABULARY, texts, seed=seed)
+        sizes.add(tuple(batch.audio_BT.shape))
+        plain, _, _ = step(*student("ctc", batch))
+        model, loss = student("ctc", batch)
+        parallel.compiled(model, backend="aot_eager")  # needs no compiler of C++
+        found, _, _ = step(model, loss)
+        assert max(float((plain[name] - found[name]).abs().max()) for name in plain) < 1e-5
+    assert len(sizes) > 5
+    assert counters["stats"]["unique_graphs"] <= 2
+    assert not counters["graph_break"]

@@ -77,6 +77,8 @@ def train(
     """
     if cfg.train.activation_checkpointing:
         parallel.forgetful(model)
+    if cfg.train.compile:
+        parallel.compiled(model)
     optimizer = optim.adamw(model, cfg.train)
     wrapped, optimizer = fabric.setup(model, optimizer)
     task.move(fabric.device)
@@ -235,7 +237,8 @@ def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room:
     batches = next(iter(data.steps(plan, worst)))
     buffers = [(each, each.clone()) for each in model.buffers()]
     share = Share(0.0, max(int(plan.step_tokens[worst]), 1), max(int(plan.step_frames[worst]), 1))
-    with room.told(0), FlopCounterMode(display=False) as counter:
+    # what is compiled cannot be counted
+    with room.told(0), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
         one_step(fabric, model, task, batches, share, cfg, 0, room)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():

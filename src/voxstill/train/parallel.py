@@ -165,3 +165,16 @@ def forgetful(model: Any) -> None:
     how = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), again())}
     newer = getattr(model, "activation_checkpointing_enable", None)  # transformers 6 will have this name alone
     (newer or model.gradient_checkpointing_enable)(how)
+
+
+def compiled(model: nn.Module, backend: str = "inductor") -> None:
+    """The layers of a transformers model are compiled, once for all of them and all lengths.
+
+    Sizes are symbols from the beginning, so batches of other sizes need no padding to few of them: only a batch of one
+    utterance is compiled by itself. The layers and not the model, as that takes a quarter of the time.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.compile(dynamic=True, backend=backend)
