@@ -1,0 +1,449 @@
+"""How fast a student trains: the loop of `voxstill train` beside `transformers.Trainer`, on a CPU or on a GPU.
+
+    pip install -e '.[bench]'
+    python benchmarks/train/speed.py
+
+Both train the same ParakeetForCTC from the same weights, on the same FLAC bytes and labels, with the same AdamW,
+learning rate, precision, threads and number of processes that read. A batch of ours has at most `--budget-s` of audio,
+padding included; one of theirs has a fixed number of utterances of like lengths, as many as have so much audio in the
+mean. Theirs comes twice: with features computed in the processes that read, and with features computed before, in time
+that is not counted. Ours comes twice: without augmentation, which is the work that theirs does, and with that of a real
+training.
+
+Each is a process of its own, in turns. What counts is the time after a warm-up: from asking for a batch to asking for
+another, epochs that begin included. CPU seconds are those of all its processes. Memory is the most that it took since
+its libraries were loaded: resident in its main process, or allocated on the GPU. `--manifest FILE` takes real audio:
+JSONL with `audio` and `text`.
+
+Prints a table and writes `benchmarks/results/train_speed.json`; `--table FILE` prints that of a file again. `--profile`
+prints the operations that our step spends its time in, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import io
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HERE = Path(__file__).parent
+PER_SHARD = 400
+MEAN_S, SHORTEST_S, LONGEST_S = 7.0, 1.0, 20.0
+WORDS, WORDS_PER_S = 1000, 2.5
+LR = 1e-3
+OURS, AUGMENTED = "voxstill", "voxstill, augmented"
+THEIRS, READY = "Trainer", "Trainer, features ready"
+NAMES = (OURS, THEIRS, READY, AUGMENTED)
+PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
+FOREVER = 10**9
+
+
+def main() -> None:
+    """Make the corpus, let everybody train on it in turns, print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", nargs="+", default=["tiny", "small"], choices=("tiny", "small", "medium", "large"))
+    parser.add_argument("--seconds", type=float, default=12, help="counted, of each training")
+    parser.add_argument("--warmup", type=float, default=4, help="seconds before them")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--budget-s", type=int, help="audio of a batch; default: 60 on a CPU, 600 on a GPU")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, help="processes that read; default: 1 on a CPU, 8 on a GPU")
+    parser.add_argument("--utterances", type=int, help="default: 2,000 on a CPU, 20,000 on a GPU")
+    parser.add_argument("--manifest", help="JSONL with `audio` and `text` instead of synthetic audio")
+    parser.add_argument("--peak-tflops", type=float, help="of the device; default: measured, on a GPU")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--table", metavar="FILE", help="print the table of these figures and end")
+    parser.add_argument("--output", default=str(HERE.parent / "results/train_speed.json"))
+    parser.add_argument("--train", help=argparse.SUPPRESS)  # a contender: what a child does
+    parser.add_argument("--corpus", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.table:
+        print(table(json.loads(Path(args.table).read_text())))
+        return
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(args.threads)
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    args.budget_s = args.budget_s or (600 if on_gpu else 60)
+    args.workers = (8 if on_gpu else 1) if args.workers is None else args.workers
+    args.utterances = args.utterances or (20_000 if on_gpu else 2_000)
+    if args.train:
+        torch.set_num_threads(args.threads)
+        print(json.dumps(train(args.train, Path(args.corpus), args)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        hours = make(Path(folder), args)
+        if args.profile:
+            for size in args.size:
+                child(OURS, size, folder, args)
+            return
+        from voxstill.commands import learn
+
+        peer_versions = {name: found for name in ("accelerate",) if (found := has(name))}
+        figures: dict[str, Any] = {
+            "machine": learn.machine(),
+            "versions": learn.versions() | peer_versions,
+            "audio": args.manifest or "synthetic",
+            "hours": hours,
+            "peak_tflops": args.peak_tflops or (peak_tflops() if on_gpu else None),
+            **{name: getattr(args, name) for name in ("budget_s", "threads", "workers", "seconds", "warmup")},
+            "rounds": {},
+        }
+        for size in args.size:
+            rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES if name in args.only}
+            figures["rounds"][size] = rounds
+            for _ in range(args.rounds):
+                for name, rows in rounds.items():
+                    rows.append(child(name, size, folder, args))
+                    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+    print(table(figures))
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Medians over the rounds; ratios are medians of the ratios within a round."""
+    peak = figures["peak_tflops"]
+    head = ["student", "training", "audio-s/s", "of Trainer", "audio-s/CPU-s", "of Trainer", "step, ms", "data wait"]
+    head += ["padding", "memory, MB", "of Trainer"] + (["TFLOP/s", "of the peak"] if peak else [])
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for size, rounds in figures["rounds"].items():
+        for name, rows in rounds.items():
+            if not rows:
+                continue
+
+            def median(figure: str, rows: list[dict[str, Any]] = rows) -> Any:
+                return statistics.median(row[figure] for row in rows)
+
+            def ratio(figure: str, rows: list[dict[str, Any]] = rows, rounds: dict[str, Any] = rounds) -> str:
+                pairs = zip(rows, rounds.get(THEIRS, []), strict=False)
+                ratios = [row[figure] / theirs[figure] for row, theirs in pairs]
+                return f"{statistics.median(ratios):.2f}" if ratios else ""
+
+            told = [size, name, f"{median('audio_s_per_s'):.0f}", ratio("audio_s_per_s")]
+            told += [f"{median('audio_s_per_cpu_s'):.0f}", ratio("audio_s_per_cpu_s")]
+            told += [f"{1000 * median('step_s'):.0f}", f"{median('data_wait'):.1%}", f"{median('padding'):.1%}"]
+            told += [f"{median('memory_bytes') / 1e6:.0f}", ratio("memory_bytes")]
+            if peak:
+                told += [f"{median('tflops'):.1f}", f"{median('tflops') / peak:.0%}"]
+            lines.append("| " + " | ".join(told) + " |")
+    return "\n".join(lines)
+
+
+def child(name: str, size: str, corpus: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One training in a process of its own."""
+    command = [sys.executable, __file__, "--train", name, "--corpus", corpus, "--size", size]
+    for option in ("seconds", "warmup", "threads", "workers"):
+        command += [f"--{option}", str(getattr(args, option))]
+    command += ["--budget-s", str(args.budget_s)] + (["--profile"] if args.profile else [])
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if args.profile:
+        print(found.pop("profile"))
+    print(size, name, {key: round(value, 4) for key, value in found.items()}, file=sys.stderr, flush=True)
+    return found
+
+
+def has(package: str) -> str | None:
+    """Its version, where it is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def peak_tflops() -> float:
+    """What the GPU does with large bf16 matrices: the best of ten products of 8192 x 8192."""
+    import torch
+
+    one = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    took = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        _ = one @ one
+        torch.cuda.synchronize()
+        took.append(time.perf_counter() - start)
+    return float(2 * 8192**3 / min(took) / 1e12)
+
+
+# ------------------------------------------------------------------------------------------------------ the corpus
+
+
+def make(folder: Path, args: argparse.Namespace) -> float:
+    """Shards, and the same FLAC bytes as files with their labels; their hours.
+
+    A tar is written once and linked as often as there are shards: what is trained on does not care.
+    """
+    from voxstill import shards, tables
+    from voxstill.audio import codec
+    from voxstill.nn.frontend import feature_frames, output_frames
+    from voxstill.shards import Sample
+    from voxstill.store import Store
+    from voxstill.text import tokenizer
+    from voxstill.text.normalize import normalizer
+
+    alike = normalizer("basic")
+    spoken = list(real(Path(args.manifest), args.utterances) if args.manifest else synthetic(args.utterances))
+    units = "auto" if args.manifest else "word"
+    vocabulary = tokenizer.train((alike(text) for _, text in spoken), units, 200)  # type: ignore[arg-type]
+    clips: list[tuple[Sample, bytes]] = []
+    for samples_T, text in spoken:
+        ids, _ = vocabulary.encode(alike(text))
+        repeats = sum(one == two for one, two in itertools.pairwise(ids))
+        if not ids or len(samples_T) > args.budget_s * 16_000:
+            continue
+        if output_frames(feature_frames(len(samples_T))) < len(ids) + repeats:  # CTC could not learn it
+            continue
+        name = f"u{len(clips):06}"
+        (folder / "audio").mkdir(exist_ok=True)
+        data = codec.encode(samples_T, "flac")
+        (folder / f"audio/{name}.flac").write_bytes(data)
+        sample = Sample(id=name, duration_ms=len(samples_T) // 16, num_samples=len(samples_T), text=text)
+        clips.append((sample, data))
+    store, index, hours, rows = Store(str(folder)), 0, 0.0, list[dict[str, Any]]()
+    parts = [clips[first : first + PER_SHARD] for first in range(0, len(clips), PER_SHARD)]
+    (folder / "shards/r").mkdir(parents=True)
+    while len(rows) < args.utterances:
+        part, path = parts[index % len(parts)], folder / "shards/r" / shards.tar_name(index)
+        if index < len(parts):
+            with path.open("wb") as file:
+                shards.write(file, part)
+        else:
+            os.link(folder / "shards/r" / shards.tar_name(index % len(parts)), path)
+        written = shards.write(io.BytesIO(), part)
+        store.create(f"shards/r/{shards.sidecar_name(index)}", tables.to_parquet(written, Sample))
+        hours += sum(sample.num_samples for sample, _ in part) / 16_000 / 3600
+        rows += [
+            {"audio": f"audio/{each.id}.flac", "num_samples": each.num_samples, "text": each.text} for each, _ in part
+        ]
+        index += 1
+        if args.manifest and index == len(parts):
+            break
+    shards.finish(store, "shards/r", {"shards": index, "utterances": len(rows), "recipe": "r"})
+    (folder / "corpus.json").write_text(json.dumps({"units": units, "rows": rows}))
+    return hours
+
+
+def told(sample: Any) -> dict[str, Any]:
+    """What the peer is told of an utterance."""
+    return {"num_samples": sample.num_samples, "text": sample.text}
+
+
+def synthetic(num: int) -> Iterator[tuple[NDArray[np.int16], str]]:
+    """Something like speech: a voice with harmonics that comes and goes four times a second, in noise; random words."""
+    random = np.random.default_rng(0)
+    time_T = np.arange(120 * 16_000) / 16_000
+    pitch_T = 140 + 30 * np.sin(2 * np.pi * 0.3 * time_T)
+    phase_T = np.cumsum(2 * np.pi * pitch_T / 16_000)
+    voice_T = sum(np.sin(k * phase_T) / k for k in range(1, 12))
+    loud_T = np.maximum(np.sin(2 * np.pi * 4 * time_T), 0) * (np.sin(2 * np.pi * 0.2 * time_T) > -0.8)
+    speech_T = (4000 * voice_T * loud_T + random.normal(0, 20, len(time_T))).astype(np.int16)
+    deviation = 0.6
+    for _ in range(min(num, PER_SHARD)):
+        seconds = float(np.clip(random.lognormal(np.log(MEAN_S) - deviation**2 / 2, deviation), SHORTEST_S, LONGEST_S))
+        length = round(seconds * 16_000)
+        start = int(random.integers(0, len(speech_T) - length))
+        said = random.integers(0, WORDS, max(1, round(seconds * WORDS_PER_S)))
+        yield speech_T[start : start + length], " ".join(f"w{each}" for each in said)
+
+
+def real(manifest: Path, num: int) -> Iterator[tuple[NDArray[np.int16], str]]:
+    """The audio and the texts of a manifest, at most so many."""
+    from voxstill.audio import codec
+
+    for line in manifest.read_text().splitlines()[:num]:
+        row = json.loads(line)
+        yield codec.decode((manifest.parent / row["audio"]).read_bytes()).samples_T, row["text"]
+
+
+# ------------------------------------------------------------------------------------------------------- a training
+
+
+def train(name: str, corpus: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """One contender for as long as is asked; what is imported does not count."""
+    import cpu
+    import hugging_face
+    import torch
+
+    class Window(hugging_face.Watched):
+        """The steps after the warm-up."""
+
+        def __init__(self) -> None:
+            self.begun: float | None = None
+            self.starts: list[float] = []
+            self.audio_s = self.padded_s = self.waited_s = self.cpu_s = 0.0
+            self.profiler: Any = None
+
+        def asked(self) -> None:
+            if self.begun is None:
+                self.begun = time.perf_counter()
+            now = time.perf_counter()
+            ends = bool(self.starts) and now - self.starts[0] >= args.seconds
+            if torch.cuda.is_available() and (not self.starts or ends):
+                torch.cuda.synchronize()
+                now = time.perf_counter()
+            if self.starts or now - self.begun >= args.warmup:
+                if args.profile and not self.starts:
+                    self.profiler = torch.profiler.profile()
+                    self.profiler.start()
+                self.cpu_s = cpu.seconds() - self.cpu_s if ends or not self.starts else self.cpu_s
+                self.starts.append(now)
+            if ends:
+                raise hugging_face.OverError
+
+        def got(self, audio_s: float, padded_s: float, waited_s: float) -> None:
+            if self.starts:
+                self.audio_s += audio_s
+                self.padded_s += padded_s
+                self.waited_s += waited_s
+
+    window = Window()
+    gc.collect()
+    before = resident("VmRSS")
+    contender = ours if name in (OURS, AUGMENTED) else theirs
+    flops_per_s = contender(name, corpus, args, window)
+    elapsed = window.starts[-1] - window.starts[0]
+    on_gpu = torch.cuda.is_available()
+    found = {
+        "steps": len(window.starts) - 1,
+        "audio_s_per_s": window.audio_s / elapsed,
+        "audio_s_per_cpu_s": window.audio_s / window.cpu_s,
+        "step_s": elapsed / (len(window.starts) - 1),
+        "data_wait": window.waited_s / elapsed,
+        "padding": 1 - window.audio_s / window.padded_s,
+        "tflops": flops_per_s * window.padded_s / elapsed / 1e12,
+        "memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else resident("VmHWM") - before,
+    }
+    if window.profiler:
+        window.profiler.stop()
+        by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+        found["profile"] = window.profiler.key_averages().table(sort_by=by, row_limit=30)
+    return found
+
+
+def resident(line: str) -> int:
+    """Bytes of this process in memory: VmRSS now, VmHWM at most."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(f"{line}:")[1].split()[0]) * 1024
+
+
+def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
+    """`voxstill train` on the shards; operations for a second of padded audio."""
+    import hugging_face
+
+    from voxstill import config
+    from voxstill.batches.plan import EpochPlan
+    from voxstill.commands import learn
+    from voxstill.records import Batch
+    from voxstill.rundir import RunDir
+    from voxstill.train import data, parallel
+
+    class Watched(data.Corpus):
+        """The corpus, which tells when it is asked for a step."""
+
+        def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
+            steps = super().steps(plan, first)
+            while True:
+                window.asked()
+                start = time.perf_counter()
+                if (step := next(steps, None)) is None:
+                    return
+                waited_s = time.perf_counter() - start
+                audio_s = sum(float(batch.audio_len_B.sum()) for batch in step) / 16_000
+                window.got(audio_s, sum(batch.audio_BT.numel() for batch in step) / 16_000, waited_s)
+                yield step
+
+    vars(learn)["Corpus"] = Watched
+    settings = {
+        "student.size": args.size[0],
+        "student.units": json.loads((corpus / "corpus.json").read_text())["units"],
+        "plan.budget_ms": args.budget_s * 1000,
+        "train.threads": args.threads,
+        "train.loader_workers": args.workers,
+        "train.lr": LR,
+        **dict.fromkeys(("train.steps", "train.checkpoint_every", "train.validate_every"), FOREVER),
+        **dict.fromkeys(("train.warmup", "train.align_share", "train.ascending_share", "train.average_share"), 0.0),
+        "train.hold": 1.0,
+        "augment.masks_from": 0.0,
+    }
+    overrides = [f"work={corpus}", *(f"{key}={value}" for key, value in settings.items())]
+    cfg = config.load(None, overrides + ([PLAIN] if name == OURS else []), {})
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDir(Path(folder))
+        rank = functools.partial(learn.train_rank, cfg=cfg, run=run, shards={"recipe": "r"})
+        try:
+            parallel.fabric(cfg.train).launch(rank)
+        except hugging_face.OverError:
+            rows = [json.loads(line) for line in run.metrics.read_text().splitlines()] if run.metrics.exists() else []
+    if not rows:  # so slow that not even one line was written
+        return 0.0
+    heard = rows[-1]["audio_seconds_per_second"] / (1 - rows[-1]["padding"])
+    return float(rows[-1]["tflops"] * 1e12 / heard)
+
+
+def theirs(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
+    """`transformers.Trainer` on the files; operations for a second of padded audio."""
+    import hugging_face
+    import soundfile
+    import torch
+
+    from voxstill.nn import students
+    from voxstill.text import tokenizer
+    from voxstill.text.normalize import normalizer
+    from voxstill.train.optim import BETAS
+
+    about = json.loads((corpus / "corpus.json").read_text())
+    alike, rows = normalizer("basic"), about["rows"]
+    texts = [alike(row["text"]) for row in rows]
+    vocabulary = tokenizer.train(texts, about["units"], 200)
+    labels = [vocabulary.encode(text)[0] for text in texts]
+    paths = [corpus / row["audio"] for row in rows]
+    lengths = [row["num_samples"] for row in rows]
+    model = students.build(args.size[0], len(vocabulary.pieces), dropout=0.0, seed=0)
+    model.to(memory_format=torch.contiguous_format)  # as the library makes it; ours is faster in another one
+    data: Any = hugging_face.Files(paths, labels)
+    with tempfile.TemporaryDirectory() as folder:
+        if name == READY:
+            clips = {path: at for at, path in enumerate(dict.fromkeys(paths))}
+            ready = corpus / "features"
+            if not ready.exists():
+                hugging_face.extract(ready, (soundfile.read(path, dtype="float32")[0] for path in clips))
+            data = hugging_face.Extracted(ready, [clips[path] for path in paths], labels)
+        peer = hugging_face.train(
+            model,
+            data,
+            lengths,
+            vocabulary.blank_id,
+            Path(folder) / "exp",
+            window,
+            per_device_train_batch_size=max(1, round(args.budget_s * 16_000 / statistics.mean(lengths))),
+            dataloader_num_workers=args.workers,
+            learning_rate=LR,
+            lr_scheduler_type="constant",
+            weight_decay=0.01,
+            adam_beta1=BETAS[0],
+            adam_beta2=BETAS[1],
+            max_grad_norm=5.0,
+        )
+    return float(peer.flops_per_s)
+
+
+if __name__ == "__main__":
+    main()

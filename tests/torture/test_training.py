@@ -1,0 +1,111 @@
+"""A training that is killed goes on to the same bits, and one that stands still is found and ended."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tones import write_shards
+from train.test_loop import figures, same, weights
+from train.test_watchdog import LIMIT_S, SCRIPT, is_alive, ranks, started
+from train.train_once import main as train_once
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+
+pytestmark = pytest.mark.slow
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("work")
+    write_shards(Store(str(folder)), "shards/r", {"train": 24, "dev": 4})
+    return folder
+
+
+def drafts(run: RunDir) -> list[Path]:
+    return list(run.checkpoints.glob(".*draft")) if run.checkpoints.exists() else []
+
+
+def lines(run: RunDir) -> int:
+    return run.metrics.read_bytes().count(b"\n") if run.metrics.exists() else 0
+
+
+def kill(command: list[str], run: RunDir, chance: random.Random, *, in_checkpoint: bool) -> str | None:
+    """Start the training and kill it; where that was, or None where it had ended before."""
+    wanted = chance.randint(0, STEPS - 1)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and lines(run) < wanted:
+            time.sleep(0.002)
+        if in_checkpoint:
+            while process.poll() is None and not drafts(run):
+                pass  # it is there for a few hundredths of a second
+            time.sleep(chance.random() * 0.02)
+        else:
+            time.sleep(chance.random() * (0.3 if wanted else 10))  # before the first step libraries are loaded
+        process.kill()
+    if process.returncode != -signal.SIGKILL:
+        return None
+    if drafts(run):
+        return "inside a checkpoint"
+    return "between steps" if lines(run) else "before the first step"
+
+
+def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
+    torture: Any, work: Path, tmp_path: Path
+) -> None:
+    chance = random.Random()
+    calm, run = RunDir(tmp_path / "calm"), RunDir(tmp_path / "killed")
+    train_once(str(work), str(calm.path), f"train.steps={STEPS}")
+    expected, curve = weights(calm), figures(calm)
+    where: Counter[str] = Counter()
+    while where.total() < torture.count(short=2, full=50):
+        in_checkpoint = where.total() % 2 == 0
+        settings = [f"train.steps={STEPS}", f"train.checkpoint_every={1 if in_checkpoint else 2}"]
+        command = [sys.executable, str(SCRIPT), str(work), str(run.path), *settings]
+        if found := kill(command, run, chance, in_checkpoint=in_checkpoint):
+            where[found] += 1
+        train_once(str(work), str(run.path), *settings)
+        assert same(weights(run), expected)
+        assert figures(run) == curve
+        assert not drafts(run)
+        shutil.rmtree(run.path)
+    torture.tell("SIGKILL of a training", f"{where.total()} of {where.total()} resumed to the same bits: {dict(where)}")
+
+
+def test_a_rank_that_stands_still_is_found_in_time_and_all_end(torture: Any, work: Path, tmp_path: Path) -> None:
+    chance = random.Random()
+    took_s = []
+    for number in range(torture.count(short=1, full=10)):
+        run = RunDir(tmp_path / str(number))
+        victim = number % 2
+        with started(work, run, "train.devices=2", "plan.slots=2", f"train.stall_s={LIMIT_S}") as process:
+            time.sleep(chance.random())
+            pids = ranks(run)
+            os.kill(pids[victim], signal.SIGSTOP)
+            begun = time.monotonic()
+            try:
+                process.communicate(timeout=90)
+            finally:
+                process.kill()
+            took_s.append(time.monotonic() - begun)
+        assert process.returncode != 0
+        assert not any(map(is_alive, pids.values()))
+        log = run.log.read_text()
+        assert "has made no step" in log
+        stacks = log.split("stacks of rank ")[1:]
+        assert {each[0] for each in stacks} == {"0", "1"}
+        assert len([each for each in stacks if "most recent call first" in each]) >= 2
+        assert took_s[-1] < 2 * LIMIT_S + 4  # and what it takes to write two stacks and to end
+    told = f"{len(took_s)} of {len(took_s)} found, all ranks ended {min(took_s):.1f} to {max(took_s):.1f} s after it"
+    torture.tell("SIGSTOP of a rank", f"{told}; the limit was {LIMIT_S} s")
