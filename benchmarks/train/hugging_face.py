@@ -55,7 +55,7 @@ class Files(Dataset[dict[str, Any]]):
         return {"audio": samples_T, "labels": self.labels[i]}
 
 
-def extract(path: Path, audio: Iterable[NDArray[np.float32]]) -> None:
+def extract(path: Path, audio: Iterable[NDArray[np.floating[Any]]]) -> None:
     """Write the features of utterances into one file, and beside it where each ends."""
     extracts, ends = extractor(), [0]
     with path.open("wb") as file:

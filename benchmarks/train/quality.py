@@ -1,0 +1,204 @@
+"""What is learnt in equal CPU time: the student of `voxstill train` beside that of `transformers.Trainer`.
+
+    pip install -e '.[bench]'
+    voxstill demo --work work/demo
+    python benchmarks/train/quality.py --config exp/DATE_demo/config.yaml
+
+Both begin with the same weights and learn from the labels in the shards of a finished work folder, each by its own
+recipe: ours by the configuration, theirs by that of the library's example for speech and CTC, which is CTC alone, a
+learning rate that rises and falls in straight lines, and the arguments' defaults otherwise. Theirs finds its features
+ready, and its mean batch has as much audio as ours. The clock of both is the CPU time of all their processes from the
+first step on. Neither validates or saves on the way.
+
+Each seed is a pair. Prints the word error rates on the split of the configuration and writes
+`benchmarks/results/train_quality.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import cpu  # noqa: E402
+import hugging_face  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from voxstill import config, shards, workdir  # noqa: E402
+from voxstill.audio import codec  # noqa: E402
+from voxstill.commands import learn, measure  # noqa: E402
+from voxstill.commands.prepare import finished_shards  # noqa: E402
+from voxstill.config import Config  # noqa: E402
+from voxstill.nn import students  # noqa: E402
+from voxstill.nn.frontend import EXTRACTOR  # noqa: E402
+from voxstill.store import Store, read_uri  # noqa: E402
+from voxstill.text import tokenizer  # noqa: E402
+from voxstill.text.normalize import normalizer  # noqa: E402
+from voxstill.text.tokenizer import Vocabulary  # noqa: E402
+from voxstill.train import loop  # noqa: E402
+from voxstill.train.checkpoint import State  # noqa: E402
+
+HERE = Path(__file__).parent
+WARMUP = 0.1
+
+
+def main() -> None:
+    """Train pairs and print what they err."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", required=True, help="that of an experiment on a finished work folder")
+    parser.add_argument("--cpu-seconds", type=float, default=120, help="of each training")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--peer-lr", type=float, default=2e-3, help="peak learning rate of the Trainer")
+    parser.add_argument("--output", default=str(HERE.parent / "results/train_quality.json"))
+    args = parser.parse_args()
+    hugging_face.check()
+    torch.set_num_threads(1)
+    cfg = config.load(args.config, [], {})
+    found: dict[str, list[dict[str, Any]]] = {"voxstill": [], "Trainer": []}
+    figures = {
+        "machine": learn.machine(),
+        "versions": learn.versions(),
+        "cpu_seconds": args.cpu_seconds,
+        "peer_lr": args.peer_lr,
+        "found": found,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        labelled = Labelled(cfg, Path(folder))
+        for seed in args.seeds:
+            found["voxstill"].append(ours(cfg, seed, args.cpu_seconds, Path(folder)))
+            found["Trainer"].append(theirs(cfg, labelled, seed, args, Path(folder)))
+            Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+            print({name: rows[-1] for name, rows in found.items()}, file=sys.stderr, flush=True)
+    print(table(found))
+
+
+def table(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Error rates in percent, a column for each seed, and the ratio of each pair."""
+    rows = list(zip(found["voxstill"], found["Trainer"], strict=True))
+    lines = ["| training | " + " | ".join(f"seed {one['seed']}" for one, _ in rows) + " | mean |"]
+    lines.append("|---" * (len(rows) + 2) + "|")
+    for name, each in found.items():
+        rates = [100 * row["wer"] for row in each]
+        lines.append(f"| {name} | " + " | ".join(f"{rate:.1f}" for rate in [*rates, statistics.mean(rates)]) + " |")
+    ratios = [one["wer"] / other["wer"] for one, other in rows]
+    lines.append("| ratio | " + " | ".join(f"{ratio:.2f}" for ratio in [*ratios, statistics.mean(ratios)]) + " |")
+    return "\n".join(lines)
+
+
+def clock(seconds: float) -> Callable[[], float]:
+    """A function that says which share of so many CPU seconds has passed since it was first asked, in [0, 1]."""
+    begun: list[float] = []
+
+    def progress() -> float:
+        now = cpu.seconds()
+        begun.append(now)
+        del begun[1:]
+        return min((now - begun[0]) / seconds, 1.0)
+
+    return progress
+
+
+class Labelled:
+    """The training split of the shards: labels and features that lie ready."""
+
+    def __init__(self, cfg: Config, folder: Path) -> None:
+        store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg)["recipe"])
+        rows = [row for part in shards.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
+        texts = [normalizer(cfg.student.text)(row["text"]) for row in rows]
+        self.vocabulary = tokenizer.train(texts, cfg.student.units, cfg.student.max_words)
+        self.lengths = [row["num_samples"] for row in rows]
+        tars = {row["shard"]: store.uri(f"{prefix}/{shards.tar_name(row['shard'])}") for row in rows}
+        stretches = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
+        audio = (codec.decode_stored(read_uri(each)).samples_T for each in stretches)
+        hugging_face.extract(folder / "features", (samples_T.astype(np.float32) / 32768 for samples_T in audio))
+        labels = [self.vocabulary.encode(text)[0] for text in texts]
+        self.data = hugging_face.Extracted(folder / "features", range(len(rows)), labels)
+
+
+def ours(cfg: Config, seed: int, seconds: float, folder: Path) -> dict[str, Any]:
+    """`voxstill train` by the recipe of the configuration, which follows the CPU clock instead of the wall's."""
+    progress = clock(seconds)
+
+    class Budget(loop.Budget):
+        """So much CPU time."""
+
+        def progress(self, _: State) -> float:
+            return progress()
+
+    vars(loop)["Budget"] = Budget
+    tree = cfg.model_dump() | {"seed": seed}
+    tree["train"] |= {
+        "max_minutes": seconds / 60,
+        "steps": None,
+        "epochs": None,
+        "validate_every": hugging_face.FOREVER,
+        "checkpoint_every": hugging_face.FOREVER,
+        "name": f"ours-{seed}",
+        "root": str(folder),
+    }
+    trained = learn.train(config.validated(Config, tree))
+    return judged(cfg, trained["path"], seed, trained["steps"])
+
+
+def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """`transformers.Trainer` on the same labels from the same weights."""
+    progress = clock(args.cpu_seconds)
+
+    class Watched(hugging_face.Watched):
+        """Counts the steps, and ends when the time is up."""
+
+        steps = -1
+
+        def asked(self) -> None:
+            self.steps += 1
+            if progress() >= 1:
+                raise hugging_face.OverError
+
+    def schedule() -> float:
+        done = progress()
+        return done / WARMUP if done < WARMUP else (1 - done) / (1 - WARMUP)
+
+    watched, vocabulary = Watched(), labelled.vocabulary
+    model = students.build(cfg.student.size, len(vocabulary.pieces), dropout=cfg.student.dropout, seed=seed)
+    hugging_face.train(
+        model,
+        labelled.data,
+        labelled.lengths,
+        vocabulary.blank_id,
+        folder / f"theirs-{seed}",
+        watched,
+        schedule=schedule,
+        per_device_train_batch_size=max(1, round(cfg.plan.budget_ms * 16 / statistics.mean(labelled.lengths))),
+        dataloader_num_workers=cfg.train.loader_workers,
+        learning_rate=args.peer_lr,
+        seed=seed,
+    )
+    saved = folder / f"theirs-{seed}/model"
+    save(model, vocabulary, saved)
+    return judged(cfg, str(saved), seed, watched.steps)
+
+
+def save(model: Any, vocabulary: Vocabulary, folder: Path) -> None:
+    """A folder as `voxstill train` leaves one."""
+    model.save_pretrained(folder)
+    vocabulary.save(folder, EXTRACTOR)
+
+
+def judged(cfg: Config, model: str, seed: int, steps: int) -> dict[str, Any]:
+    """What a student errs on the split of the configuration."""
+    found = measure.evaluate(cfg, model)
+    return {"seed": seed, "steps": steps, **{name: found[name] for name in ("wer", "cer", "interval", "words")}}
+
+
+if __name__ == "__main__":
+    main()
