@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     sub = command("run", line, "the whole line, finished steps skipped")
     sub.add_argument("config_file", metavar="CONFIG")
     sub.add_argument("--max-batches", type=int, metavar="N", help="train at most so many steps: to see the line work")
+    sub.add_argument("--rehearse", action="store_true", help="a few files, a few steps, in folders of their own")
     sub = command("init", init, "a commented configuration", "create-config")
     sub.add_argument("--output", metavar="FILE", help="write it there instead of standard output")
     sub = command("explain", explain, "every option: unit, default, meaning")
@@ -155,8 +156,9 @@ def line(args: argparse.Namespace) -> dict[str, Any]:
     few = [] if args.max_batches is None else [f"train.steps={args.max_batches}"]
     cfg = load(args, *few, base=args.config_file)
     from voxstill.commands import line as page
+    from voxstill.commands import rehearsal
 
-    return page.run(cfg)
+    return rehearsal.rehearse(cfg, args.max_batches) if args.rehearse else page.run(cfg)
 
 
 def init(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""run --rehearse: the whole line on a few files, beside the real one and without touching it."""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from voxstill import config
+from voxstill.commands import line
+from voxstill.config import Config
+from voxstill.factory import scan
+from voxstill.factory.scan import File
+from voxstill.monitor import clock, log
+from voxstill.records import Split, fingerprint
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+
+FILES: dict[Split, int] = {"train": 100, "dev": 10, "test": 20}
+"""The most files of each split."""
+FEW = 2
+"""So many files of a split are taken however large they are."""
+MEGABYTES = 16
+"""More of a split is not taken: 16-bit speech of eight minutes."""
+ROWS = 50
+"""The most utterances of one file, where the source says which it has."""
+STEPS = 20
+"""Optimizer steps, unless `--max-batches` says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The files that were chosen, with their splits, and which share of the whole source they are by bytes."""
+
+    files: list[tuple[Split, File]]
+    share: float
+
+
+def rehearse(cfg: Config, max_batches: int | None) -> dict[str, Any]:
+    """What `line.run` says of a part of the source, and `rehearsal`: where it was, and what the whole would take.
+
+    Its work folder is `<work>-rehearsal/<time>` and its experiment lies in `<train.root>-rehearsal`, so nothing of the
+    real ones is read or written, and every step is really done.
+    """
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
+    root = f"{cfg.work.rstrip('/')}-rehearsal/{stamp}"
+    work = Store(root)
+    part = choose(scan.by_file(scan.scan(cfg.source, work)), cfg)
+    log.info("rehearsal: %d files, in `%s`", len(part.files), root)
+    rows = [row for _, file in part.files for row in told(file, cfg)]
+    manifest = "rehearsal.jsonl"
+    work.replace(manifest, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    tree = cfg.model_dump()
+    tree["work"] = root
+    tree["source"]["uri"] = work.uri(manifest)
+    tree["train"] |= {
+        "steps": max_batches or STEPS,
+        "epochs": None,
+        "max_minutes": None,
+        "log_every": min(cfg.train.log_every, 5),
+        "root": f"{cfg.train.root.rstrip('/')}-rehearsal",
+    }
+    said = line.run(config.validated(Config, tree))
+    whole = estimate(cfg, said, part.share)
+    said["rehearsal"] = {"work": root, "files": len(part.files), "share": part.share, "whole": whole}
+    said["_text"] += "\n\n" + words(said["rehearsal"], said["seconds"], str(Path(said["student"]["path"]).parent))
+    return said
+
+
+def choose(files: Iterable[File], cfg: Config) -> Part:
+    """Some sound files of every split, drawn by the hash of their ids; equal for equal sources and seeds."""
+    drawn: dict[Split, list[tuple[int, int, File]]] = {split: [] for split in get_args(Split)}
+    total = 0.0
+    for number, file in enumerate(files):
+        total += size(file, len(file.found))
+        if file.found[0].error is not None:
+            continue
+        split = scan.split_of(file.found[0], cfg.source, cfg.seed)
+        heap = drawn[split]
+        heapq.heappush(heap, (-int(fingerprint("rehearsal", cfg.seed, file.id), 16), number, file))
+        if len(heap) > FILES[split]:
+            heapq.heappop(heap)
+    taken: list[tuple[Split, File]] = []
+    for split, heap in drawn.items():
+        room = MEGABYTES * 1e6
+        for place, (_, _, file) in enumerate(sorted(heap, reverse=True)):
+            room -= size(file, ROWS)
+            if place < FEW or room > 0:
+                taken.append((split, file))
+    share = sum(size(file, ROWS) for _, file in taken) / max(total, 1)
+    return Part(taken, min(share, 1.0))
+
+
+def size(file: File, rows: int) -> float:
+    """Bytes of the first `rows` utterances of a file; where nobody says how large it is, a second of speech."""
+    return max(file.found[0].num_bytes, 32_000) * min(rows, len(file.found)) / len(file.found)
+
+
+def told(file: File, cfg: Config) -> list[dict[str, Any]]:
+    """Rows of a manifest that say of a file what its source says, and the split that each row is in."""
+    names = ("id", "text", "speaker", "language", "dialect", "dataset", "channel", "start_ms", "end_ms")
+    return [
+        {"audio": each.uri, "split": scan.split_of(each, cfg.source, cfg.seed)}
+        | {name: value for name in names if (value := getattr(each, name)) is not None}
+        for each in file.found[:ROWS]
+    ]
+
+
+def estimate(cfg: Config, said: dict[str, Any], share: float) -> dict[str, float | None]:
+    """Hours of audio in the whole source, hours of labelling and of training it, from the speeds seen here.
+
+    Rough: speeds on a few files are lower than later on, and files differ. None where there is nothing to tell by.
+    """
+    figures = {row["step"]: row["figures"] for row in said["steps"]}
+    hours = figures["index"]["hours"] / share
+    kept_hours = figures["shard"]["hours"] / share
+    run = RunDir(Path(said["student"]["path"]))
+    summary = json.loads(run.summary.read_text(encoding="utf-8"))
+    rows = [json.loads(text) for text in run.metrics.read_text(encoding="utf-8").splitlines()]
+    speeds = [row["audio_seconds_per_second"] for row in rows if "audio_seconds_per_second" in row]
+    limits = [cfg.train.max_minutes / 60] if cfg.train.max_minutes else []
+    if cfg.train.steps:
+        limits.append(cfg.train.steps * summary["seconds"] / summary["steps"] / 3600)
+    if cfg.train.epochs and speeds:
+        limits.append(cfg.train.epochs * kept_hours / speeds[-1])
+    return {
+        "hours": hours,
+        "label_hours": hours / figures["label"]["rtfx"] if figures["label"]["rtfx"] else None,
+        "train_hours": min(limits, default=None),
+    }
+
+
+def words(rehearsal: dict[str, Any], seconds: float, experiments: str) -> str:
+    """The outcome in sentences."""
+    whole = rehearsal["whole"]
+    takes = {"labelling": whole["label_hours"], "training": whole["train_hours"]}
+    known = [f"{name} {clock(3600 * hours)}" for name, hours in takes.items() if hours is not None]
+    return "\n".join(
+        [
+            f"Every step works: {rehearsal['files']} files went the whole line in {clock(seconds)}.",
+            f"The whole source is about {whole['hours']:.1f} h of audio. Roughly, it takes {' and '.join(known)}.",
+            "Error rates after so few steps mean nothing.",
+            f"Nothing else was touched; `{rehearsal['work']}` and `{experiments}` may be removed.",
+        ]
+    )

@@ -1,0 +1,93 @@
+"""A rehearsal does every step on a part of the source and leaves the real folders alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxstill import config
+from voxstill.commands import rehearsal
+from voxstill.factory import scan
+from voxstill.factory.manifests import Found
+from voxstill.factory.scan import File
+
+Command = Callable[..., dict[str, Any]]
+Configure = Callable[..., Path]
+STEPS = ["index", "label", "filter", "shard", "train", "evaluate", "report"]
+
+
+def everything(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_rehearsal_does_every_step_in_folders_of_its_own(
+    digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
+) -> None:
+    settings = {"epochs": 3, "seed_mode": "debug", "loader_workers": 0, "root": str(tmp_path / "exp")}
+    path = configure(tmp_path, digits / "manifest.jsonl", train=settings)
+    for name in ("work", "exp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("as it was")
+    before = everything(tmp_path / "work"), everything(tmp_path / "exp"), everything(digits)
+    said = voxstill("run", path, "--rehearse", "--max-batches", "4")
+    assert (everything(tmp_path / "work"), everything(tmp_path / "exp"), everything(digits)) == before
+    assert {"teacher", "student", "steps", "seconds", "report", "rehearsal"} <= said.keys()
+    assert [row["step"] for row in said["steps"]] == STEPS
+    assert said["student"]["wer"] is not None
+    run = Path(said["student"]["path"])
+    assert run.parent == tmp_path / "exp-rehearsal"
+    assert json.loads((run / "summary.json").read_text())["steps"] == 4
+    assert "the largest step fits" in (run / "train.log").read_text()
+    told = said["rehearsal"]
+    assert Path(told["work"]).parent == tmp_path / "work-rehearsal"
+    assert (told["files"], told["share"]) == (24, 1.0)
+    indexed = said["steps"][0]["figures"]
+    assert told["whole"]["hours"] == pytest.approx(indexed["hours"])
+    assert told["whole"]["train_hours"] > 0
+    assert "Every step works" in rehearsal.words(told, said["seconds"], "exp")
+
+
+def found(folder: Path) -> list[File]:
+    source = config.Source(uri=str(folder / "manifest.jsonl"))
+    return list(scan.by_file(scan.scan(source)))
+
+
+def test_what_is_told_of_a_file_is_what_its_source_says(digits: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits, tmp_path / "digits")
+    with tarfile.open(tmp_path / "digits.tar", "w") as tar:  # no file of its own: a stretch of a tar
+        tar.add(tmp_path / "digits" / "m1-0.flac", "m1-0.flac")
+    tarred = list(scan.by_file(scan.scan(config.Source(uri=str(tmp_path / "digits.tar")))))
+    cfg = config.Config()
+    for files in (found(digits), tarred):
+        (tmp_path / "manifest.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for file in files for row in rehearsal.told(file, cfg))
+        )
+        again = found(tmp_path)
+        assert [each.id for each in again] == [each.id for each in files]
+        for one, other in zip(files, again, strict=True):
+            assert other.found[0].split == scan.split_of(one.found[0], cfg.source, cfg.seed)
+            assert (one.found[0].text, one.found[0].speaker) == (other.found[0].text, other.found[0].speaker)
+
+
+def test_few_files_of_every_split_are_chosen_and_always_the_same() -> None:
+    cfg = config.Config()
+
+    def source(num_bytes: int) -> list[File]:
+        splits = ("train", "train", "train", "dev", "test")
+        rows = [Found(uri=f"/{i}.wav", num_bytes=num_bytes, split=splits[i % 5]) for i in range(1000)]
+        damaged = Found(uri="/damaged.wav", error="damaged", split="test")
+        return [File(each.recording_id, (each,)) for each in [*rows, damaged]]
+
+    part = rehearsal.choose(source(100_000), cfg)
+    assert {split: sum(one == split for one, _ in part.files) for split in rehearsal.FILES} == rehearsal.FILES
+    assert part == rehearsal.choose(source(100_000), cfg)
+    assert part.share == pytest.approx(sum(rehearsal.FILES.values()) / 1000, rel=0.01)
+    assert all(file.found[0].error is None for _, file in part.files)
+    large = rehearsal.choose(source(500_000_000), cfg)
+    assert len(large.files) == 3 * rehearsal.FEW
