@@ -153,7 +153,7 @@ def demo(args: argparse.Namespace) -> dict[str, Any]:
 
 def line(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill run`."""
-    few = [] if args.max_batches is None else [f"train.steps={args.max_batches}"]
+    few = [] if args.max_batches is None or args.rehearse else [f"train.steps={args.max_batches}"]
     cfg = load(args, *few, base=args.config_file)
     from voxstill.commands import line as page
     from voxstill.commands import rehearsal
