@@ -93,6 +93,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--output", metavar="FILE", help="write it there instead of standard output")
     sub = command("explain", explain, "every option: unit, default, meaning")
     sub.add_argument("section", nargs="?", metavar="SECTION")
+    sub.add_argument("--hear", choices=["augment"], help="write audio of the source as it is and as a student hears it")
+    sub.add_argument("--output", metavar="FOLDER", help="where to write what is heard; without it, the folder `heard`")
     sub = command("index", index, "find recordings and cut them into utterances")
     sub.add_argument("source", nargs="+", metavar="SOURCE", help="folder, audio file or JSONL manifest")
     sub.add_argument("--work", required=True, help="folder or bucket prefix of the tables")
@@ -181,8 +183,15 @@ def init(args: argparse.Namespace) -> dict[str, Any]:
 
 def explain(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill explain`."""
+    from pathlib import Path
+
     from voxstill.commands import inspect
 
+    if args.hear:
+        from voxstill.commands import hear
+
+        files = hear.augmentation(load(args), Path(args.output or "heard"))
+        return {"files": files, TEXT: "\n".join(f"{each['file']}: {each['what']}" for each in files)}
     rows = inspect.explain(args.section)
     lines = []
     for row in rows:

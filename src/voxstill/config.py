@@ -280,6 +280,9 @@ class Train(Section):
     """Share of the training that starts from the teacher's word times, where it gave any."""
     align_ctc: float = option(0.3, unit="weight", ge=0)
     """Weight of CTC while learning from word times."""
+    dialect_weights: dict[str, float] = option({}, unit="weight")
+    """How much the loss of an utterance of a dialect counts, by its name; 1, where it is not named. What the shards say
+    of single utterances is multiplied by it."""
     label_smoothing: float = option(0.0, unit="share", ge=0, lt=1)
     """Share of CTC's loss that asks each frame to be unsure of everything: 0.1 is common, 0 does without."""
     consistency: float = option(0.0, unit="weight", ge=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import pickle
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from voxstill import shards, tables
 from voxstill.batches.corpus import Corpus, opened
-from voxstill.errors import StorageError
+from voxstill.errors import ConfigError, StorageError
 from voxstill.records import Word
 from voxstill.shards import Sample
 from voxstill.store import Store
@@ -118,3 +119,24 @@ def test_many_processes_may_open_it_at_the_same_time(tmp_path: Path) -> None:
     started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [each.communicate(timeout=60)[0] for each in started] == ["text 499\n"] * 3
     assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_a_dialect_counts_as_much_as_is_said_in_another_process_too(tmp_path: Path) -> None:
+    dialects = ["north", None, "south", "north"]
+    row = Sample(id="a", split="train", duration_ms=10, num_samples=160, text="a")
+    samples = [dataclasses.replace(row, id=str(i), dialect=name, weight=0.5) for i, name in enumerate(dialects)]
+    store, _ = write(tmp_path, [samples])
+
+    def weights(**given: float) -> list[float]:
+        found = opened(
+            *(store, "s", tmp_path / "kept"), splits=("train",), encode=None, encoder="none", dialect_weights=given
+        )
+        again: Corpus = pickle.loads(pickle.dumps(found))
+        assert again.weight.tolist() == found.weight.tolist()
+        by_id = {found.id_of(i): float(found.weight[i]) for i in range(len(found))}
+        return [by_id[str(i)] for i in range(len(dialects))]
+
+    assert weights() == [0.5] * 4
+    assert weights(north=3, south=0) == [1.5, 0.5, 0.0, 1.5]
+    with pytest.raises(ConfigError, match=r"train\.dialect_weights"):
+        weights(west=1)

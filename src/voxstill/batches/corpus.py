@@ -45,11 +45,14 @@ class Corpus:
     """One index, row by row as the plan counts them; every column is a file, and what is not looked at is not read.
 
     `num_tokens` and `repeats` (equal neighbours, for each of which CTC needs a frame more) are 0 where no texts are
-    learnt.
+    learnt. `weight` is what the sidecar says, times what `dialect_weights` says of its dialect; ConfigError where that
+    names none.
     """
 
-    def __init__(self, store: Store, prefix: str, folder: Path) -> None:
-        self.store, self.prefix, self._folder = store, prefix, folder
+    def __init__(
+        self, store: Store, prefix: str, folder: Path, dialect_weights: Mapping[str, float] | None = None
+    ) -> None:
+        self.store, self.prefix, self._folder, self._dialect_weights = store, prefix, folder, dialect_weights or {}
         about = json.loads((folder / _ABOUT).read_text())
         self._tars: dict[str, str] = about["tars"]
         self.datasets: list[str] = about["datasets"]
@@ -62,13 +65,16 @@ class Corpus:
         self.num_tokens: Ints = self._column("num_tokens")
         self.repeats: Ints = self._column("repeats")
         self.weight = self._column("weight")
+        if self._dialect_weights:
+            of_dialect_G = _by_name("train.dialect_weights", self.dialects, self._dialect_weights, 1.0)
+            self.weight = (self.weight * of_dialect_G[self._column("dialect")]).astype(np.float32)
         self._id, self._id_end = self._column("id"), self._column("id_end")
         self._text, self._text_end = self._column("text"), self._column("text_end")
         self._token, self._token_end = self._column("token"), self._column("token_end")
         self._time = self._column("time").reshape(-1, 2)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Corpus, (self.store, self.prefix, self._folder)
+        return Corpus, (self.store, self.prefix, self._folder, self._dialect_weights)
 
     def __len__(self) -> int:
         return len(self.durations_ms)
@@ -124,7 +130,14 @@ class Corpus:
 
 
 def opened(
-    store: Store, prefix: str, folder: Path, *, splits: Sequence[Split], encode: Encode | None, encoder: str
+    store: Store,
+    prefix: str,
+    folder: Path,
+    *,
+    splits: Sequence[Split],
+    encode: Encode | None,
+    encoder: str,
+    dialect_weights: Mapping[str, float] | None = None,
 ) -> Corpus:
     """The utterances of some splits: as they lie in `folder` from another time, else read once and kept there.
 
@@ -142,7 +155,7 @@ def opened(
                 os.rename(new, place)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-    return Corpus(store, prefix, place)
+    return Corpus(store, prefix, place, dialect_weights)
 
 
 def _write(folder: Path, store: Store, prefix: str, splits: Sequence[Split], encode: Encode | None) -> None:
@@ -211,7 +224,8 @@ def _by_name(option: str, names: Sequence[str], given: Mapping[str, float], othe
     if low := [name for name, number in given.items() if not least <= number < math.inf]:
         raise ConfigError(
             f"`{option}` says {given[low[0]]:g} for `{low[0]}`",
-            why="every utterance comes in every epoch: " + ("above 0" if otherwise is None else f"at least {least:g}"),
+            why=("every utterance comes in every epoch: " if option.startswith("plan.") else "it has to be ")
+            + ("above 0" if otherwise is None else f"at least {least:g}"),
             fix="raise it, or leave those utterances out of the shards",
         )
     unknown = sorted(set(given) - set(names))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from voxstill.records import RATE_HZ
 
@@ -20,6 +21,7 @@ NUM_MELS = 80
 PREEMPHASIS = 0.97
 LOG_FLOOR = 2.0**-24
 DEVIATION_FLOOR = 1e-5
+_PHASE_ROUNDS = 40
 SUBSAMPLING = 8
 FRAME_MS = 10 * SUBSAMPLING
 """Length of one output frame of a student."""
@@ -77,6 +79,26 @@ class Frontend(nn.Module):
         """Audio to (normalised features (B, F, D), frames (B,))."""
         mel_BFD, frames_B = self.log_mel(audio_BT, audio_len_B)
         return normalise(mel_BFD, frames_B), frames_B
+
+    @torch.no_grad()
+    def sounding(self, mel_BFD: Tensor, frames_B: Tensor, generator: torch.Generator) -> Tensor:
+        """Samples (B, T) with these log-mels, 160 a frame; phases are found from random ones (Griffin and Lim 1984)."""
+        mask_BF = frame_mask(frames_B, mel_BFD.shape[1])
+        mel_BDF = ((mel_BFD.exp() - LOG_FLOOR).clamp(min=0) * mask_BF[..., None]).transpose(1, 2)
+        power_BNF = (torch.linalg.pinv(self.mels_DN) @ mel_BDF).clamp(min=0)
+        size_BNF = functional.pad(power_BNF.sqrt(), (0, 1))  # a centred transform has a frame more
+        form = {"n_fft": NUM_FFT, "hop_length": HOP, "win_length": WINDOW, "window": self.window, "center": True}
+        length = mel_BFD.shape[1] * HOP
+        angle_BNF = torch.rand(size_BNF.shape, generator=generator, device=generator.device) * (2 * torch.pi)
+        for _ in range(_PHASE_ROUNDS):
+            wave_BT = torch.istft(torch.polar(size_BNF, angle_BNF), length=length, **form)
+            angle_BNF = torch.stft(wave_BT, pad_mode="constant", return_complex=True, **form).angle()
+        wave_BT = torch.istft(torch.polar(size_BNF, angle_BNF), length=length, **form)
+        # pre-emphasis undone: a filter without an end, divided out with silence behind it
+        spectrum_BN = torch.fft.rfft(wave_BT, 2 * length)
+        turn_N = torch.arange(spectrum_BN.shape[1], device=wave_BT.device) * (torch.pi / length)
+        plain_BN = spectrum_BN / (1 - torch.polar(torch.full_like(turn_N, PREEMPHASIS), -turn_N))
+        return torch.fft.irfft(plain_BN, 2 * length)[:, :length]
 
 
 def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from voxstill.nn import augment, waves
 from voxstill.nn.frontend import (
     EXTRACTOR,
     FRAME_MS,
+    HOP,
     NUM_MELS,
     Frontend,
     feature_frames,
@@ -31,6 +32,8 @@ class Hearing(Protocol):
 
     frame_ms: int
     """Length of an output frame."""
+    hears_mels: bool
+    """Whether the vocal tract can be changed and bands be masked."""
 
     @property
     def extractor(self) -> Mapping[str, Any]:
@@ -55,11 +58,18 @@ class Hearing(Protocol):
         """The same of disturbed audio, and the length of an output frame in milliseconds of the audio as it was."""
         ...
 
+    def audible(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """What `augmented` makes late in the training, as samples (B, T) for people to listen to, and their number."""
+        ...
+
 
 class Mels:
     """Log-mel features as Parakeet takes them; see `voxstill.nn.frontend`. Equal to a `Hearing`."""
 
     frame_ms = FRAME_MS
+    hears_mels = True
 
     def __init__(self, cfg: Augment, sounds: Sounds | None = None, num_mels: int = NUM_MELS) -> None:
         self._cfg, self._sounds = cfg, sounds or Sounds.of([], [])
@@ -109,12 +119,25 @@ class Mels:
         mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.warp, 1 + cfg.warp))
         return augment.add_noise(mel_BFD, frames_B, made_B, cfg, generator), frames_B, before_B
 
+    def audible(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Samples with these features; what a student cannot tell apart, such as phases, is made up."""
+        mel_BFD, frames_B, _ = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        features_BFD = normalise(mel_BFD, frames_B)
+        masked_BFD = augment.mask_spans(features_BFD, frames_B, self._cfg, generator)
+        mean_B1D = torch.stack([mel_FD[:frames].mean(0) for mel_FD, frames in zip(mel_BFD, frames_B, strict=True)])
+        heard_BFD = torch.where(masked_BFD == features_BFD, mel_BFD, mean_B1D[:, None])
+        return self.frontend.sounding(heard_BFD, frames_B, generator), frames_B * HOP
+
 
 class Samples:
     """Samples as wav2vec 2.0 and its kin take them; a stack of convolutions makes frames of them. A `Hearing`.
 
     Masks are the model's own, as its checkpoint has them.
     """
+
+    hears_mels = False
 
     def __init__(
         self,
@@ -175,6 +198,12 @@ class Samples:
         if cfg.noise_prob:
             wave_BT = waves.with_made(wave_BT, len_B, made_B, cfg, generator)
         return waves.gained(wave_BT, cfg, generator), len_B
+
+    def audible(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The samples before they are scaled."""
+        return self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
 
     def _scaled(self, wave_BT: Tensor, len_B: Tensor) -> Tensor:
         if not self._normalises:

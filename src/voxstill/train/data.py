@@ -53,9 +53,12 @@ class Corpus:
             return vocabulary.encode(alike(text), same)
 
         encoder = fingerprint(vocabulary.unit, vocabulary.pieces, vocabulary.merges, cfg.student.text)
+        weights = cfg.train.dialect_weights
         self._train, self._dev = (
-            corpus.opened(store, prefix, folder, splits=(split,), encode=encode, encoder=encoder)
-            for split in ("train", "dev")
+            corpus.opened(
+                *(store, prefix, folder), splits=(split,), encode=encode, encoder=encoder, dialect_weights=given
+            )
+            for split, given in (("train", weights), ("dev", None))
         )
         self._times = self._train.times(cfg.plan)
         self._dev_texts = {self._dev.id_of(row): alike(self._dev.text_of(row)) for row in range(len(self._dev))}

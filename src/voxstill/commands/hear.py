@@ -1,0 +1,106 @@
+"""explain --hear: what the augmentation sounds like, each part of it alone and all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxstill.audio import codec
+from voxstill.commands.learn import hearing_of
+from voxstill.config import Augment, Config
+from voxstill.errors import DataError, VoxstillError
+from voxstill.factory.scan import scan
+from voxstill.monitor import log
+from voxstill.records import RATE_HZ
+from voxstill.store import read_uri, shown
+from voxstill.train import sounds
+
+_OFF: dict[str, Any] = {
+    "noise_prob": 0.0,
+    "room_prob": 0.0,
+    "gain_db": 0.0,
+    "tempo": 0.0,
+    "warp": 0.0,
+    "time_masks": 0,
+    "mel_masks": 0,
+}
+"""Options of the augmentation that leave everything as it is."""
+_FILES, _LONGEST_S = 4, 10
+
+
+def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
+    """Some of the source's audio as WAV files: as it is, as the student hears it, and with each augmentation.
+
+    What happens to a share of the utterances happens to each of them here. DataError where nothing can be read.
+    """
+    torch.set_num_threads(cfg.train.threads)
+    read = _some_audio(cfg)
+    audio_BT = torch.nn.utils.rnn.pad_sequence([samples_T for _, samples_T in read], batch_first=True)
+    audio_len_B = torch.tensor([len(samples_T) for _, samples_T in read])
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[dict[str, str]] = []
+
+    def write(name: str, wave_BT: torch.Tensor, len_B: torch.Tensor, what: str) -> None:
+        for (uri, _), wave_T, num in zip(read, wave_BT, len_B.tolist(), strict=True):
+            path = folder / f"{len(files) % len(read) + 1}-{name}.wav"
+            samples_T = codec.quantize(wave_T[:num].clamp(-1, 1).numpy())
+            path.write_bytes(codec.encode(samples_T, "wav"))
+            files.append({"file": str(path), "source": shown(uri), "what": what})
+
+    write("before", audio_BT.float() / 32768, audio_len_B, "as it is")
+    found = sounds.load(cfg.augment)
+    for name, options, what in _augmentations(cfg.augment, hearing_of(cfg, None).hears_mels):
+        one = cfg.augment.model_copy(update={**_OFF, **options})
+        hearing = hearing_of(cfg.model_copy(update={"augment": one}), found)
+        tempo_B = 1 + one.tempo * torch.tensor([1.0, -1.0] * len(read))[: len(read)]
+        generator = torch.Generator().manual_seed(cfg.seed)
+        write(name, *hearing.audible(audio_BT, audio_len_B, tempo_B, generator), what)
+    return files
+
+
+def _augmentations(cfg: Augment, hears_mels: bool) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Name of each augmentation that is on, the options that are its own, and what it is."""
+    noise = {"noise_prob": 1.0} if cfg.noise_prob else {}
+    room = {"room_prob": 1.0} if cfg.room_prob and cfg.rooms else {}
+    gain = {"gain_db": cfg.gain_db} if cfg.gain_db else {}
+    tempo = {"tempo": cfg.tempo} if cfg.tempo else {}
+    warp = {"warp": cfg.warp} if cfg.warp and hears_mels else {}
+    masks = {"time_masks": cfg.time_masks, "mel_masks": cfg.mel_masks} if hears_mels else {}
+    yield "heard", {}, "as the student hears it, without augmentation"
+    if noise:
+        yield "noise", noise, f"noise at {cfg.min_snr_db:g} to {cfg.max_snr_db:g} dB"
+    if room:
+        yield "room", room, "in a room"
+    if gain:
+        yield "gain", gain, f"louder or fainter by up to {cfg.gain_db:g} dB"
+    if tempo:
+        yield "tempo", tempo, f"another tempo, by {cfg.tempo:.0%}"
+    if warp:
+        yield "warp", warp, f"another vocal tract, by up to {cfg.warp:.0%}"
+    if any(masks.values()):
+        yield "masks", masks, "stretches of time and bands blanked"
+    yield "all", noise | room | gain | tempo | warp | masks, "all of it"
+
+
+def _some_audio(cfg: Config) -> list[tuple[str, torch.Tensor]]:
+    """Address and samples of the first files of the source that can be read."""
+    read: list[tuple[str, torch.Tensor]] = []
+    reason = "the source is empty"
+    for found in scan(cfg.source):
+        if found.uri in {uri for uri, _ in read}:
+            continue
+        try:
+            samples_T = codec.decode(read_uri(found.uri)).samples_T[: _LONGEST_S * RATE_HZ]
+        except VoxstillError as error:
+            reason = f"{shown(found.uri)}: {error.what}"
+            log.warning("%s", reason)
+            continue
+        read.append((found.uri, torch.from_numpy(samples_T)))
+        if len(read) == _FILES:
+            break
+    if not read:
+        raise DataError("there is nothing to hear", why=reason, fix="name audio by `source.uri`")
+    return read
