@@ -72,7 +72,7 @@ def test_a_student_that_hears_mels_can_be_listened_to(
         wanted_FD, made_FD = log_mels(before_T), log_mels(found["heard"][i])
         size = min(len(wanted_FD), len(made_FD))
         both = torch.stack([wanted_FD[:size].flatten(), made_FD[:size].flatten()])
-        assert torch.corrcoef(both)[0, 1] > 0.9  # speech has 0.97 to 0.99, pure tones less
+        assert torch.corrcoef(both)[0, 1] > 0.85  # speech has 0.97 to 0.99, pure tones less
         assert len(found["tempo"][i]) == pytest.approx(len(before_T) * (1.1 if i % 2 == 0 else 0.9), rel=0.02)
         for name in EVERYTHING - {"before", "heard", "tempo", "all"}:
             size = min(len(found[name][i]), len(found["heard"][i]))

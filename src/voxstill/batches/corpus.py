@@ -66,7 +66,7 @@ class Corpus:
         self.repeats: Ints = self._column("repeats")
         self.weight = self._column("weight")
         if self._dialect_weights:
-            of_dialect_G = _by_name("train.dialect_weights", self.dialects, self._dialect_weights, 1.0)
+            of_dialect_G = _by_name("train.dialect_weights", self.dialects, self._dialect_weights, 1.0, least=0)
             self.weight = (self.weight * of_dialect_G[self._column("dialect")]).astype(np.float32)
         self._id, self._id_end = self._column("id"), self._column("id_end")
         self._text, self._text_end = self._column("text"), self._column("text_end")
@@ -115,10 +115,10 @@ class Corpus:
         if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_times:
             return None
         dataset_N, dialect_N = self._column("dataset"), self._column("dialect")
-        weights_G = _by_name("plan.weights", self.datasets, cfg.weights, None) if cfg.weights else None
+        weights_G = _by_name("plan.weights", self.datasets, cfg.weights, None, least=1e-6) if cfg.weights else None
         hours_G = np.bincount(dataset_N, self.durations_ms, len(self.datasets)) / 3_600_000
         of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
-        of_dialect_G = _by_name("plan.dialect_times", self.dialects, cfg.dialect_times, 1.0)
+        of_dialect_G = _by_name("plan.dialect_times", self.dialects, cfg.dialect_times, 1.0, least=1)
         times_N: Times = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
         return times_N
 
@@ -215,17 +215,18 @@ def _span(end_N: Ints, row: int) -> slice:
     return slice(int(end_N[row - 1]) if row else 0, int(end_N[row]))
 
 
-def _by_name(option: str, names: Sequence[str], given: Mapping[str, float], otherwise: float | None) -> Times:
+def _by_name(
+    option: str, names: Sequence[str], given: Mapping[str, float], otherwise: float | None, *, least: float
+) -> Times:
     """The number that is given for each name; ConfigError for a name that nothing has, or that has no fit number.
 
-    Without `otherwise` each name needs one, above 0; else none may be below it.
+    Without `otherwise` each name needs one.
     """
-    least = 1e-6 if otherwise is None else otherwise
     if low := [name for name, number in given.items() if not least <= number < math.inf]:
         raise ConfigError(
             f"`{option}` says {given[low[0]]:g} for `{low[0]}`",
             why=("every utterance comes in every epoch: " if option.startswith("plan.") else "it has to be ")
-            + ("above 0" if otherwise is None else f"at least {least:g}"),
+            + ("above 0" if 0 < least < 1 else f"at least {least:g}"),
             fix="raise it, or leave those utterances out of the shards",
         )
     unknown = sorted(set(given) - set(names))
