@@ -292,14 +292,20 @@ class Train(Section):
     """Weight of what a CTC student would learn beside the loss of a transducer; it teaches the encoder to listen."""
     ascending_share: float = option(0.15, unit="share", ge=0, le=1)
     """Share of the training in which batches go from short to long."""
+    average: Literal["last", "best"] = option("last")
+    """The weights handed over are the mean of those in the last `average_share`, or that of the `keep_best` best."""
     average_share: float = option(0.07, unit="share", ge=0, le=1)
-    """The weights handed over are the mean of those in this last share of the training."""
+    """With `average: last`, the weights are averaged in this last share of the training."""
     average_decay: float = option(0.0, unit="share", ge=0, lt=1)
     """Above 0 that mean is exponential, and this is what remains of it in each step: 0.999 looks back 1,000 steps."""
     checkpoint_every: int = option(500, unit="steps", ge=1)
     """A checkpoint to resume from."""
+    keep_best: int = option(1, unit="checkpoints", ge=1)
+    """So many checkpoints with the fewest errors on the dev split stay, besides the last."""
+    keep_every: int | None = option(None, unit="steps", ge=1)
+    """Checkpoints of every so many steps stay, too; unset, none for its step alone."""
     validate_every: int = option(500, unit="steps", ge=1)
-    """The error rate on the dev split is measured."""
+    """The error rate on the dev split is measured, and there is a checkpoint of what was judged."""
     log_every: int = option(20, unit="steps", ge=1)
     """A line in `metrics.jsonl` and TensorBoard."""
     stall_s: float = option(600.0, unit="s", gt=0)

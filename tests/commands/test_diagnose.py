@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> RunDir:
     kept = {"unit": WORDS.unit, "pieces": WORDS.pieces, "merges": WORDS.merges}
     (made.corpus / "vocabulary.json").write_text(json.dumps(kept))
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
-    checkpoint.save(made, model, optim.adamw(model, Config().train), optim.Average(), State(step=1), best=True)
+    checkpoint.save(made, model, optim.adamw(model, Config().train), optim.Average(), State(step=1), Config().train)
     return made
 
 

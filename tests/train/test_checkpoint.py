@@ -29,8 +29,15 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.zero_grad()
 
 
-def save(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, number: int, *, best: bool = False) -> Path:
-    return checkpoint.save(run, model, optimizer, optim.Average(), State(step=number), best=best)
+def save(
+    run: RunDir,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    number: int,
+    wer: float | None = None,
+    cfg: Train = Train(),  # noqa: B008
+) -> Path:
+    return checkpoint.save(run, model, optimizer, optim.Average(), State(step=number, wer=wer), cfg)
 
 
 def same(one: nn.Module, two: nn.Module) -> bool:
@@ -45,7 +52,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
         step(model, optimizer, number)
         average.add(model)
     state = State(step=3, epoch=1, step_in_epoch=2, seconds=1.5, ascending=False, best_wer=0.1, loss=0.3, rows=7)
-    checkpoint.save(run, model, optimizer, average, state, best=True)
+    checkpoint.save(run, model, optimizer, average, state, Train())
     other, other_optimizer = made(1)
     other_average = optim.Average()
     assert checkpoint.load(run, other, other_optimizer, other_average) == state
@@ -110,9 +117,36 @@ def test_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     model, optimizer = made()
     for number in range(1, 6):
-        save(run, model, optimizer, number, best=number == 3)
+        save(run, model, optimizer, number, wer=abs(number - 3) / 10)
     assert {path.name for path in run.checkpoints.iterdir()} == {"last", "best", "epoch=0-step=3", "epoch=0-step=5"}
     assert (run.last.resolve().name, run.best.resolve().name) == ("epoch=0-step=5", "epoch=0-step=3")
+
+
+def test_the_best_stay_and_those_of_every_so_many_steps(tmp_path: Path) -> None:
+    run, cfg = RunDir(tmp_path), Train(keep_best=3, keep_every=4)
+    model, optimizer = made()
+    errors = {1: 0.5, 2: 0.2, 3: None, 4: 0.9, 5: 0.2, 6: 0.4, 7: 0.6, 8: None, 9: None}
+    for number, wer in errors.items():
+        save(run, model, optimizer, number, wer, cfg)
+    assert [path.name for path in checkpoint.best(run, 3)] == [f"epoch=0-step={step}" for step in (5, 2, 6)]
+    there = {int(path.name.rpartition("=")[2]) for path in run.checkpoints.glob("epoch=*")}
+    assert there == {5, 2, 6} | {4, 8} | {9}
+    assert run.best.resolve().name == "epoch=0-step=5"
+    assert run.last.resolve().name == "epoch=0-step=9"
+
+
+def test_what_is_handed_over_may_be_the_mean_of_the_best(tmp_path: Path) -> None:
+    run, cfg = RunDir(tmp_path), Train(keep_best=2)
+    model, optimizer = made()
+    seen = []
+    for number, wer in enumerate((0.3, 0.9, 0.1, None), 1):
+        step(model, optimizer, number)
+        seen.append({name: value.clone() for name, value in model.state_dict().items()})
+        save(run, model, optimizer, number, wer, cfg)
+    checkpoint.load_mean(model, checkpoint.best(run, 2))
+    for name, value in model.state_dict().items():
+        wanted = (seen[0][name] + seen[2][name]) / 2 if value.is_floating_point() else seen[2][name]
+        assert torch.allclose(value, wanted, atol=1e-7)
 
 
 def test_saving_the_same_step_twice_never_removes_what_is_there(tmp_path: Path) -> None:
@@ -120,7 +154,7 @@ def test_saving_the_same_step_twice_never_removes_what_is_there(tmp_path: Path) 
     model, optimizer = made()
     file = save(run, model, optimizer, 1) / "model.safetensors"
     before = file.stat().st_ino
-    save(run, model, optimizer, 1, best=True)
+    save(run, model, optimizer, 1)
     assert file.stat().st_ino == before
     assert run.best.resolve() == run.last.resolve()
 
@@ -130,7 +164,7 @@ def test_a_checkpoint_holds_tensors_and_json_and_no_pickles(tmp_path: Path) -> N
     step(model, optimizer, 0)
     average = optim.Average()
     average.add(model)
-    folder = checkpoint.save(RunDir(tmp_path), model, optimizer, average, State(step=1), best=False)
+    folder = checkpoint.save(RunDir(tmp_path), model, optimizer, average, State(step=1), Train())
     assert {path.name for path in folder.iterdir()} == {
         "model.safetensors",
         "optimizer.safetensors",

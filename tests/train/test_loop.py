@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from train.gradient_once import main as gradient_once
 from train.train_once import main as train_once
 from voxstill.audio import codec
 from voxstill.rundir import RunDir
+from voxstill.train import checkpoint
 
 SCRIPT = Path(__file__).with_name("train_once.py")
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
@@ -96,6 +98,27 @@ def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
     train_once(str(work), str(run.path), f"train.steps={STEPS}")
     assert same(weights(run), weights(straight))
     assert figures(run) == figures(straight)
+
+
+def test_the_mean_of_the_best_is_handed_over_and_a_resumed_run_has_the_same(work: Path, tmp_path: Path) -> None:
+    few = [f"train.steps={STEPS}", "train.average=best", "train.keep_best=2", "train.keep_every=6"]
+    runs = [RunDir(tmp_path / "straight"), RunDir(tmp_path / "resumed")]
+    for run in runs:
+        train_once(str(work), str(run.path), *few)
+    best = checkpoint.best(runs[0], 2)
+    assert len(best) == 2
+    first, second = (load_file(folder / "model.safetensors") for folder in best)
+    for name, value in weights(runs[0]).items():
+        if value.is_floating_point():
+            assert torch.allclose(value, (first[name] + second[name]) / 2, atol=1e-6)
+    (six,) = runs[1].checkpoints.glob("*step=6")
+    for folder in runs[1].checkpoints.glob("epoch=*"):  # as if it had been killed after step 6
+        if int(folder.name.rpartition("=")[2]) > 6:
+            shutil.rmtree(folder)
+    runs[1].last.unlink()
+    runs[1].last.symlink_to(six.name)
+    train_once(str(work), str(runs[1].path), *few)
+    assert same(weights(runs[0]), weights(runs[1]))
 
 
 def figures_whole(run: RunDir) -> list[str]:

@@ -304,7 +304,8 @@ def snapshot(cfg: Config) -> str:
 
 def train_settings(cfg: Config) -> dict[str, Any]:
     """The options that change what is learnt; those that say where it goes or what is shown do not."""
-    elsewhere = {"name", "root", "devices", "launcher", "log_every", "checkpoint_every", "loader_workers", "stall_s"}
+    elsewhere = {"name", "root", "devices", "launcher", "log_every", "checkpoint_every", "keep_every", "loader_workers"}
+    elsewhere |= {"stall_s"}
     return {
         "seed": cfg.seed,
         "student": {**cfg.student.model_dump(), "weights": students.digest(cfg.student.checkpoint)},

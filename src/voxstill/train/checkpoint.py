@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from voxstill.config import Train
 from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
 from voxstill.train.optim import Average
@@ -29,6 +30,7 @@ from voxstill.train.optim import Average
 class State:
     """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error rate.
 
+    `wer` is that of just these weights on the dev split, None where nobody has measured it.
     `rows` counts the lines of `metrics.jsonl`: those written after the checkpoint go when it is resumed.
     """
 
@@ -38,6 +40,7 @@ class State:
     seconds: float = 0.0
     ascending: bool = True
     best_wer: float | None = None
+    wer: float | None = None
     skipped: int = 0
     replaced: int = 0
     loss: float | None = None
@@ -45,22 +48,46 @@ class State:
 
 
 def save(
-    run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average, state: State, *, best: bool
+    run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average, state: State, cfg: Train
 ) -> Path:
-    """Write a checkpoint beside the others and point `last` (and `best`) to it; older ones nobody points to go."""
+    """Write a checkpoint beside the others; `last` points to it, and `best` to that with the fewest errors.
+
+    Of the older ones those stay that `keep_best` and `keep_every` say.
+    """
     final = run.checkpoint(state.epoch, state.step)
     if (
         not final.exists()
     ):  # what is there is whole, and this very step: removing it would leave `last` without a target
         _write(final, model, optimizer, average, state)
     _point(run.last, final)
-    if best or not run.best.exists():
-        _point(run.best, final)
-    named = {run.last.resolve(), run.best.resolve()}
+    stay = [final, *best(run, cfg.keep_best)]
+    _point(run.best, stay[1] if len(stay) > 1 else final)
     for old in run.checkpoints.iterdir():
-        if old.is_dir() and not old.is_symlink() and old.resolve() not in named:
+        if old.is_dir() and not old.is_symlink() and old not in stay and not _is_kept(old, cfg):
             shutil.rmtree(old)
     return final
+
+
+def best(run: RunDir, num: int) -> list[Path]:
+    """The checkpoints that were judged with the fewest errors on the dev split, at most `num`, the best first."""
+    judged = []
+    for folder in run.checkpoints.glob("epoch=*"):
+        state = json.loads((folder / "state.json").read_text())
+        if state["wer"] is not None:
+            judged.append((state["wer"], -state["step"], folder))
+    return [folder for _, _, folder in sorted(judged)[:num]]
+
+
+def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
+    """Bring the model to the mean of the weights and buffers of some checkpoints; what is counted is of the first."""
+    found = [load_file(folder / "model.safetensors") for folder in folders]
+    mean = {
+        name: torch.stack([each[name].double() for each in found]).mean(0).to(value.dtype)
+        if value.is_floating_point()
+        else value
+        for name, value in found[0].items()
+    }
+    model.load_state_dict(mean, strict=True)
 
 
 def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> State | None:
@@ -78,6 +105,12 @@ def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, averag
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Bring the model to the weights of one checkpoint."""
     model.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+
+
+def _is_kept(folder: Path, cfg: Train) -> bool:
+    if cfg.keep_every is None or folder.name.startswith("."):
+        return False
+    return int(folder.name.rpartition("=")[2]) % cfg.keep_every == 0
 
 
 def _write(final: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average, state: State) -> None:

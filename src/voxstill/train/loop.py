@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from voxstill import world
 from voxstill.batches.plan import EpochPlan
-from voxstill.config import Config
+from voxstill.config import Config, Train
 from voxstill.monitor import JsonLines, Progress, Timer, clock, log
 from voxstill.records import Batch, fingerprint
 from voxstill.rundir import RunDir
@@ -131,7 +131,7 @@ def train(
                 else:
                     state.skipped += 1
                 optimizer.zero_grad(set_to_none=True)
-                if progress >= 1 - cfg.train.average_share:
+                if cfg.train.average == "last" and progress >= 1 - cfg.train.average_share:
                     average.add(model)
                 state.step += 1
                 state.step_in_epoch += 1
@@ -141,22 +141,34 @@ def train(
                 bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
                 if state.step % cfg.train.log_every == 0:
                     meter.write(state, norm, optimizer.param_groups[0]["lr"], progress)
+                state.wer = None
                 if state.step % cfg.train.validate_every == 0:
                     validate(task, model, data, state, meter, watchdog)
-                if (stops or state.step % cfg.train.checkpoint_every == 0) and first:
-                    checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
-                    meter.is_best = False  # the next checkpoint holds other weights than those judged
+                if first and (stops or is_saved(state, cfg.train)):
+                    checkpoint.save(run, model, optimizer, average, state, cfg.train)
                 if stops:
                     log.info("stopped at step %d, which is saved", state.step)
                     return None
             if state.step_in_epoch >= plan.steps:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
     if first:
-        checkpoint.save(run, model, optimizer, average, state, best=meter.is_best)
-    average.apply(model)
+        checkpoint.save(run, model, optimizer, average, state, cfg.train)
+    fabric.barrier()
+    if cfg.train.average == "last":
+        average.apply(model)
+    elif folders := checkpoint.best(run, cfg.train.keep_best):
+        checkpoint.load_mean(model, folders)
+    else:
+        log.warning("`train.average` is best, and there is no dev split to judge by: the last weights are taken")
     validate(task, model, data, state, meter, None)
     log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
     return state
+
+
+def is_saved(state: State, cfg: Train) -> bool:
+    """Whether a step leaves a checkpoint: to resume from, because it was judged, or to be kept."""
+    every = (cfg.checkpoint_every, cfg.keep_every)
+    return state.wer is not None or any(each and state.step % each == 0 for each in every)
 
 
 def one_step(
@@ -262,14 +274,14 @@ def _after_this_step(name: str) -> None:
 
 
 def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter, watchdog: Watchdog | None) -> None:
-    """Log the figures of the dev split and remember whether they are the best so far."""
+    """Log the figures of the dev split and remember them with the best so far."""
     model.eval()
     figures = data.dev_error(task, model, watchdog.beat if watchdog else _nobody)
     model.train()
     if figures is None:
         return
-    meter.is_best = state.best_wer is None or figures["wer"] <= state.best_wer
-    state.best_wer = figures["wer"] if meter.is_best else state.best_wer
+    state.wer = figures["wer"]
+    state.best_wer = state.wer if state.best_wer is None else min(state.wer, state.best_wer)
     meter.write_split("dev", state, figures)
 
 
@@ -293,7 +305,7 @@ class Meter:
     """What is logged: `metrics.jsonl` and TensorBoard, by rank 0 alone."""
 
     def __init__(self, run: RunDir, writes: bool, state: State) -> None:
-        self.waiting, self.is_best, self._writes = Timer(), False, writes
+        self.waiting, self._writes = Timer(), writes
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
         self._figures: dict[str, float] = {}
