@@ -16,6 +16,7 @@ from voxstill.commands import rehearsal
 from voxstill.factory import scan
 from voxstill.factory.manifests import Found
 from voxstill.factory.scan import File
+from voxstill.store import Store
 
 Command = Callable[..., dict[str, Any]]
 Configure = Callable[..., Path]
@@ -51,6 +52,15 @@ def test_a_rehearsal_does_every_step_in_folders_of_its_own(
     assert told["whole"]["hours"] == pytest.approx(indexed["hours"])
     assert told["whole"]["train_hours"] == 1.5  # as the configuration says, however short the rehearsal was
     assert "Every step works" in rehearsal.words(told, said["seconds"], "exp")
+
+
+def test_files_of_this_machine_are_rehearsed_with_work_in_a_bucket(
+    digits: Path, voxstill: Command, configure: Configure, tmp_path: Path, s3: Store
+) -> None:
+    path = configure(tmp_path, digits / "manifest.jsonl")
+    said = voxstill("run", path, "--rehearse", "--max-batches", "2", "--set", "work=s3://bucket/work")
+    assert said["steps"][0]["figures"]["utterances"] == 24
+    assert {entry.key.partition("/")[0] for entry in s3.list()} == {"work-rehearsal"}
 
 
 def found(folder: Path) -> list[File]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import heapq
 import json
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,27 +48,29 @@ def rehearse(cfg: Config, max_batches: int | None) -> dict[str, Any]:
     real ones is read or written, and every step is really done.
     """
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
-    root = f"{cfg.work.rstrip('/')}-rehearsal/{stamp}"
-    work = Store(root)
-    part = choose(scan.by_file(scan.scan(cfg.source, work)), cfg)
-    log.info("rehearsal: %d files, in `%s`", len(part.files), root)
-    rows = [row for _, file in part.files for row in told(file, cfg)]
-    manifest = "rehearsal.jsonl"
-    work.replace(manifest, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    work = f"{cfg.work.rstrip('/')}-rehearsal/{stamp}"
+    experiments = Path(f"{cfg.train.root.rstrip('/')}-rehearsal")
+    part = choose(scan.by_file(scan.scan(cfg.source, Store(work))), cfg)
+    log.info("rehearsal: %d files, in `%s`", len(part.files), work)
     tree = cfg.model_dump()
-    tree["work"] = root
-    tree["source"]["uri"] = work.uri(manifest)
+    tree["work"] = work
     tree["train"] |= {
         "steps": max_batches or STEPS,
         "epochs": None,
         "max_minutes": None,
         "log_every": min(cfg.train.log_every, 5),
-        "root": f"{cfg.train.root.rstrip('/')}-rehearsal",
+        "root": str(experiments),
     }
-    said = line.run(config.validated(Config, tree))
+    with tempfile.TemporaryDirectory() as folder:
+        # here and not in `work`: a manifest in a bucket could not name files of this machine
+        manifest = Path(folder) / "manifest.jsonl"
+        rows = [row for _, file in part.files for row in told(file, cfg)]
+        manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        tree["source"]["uri"] = str(manifest)
+        said = line.run(config.validated(Config, tree))
     whole = estimate(cfg, said, part.share)
-    said["rehearsal"] = {"work": root, "files": len(part.files), "share": part.share, "whole": whole}
-    said["_text"] += "\n\n" + words(said["rehearsal"], said["seconds"], str(Path(said["student"]["path"]).parent))
+    said["rehearsal"] = {"work": work, "files": len(part.files), "share": part.share, "whole": whole}
+    said["_text"] += "\n\n" + words(said["rehearsal"], said["seconds"], str(experiments))
     return said
 
 
