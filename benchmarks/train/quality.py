@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--config", required=True, help="that of an experiment on a finished work folder")
     parser.add_argument("--cpu-seconds", type=float, default=120, help="of each training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--peer-lr", type=float, default=2e-3, help="peak learning rate of the Trainer")
+    parser.add_argument("--peer-lr", type=float, default=5e-4, help="peak learning rate of the Trainer")
     parser.add_argument("--output", default=str(HERE.parent / "results/train_quality.json"))
     args = parser.parse_args()
     hugging_face.check()

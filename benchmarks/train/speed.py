@@ -11,9 +11,10 @@ that is not counted. Ours comes twice: without augmentation, which is the work t
 training.
 
 Each is a process of its own, in turns. What counts is the time after a warm-up: from asking for a batch to asking for
-another, epochs that begin included. CPU seconds are those of all its processes. Memory is the most that it took since
-its libraries were loaded: resident in its main process, or allocated on the GPU. `--manifest FILE` takes real audio:
-JSONL with `audio` and `text`.
+another, epochs that begin included. Batches of the Trainer go from long to short again and again, so whole rounds of
+them count. CPU seconds are those of all its processes. Memory is the most that it took since its libraries were loaded:
+resident in its main process, or allocated on the GPU. `--manifest FILE` takes real audio: JSONL with `audio` and
+`text`.
 
 Prints a table and writes `benchmarks/results/train_speed.json`; `--table FILE` prints that of a file again. `--profile`
 prints the operations that our step spends its time in, and nothing else.
@@ -56,14 +57,14 @@ def main() -> None:
     """Make the corpus, let everybody train on it in turns, print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", nargs="+", default=["tiny", "small"], choices=("tiny", "small", "medium", "large"))
-    parser.add_argument("--seconds", type=float, default=12, help="counted, of each training")
-    parser.add_argument("--warmup", type=float, default=4, help="seconds before them")
+    parser.add_argument("--seconds", type=float, default=10, help="counted, of each training")
+    parser.add_argument("--warmup", type=float, default=3, help="seconds before them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES)
-    parser.add_argument("--budget-s", type=int, help="audio of a batch; default: 60 on a CPU, 600 on a GPU")
+    parser.add_argument("--budget-s", type=int, help="audio of a batch; default: 30 on a CPU, 600 on a GPU")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, help="processes that read; default: 1 on a CPU, 8 on a GPU")
-    parser.add_argument("--utterances", type=int, help="default: 2,000 on a CPU, 20,000 on a GPU")
+    parser.add_argument("--utterances", type=int, help="default: 400 on a CPU, 20,000 on a GPU")
     parser.add_argument("--manifest", help="JSONL with `audio` and `text` instead of synthetic audio")
     parser.add_argument("--peak-tflops", type=float, help="of the device; default: measured, on a GPU")
     parser.add_argument("--profile", action="store_true")
@@ -80,9 +81,9 @@ def main() -> None:
     import torch
 
     on_gpu = torch.cuda.is_available()
-    args.budget_s = args.budget_s or (600 if on_gpu else 60)
+    args.budget_s = args.budget_s or (600 if on_gpu else 30)
     args.workers = (8 if on_gpu else 1) if args.workers is None else args.workers
-    args.utterances = args.utterances or (20_000 if on_gpu else 2_000)
+    args.utterances = args.utterances or (20_000 if on_gpu else 400)
     if args.train:
         torch.set_num_threads(args.threads)
         print(json.dumps(train(args.train, Path(args.corpus), args)))
@@ -287,6 +288,8 @@ def train(name: str, corpus: Path, args: argparse.Namespace) -> dict[str, Any]:
 
         def __init__(self) -> None:
             self.begun: float | None = None
+            self.multiple = 1
+            """It ends after a multiple of so many steps."""
             self.starts: list[float] = []
             self.audio_s = self.padded_s = self.waited_s = self.cpu_s = 0.0
             self.profiler: Any = None
@@ -296,6 +299,7 @@ def train(name: str, corpus: Path, args: argparse.Namespace) -> dict[str, Any]:
                 self.begun = time.perf_counter()
             now = time.perf_counter()
             ends = bool(self.starts) and now - self.starts[0] >= args.seconds
+            ends = ends and len(self.starts) % self.multiple == 0
             if torch.cuda.is_available() and (not self.starts or ends):
                 torch.cuda.synchronize()
                 now = time.perf_counter()
@@ -413,6 +417,8 @@ def theirs(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> fl
     alike, rows = normalizer("basic"), about["rows"]
     texts = [alike(row["text"]) for row in rows]
     vocabulary = tokenizer.train(texts, about["units"], 200)
+    batch = max(1, round(args.budget_s * 16_000 / statistics.mean(row["num_samples"] for row in rows)))
+    window.multiple = max(1, min(len(rows) // (4 * batch), 50))  # so many batches follow one another from long to short
     labels = [vocabulary.encode(text)[0] for text in texts]
     paths = [corpus / row["audio"] for row in rows]
     lengths = [row["num_samples"] for row in rows]
@@ -433,7 +439,7 @@ def theirs(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> fl
             vocabulary.blank_id,
             Path(folder) / "exp",
             window,
-            per_device_train_batch_size=max(1, round(args.budget_s * 16_000 / statistics.mean(lengths))),
+            per_device_train_batch_size=batch,
             dataloader_num_workers=args.workers,
             learning_rate=LR,
             lr_scheduler_type="constant",
