@@ -39,10 +39,8 @@ from voxstill.audio import codec  # noqa: E402
 from voxstill.commands import learn, measure  # noqa: E402
 from voxstill.commands.prepare import finished_shards  # noqa: E402
 from voxstill.config import Config  # noqa: E402
-from voxstill.nn import students  # noqa: E402
 from voxstill.nn.frontend import EXTRACTOR  # noqa: E402
 from voxstill.store import Store, read_uri  # noqa: E402
-from voxstill.text import tokenizer  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
 from voxstill.text.tokenizer import Vocabulary  # noqa: E402
 from voxstill.train import loop  # noqa: E402
@@ -115,7 +113,7 @@ class Labelled:
         store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg)["recipe"])
         rows = [row for part in shards.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
         texts = [normalizer(cfg.student.text)(row["text"]) for row in rows]
-        self.vocabulary = tokenizer.train(texts, cfg.student.units, cfg.student.max_words)
+        self.vocabulary = learn.new_vocabulary(texts, cfg.student, learn.hearing_of(cfg, None))
         self.lengths = [row["num_samples"] for row in rows]
         tars = {row["shard"]: store.uri(f"{prefix}/{shards.tar_name(row['shard'])}") for row in rows}
         stretches = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
@@ -169,7 +167,7 @@ def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace,
         return done / WARMUP if done < WARMUP else (1 - done) / (1 - WARMUP)
 
     watched, vocabulary = Watched(), labelled.vocabulary
-    model = students.build(cfg.student.size, len(vocabulary.pieces), dropout=cfg.student.dropout, seed=seed)
+    model = learn.new_student(cfg.model_copy(update={"seed": seed}), vocabulary)
     hugging_face.train(
         model,
         labelled.data,

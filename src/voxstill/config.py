@@ -170,18 +170,21 @@ class Shard(Section):
 class Student(Section):
     """The model to train."""
 
-    kind: Literal["ctc", "rnnt", "tdt"] = option("ctc")
+    kind: Literal["ctc", "rnnt", "tdt", "seq2seq"] = option("ctc")
     """`ctc` says each frame by itself and is fastest; `rnnt`, a transducer, knows what it said before; `tdt` also says
-    how many frames a token lasts, and skips them."""
+    how many frames a token lasts, and skips them; `seq2seq` is a Whisper, which needs a checkpoint."""
     checkpoint: str | None = option(None)
-    """A Hugging Face folder, or a name on the Hub, to start from: Parakeet, wav2vec 2.0, HuBERT or WavLM. It decides
-    the size, too. Null: a new student."""
+    """A Hugging Face folder, or a name on the Hub, to start from: Parakeet, wav2vec 2.0, HuBERT, WavLM or
+    Whisper. It decides the size, too. Null: a new student."""
+    language: str | None = option(None)
+    """Language of the audio, for a Whisper checkpoint that knows many: `en`, `de` or another code."""
     freeze_features: bool = option(True)
     """The convolutions of a student that hears samples (wav2vec 2.0 and its kin) stay as the checkpoint has them."""
     size: Literal["tiny", "small", "medium", "large"] = option("tiny")
     """tiny 1.6, small 8, medium 30 and large 110 million parameters: FastConformer-CTC with a narrow stem."""
     units: Literal["auto", "word", "character", "bpe", "checkpoint"] = option("auto")
-    """What the student spells with; `checkpoint` takes what the checkpoint spells with. `auto` takes whole words where
+    """What the student spells with; `checkpoint` takes what the checkpoint spells with, as a Whisper
+    always does. `auto` takes whole words where
     the labels use few enough of them, else `bpe`, and `character` for students with a frame every 20 ms."""
     bpe_pieces: int = option(512, unit="pieces", ge=32)
     """`bpe` makes so many pieces from the labels, or fewer where there is no more to join."""

@@ -18,6 +18,7 @@ from voxstill import config
 from voxstill.commands.learn import TASKS
 from voxstill.config import Config
 from voxstill.nn import students
+from voxstill.nn.hearing import Mels
 from voxstill.store import Store
 from voxstill.tasks.task import Share
 from voxstill.text import tokenizer
@@ -39,14 +40,18 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     store = Store(cfg.work)
     vocabulary = tokenizer.train(Corpus.texts(store, "shards/r", "train", alike), "word", 99)
     data = Corpus(
-        *(store, "shards/r", folder, vocabulary, alike, cfg), rank=fabric.global_rank, ranks=fabric.world_size
+        *(store, "shards/r", folder, vocabulary, alike, Mels(cfg.augment), cfg),
+        rank=fabric.global_rank,
+        ranks=fabric.world_size,
     )
     plan = dataclasses.replace(data.plan(0, ascending=True), bounds=np.cumsum([0, *SIZES]))
     batches = next(iter(data.steps(plan, 0)))
     own = np.split(np.array(SIZES), fabric.world_size)[fabric.global_rank]
     assert [len(batch.ids) for batch in batches] == own.tolist()
     share = Share(0.0, num_tokens=40, num_frames=900)  # any counts, so long as all ranks have the same
-    for kind, task_of in TASKS.items():
+    kinds: tuple[students.Kind, ...] = ("ctc", *students.TRANSDUCERS)
+    for kind in kinds:
+        task_of = TASKS[kind]
         model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind)
         wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
         task = task_of(vocabulary, cfg.train, cfg.augment)

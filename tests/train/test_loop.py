@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoints import write_samples_checkpoint
+from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
 from train.gradient_once import main as gradient_once
 from train.train_once import main as train_once
 from voxstill.audio import codec
@@ -158,7 +158,7 @@ def test_two_devices_and_one_learn_the_same(work: Path, tmp_path: Path, kind: st
 
 @pytest.mark.slow
 def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Path, tmp_path: Path) -> None:
-    folder = write_samples_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer")
+    folder = write_samples_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer", masks=0.3)
     for name, seconds in (("noise", 3), ("rooms", 0.2)):
         (tmp_path / name).mkdir()
         random = np.random.default_rng(0)
@@ -205,3 +205,24 @@ def test_two_uneven_ranks_that_accumulate_have_the_gradient_of_one_process(work:
         apart = torch.nn.utils.get_total_norm([one[name] - two[name] for name in one])
         assert float(norm) > 0.1
         assert float(apart / norm) < 1e-6  # measured: 7e-8
+
+
+@pytest.mark.slow
+def test_a_whisper_is_trained_on_from_its_checkpoint_and_stopped_and_resumed_to_the_same_bits(
+    work: Path, tmp_path: Path
+) -> None:
+    folder = write_whisper_checkpoint(tmp_path / "checkpoint", ["ba du ko mi"])
+    overrides = [f"student.checkpoint={folder}", "student.kind=seq2seq", "train.lr=1e-3", "plan.budget_ms=60000"]
+    runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
+    train_once(str(work), str(runs[0].path), *overrides, "train.steps=4")
+    rows = [row for row in figures(runs[0]) if "loss" in row]
+    assert len(rows) == 4
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert "pieces" in runs[0].log.read_text()
+    command = [sys.executable, str(SCRIPT), str(work), str(runs[1].path), *overrides, "train.steps=4"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not runs[1].last.exists():
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    train_once(str(work), str(runs[1].path), *overrides, "train.steps=4")
+    assert same(weights(runs[0]), weights(runs[1]))

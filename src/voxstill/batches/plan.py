@@ -130,6 +130,7 @@ def plan(
     seed: int,
     epoch: int,
     num_frames: Ints | None = None,
+    longest_ms: int | None = None,
     repeats: Ints | None = None,
     shard_of: Ints | None = None,
     times: Times | None = None,
@@ -139,16 +140,17 @@ def plan(
     """Every usable utterance in exactly one batch, no batch above the budget, as many batches in each step.
 
     Dropped, with a count: `empty` ones (no audio, or no tokens where `num_tokens` is given), those
-    `longer_than_a_batch`, and those `too_short_for_ctc`: fewer output frames (`num_frames`) than tokens and
-    `repeats` (equal neighbours, which CTC keeps apart by a blank). Equal for equal arguments; another `epoch` is
-    another shuffle. `ascending` puts short steps first, else their order is random; where `cfg.layout` is `remote`
-    (and `shard_of` is given), it is so within a window, which holds few shards. With `times`, at least 1 for each, an
-    utterance comes so often, where that is no whole number in the mean of the epochs. With `tempo_N` it lasts so many
-    times as long in this epoch, and budgets hold for that. DataError where nothing is left.
+    `longer_than_a_batch`, `longer_than_is_heard` (than `longest_ms`), and those `too_short_for_ctc`: fewer output
+    frames (`num_frames`) than tokens and `repeats` (equal neighbours, which CTC keeps apart by a blank). Equal for
+    equal arguments; another `epoch` is another shuffle. `ascending` puts short steps first, else their order is
+    random; where `cfg.layout` is `remote` (and `shard_of` is given), it is so within a window, which holds few
+    shards. With `times`, at least 1 for each, an utterance comes so often, where that is no whole number in the
+    mean of the epochs. With `tempo_N` it lasts so many times as long in this epoch, and budgets hold for that.
+    DataError where nothing is left.
     """
     recorded_ms = np.ascontiguousarray(durations_ms, np.int64)
     durations_ms = _lasting(recorded_ms, tempo_N)
-    rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, repeats)
+    rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, longest_ms, repeats)
     if not len(rows):
         reason = max(dropped, key=lambda name: dropped[name]) if any(dropped.values()) else "there are none"
         raise DataError(
@@ -240,7 +242,12 @@ def _shard_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) -> 
 
 
 def _usable(
-    durations_ms: Ints, num_tokens: Ints | None, cfg: Plan, num_frames: Ints | None, repeats: Ints | None
+    durations_ms: Ints,
+    num_tokens: Ints | None,
+    cfg: Plan,
+    num_frames: Ints | None,
+    longest_ms: int | None,
+    repeats: Ints | None,
 ) -> tuple[Ints, dict[str, int]]:
     """Rows that can be learnt from, and how many cannot, by the first reason that holds."""
     empty = durations_ms <= 0
@@ -250,6 +257,8 @@ def _usable(
     if num_tokens is not None and cfg.budget_tokens is not None:
         too_long |= num_tokens > cfg.budget_tokens
     bad = {"empty": empty, "longer_than_a_batch": too_long}
+    if longest_ms is not None:
+        bad["longer_than_is_heard"] = durations_ms > longest_ms
     if num_tokens is not None and num_frames is not None:
         bad["too_short_for_ctc"] = num_frames < num_tokens + (0 if repeats is None else repeats)
     kept = np.ones(len(durations_ms), bool)

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from voxstill import config
 from voxstill.commands.learn import TASKS, hearing_of, new_student, vocabulary_of
+from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn.hearing import Hearing
 from voxstill.records import RATE_HZ, Batch
 from voxstill.rundir import RunDir
 from voxstill.tasks.task import Share, Task
-from voxstill.text.tokenizer import Vocabulary
+from voxstill.text.tokenizer import Spelling, Vocabulary
 from voxstill.train import checkpoint, guard, sounds
 from voxstill.train.loop import chance
 
@@ -39,7 +40,7 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
     batches, share, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
     hearing = hearing_of(cfg, sounds.load(cfg.augment))
-    vocabulary = Vocabulary.load(run.model) if run.model.is_dir() else vocabulary_of(run, (), cfg, hearing)
+    vocabulary = _vocabulary(run, cfg, hearing)
     model = new_student(cfg, vocabulary)
     checkpoint.load_weights(model, run.last)
     task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
@@ -82,6 +83,11 @@ def table(figures: dict[str, Any]) -> str:
             f"{row['peak']:>6}  {row['id']}"
         )
     return "\n".join(lines)
+
+
+def _vocabulary(run: RunDir, cfg: Config, hearing: Hearing) -> Spelling:
+    finished = run.model.is_dir() and cfg.student.kind != "seq2seq"
+    return Vocabulary.load(run.model) if finished else vocabulary_of(run, (), cfg, hearing)
 
 
 def _judged(task: Task, model: Any, batch: Batch, share: Share, generator: torch.Generator) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import torch
 import voxstill
 from voxstill import config, workdir, world
 from voxstill.commands.prepare import finished_shards
-from voxstill.config import Config
+from voxstill.config import Config, Student
 from voxstill.errors import ConfigError, DataError, Interrupted
 from voxstill.monitor import log, start_logging
 from voxstill.nn import students
@@ -29,14 +29,21 @@ from voxstill.records import fingerprint
 from voxstill.rundir import RunDir
 from voxstill.store import Store, shown
 from voxstill.tasks.ctc import CtcTask
+from voxstill.tasks.seq2seq import Seq2SeqTask
 from voxstill.tasks.transducer import TransducerTask
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
-from voxstill.text.tokenizer import Vocabulary
+from voxstill.text.pretrained import Pretrained
+from voxstill.text.tokenizer import Spelling, Vocabulary
 from voxstill.train import checkpoint, loop, parallel, sounds
 from voxstill.train.data import Corpus
 
-TASKS: dict[students.Kind, type[CtcTask]] = {"ctc": CtcTask, "rnnt": TransducerTask, "tdt": TransducerTask}
+TASKS: dict[students.Kind, Any] = {
+    "ctc": CtcTask,
+    "rnnt": TransducerTask,
+    "tdt": TransducerTask,
+    "seq2seq": Seq2SeqTask,
+}
 _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
 PACKAGES = ("torch", "transformers", "lightning", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
@@ -118,12 +125,13 @@ def check(cfg: Config) -> None:
             why="none of `train.steps`, `train.epochs` and `train.max_minutes` is set",
             fix="set one of them",
         )
-    if cfg.student.units == "checkpoint" and cfg.student.checkpoint is None:
-        raise ConfigError(
-            "`student.units: checkpoint` has no checkpoint to take them from",
-            why="`student.checkpoint` is not set",
-            fix="set it, or other `student.units`",
-        )
+    for option, needs in (("units", cfg.student.units == "checkpoint"), ("kind", cfg.student.kind == "seq2seq")):
+        if needs and cfg.student.checkpoint is None:
+            raise ConfigError(
+                f"`student.{option}: {getattr(cfg.student, option)}` has no checkpoint to start from",
+                why="`student.checkpoint` is not set",
+                fix=f"set it, or another `student.{option}`",
+            )
     if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
         raise ConfigError(
             "`train.seed_mode: debug` cannot follow a clock",
@@ -222,7 +230,7 @@ def hearing_of(cfg: Config, found: Sounds | None) -> Hearing:
     return students.hearing(students.described(checkpoint) if checkpoint else None, cfg.augment, found, checkpoint)
 
 
-def new_student(cfg: Config, vocabulary: Vocabulary) -> Any:
+def new_student(cfg: Config, vocabulary: Spelling) -> Any:
     """The student before its first step."""
     student, num_pieces = cfg.student, len(vocabulary.pieces)
     wanted: dict[str, Any] = {"seed": cfg.seed, "kind": student.kind}
@@ -236,24 +244,31 @@ def new_student(cfg: Config, vocabulary: Vocabulary) -> Any:
     return students.from_checkpoint(student.checkpoint, num_pieces, **wanted)
 
 
-def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, hearing: Hearing) -> Vocabulary:
+def new_vocabulary(texts: Iterable[str], student: Student, hearing: Hearing) -> Vocabulary:
+    """What the student spells with: made of the texts, or taken from its checkpoint, and then no text is read."""
+    if student.units == "checkpoint":
+        return tokenizer.of_checkpoint(student.checkpoint or "")
+    otherwise: Any = "character" if hearing.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
+    wanted: dict[str, Any] = {"bpe_pieces": student.bpe_pieces, "otherwise": otherwise}
+    return tokenizer.train(texts, student.units, student.max_words, **wanted)
+
+
+def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, hearing: Hearing) -> Spelling:
     """The vocabulary of the texts; what another start of this training made is taken, and no text is read."""
-    path, student = run.corpus / "vocabulary.json", cfg.student
+    if cfg.student.kind == "seq2seq":
+        checkpoint = cfg.student.checkpoint or ""
+        return Pretrained(checkpoint, cfg.student.language, students.described(checkpoint).vocab_size)
+    path = run.corpus / "vocabulary.json"
     if path.exists():
         found = json.loads(path.read_text())
         return Vocabulary(found["unit"], tuple(found["pieces"]), tuple(map(tuple, found["merges"])))
-    if student.units == "checkpoint":
-        made = tokenizer.of_checkpoint(student.checkpoint or "")
-    else:
-        otherwise = "character" if hearing.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
-        wanted: dict[str, Any] = {"bpe_pieces": student.bpe_pieces, "otherwise": otherwise}
-        made = tokenizer.train(texts, student.units, student.max_words, **wanted)
+    made = new_vocabulary(texts, cfg.student, hearing)
     run.corpus.mkdir(parents=True, exist_ok=True)
     _write_whole(path, {"unit": made.unit, "pieces": made.pieces, "merges": made.merges})
     return made
 
 
-def save_student(run: RunDir, model: Any, vocabulary: Vocabulary, hearing: Hearing) -> None:
+def save_student(run: RunDir, model: Any, vocabulary: Spelling, hearing: Hearing) -> None:
     """The Hugging Face folder of the student, whole or absent."""
     from transformers.utils import logging as transformers_logging
 
@@ -340,7 +355,7 @@ def machine() -> dict[str, Any]:
     return {"system": platform.system(), "processor": platform.machine(), "cores": world.num_cores(), "gpus": gpus}
 
 
-def describe(corpus: Corpus, vocabulary: Vocabulary, statistics: dict[str, Any]) -> str:
+def describe(corpus: Corpus, vocabulary: Spelling, statistics: dict[str, Any]) -> str:
     """The corpus and its plan in one sentence."""
     dropped = ", ".join(f"{count} {reason}" for reason, count in statistics["dropped"].items() if count)
     return (

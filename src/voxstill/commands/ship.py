@@ -14,7 +14,7 @@ from voxstill.errors import VoxstillError
 from voxstill.monitor import Progress
 from voxstill.records import Utterance, Word
 from voxstill.store import Store, read_uri
-from voxstill.teachers.teacher import Clip
+from voxstill.teachers.teacher import Clip, Heard
 from voxstill.text import subtitles
 
 FORMATS = ("text", "srt", "vtt", "json")
@@ -41,15 +41,16 @@ def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, 
                 )
                 for start, end in vad.utterances(samples_T, cfg.segment)
             ]
+            heard = student.hear(clips)
             words = [
                 shifted(word, clip.utterance.start_ms)
-                for clip, heard in zip(clips, student.hear(clips), strict=True)
-                for word in heard.words
+                for clip, each in zip(clips, heard, strict=True)
+                for word in each.words or spanned(each, clip)
             ]
             transcripts.append(
                 {
                     "audio": path,
-                    "text": " ".join(word.text for word in words),
+                    "text": " ".join(each.text for each in heard if each.text),
                     "duration_ms": duration_ms,
                     "words": [
                         {"text": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "prob": w.prob} for w in words
@@ -59,6 +60,11 @@ def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, 
             )
             bar.advance()
     return transcripts
+
+
+def spanned(heard: Heard, clip: Clip) -> tuple[Word, ...]:
+    """What a student without word times said, as if it were one word as long as the clip."""
+    return (Word(text=heard.text, start_ms=0, end_ms=clip.utterance.duration_ms),) if heard.text else ()
 
 
 def shifted(word: Word, by_ms: int) -> Word:

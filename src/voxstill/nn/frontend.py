@@ -87,7 +87,7 @@ class Frontend(nn.Module):
         mel_BDF = ((mel_BFD.exp() - LOG_FLOOR).clamp(min=0) * mask_BF[..., None]).transpose(1, 2)
         power_BNF = (torch.linalg.pinv(self.mels_DN) @ mel_BDF).clamp(min=0)
         size_BNF = functional.pad(power_BNF.sqrt(), (0, 1))  # a centred transform has a frame more
-        form = {"n_fft": NUM_FFT, "hop_length": HOP, "win_length": WINDOW, "window": self.window, "center": True}
+        form: Any = {"n_fft": NUM_FFT, "hop_length": HOP, "win_length": WINDOW, "window": self.window, "center": True}
         length = mel_BFD.shape[1] * HOP
         angle_BNF = torch.rand(size_BNF.shape, generator=generator, device=generator.device) * (2 * torch.pi)
         for _ in range(_PHASE_ROUNDS):
@@ -98,7 +98,8 @@ class Frontend(nn.Module):
         spectrum_BN = torch.fft.rfft(wave_BT, 2 * length)
         turn_N = torch.arange(spectrum_BN.shape[1], device=wave_BT.device) * (torch.pi / length)
         plain_BN = spectrum_BN / (1 - torch.polar(torch.full_like(turn_N, PREEMPHASIS), -turn_N))
-        return torch.fft.irfft(plain_BN, 2 * length)[:, :length]
+        sounding_BT: Tensor = torch.fft.irfft(plain_BN, 2 * length)[:, :length]
+        return sounding_BT
 
 
 def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
@@ -116,12 +117,12 @@ def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
     return torch.arange(num_frames, device=frames_B.device)[None] < frames_B[:, None]
 
 
-def mel_filters(num_mels: int = NUM_MELS) -> Tensor:
+def mel_filters(num_mels: int = NUM_MELS, num_fft: int = NUM_FFT) -> Tensor:
     """(D, N) weights of the FFT bins in each mel band: Slaney's scale, each band of equal area."""
     from transformers.audio_utils import mel_filter_bank
 
     filters_ND = mel_filter_bank(
-        num_frequency_bins=NUM_FFT // 2 + 1,
+        num_frequency_bins=num_fft // 2 + 1,
         num_mel_filters=num_mels,
         min_frequency=0.0,
         max_frequency=RATE_HZ / 2,

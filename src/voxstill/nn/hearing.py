@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional
 
 from voxstill.config import Augment
 from voxstill.nn import augment, waves
@@ -18,22 +19,39 @@ from voxstill.nn.frontend import (
     NUM_MELS,
     Frontend,
     feature_frames,
+    mel_filters,
     normalise,
     output_frames,
 )
 from voxstill.nn.waves import Sounds
 from voxstill.records import RATE_HZ
 
+_WHISPER_FFT = 400
 _VARIANCE_FLOOR = 1e-7  # of transformers' Wav2Vec2FeatureExtractor
 
 
 class Hearing(Protocol):
     """One way to hear."""
 
-    frame_ms: int
-    """Length of an output frame."""
-    hears_mels: bool
-    """Whether the vocal tract can be changed and bands be masked."""
+    @property
+    def longest_ms(self) -> int | None:
+        """The most audio that the model takes at once, and takes of each utterance, silence behind the speech."""
+        ...
+
+    @property
+    def aligns(self) -> bool:
+        """Whether each token needs an output frame of its own."""
+        ...
+
+    @property
+    def hears_mels(self) -> bool:
+        """Whether the vocal tract can be changed and bands be masked."""
+        ...
+
+    @property
+    def frame_ms(self) -> int:
+        """Length of an output frame."""
+        ...
 
     @property
     def extractor(self) -> Mapping[str, Any]:
@@ -69,7 +87,8 @@ class Mels:
     """Log-mel features as Parakeet takes them; see `voxstill.nn.frontend`. Equal to a `Hearing`."""
 
     frame_ms = FRAME_MS
-    hears_mels = True
+    hears_mels = aligns = True
+    longest_ms = None
 
     def __init__(self, cfg: Augment, sounds: Sounds | None = None, num_mels: int = NUM_MELS) -> None:
         self._cfg, self._sounds = cfg, sounds or Sounds.of([], [])
@@ -137,7 +156,8 @@ class Samples:
     Masks are the model's own, as its checkpoint has them.
     """
 
-    hears_mels = False
+    hears_mels, aligns = False, True
+    longest_ms = None
 
     def __init__(
         self,
@@ -212,6 +232,70 @@ class Samples:
         centred_BT = (wave_BT - (wave_BT * own_BT).sum(1, keepdim=True) / count_B1) * own_BT
         variance_B1 = centred_BT.square().sum(1, keepdim=True) / count_B1
         return centred_BT / (variance_B1 + _VARIANCE_FLOOR).sqrt()
+
+
+class Windows:
+    """Log-mel features of 30 s, silence behind the speech, as Whisper takes them (Radford et al. 2022). A `Hearing`."""
+
+    hears_mels, aligns = False, False
+    longest_ms = 30_000
+
+    frame_ms = 20
+
+    def __init__(self, cfg: Augment, sounds: Sounds | None = None, num_mels: int = 80) -> None:
+        self._cfg, self._samples = cfg, Samples(cfg, sounds, kernels=(), strides=())
+        self._window, self._mels_DN = torch.hann_window(_WHISPER_FFT), mel_filters(num_mels, _WHISPER_FFT)
+
+    @property
+    def extractor(self) -> Mapping[str, Any]:
+        """What `transformers` calls a WhisperFeatureExtractor."""
+        return {
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": len(self._mels_DN),
+            "chunk_length": self.longest_ms // 1000,
+            "hop_length": HOP,
+            "n_fft": _WHISPER_FFT,
+            "padding_value": 0.0,
+            "return_attention_mask": False,
+            "sampling_rate": RATE_HZ,
+        }
+
+    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+        """One for 20 ms, rounded up."""
+        return -(-(num_samples if tempo is None else _stretched(num_samples, tempo)) // (2 * HOP))
+
+    def move(self, device: torch.device) -> None:
+        """Filters and sounds to a device."""
+        self._samples.move(device)
+        self._window, self._mels_DN = self._window.to(device), self._mels_DN.to(device)
+
+    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, D, F) and how many frames of them are speech (B,)."""
+        return self._features(waves.full_scale(audio_BT)), audio_len_B // HOP
+
+    def augmented(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Speed, rooms, noise and gain on samples, masks on features."""
+        wave_BT, len_B = self._samples.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        features_BFD = self._features(wave_BT).transpose(1, 2)
+        if progress >= self._cfg.masks_from:
+            features_BFD = augment.mask_spans(features_BFD, len_B // HOP, self._cfg, generator)
+        return features_BFD.transpose(1, 2), len_B // HOP, self.frame_ms * audio_len_B / len_B
+
+    def audible(
+        self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The samples that features are made of."""
+        return self._samples.audible(audio_BT, audio_len_B, tempo_B, generator)
+
+    def _features(self, wave_BT: Tensor) -> Tensor:
+        num_samples = self.longest_ms * RATE_HZ // 1000
+        wave_BT = functional.pad(wave_BT[:, :num_samples], (0, max(num_samples - wave_BT.shape[1], 0)))
+        stft_BNF = torch.stft(wave_BT, _WHISPER_FFT, HOP, window=self._window, return_complex=True)[..., :-1]
+        mel_BDF = self._mels_DN @ (stft_BNF.real.square() + stft_BNF.imag.square())
+        log_BDF = mel_BDF.clamp(min=1e-10).log10()
+        return (torch.maximum(log_BDF, log_BDF.amax((1, 2), keepdim=True) - 8.0) + 4.0) / 4.0
 
 
 def conv_frames(num_samples: Any, kernels: Sequence[int], strides: Sequence[int]) -> Any:

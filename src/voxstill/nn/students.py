@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,17 +17,19 @@ from torch import Tensor, nn
 from voxstill.config import Augment
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn.frontend import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
-from voxstill.nn.hearing import Hearing, Mels, Samples, conv_frames
+from voxstill.nn.hearing import Hearing, Mels, Samples, Windows, conv_frames
 from voxstill.nn.waves import Sounds
 
 Size = Literal["tiny", "small", "medium", "large"]
-Kind = Literal["ctc", "rnnt", "tdt"]
+Kind = Literal["ctc", "rnnt", "tdt", "seq2seq"]
+PARAKEET_TYPES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
 SAMPLES_TYPES = ("wav2vec2", "wav2vec2-conformer", "hubert", "wavlm")
 """What `config.json` calls the models that hear samples."""
 KINDS: dict[str, Kind] = {
     "parakeet_ctc": "ctc",
     "parakeet_rnnt": "rnnt",
     "parakeet_tdt": "tdt",
+    "whisper": "seq2seq",
     **dict.fromkeys(SAMPLES_TYPES, "ctc"),
 }
 """The head that goes with what `config.json` says."""
@@ -98,7 +101,7 @@ def build(size: Size, num_pieces: int, *, dropout: float, seed: int, kind: Kind 
 def load(folder: Path) -> Any:
     """The student saved in `folder`; DataError where there is none."""
     from safetensors import SafetensorError
-    from transformers import AutoModelForCTC, ParakeetForCTC
+    from transformers import AutoModelForCTC, ParakeetForCTC, WhisperForConditionalGeneration
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # two lines of noise for half a second of loading
@@ -106,7 +109,11 @@ def load(folder: Path) -> Any:
         config = described(str(folder))
         if config.model_type in SAMPLES_TYPES:
             return _padding_ignored(AutoModelForCTC.from_pretrained(folder, local_files_only=True))
-        known = {"ctc": ParakeetForCTC, **{kind: _transducer(name) for kind, name in TRANSDUCERS.items()}}
+        known = {
+            "ctc": ParakeetForCTC,
+            "seq2seq": WhisperForConditionalGeneration,
+            **{kind: _transducer(name) for kind, name in TRANSDUCERS.items()},
+        }
         return known[KINDS[config.model_type]].from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
@@ -151,6 +158,8 @@ def hearing(config: Any, cfg: Augment, sounds: Sounds | None = None, checkpoint:
     """How the students of a configuration hear; `checkpoint` says whether they want samples scaled."""
     if config is None:
         return Mels(cfg, sounds)
+    if config.model_type == "whisper":
+        return Windows(cfg, sounds, config.num_mel_bins)
     if config.model_type not in SAMPLES_TYPES:
         return Mels(cfg, sounds, config.encoder_config.num_mel_bins)
     normalises = _normalises(checkpoint) if checkpoint else True
@@ -169,11 +178,12 @@ def from_checkpoint(
     from transformers.utils import logging
 
     config = described(checkpoint)
-    if config.model_type in SAMPLES_TYPES and kind != "ctc":
+    own = KINDS[config.model_type]
+    if kind != own and (kind == "seq2seq" or config.model_type not in PARAKEET_TYPES):
         raise ConfigError(
             f"`student.kind: {kind}` cannot be made from `{checkpoint}`",
-            why=f"it is a `{config.model_type}`, which is trained by CTC",
-            fix="set `student.kind: ctc`, or start from a Parakeet checkpoint",
+            why=f"it is a `{config.model_type}`, whose kind is `{own}`",
+            fix=f"set `student.kind: {own}`, or start from another checkpoint",
         )
     logging.disable_progress_bar()
     before = logging.get_verbosity()
@@ -183,6 +193,8 @@ def from_checkpoint(
         try:
             if config.model_type in SAMPLES_TYPES:
                 return _hearing_samples(checkpoint, num_pieces, same_pieces, dropout, frozen)
+            if own == "seq2seq":
+                return _whisper(checkpoint, dropout)
             return _parakeet(checkpoint, config, num_pieces, same_pieces, dropout, kind)
         except (OSError, ValueError, SafetensorError) as error:
             raise DataError(
@@ -235,6 +247,18 @@ def _parakeet(
     weights = {name: value for name, value in old.state_dict().items() if whole or name.startswith("encoder.")}
     model.load_state_dict(weights, strict=whole)
     return model.to(memory_format=torch.channels_last)
+
+
+def _whisper(checkpoint: str, dropout: float | None) -> Any:
+    from transformers import WhisperForConditionalGeneration
+
+    changes: dict[str, Any] = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "use_cache": False}
+    if dropout is not None:
+        changes |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout)
+    local = Path(checkpoint).is_dir()
+    return WhisperForConditionalGeneration.from_pretrained(
+        checkpoint, **changes, local_files_only=local, dtype=torch.float32
+    )
 
 
 def _normalises(checkpoint: str) -> bool:
@@ -316,6 +340,23 @@ def joint(model: Any, encoded: Tensor, predicted: Tensor) -> Tensor:
     """A transducer's logits where a frame and a state meet."""
     found: Tensor = model.joint(decoder_hidden_states=predicted, encoder_hidden_states=encoded)
     return found
+
+
+def next_tokens(model: Any, inputs: Tensor, given_BU: Tensor) -> Tensor:
+    """Features (B, D, F) and tokens to logits of the token after each (B, U, V)."""
+    found: Tensor = model(input_features=inputs, decoder_input_ids=given_BU).logits
+    return found
+
+
+def step_of(model: Any, inputs: Tensor) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+    """What an encoder-decoder says next, given the newest tokens (B, U) and what it remembers: logits (B, V)."""
+    heard = model.get_encoder()(inputs)
+
+    def step(newest_BU: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        out = model(encoder_outputs=heard, decoder_input_ids=newest_BU, past_key_values=memory, use_cache=True)
+        return out.logits[:, -1], out.past_key_values
+
+    return step
 
 
 def durations(model: Any) -> tuple[int, ...]:

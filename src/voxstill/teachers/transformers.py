@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
     from voxstill.nn.hearing import Hearing
-    from voxstill.text.tokenizer import Vocabulary
 
 
 class TransformersOptions(Section):
@@ -29,6 +28,8 @@ class TransformersOptions(Section):
     """Folder of a student: the `model` folder of an experiment, or the experiment folder itself."""
     batch_ms: int = option(30_000, unit="ms", ge=1000)
     """Most audio heard at once, padding included."""
+    language: str | None = option(None)
+    """Language of the audio, for a Whisper student that knows many."""
     threads: int = option(1, unit="threads", ge=1)
     """CPU threads of the model."""
 
@@ -56,12 +57,17 @@ class TransformersTeacher:
         import torch
 
         from voxstill.nn import students
+        from voxstill.text.pretrained import Pretrained
         from voxstill.text.tokenizer import Vocabulary
 
         torch.set_num_threads(self.options.threads)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._vocabulary = Vocabulary.load(self.folder)
         self._model = students.load(self.folder).eval().to(self._device)
+        self._spelling: Vocabulary | Pretrained
+        if students.kind_of(self._model) == "seq2seq":
+            self._spelling = Pretrained(str(self.folder), self.options.language, self._model.config.vocab_size)
+        else:
+            self._spelling = Vocabulary.load(self.folder)
         self._hearing = students.hearing(self._model.config, Augment(), checkpoint=str(self.folder))
         self._hearing.move(self._device)
 
@@ -72,7 +78,13 @@ class TransformersTeacher:
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
         """One answer for each clip, in order; the confidence is the mean log-probability of its tokens."""
         heard = [Heard(error="no audio", finish="failed")] * len(clips)
-        for members in batches_by_length([len(clip.samples_T) for clip in clips], self.options.batch_ms):
+        lengths, most = [len(clip.samples_T) for clip in clips], self._hearing.longest_ms
+        if most is not None:  # it takes so much of each clip, silence behind the speech
+            for i, num in enumerate(lengths):
+                if num > most * RATE_HZ // 1000:
+                    heard[i] = Heard(error=f"longer than the {most // 1000} s heard at once", finish="failed")
+                lengths[i] = 0 if heard[i].error != "no audio" or num < RATE_HZ // 100 else most * RATE_HZ // 1000
+        for members in batches_by_length(lengths, self.options.batch_ms):
             for i, answer in zip(members, self._hear_batch([clips[i] for i in members]), strict=True):
                 heard[i] = answer
         return heard
@@ -91,7 +103,7 @@ class TransformersTeacher:
         with torch.inference_mode():
             audio, len_B = (torch.as_tensor(each).to(self._device) for each in (audio_BT, lengths))
             ids = [clip.utterance.id for clip in clips]
-            hypotheses = said(self._model, self._hearing, self._vocabulary, audio, len_B, ids)
+            hypotheses = said(self._model, self._hearing, self._spelling, audio, len_B, ids)
         return [
             Heard(text=each.text, mean_logprob=each.score, num_tokens=len(each.token_ids), words=each.words)
             for each in hypotheses
@@ -101,7 +113,7 @@ class TransformersTeacher:
 def said(
     model: Any,
     hearing: Hearing,
-    vocabulary: Vocabulary,
+    spelling: Any,
     audio_BT: torch.Tensor,
     audio_len_B: torch.Tensor,
     ids: Sequence[str],
@@ -109,11 +121,25 @@ def said(
     """What a student says of each utterance, greedily decoded, in order."""
     import torch
 
-    from voxstill.decode import ctc, transducer
+    from voxstill.decode import ctc, seq2seq, transducer
     from voxstill.nn import students
 
     inputs, len_B = hearing.plain(audio_BT, audio_len_B)
-    named: dict[str, Any] = {"ids": ids, "pieces": vocabulary.pieces, "frame_ms": hearing.frame_ms}
+    if students.kind_of(model) == "seq2seq":
+        config = model.config
+        found = seq2seq.greedy(
+            students.step_of(model, inputs),
+            len(ids),
+            prefix=spelling.prefix,
+            end_id=spelling.end_id,
+            longest=config.max_target_positions - len(spelling.prefix),
+            device=audio_BT.device,
+        )
+        return [
+            Hypothesis(id=id_, text=spelling.decode(tokens), score=score, token_ids=tuple(tokens))
+            for id_, (tokens, score) in zip(ids, found, strict=True)
+        ]
+    named: dict[str, Any] = {"ids": ids, "pieces": spelling.pieces, "frame_ms": hearing.frame_ms}
     if students.kind_of(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)
         return ctc.greedy(logits_BFV.float().log_softmax(-1), out_B.tolist(), **named)

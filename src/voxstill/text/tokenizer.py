@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from voxstill.errors import DataError
 from voxstill.records import Word
@@ -25,6 +25,33 @@ BLANK = "<pad>"
 START = "▁"
 Unit = Literal["word", "character", "bpe"]
 _BPE_WORDS = 5_000_000  # byte pairs are counted over so many words; of more, each stands for several
+
+
+class Spelling(Protocol):
+    """How a student writes."""
+
+    @property
+    def unit(self) -> str:
+        """What a piece is."""
+        ...
+
+    @property
+    def pieces(self) -> Sequence[str]:
+        """All of them, by id."""
+        ...
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for those that spell alike."""
+        ...
+
+    def encode(self, text: str, words: Sequence[Word] = ()) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of the text, and start and end of each in milliseconds, (-1, -1) where nobody knows."""
+        ...
+
+    def save(self, folder: Path, features: Mapping[str, Any], kind: Any) -> None:
+        """Write the processor that `transformers` loads with `AutoProcessor`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +68,11 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_ids", {piece: i for i, piece in enumerate(self.pieces)})
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for those that spell alike."""
+        return self.unit, self.pieces, self.merges
 
     @property
     def blank_id(self) -> int:
@@ -87,7 +119,7 @@ class Vocabulary:
             return _bpe(tuple(ids), self.merges)
         return models.WordLevel(ids, unk_token=UNKNOWN)
 
-    def save(self, folder: Path, features: Mapping[str, Any], kind: Literal["ctc", "rnnt", "tdt"] = "ctc") -> None:
+    def save(self, folder: Path, features: Mapping[str, Any], kind: str = "ctc") -> None:
         """Write the processor that `transformers` loads with `AutoProcessor`: this vocabulary and `features`.
 
         `kind` says how it decodes: by CTC, or by a transducer, which keeps repeats.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from voxstill.records import Batch, Split, Word, fingerprint
 from voxstill.score import words
 from voxstill.store import Store
 from voxstill.tasks.task import Task
-from voxstill.text.tokenizer import Vocabulary
+from voxstill.text.tokenizer import Spelling
 
 Normal = Callable[[str], str]
 
@@ -34,7 +34,7 @@ class Corpus:
         store: Store,
         prefix: str,
         folder: Path,
-        vocabulary: Vocabulary,
+        spelling: Spelling,
         alike: Normal,
         hearing: Hearing,
         cfg: Config,
@@ -50,15 +50,15 @@ class Corpus:
 
         def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
-            return vocabulary.encode(alike(text), same)
+            return spelling.encode(alike(text), same)
 
-        encoder = fingerprint(vocabulary.unit, vocabulary.pieces, vocabulary.merges, cfg.student.text)
-        weights = cfg.train.dialect_weights
+        encoder = fingerprint(*spelling.key, cfg.student.text)
+        of_split: dict[Split, Mapping[str, float]] = {"train": cfg.train.dialect_weights, "dev": {}}
         self._train, self._dev = (
             corpus.opened(
                 *(store, prefix, folder), splits=(split,), encode=encode, encoder=encoder, dialect_weights=given
             )
-            for split, given in (("train", weights), ("dev", None))
+            for split, given in of_split.items()
         )
         self._times = self._train.times(cfg.plan)
         self._dev_texts = {self._dev.id_of(row): alike(self._dev.text_of(row)) for row in range(len(self._dev))}
@@ -124,14 +124,16 @@ class Corpus:
         shutil.rmtree(self._place.folder, ignore_errors=True)
 
     def _tempos(self, epoch: int) -> Tempos:
-        """A tempo for each utterance. What would not fit into a batch, or into CTC, keeps its own, so that each epoch
-        has the same utterances."""
-        part, cfg = self._train, self._cfg
+        """A tempo for each utterance. What would not fit into a batch, into what the student hears at once, or into
+        CTC keeps its own, so that each epoch has the same utterances."""
+        part, cfg, hearing = self._train, self._cfg, self._hearing
         tempo_N = tempos(len(part), cfg.augment.tempo, seed=cfg.seed, epoch=epoch)
-        needed_N = part.num_tokens + part.repeats
-        fits_N = self._hearing.frames(part.num_samples, tempo_N) >= needed_N
-        fits_N &= self._hearing.frames(part.num_samples) >= needed_N
-        fits_N &= np.ceil(part.durations_ms * tempo_N) <= cfg.plan.budget_ms
+        longest_ms = min(cfg.plan.budget_ms, hearing.longest_ms or cfg.plan.budget_ms)
+        fits_N = np.ceil(part.durations_ms * tempo_N) <= longest_ms
+        if hearing.aligns:
+            needed_N = part.num_tokens + part.repeats
+            fits_N &= hearing.frames(part.num_samples, tempo_N) >= needed_N
+            fits_N &= hearing.frames(part.num_samples) >= needed_N
         return np.where(fits_N, tempo_N, np.float32(1))
 
     def _planned(
@@ -144,13 +146,18 @@ class Corpus:
         times: Times | None = None,
         tempo_N: Tempos | None = None,
     ) -> EpochPlan:
+        hearing, cfg = self._hearing, self._cfg.plan.model_copy(update={"slots": slots})
+        if hearing.longest_ms is not None:  # each utterance takes as much room as the longest
+            most = max(cfg.budget_ms // hearing.longest_ms, 1)
+            cfg = cfg.model_copy(update={"max_utterances": min(cfg.max_utterances, most)})
         return plan(
             part.durations_ms,
             part.num_tokens,
-            self._cfg.plan.model_copy(update={"slots": slots}),
+            cfg,
             seed=self._cfg.seed,
             epoch=epoch,
-            num_frames=self._hearing.frames(part.num_samples, tempo_N),
+            num_frames=hearing.frames(part.num_samples, tempo_N) if hearing.aligns else None,
+            longest_ms=hearing.longest_ms,
             repeats=part.repeats,
             shard_of=part.shard,
             times=times,

@@ -175,7 +175,9 @@ def one_step(
     fabric: Any, model: Any, task: Task, batches: list[Batch], share: Share, cfg: Config, step: int, room: Room
 ) -> tuple[float, float, dict[str, float]]:
     """Gradients of one step, of all ranks together: (this rank's part of the loss, gradient norm, of the figures)."""
-    torch.manual_seed(int(fingerprint(cfg.seed, "dropout", step, fabric.global_rank), 16) % 2**63)
+    seed = int(fingerprint(cfg.seed, "dropout", step, fabric.global_rank), 16)
+    torch.manual_seed(seed % 2**63)
+    np.random.seed(seed % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
     total, figures = 0.0, dict[str, float]()
     for micro, batch in enumerate(batches):
         room.enters(batch)

@@ -152,15 +152,16 @@ def forgetful(model: Any) -> None:
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
-        before = [(each, each.momentum, each.num_batches_tracked.clone()) for each in norms]
+        tracked = [(each, each.momentum, each.num_batches_tracked) for each in norms]
+        before = [(each, momentum, count, count.clone()) for each, momentum, count in tracked if count is not None]
         for each in norms:
             each.momentum = 0.0
         try:
             yield
         finally:
-            for each, momentum, tracked in before:
+            for each, momentum, count, counted in before:
                 each.momentum = momentum
-                each.num_batches_tracked.copy_(tracked)
+                count.copy_(counted)
 
     how = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), again())}
     newer = getattr(model, "activation_checkpointing_enable", None)  # transformers 6 will have this name alone

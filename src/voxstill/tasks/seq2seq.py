@@ -1,0 +1,57 @@
+"""Recognition by an encoder-decoder such as Whisper: the next token, knowing all before it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from voxstill.config import Augment, Train
+from voxstill.nn import students
+from voxstill.nn.hearing import Hearing
+from voxstill.records import Batch, Hypothesis
+from voxstill.tasks.task import Loss, Share
+from voxstill.teachers.transformers import said
+from voxstill.text.pretrained import Pretrained
+
+
+class Seq2SeqTask:
+    """A `Task`: cross-entropy of each token and of the end, and greedy decoding."""
+
+    def __init__(self, spelling: Pretrained, train: Train, augmentation: Augment, hearing: Hearing) -> None:
+        self.spelling, self.train_cfg, self.hearing = spelling, train, hearing
+
+    def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
+        """Cross-entropy per token, in fp32."""
+        inputs, _, _ = self.hearing.augmented(
+            batch.audio_BT, batch.audio_len_B, batch.tempo_B, share.progress, generator
+        )
+        given_BU, targets_BU = self.texts(batch)
+        logits_BUV = students.next_tokens(model, inputs, given_BU)
+        loss_BU = functional.cross_entropy(
+            logits_BUV.float().transpose(1, 2),
+            targets_BU,
+            ignore_index=-1,
+            reduction="none",
+            label_smoothing=self.train_cfg.label_smoothing,
+        )
+        return Loss((loss_BU.sum(1) * batch.weight_B).sum() / share.num_tokens)
+
+    def texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the decoder is given (B, U), prefix and tokens, and what it is to say then, -1 where nothing."""
+        num, prefix = len(batch.ids), batch.tokens_BU.new_tensor(self.spelling.prefix)
+        given_BU = torch.cat([prefix.expand(num, -1), batch.tokens_BU], dim=1)
+        silent_BU = given_BU.new_full((num, len(prefix) - 1), -1)
+        targets_BU = torch.cat([silent_BU, functional.pad(batch.tokens_BU, (0, 1), value=-1)], dim=1)
+        end_B = len(prefix) - 1 + batch.token_len_B
+        targets_BU = targets_BU.scatter(1, end_B[:, None], self.spelling.end_id)
+        return torch.where(given_BU < 0, self.spelling.end_id, given_BU), targets_BU
+
+    def move(self, device: torch.device) -> None:
+        """What it hears with to the device."""
+        self.hearing.move(device)
+
+    @torch.no_grad()
+    def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
+        """Greedy hypotheses, in the order of the batch."""
+        return said(model, self.hearing, self.spelling, batch.audio_BT, batch.audio_len_B, batch.ids)

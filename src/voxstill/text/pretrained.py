@@ -1,0 +1,74 @@
+"""The tokenizer that came with a Whisper checkpoint: byte-level pieces, and tokens that say what is to be done."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from voxstill.errors import ConfigError, DataError
+from voxstill.records import Word
+
+_LANGUAGES_FROM = 51_865  # a vocabulary of this size or more has tokens for languages
+
+
+class Pretrained:
+    """A `Spelling`. `prefix` is what stands before every text, `end_id` what ends it.
+
+    DataError where the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError where it knows
+    many languages and none is named, or one that it does not know.
+    """
+
+    unit = "piece"
+
+    def __init__(self, checkpoint: str, language: str | None, vocab_size: int) -> None:
+        from transformers import WhisperTokenizerFast
+
+        try:
+            tokenizer = WhisperTokenizerFast.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(
+                f"`{checkpoint}` holds no Whisper tokenizer",
+                why=str(error).splitlines()[0],
+                fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
+            ) from None
+        if language is None and vocab_size >= _LANGUAGES_FROM:
+            raise ConfigError(
+                "`student.language` is not set",
+                why=f"`{checkpoint}` knows many languages and has to be told which one it hears",
+                fix="set `student.language`, to `en` for example",
+            )
+        try:
+            tokenizer.set_prefix_tokens(language, "transcribe" if language else None, False)
+        except ValueError as error:
+            raise ConfigError(f"`student.language` is `{language}`", why=str(error), fix="name another") from None
+        self._tokenizer: Any = tokenizer
+        self.prefix: tuple[int, ...] = tuple(tokenizer.prefix_tokens)
+        self.end_id: int = tokenizer.eos_token_id
+
+    @functools.cached_property
+    def pieces(self) -> Sequence[str]:
+        """All of them, by id."""
+        return self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for those that spell alike."""
+        return self._tokenizer.backend_tokenizer.to_str(), self.prefix
+
+    def encode(self, text: str, words: Sequence[Word] = ()) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of the text, without prefix and end; word times are of no use to it."""
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids, [(-1, -1)] * len(ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    def save(self, folder: Path, features: Mapping[str, Any], kind: str) -> None:
+        """Write the processor that `transformers` loads with `AutoProcessor`."""
+        self._tokenizer.save_pretrained(folder)
+        processor = {"processor_class": "WhisperProcessor", "feature_extractor": dict(features)}
+        (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")

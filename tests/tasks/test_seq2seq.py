@@ -1,0 +1,186 @@
+"""A small Whisper: it learns, says what it learnt, and `transformers` alone says the same of its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from checkpoints import write_whisper_checkpoint
+from tones import PLAIN, TEXTS, speak
+from voxstill.config import Augment, Train
+from voxstill.decode import seq2seq
+from voxstill.errors import ConfigError, DataError
+from voxstill.nn import students
+from voxstill.nn.hearing import Windows
+from voxstill.records import Batch, Utterance
+from voxstill.tasks.seq2seq import Seq2SeqTask
+from voxstill.tasks.task import Share
+from voxstill.teachers.teacher import Clip
+from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
+from voxstill.text.pretrained import Pretrained
+from voxstill.train import optim
+
+SAID = TEXTS[:2]
+
+
+def batch_of(spelling: Pretrained) -> Batch:
+    spoken = [torch.from_numpy(speak(text, i)[0]) for i, text in enumerate(SAID)]
+    tokens = [torch.tensor(spelling.encode(text)[0]) for text in SAID]
+    tokens_BU = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=-1)
+    return Batch(
+        ids=("a", "b"),
+        audio_BT=torch.nn.utils.rnn.pad_sequence(spoken, batch_first=True),
+        audio_len_B=torch.tensor(list(map(len, spoken))),
+        tokens_BU=tokens_BU,
+        token_len_B=torch.tensor(list(map(len, tokens))),
+        times_BU2=torch.full((*tokens_BU.shape, 2), -1),
+        tempo_B=torch.ones(2),
+        weight_B=torch.ones(2),
+    )
+
+
+def from_checkpoint(folder: Path) -> Any:
+    wanted: dict[str, Any] = {"same_pieces": False, "dropout": 0.0, "seed": 0, "kind": "seq2seq", "frozen": True}
+    return students.from_checkpoint(str(folder), 0, **wanted)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whisper_checkpoint(tmp_path_factory.mktemp("whisper"), TEXTS)
+
+
+@pytest.fixture(scope="module")
+def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a student that knows two utterances by heart."""
+    model, spelling = from_checkpoint(folder), Pretrained(str(folder), None, 0)
+    task = Seq2SeqTask(spelling, Train(), PLAIN, students.hearing(model.config, PLAIN))
+    batch, optimizer = batch_of(spelling), optim.adamw(model, Train())
+    for k in range(90):
+        for group in optimizer.param_groups:
+            group["lr"] = 5e-3 * min(1, (k + 1) / 20)
+        share = Share(0.0, int(batch.token_len_B.sum()), 1)
+        task.loss(model, batch, share, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [each.text for each in task.decode(model.eval(), batch)] == list(SAID)
+    made: Path = tmp_path_factory.mktemp("student")
+    model.save_pretrained(made)
+    spelling.save(made, task.hearing.extractor, "seq2seq")
+    return made
+
+
+@pytest.mark.slow
+def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(learnt: Path) -> None:
+    from transformers import AutoProcessor, WhisperForConditionalGeneration
+
+    processor = AutoProcessor.from_pretrained(learnt)
+    theirs = WhisperForConditionalGeneration.from_pretrained(learnt).eval()
+    spelling = Pretrained(str(learnt), None, 0)
+    clips = [speak(text, i)[0] for i, text in enumerate(SAID)]
+    for samples_T, text in zip(clips, SAID, strict=True):
+        inputs = processor(samples_T.astype(np.float32) / 32768, sampling_rate=16_000, return_tensors="pt")
+        given = list(spelling.prefix)
+        with torch.no_grad():
+            while len(given) < 30:
+                logits_1UV = theirs(**inputs, decoder_input_ids=torch.tensor([given])).logits
+                given.append(int(logits_1UV[0, -1].argmax()))
+                if given[-1] == spelling.end_id:
+                    break
+        assert processor.decode(given, skip_special_tokens=True) == text
+    ours = TransformersTeacher(TransformersOptions(model=str(learnt)))
+    ours.open()
+    utterance = Utterance(id="u", recording_id="r", uri="u", channel=0, start_ms=0, end_ms=1000, split="test")
+    long_T = np.zeros(31 * 16_000, np.int16)
+    empty_T = np.zeros(0, np.int16)
+    heard = ours.hear([Clip(utterance=utterance, samples_T=each) for each in (clips[0], long_T, empty_T, clips[1])])
+    assert [heard[0].text, heard[3].text] == list(SAID)
+    assert heard[0].mean_logprob is not None
+    assert heard[0].mean_logprob > -1
+    assert heard[0].words == ()
+    assert "30 s" in (heard[1].error or "")
+    assert heard[2].error == "no audio"
+
+
+def test_features_are_those_of_transformers() -> None:
+    from transformers import WhisperFeatureExtractor
+
+    hearing = Windows(PLAIN)
+    audio_BT = torch.from_numpy(speak(TEXTS[0])[0])[None]
+    theirs = WhisperFeatureExtractor.from_dict(dict(hearing.extractor))
+    wanted = theirs(audio_BT[0].numpy() / np.float32(32768), sampling_rate=16_000, return_tensors="pt").input_features
+    found_BDF, frames_B = hearing.plain(audio_BT, torch.tensor([audio_BT.shape[1]]))
+    assert torch.allclose(found_BDF, wanted, atol=1e-4)
+    assert frames_B.tolist() == [audio_BT.shape[1] // 160]
+
+
+def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Path) -> None:
+    model, spelling = from_checkpoint(folder).eval(), Pretrained(str(folder), None, 0)
+    task, batch = Seq2SeqTask(spelling, Train(), PLAIN, students.hearing(model.config, PLAIN)), batch_of(spelling)
+    share = Share(0.0, int(batch.token_len_B.sum()), 1)
+
+    def loss(weight_B: torch.Tensor, task: Seq2SeqTask = task) -> float:
+        part = dataclasses.replace(batch, weight_B=weight_B)
+        return float(task.loss(model, part, share, torch.Generator().manual_seed(0)).value.detach())
+
+    whole = loss(torch.ones(2))
+    assert sum(map(loss, torch.eye(2))) == pytest.approx(whole, rel=1e-5)
+    given_BU, targets_BU = task.texts(batch)
+    for b, text in enumerate(SAID):
+        ids = spelling.encode(text)[0]
+        assert given_BU[b, : len(ids) + 2].tolist() == [*spelling.prefix, *ids]
+        assert targets_BU[b, 1 : len(ids) + 2].tolist() == [*ids, spelling.end_id]
+        assert (targets_BU[b, len(ids) + 2 :] == -1).all()
+    labels_BU = torch.where(targets_BU < 0, -100, targets_BU)
+    inputs, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
+    wanted = model(input_features=inputs, decoder_input_ids=given_BU, labels=labels_BU).loss
+    assert whole * share.num_tokens == pytest.approx(float(wanted.detach()) * int((targets_BU >= 0).sum()), rel=1e-4)
+    smooth = Seq2SeqTask(spelling, Train(label_smoothing=0.2), PLAIN, task.hearing)
+    assert loss(torch.ones(2), smooth) != whole
+    noisy = Seq2SeqTask(spelling, Train(), Augment(noise_prob=1.0), students.hearing(model.config, Augment()))
+    assert loss(torch.ones(2), noisy) != whole
+
+
+def test_the_prefix_says_the_language_and_one_that_is_needed_or_unknown_is_told(tmp_path: Path) -> None:
+    folder = str(write_whisper_checkpoint(tmp_path, TEXTS, languages=True))
+    made = Pretrained(folder, "de", 51_865)
+    names = [made.pieces[i] for i in made.prefix]
+    assert names == ["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>"]
+    assert made.key != Pretrained(folder, "en", 51_865).key
+    assert made.decode(made.encode("ba du ko")[0]) == "ba du ko"
+    with pytest.raises(ConfigError, match="is not set"):
+        Pretrained(folder, None, 51_865)
+    with pytest.raises(ConfigError, match="klingon"):
+        Pretrained(folder, "klingon", 51_865)
+    with pytest.raises(DataError, match="Whisper tokenizer"):
+        Pretrained(str(tmp_path / "nowhere"), None, 0)
+
+
+def test_greedy_says_the_likeliest_and_no_command_and_ends() -> None:
+    script = [[2, 9, 1], [3, 5, 0], [5, 1, 0]]  # the likeliest after each step; 5 ends, 9 is a command
+
+    def step(newest_BU: torch.Tensor, at: int | None) -> tuple[torch.Tensor, int]:
+        at = 0 if at is None else at
+        logits_BV = torch.zeros(3, 10)
+        for b, wanted in enumerate(script[min(at, 2)]):
+            logits_BV[b, wanted] = 5.0
+        logits_BV[1, 4] = 4.0
+        return logits_BV, at + 1
+
+    found = seq2seq.greedy(step, 3, prefix=[7, 8], end_id=5, longest=4, device=torch.device("cpu"))
+    assert [tokens for tokens, _ in found] == [[2, 3], [4], [1, 0, 0, 0]]
+    assert all(score is not None and score < 0 for _, score in found)
+    silent = seq2seq.greedy(
+        lambda newest_BU, _: (torch.eye(6)[5][None] * 9, None),
+        1,
+        prefix=[0],
+        end_id=5,
+        longest=4,
+        device=torch.device("cpu"),
+    )
+    assert silent == [([], None)]
