@@ -321,6 +321,10 @@ class Train(Section):
     """Layers are computed again in the backward pass instead of remembered: less memory, and about a third slower."""
     compile: bool = option(False)
     """The layers are compiled by torch when they are first met: minutes at the start, for faster steps on a GPU."""
+    sync_batchnorm: bool = option(False)
+    """On several GPUs, BatchNorm counts over the batches of all ranks: their number is then part of what is learnt."""
+    shard_above: float = option(1000.0, unit="million parameters", ge=0)
+    """A larger model is not copied to every rank, but its weights, gradients and moments are shared out: FSDP."""
     devices: int = option(1, unit="processes", ge=1)
     """Training processes on this machine: GPUs, or CPU processes where there is no GPU. torchrun and srun say it
     themselves."""

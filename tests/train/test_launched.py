@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from tones import write_shards
 from voxstill import config, tables, world
-from voxstill.errors import ConfigError
+from voxstill.errors import ConfigError, DataError, TrainingError
 from voxstill.rundir import RunDir
 from voxstill.store import Store
-from voxstill.train import parallel
+from voxstill.train import cluster, parallel
 from voxstill.world import Ranks
 
 SETTINGS = """
@@ -136,6 +136,15 @@ def test_two_workers_of_ray_learn_in_one_folder_what_one_process_learns(
     pytest.importorskip("pandas", reason="Ray Train imports it")
     done = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2")
     assert same(learnt(tmp_path, json.loads(done.stdout)), alone)
+
+
+def test_of_the_errors_of_several_workers_the_one_that_says_what_to_do_is_told() -> None:
+    closed, empty = RuntimeError("first\nConnection closed by peer"), DataError("there is nothing to learn")
+    assert cluster._told({0: closed, 1: empty}) is empty
+    told = cluster._told({1: closed, 2: closed})
+    assert isinstance(told, TrainingError)
+    assert "rank 1" in told.what
+    assert told.why == "Connection closed by peer"
 
 
 @pytest.mark.parametrize(

@@ -213,8 +213,9 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
             "utterances": plan.statistics()["utterances"],
             "dropped": dict(plan.dropped),
         }
+        weights = checkpoint.whole_weights(model)
         if first:
-            save_student(run, model, vocabulary, hearing)
+            save_student(run, model, vocabulary, hearing, weights)
             _write_whole(run.summary, figures)
             shutil.rmtree(run.corpus, ignore_errors=True)
         return figures
@@ -268,7 +269,9 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, hearing: Heari
     return made
 
 
-def save_student(run: RunDir, model: Any, vocabulary: Spelling, hearing: Hearing) -> None:
+def save_student(
+    run: RunDir, model: Any, vocabulary: Spelling, hearing: Hearing, weights: dict[str, torch.Tensor]
+) -> None:
     """The Hugging Face folder of the student, whole or absent."""
     from transformers.utils import logging as transformers_logging
 
@@ -276,7 +279,7 @@ def save_student(run: RunDir, model: Any, vocabulary: Spelling, hearing: Hearing
     shutil.rmtree(draft, ignore_errors=True)
     transformers_logging.disable_progress_bar()
     with checkpoint.told_as_storage(draft):
-        model.save_pretrained(draft)
+        model.save_pretrained(draft, state_dict=weights)
     vocabulary.save(draft, hearing.extractor, students.kind_of(model))
     shutil.rmtree(run.model, ignore_errors=True)
     draft.rename(run.model)
@@ -320,7 +323,7 @@ def snapshot(cfg: Config) -> str:
 def train_settings(cfg: Config) -> dict[str, Any]:
     """The options that change what is learnt; those that say where it goes or what is shown do not."""
     elsewhere = {"name", "root", "devices", "launcher", "log_every", "checkpoint_every", "keep_every", "loader_workers"}
-    elsewhere |= {"stall_s"}
+    elsewhere |= {"stall_s", "shard_above"}
     return {
         "seed": cfg.seed,
         "student": {**cfg.student.model_dump(), "weights": students.digest(cfg.student.checkpoint)},

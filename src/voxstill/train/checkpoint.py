@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from voxstill.config import Train
 from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
+from voxstill.train import parallel
 from voxstill.train.optim import Average
 
 
@@ -48,24 +50,36 @@ class State:
 
 
 def save(
-    run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average, state: State, cfg: Train
-) -> Path:
+    run: RunDir,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average,
+    state: State,
+    cfg: Train,
+    *,
+    writes: bool = True,
+) -> None:
     """Write a checkpoint beside the others; `last` points to it, and `best` to that with the fewest errors.
 
-    Of the older ones those stay that `keep_best` and `keep_every` say.
+    Of the older ones those stay that `keep_best` and `keep_every` say. All ranks call it, as each may have a part of
+    every tensor, and one of them `writes`.
     """
+    files = {"model": _whole(model.state_dict(), writes), "optimizer": _whole(_moments(model, optimizer), writes)}
+    if average.count:
+        files["average"] = _whole(average.total, writes)
+    if not writes:
+        return
     final = run.checkpoint(state.epoch, state.step)
     if (
         not final.exists()
     ):  # what is there is whole, and this very step: removing it would leave `last` without a target
-        _write(final, model, optimizer, average, state)
+        _write(final, files, {**asdict(state), "average": average.count})
     _point(run.last, final)
     stay = [final, *best(run, cfg.keep_best)]
     _point(run.best, stay[1] if len(stay) > 1 else final)
     for old in run.checkpoints.iterdir():
         if old.is_dir() and not old.is_symlink() and old not in stay and not _is_kept(old, cfg):
             shutil.rmtree(old)
-    return final
 
 
 def best(run: RunDir, num: int) -> list[Path]:
@@ -87,7 +101,7 @@ def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
         else value
         for name, value in found[0].items()
     }
-    model.load_state_dict(mean, strict=True)
+    _put(model, mean)
 
 
 def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> State | None:
@@ -98,13 +112,21 @@ def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, averag
     average.count = numbers.pop("average")
     load_weights(model, run.last)
     _restore(model, optimizer, load_file(run.last / "optimizer.safetensors"))
-    average.total = load_file(run.last / "average.safetensors") if average.count else {}
+    if average.count:
+        now = model.state_dict()
+        total = load_file(run.last / "average.safetensors")
+        average.total = {name: parallel.part(value, now[name]) for name, value in total.items()}
     return State(**numbers)
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """All weights and buffers, on the CPU; all ranks must ask."""
+    return _whole(model.state_dict(), True)
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Bring the model to the weights of one checkpoint."""
-    model.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+    _put(model, load_file(folder / "model.safetensors"))
 
 
 def _is_kept(folder: Path, cfg: Train) -> bool:
@@ -113,16 +135,14 @@ def _is_kept(folder: Path, cfg: Train) -> bool:
     return int(folder.name.rpartition("=")[2]) % cfg.keep_every == 0
 
 
-def _write(final: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average, state: State) -> None:
+def _write(final: Path, files: dict[str, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
     draft = final.with_name(f".{final.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     with told_as_storage(draft):
-        save_file(_contiguous(model.state_dict()), draft / "model.safetensors")
-        save_file(_moments(model, optimizer), draft / "optimizer.safetensors")
-        if average.count:
-            save_file(_contiguous(average.total), draft / "average.safetensors", metadata={"count": str(average.count)})
-    (draft / "state.json").write_text(json.dumps({**asdict(state), "average": average.count}))
+        for name, tensors in files.items():
+            save_file(_apart(tensors), draft / f"{name}.safetensors")
+    (draft / "state.json").write_text(json.dumps(numbers))
     for file in draft.iterdir():
         _flush(file)
     draft.rename(final)
@@ -140,19 +160,39 @@ def told_as_storage(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+def _whole(tensors: dict[str, Tensor], wanted: bool) -> dict[str, Tensor]:
+    """All of each tensor, on the CPU where it is `wanted`; all ranks must ask."""
+    found = {}
+    for name, value in tensors.items():
+        full = parallel.whole(value.detach())
+        if wanted:
+            found[name] = full.cpu().contiguous()
+    return found
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same, each with memory of its own: weights that two layers share are written for both."""
+    seen: set[int] = set()
+    found = {}
+    for name, value in tensors.items():
+        found[name] = value.clone() if value.data_ptr() in seen else value
+        seen.add(value.data_ptr())
+    return found
+
+
+def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    now = model.state_dict()
+    model.load_state_dict({name: parallel.part(value, now.get(name, value)) for name, value in weights.items()})
 
 
 def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     names = {id(weight): name for name, weight in model.named_parameters()}
-    moments = {
+    return {
         f"{key}.{names[id(weight)]}": value
         for weight, state in optimizer.state.items()
         for key, value in state.items()
         if isinstance(value, Tensor)
     }
-    return _contiguous(moments)
 
 
 def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
@@ -160,7 +200,7 @@ def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[s
         for key in ("step", "exp_avg", "exp_avg_sq"):
             value = moments.get(f"{key}.{name}")
             if value is not None:
-                optimizer.state[weight][key] = value if key == "step" else value.to(weight.device)
+                optimizer.state[weight][key] = value if key == "step" else parallel.part(value, weight)
 
 
 def _point(link: Path, target: Path) -> None:

@@ -79,6 +79,7 @@ def train(
         parallel.forgetful(model)
     if cfg.train.compile:
         parallel.compiled(model)
+    parallel.spread(model, fabric, cfg.train)
     optimizer = optim.adamw(model, cfg.train)
     wrapped, optimizer = fabric.setup(model, optimizer)
     task.move(fabric.device)
@@ -144,15 +145,14 @@ def train(
                 state.wer = None
                 if state.step % cfg.train.validate_every == 0:
                     validate(task, model, data, state, meter, watchdog)
-                if first and (stops or is_saved(state, cfg.train)):
-                    checkpoint.save(run, model, optimizer, average, state, cfg.train)
+                if stops or is_saved(state, cfg.train):
+                    checkpoint.save(run, model, optimizer, average, state, cfg.train, writes=first)
                 if stops:
                     log.info("stopped at step %d, which is saved", state.step)
                     return None
             if state.step_in_epoch >= plan.steps:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
-    if first:
-        checkpoint.save(run, model, optimizer, average, state, cfg.train)
+    checkpoint.save(run, model, optimizer, average, state, cfg.train, writes=first)
     fabric.barrier()
     if cfg.train.average == "last":
         average.apply(model)
@@ -190,7 +190,7 @@ def one_step(
         for name, value in loss.figures.items():
             figures[name] = figures.get(name, 0.0) + float(value)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.train.clip_norm)
-    return total, float(norm), figures
+    return total, float(parallel.whole(norm)), figures
 
 
 def all_sums(fabric: Any, numbers: dict[str, float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from voxstill.config import Train
 
@@ -52,10 +53,13 @@ class Average:
         state = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
         if not self.total:
             self.total = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
-        total = list(self.total.values())
-        if self.decay:
-            torch._foreach_mul_(total, self.decay)
-        torch._foreach_add_(total, [state[name].float() for name in self.total])
+        sharded = [name for name in self.total if isinstance(self.total[name], DTensor)]
+        for names in (sharded, [name for name in self.total if name not in set(sharded)]):
+            total = [self.total[name] for name in names]  # no operation takes both kinds
+            if total and self.decay:
+                torch._foreach_mul_(total, self.decay)
+            if total:
+                torch._foreach_add_(total, [state[name].float() for name in names])
         self.count += 1
 
     @torch.no_grad()

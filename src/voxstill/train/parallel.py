@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from voxstill import errors, world
@@ -125,6 +128,8 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
     from lightning.fabric import Fabric
     from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 
+    from voxstill.train.strategy import Spread
+
     on_gpu = torch.cuda.is_available()
     if on_gpu and cfg.devices > torch.cuda.device_count():
         raise TrainingError(
@@ -136,10 +141,41 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
         accelerator="cuda" if on_gpu else "cpu",
         devices=cfg.devices,
         num_nodes=ranks.num // ranks.num_here if ranks else 1,
-        strategy="ddp" if ranks else "ddp_spawn" if cfg.devices > 1 else "auto",
+        strategy=Spread(start_method="popen" if ranks else "spawn") if ranks or cfg.devices > 1 else "auto",
         precision=PRECISIONS[precision(cfg)[0]],
         plugins=[TorchElasticEnvironment() if ranks else LightningEnvironment()],
     )
+
+
+def spread(model: nn.Module, fabric: Any, cfg: Train) -> None:
+    """Make the model ready for the ranks, before its optimizer is made: sharded where it is larger than `shard_above`.
+
+    Sharded, each rank has a part of every weight (FSDP2, `torch.distributed.fsdp.fully_shard`), and a layer is put
+    together only while it works. What lies outside the layers stays together from the forward pass to the end of the
+    backward pass: the head of a transducer works after the forward pass.
+    """
+    if fabric.world_size == 1:
+        return
+    if cfg.sync_batchnorm and fabric.device.type == "cuda":  # torch has it for CUDA alone
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    if sum(weight.numel() for weight in model.parameters()) > cfg.shard_above * 1e6:
+        mesh = init_device_mesh(fabric.device.type, (fabric.world_size,))
+        for layer in _layers(model):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh, reshard_after_forward=False)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor of which each rank may have a part; then all ranks must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def part(tensor: Tensor, like: Tensor) -> Tensor:
+    """What this rank has of a whole tensor, laid out as another one."""
+    tensor = tensor.to(like.device)
+    if not isinstance(like, DTensor):
+        return tensor
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def forgetful(model: Any) -> None:
@@ -148,7 +184,7 @@ def forgetful(model: Any) -> None:
     Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). What BatchNorm has counted once is not counted
     again.
     """
-    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    norms: list[Any] = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
@@ -174,8 +210,12 @@ def compiled(model: nn.Module, backend: str = "inductor") -> None:
     Sizes are symbols from the beginning, so batches of other sizes need no padding to few of them: only a batch of one
     utterance is compiled by itself. The layers and not the model, as that takes a quarter of the time.
     """
+    for layer in _layers(model):
+        layer.compile(dynamic=True, backend=backend)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """What a transformers model has many of."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.compile(dynamic=True, backend=backend)
+    return [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
