@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from voxstill import config
+from voxstill import cli, config
 from voxstill.commands import rehearsal
 from voxstill.factory import scan
 from voxstill.factory.manifests import Found
@@ -61,6 +61,14 @@ def test_files_of_this_machine_are_rehearsed_with_work_in_a_bucket(
     said = voxstill("run", path, "--rehearse", "--max-batches", "2", "--set", "work=s3://bucket/work")
     assert said["steps"][0]["figures"]["utterances"] == 24
     assert {entry.key.partition("/")[0] for entry in s3.list()} == {"work-rehearsal"}
+
+
+def test_a_training_without_an_end_is_told_in_its_rehearsal(
+    digits: Path, configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = configure(tmp_path, digits / "manifest.jsonl", train={"root": str(tmp_path / "exp")})
+    assert cli.main(["run", str(path), "--rehearse"]) == 2
+    assert "the training has no end" in capsys.readouterr().err
 
 
 def found(folder: Path) -> list[File]:

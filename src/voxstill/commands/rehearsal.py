@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from voxstill import config
-from voxstill.commands import line
+from voxstill.commands import learn, line
 from voxstill.config import Config
 from voxstill.factory import scan
 from voxstill.factory.scan import File
@@ -47,6 +47,7 @@ def rehearse(cfg: Config, max_batches: int | None) -> dict[str, Any]:
     Its work folder is `<work>-rehearsal/<time>` and its experiment lies in `<train.root>-rehearsal`, so nothing of the
     real ones is read or written, and every step is really done.
     """
+    learn.check(cfg)  # the real training, which is not what goes on here
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     work = f"{cfg.work.rstrip('/')}-rehearsal/{stamp}"
     experiments = Path(f"{cfg.train.root.rstrip('/')}-rehearsal")
