@@ -11,8 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,10 @@ import soundfile
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
-from transformers import ParakeetFeatureExtractor, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from voxstill.nn.frontend import EXTRACTOR, NUM_MELS
+from voxstill.nn.frontend import EXTRACTOR, NUM_MELS, mel_filters
 from voxstill.records import RATE_HZ
 
 FOREVER = 10**9
@@ -37,8 +39,12 @@ def check() -> None:
 
 def extractor() -> Any:
     """The features that the student's folder describes."""
+    module = import_module("transformers.models.parakeet.feature_extraction_parakeet")
+    if "librosa" not in vars(module):  # older versions take these filters from there; its many packages change nothing
+        filters = SimpleNamespace(mel=lambda **_: mel_filters().numpy())
+        vars(module)["librosa"] = SimpleNamespace(filters=filters)
     told = {name: value for name, value in EXTRACTOR.items() if name != "feature_extractor_type"}
-    return ParakeetFeatureExtractor(**told)
+    return module.ParakeetFeatureExtractor(**told)
 
 
 class Files(Dataset[dict[str, Any]]):
@@ -148,6 +154,7 @@ class Peer(Trainer):  # type: ignore[misc]
         super().__init__(**given)
 
     def _get_train_sampler(self, *_: Any) -> Any:
+        """What `group_by_length` gives; versions differ in how they are asked for it."""
         return LengthGroupedSampler(self.args.train_batch_size, lengths=list(self.lengths))
 
     def get_batch_samples(self, epoch_iterator: Any, *given: Any, **named: Any) -> Any:
@@ -197,7 +204,6 @@ def train(
     told = TrainingArguments(
         output_dir=str(folder),
         max_steps=FOREVER,
-        train_sampling_strategy="group_by_length",
         bf16=torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
         save_strategy="no",
