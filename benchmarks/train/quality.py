@@ -40,11 +40,10 @@ from voxstill.audio import codec  # noqa: E402
 from voxstill.commands import learn, measure  # noqa: E402
 from voxstill.commands.prepare import finished_shards  # noqa: E402
 from voxstill.config import Config  # noqa: E402
-from voxstill.nn.frontend import EXTRACTOR  # noqa: E402
+from voxstill.rundir import RunDir  # noqa: E402
 from voxstill.store import Store, read_uri  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
-from voxstill.text.tokenizer import Vocabulary  # noqa: E402
-from voxstill.train import loop  # noqa: E402
+from voxstill.train import checkpoint, loop  # noqa: E402
 from voxstill.train.checkpoint import State  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -57,7 +56,7 @@ def main() -> None:
     parser.add_argument("--config", required=True, help="that of an experiment on a finished work folder")
     parser.add_argument("--cpu-seconds", type=float, default=120, help="of each training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--peer-lr", type=float, default=5e-4, help="peak learning rate of the Trainer")
+    parser.add_argument("--peer-lr", type=float, default=1e-3, help="peak learning rate of the Trainer")
     parser.add_argument("--output", default=str(HERE.parent / "results/train_quality.json"))
     args = parser.parse_args()
     hugging_face.check()
@@ -114,7 +113,8 @@ class Labelled:
         store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg)["recipe"])
         rows = [row for part in shards.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
         texts = [normalizer(cfg.student.text)(row["text"]) for row in rows]
-        self.vocabulary = learn.new_vocabulary(texts, cfg.student, learn.hearing_of(cfg, None))
+        self.hearing = learn.hearing_of(cfg, None)
+        self.vocabulary = learn.new_vocabulary(texts, cfg.student, self.hearing)
         self.lengths = [row["num_samples"] for row in rows]
         tars = {row["shard"]: store.uri(f"{prefix}/{shards.tar_name(row['shard'])}") for row in rows}
         stretches = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
@@ -182,15 +182,9 @@ def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace,
         learning_rate=args.peer_lr,
         seed=seed,
     )
-    saved = folder / f"theirs-{seed}/model"
-    save(model, vocabulary, saved)
-    return judged(cfg, str(saved), seed, watched.steps)
-
-
-def save(model: Any, vocabulary: Vocabulary, folder: Path) -> None:
-    """A folder as `voxstill train` leaves one."""
-    model.save_pretrained(folder)
-    vocabulary.save(folder, EXTRACTOR)
+    saved = RunDir(folder / f"theirs-{seed}")
+    learn.save_student(saved, model, vocabulary, labelled.hearing, checkpoint.whole_weights(model))
+    return judged(cfg, str(saved.model), seed, watched.steps)
 
 
 def judged(cfg: Config, model: str, seed: int, steps: int) -> dict[str, Any]:

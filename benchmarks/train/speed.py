@@ -202,7 +202,7 @@ def make(folder: Path, args: argparse.Namespace) -> float:
 
     alike = normalizer("basic")
     spoken = list(real(Path(args.manifest), args.utterances) if args.manifest else synthetic(args.utterances))
-    units = "auto" if args.manifest else "word"
+    units = "bpe" if args.manifest else "word"
     vocabulary = tokenizer.train((alike(text) for _, text in spoken), units, 200)  # type: ignore[arg-type]
     clips: list[tuple[Sample, bytes]] = []
     for samples_T, text in spoken:
