@@ -318,7 +318,7 @@ class Train(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = option("auto")
     """`auto` takes bf16 on Ampere and later, fp16 on Volta and Turing, fp32 on a CPU."""
     activation_checkpointing: bool = option(False)
-    """Layers are computed again in the backward pass instead of remembered: less memory, and about a third slower."""
+    """Layers are computed again in the backward pass instead of remembered: less memory, more work."""
     compile: bool = option(False)
     """The layers are compiled by torch when they are first met: minutes at the start, for faster steps on a GPU."""
     sync_batchnorm: bool = option(False)

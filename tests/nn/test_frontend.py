@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import ParakeetFeatureExtractor
 
+from voxstill.audio import codec
 from voxstill.nn import frontend, students
-from voxstill.nn.frontend import HOP, Frontend, feature_frames, frame_mask, normalise, output_frames
+from voxstill.nn.frontend import (
+    HOP,
+    LOG_FLOOR,
+    NUM_MELS,
+    Frontend,
+    feature_frames,
+    frame_mask,
+    normalise,
+    output_frames,
+)
 
 FRONTEND = Frontend()
 EXTRACTOR = ParakeetFeatureExtractor.from_dict(dict(frontend.EXTRACTOR))
@@ -119,3 +132,28 @@ def test_output_frames_are_what_the_model_gives_for_every_length(size: students.
         for frames in range(1, 201):
             stem_BFD = model.encoder.subsampling(torch.zeros(1, frames, 80), torch.ones(1, frames))
             assert stem_BFD.shape[1] == output_frames(frames)
+
+
+def test_features_are_those_of_kaldi_native_fbank_half_a_hop_later(shared_data: Callable[[str], Path]) -> None:
+    """Kaldi centres its first frame at 5 ms and transformers at 0; its `hanning` is the symmetric window, its `hann`
+    the periodic one. It takes the larger of energy and floor where Parakeet adds a floor."""
+    import kaldi_native_fbank as kaldi
+
+    path = shared_data("short-fixtures") / "audio/lhotse_libri-1088-134315-0000.flac"
+    audio_T = codec.decode(path.read_bytes()).samples_T
+    options = kaldi.FbankOptions()
+    frame, mel = options.frame_opts, options.mel_opts
+    frame.samp_freq, frame.frame_length_ms, frame.frame_shift_ms = 16_000, 25, 10
+    frame.dither, frame.preemph_coeff, frame.window_type = 0, 0.97, "hanning"
+    frame.remove_dc_offset = frame.snip_edges = options.use_energy = False
+    mel.num_bins, mel.low_freq, mel.high_freq, mel.is_librosa = NUM_MELS, 0, 0, True
+    theirs = kaldi.OnlineFbank(options)
+    theirs.accept_waveform(16_000, (audio_T[HOP // 2 :] / np.float32(32768.0)).tolist())
+    theirs.input_finished()
+    wanted_FD = torch.from_numpy(np.stack([theirs.get_frame(i) for i in range(theirs.num_frames_ready)]))
+    found_BFD, _ = FRONTEND.log_mel(torch.from_numpy(audio_T)[None], torch.tensor([len(audio_T)]))
+    inner = slice(2, len(wanted_FD) - 3)  # what is beyond the ends is silence here and a mirror there
+    apart_FD = (wanted_FD[inner].exp() + LOG_FLOOR).log() - found_BFD[0, 1:][inner]
+    heard_FD = wanted_FD[inner] > np.log(2.0**-22)
+    assert heard_FD.float().mean() > 0.8
+    assert apart_FD[heard_FD].abs().max() < 1e-3  # measured: 8e-5

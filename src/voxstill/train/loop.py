@@ -88,7 +88,7 @@ def train(
     if state.step:
         log.info("resuming at step %d of epoch %d", state.step, state.epoch)
     first = fabric.global_rank == 0
-    meter = Meter(run, first, state)
+    meter = Meter(run, first, state, fabric.world_size)
     replaced, spent_s = state.replaced, state.seconds
     guard = Guard(run, fabric.global_rank)
     room = Room(cfg.plan.budget_ms)
@@ -306,8 +306,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 class Meter:
     """What is logged: `metrics.jsonl` and TensorBoard, by rank 0 alone."""
 
-    def __init__(self, run: RunDir, writes: bool, state: State) -> None:
-        self.waiting, self._writes = Timer(), writes
+    def __init__(self, run: RunDir, writes: bool, state: State, ranks: int) -> None:
+        self.waiting, self._writes, self._ranks = Timer(), writes, ranks
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
         self._figures: dict[str, float] = {}
@@ -321,11 +321,11 @@ class Meter:
             self._board = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1 if state.step else None)
 
     def count(self, batches: list[Batch], loss: float, figures: dict[str, float]) -> None:
-        """Add one step to the line to come."""
+        """Add one step to the line to come; the other ranks had as many utterances, of nearly the same lengths."""
         for batch in batches:
-            self._audio_s += float(batch.audio_len_B.sum()) / 16_000
-            self._padded_s += batch.audio_BT.numel() / 16_000
-            self._tokens += int(batch.token_len_B.sum())
+            self._audio_s += self._ranks * float(batch.audio_len_B.sum()) / 16_000
+            self._padded_s += self._ranks * batch.audio_BT.numel() / 16_000
+            self._tokens += self._ranks * int(batch.token_len_B.sum())
         self._loss += loss
         self._num += 1
         for name, value in figures.items():

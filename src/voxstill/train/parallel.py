@@ -208,7 +208,7 @@ def compiled(model: nn.Module, backend: str = "inductor") -> None:
     """The layers of a transformers model are compiled, once for all of them and all lengths.
 
     Sizes are symbols from the beginning, so batches of other sizes need no padding to few of them: only a batch of one
-    utterance is compiled by itself. The layers and not the model, as that takes a quarter of the time.
+    utterance is compiled by itself. The layers and not the model: one graph serves them all.
     """
     for layer in _layers(model):
         layer.compile(dynamic=True, backend=backend)
