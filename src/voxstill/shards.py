@@ -24,6 +24,7 @@ and may be of any split and of any format.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import tarfile
@@ -129,6 +130,14 @@ def figures(store: Store, prefix: str) -> dict[str, Any]:
             fix="run `voxstill shard`; it goes on where it stopped",
         )
     return found
+
+
+def version(store: Store, prefix: str) -> str:
+    """The hash of all sidecars: of equal ones the same is learnt. DataError where the shards are not finished."""
+    digest = hashlib.sha256()
+    for index in range(figures(store, prefix)["shards"]):
+        digest.update(hashlib.sha256(store.read(f"{prefix}/{sidecar_name(index)}".lstrip("/"))).digest())
+    return digest.hexdigest()
 
 
 def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -> Iterator[Any]:

@@ -18,6 +18,7 @@ import torch
 
 import voxstill
 from voxstill import config, workdir, world
+from voxstill import shards as sidecars
 from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config, Student
 from voxstill.errors import ConfigError, DataError, Interrupted
@@ -303,7 +304,9 @@ def open_run(cfg: Config, shards: dict[str, Any]) -> RunDir:
     shutil.copytree(
         Path(voxstill.__file__).parent, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
     )
-    _note(run, recipe=recipe, data=shards, versions=versions(), machine=machine())
+    version = sidecars.version(Store(cfg.work), workdir.prefix("shards", shards["recipe"]))
+    data = {**shards, "sidecars_sha256": version}
+    _note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
     return run
 
 

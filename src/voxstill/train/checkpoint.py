@@ -42,6 +42,7 @@ class State:
     seconds: float = 0.0
     ascending: bool = True
     best_wer: float | None = None
+    scaling: dict[str, float] | None = None
     wer: float | None = None
     skipped: int = 0
     replaced: int = 0

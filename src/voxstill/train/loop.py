@@ -6,6 +6,7 @@ randomness is drawn from (seed, step, rank), so resuming needs no generator stat
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -85,6 +86,7 @@ def train(
     task.move(fabric.device)
     average = optim.Average(cfg.train.average_decay)
     state = checkpoint.load(run, model, optimizer, average) or State()
+    scaling = parallel.Scaling(fabric, state.scaling)
     if state.step:
         log.info("resuming at step %d of epoch %d", state.step, state.epoch)
     first = fabric.global_rank == 0
@@ -114,7 +116,8 @@ def train(
                 for group in optimizer.param_groups:
                     group["lr"] = optim.lr_at(progress, cfg.train)
                 with room.told(state.step):
-                    loss, norm, figures = one_step(fabric, wrapped, task, batches, share, cfg, state.step, room)
+                    loss, figures = one_step(fabric, wrapped, task, batches, share, cfg, state.step, room)
+                norm = scaling.clipped(wrapped, optimizer, cfg.train.clip_norm)
                 sums = all_sums(
                     fabric,
                     {
@@ -127,10 +130,11 @@ def train(
                 )
                 loss, stops, state.seconds = sums.pop("loss"), bool(sums.pop("stops")), sums.pop("seconds")
                 state.replaced = replaced + int(sums.pop("replaced"))
-                if guard.passes(loss, norm, state.step, batches, share):
-                    optimizer.step()
+                if scaling.overflows(loss, norm) or guard.passes(loss, norm, state.step, batches, share):
+                    optimizer.step()  # which fp16 leaves out where gradients are too large for it
                 else:
                     state.skipped += 1
+                    scaling.passed_over()
                 optimizer.zero_grad(set_to_none=True)
                 if cfg.train.average == "last" and progress >= 1 - cfg.train.average_share:
                     average.add(model)
@@ -145,6 +149,7 @@ def train(
                 state.wer = None
                 if state.step % cfg.train.validate_every == 0:
                     validate(task, model, data, state, meter, watchdog)
+                state.scaling = scaling.state()
                 if stops or is_saved(state, cfg.train):
                     checkpoint.save(run, model, optimizer, average, state, cfg.train, writes=first)
                 if stops:
@@ -173,8 +178,8 @@ def is_saved(state: State, cfg: Train) -> bool:
 
 def one_step(
     fabric: Any, model: Any, task: Task, batches: list[Batch], share: Share, cfg: Config, step: int, room: Room
-) -> tuple[float, float, dict[str, float]]:
-    """Gradients of one step, of all ranks together: (this rank's part of the loss, gradient norm, of the figures)."""
+) -> tuple[float, dict[str, float]]:
+    """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures)."""
     seed = int(fingerprint(cfg.seed, "dropout", step, fabric.global_rank), 16)
     torch.manual_seed(seed % 2**63)
     np.random.seed(seed % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
@@ -189,8 +194,7 @@ def one_step(
         total += float(loss.value.detach())
         for name, value in loss.figures.items():
             figures[name] = figures.get(name, 0.0) + float(value)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.train.clip_norm)
-    return total, float(parallel.whole(norm)), figures
+    return total, figures
 
 
 def all_sums(fabric: Any, numbers: dict[str, float]) -> dict[str, float]:
@@ -341,7 +345,7 @@ class Meter:
             "loss": self._loss / max(self._num, 1),
             **{name: value / self._num for name, value in self._figures.items()},
             "lr": lr,
-            "grad_norm": norm,
+            "grad_norm": norm if math.isfinite(norm) else None,  # JSON knows no other number
             "audio_seconds_per_second": self._audio_s / elapsed,
             "tokens_per_second": self._tokens / elapsed,
             "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,

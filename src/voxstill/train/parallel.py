@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -25,7 +26,6 @@ from voxstill.rundir import RunDir
 from voxstill.world import Ranks
 
 T = TypeVar("T")
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 def precision(cfg: Train) -> tuple[str, str]:
@@ -106,6 +106,16 @@ def among(ranks: Ranks, cfg: Config) -> Config:
     return cfg.model_copy(update={"train": train, "plan": cfg.plan.model_copy(update={"slots": slots})})
 
 
+def _precision(name: str, device: str) -> Any:
+    from lightning.fabric.plugins.precision import MixedPrecision, Precision
+
+    if name == "fp32":
+        return Precision()
+    if name == "bf16":
+        return MixedPrecision("bf16-mixed", device)
+    return MixedPrecision("16-mixed", device, torch.amp.GradScaler(device))
+
+
 def of_first(fabric: Any, make: Callable[[], T]) -> T:
     """What rank 0 makes, on every rank; a VoxstillError of it too."""
     made: T | VoxstillError | None = None
@@ -142,9 +152,44 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
         devices=cfg.devices,
         num_nodes=ranks.num // ranks.num_here if ranks else 1,
         strategy=Spread(start_method="popen" if ranks else "spawn") if ranks or cfg.devices > 1 else "auto",
-        precision=PRECISIONS[precision(cfg)[0]],
-        plugins=[TorchElasticEnvironment() if ranks else LightningEnvironment()],
+        plugins=[
+            TorchElasticEnvironment() if ranks else LightningEnvironment(),
+            _precision(precision(cfg)[0], "cuda" if on_gpu else "cpu"),
+        ],
     )
+
+
+class Scaling:
+    """What fp16 asks of a step: its loss is scaled up so that small gradients remain, and a scale that was too high is
+    halved (Micikevicius et al. 2018, "Mixed precision training", section 3.2). For other precisions it does nothing.
+    """
+
+    def __init__(self, fabric: Any, state: dict[str, float] | None) -> None:
+        self._scaler: torch.amp.GradScaler | None = getattr(fabric.strategy.precision, "scaler", None)
+        if self._scaler is not None and state is not None:
+            self._scaler.load_state_dict(state)
+
+    def clipped(self, model: nn.Module, optimizer: Any, most: float) -> float:
+        """The norm of the gradients, which are scaled back and then down to `most`."""
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer.optimizer)
+        return float(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), most)))
+
+    def overflows(self, loss: float, norm: float) -> bool:
+        """Whether the scale alone is at fault for a gradient that is not finite; the optimizer then makes no step."""
+        if self._scaler is None or math.isfinite(norm) or not math.isfinite(loss) or self._scaler.get_scale() <= 1:
+            return False
+        log.info("fp16: a gradient was too large at a scale of %g, which is halved", self._scaler.get_scale())
+        return True
+
+    def passed_over(self) -> None:
+        """The step is not made."""
+        if self._scaler is not None:
+            self._scaler.update()
+
+    def state(self) -> dict[str, float] | None:
+        """What a resumed training goes on with."""
+        return None if self._scaler is None else self._scaler.state_dict()
 
 
 def spread(model: nn.Module, fabric: Any, cfg: Train) -> None:
@@ -159,6 +204,12 @@ def spread(model: nn.Module, fabric: Any, cfg: Train) -> None:
     if cfg.sync_batchnorm and fabric.device.type == "cuda":  # torch has it for CUDA alone
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if sum(weight.numel() for weight in model.parameters()) > cfg.shard_above * 1e6:
+        if getattr(fabric.strategy.precision, "scaler", None) is not None:
+            raise TrainingError(
+                f"a student of {cfg.shard_above:g} million parameters or more cannot be sharded in fp16",
+                why="each rank would scale its part of the gradients by itself",
+                fix="set `train.precision: bf16` or `fp32`, or raise `train.shard_above`",
+            )
         mesh = init_device_mesh(fabric.device.type, (fabric.world_size,))
         for layer in _layers(model):
             fully_shard(layer, mesh=mesh)
