@@ -160,6 +160,7 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
+    world.keep_memory()
     torch.set_num_threads(cfg.train.threads)
     torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)
     first = fabric.global_rank == 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from voxstill import world
 from voxstill.config import Augment, Section, option
 from voxstill.errors import ConfigError
 from voxstill.records import RATE_HZ, Hypothesis
@@ -61,6 +62,7 @@ class TransformersTeacher:
         from voxstill.text.tokenizer import Vocabulary
 
         torch.set_num_threads(self.options.threads)
+        world.keep_memory()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = students.load(self.folder).eval().to(self._device)
         self._spelling: Vocabulary | Pretrained

@@ -1,0 +1,29 @@
+"""What a process is told of its machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+FAULTS = """
+import resource, sys, torch
+from voxstill import world
+torch.set_num_threads(1)
+if sys.argv[1] == "kept":
+    world.keep_memory()
+def work():
+    for _ in range(5):
+        torch.ones(8_000_000)
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_that_is_kept_is_not_asked_for_again() -> None:
+    def faults(how: str) -> int:
+        done = subprocess.run([sys.executable, "-c", FAULTS, how], stdout=subprocess.PIPE, text=True, check=True)
+        return int(done.stdout)
+
+    assert faults("kept") < 100 < 1000 < faults("given back")
