@@ -12,9 +12,9 @@ torch.set_num_threads(1)
 if sys.argv[1] == "kept":
     world.keep_memory()
 def work():
-    for _ in range(5):
+    for _ in range(10):
         torch.ones(8_000_000)
-work()
+work()  # after some rounds the largest is there
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 work()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
@@ -26,4 +26,5 @@ def test_memory_that_is_kept_is_not_asked_for_again() -> None:
         done = subprocess.run([sys.executable, "-c", FAULTS, how], stdout=subprocess.PIPE, text=True, check=True)
         return int(done.stdout)
 
-    assert faults("kept") < 100 < 1000 < faults("given back")
+    assert faults("kept") < 1000
+    assert faults("given back") > 10_000
