@@ -13,7 +13,7 @@ if sys.argv[1] == "kept":
     world.keep_memory()
 def work():
     for _ in range(10):
-        torch.ones(8_000_000)
+        torch.ones(16_000_000)  # more than glibc keeps by itself
 work()  # after some rounds the largest is there
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 work()
