@@ -139,24 +139,6 @@ def test_a_run_that_died_before_it_wrote_its_student_only_does_the_rest(
 
 
 @pytest.mark.slow
-def test_two_devices_and_one_learn_the_same(work: Path, tmp_path: Path) -> None:
-    plain = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
-    overrides = [plain, "train.steps=3", "plan.slots=2"]
-    runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
-    train_once(str(work), str(runs[0].path), *overrides)
-    command = [sys.executable, str(SCRIPT), str(work), str(runs[1].path), *overrides, "train.devices=2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    one, two = (load_file(run.last / "model.safetensors") for run in runs)
-    learnt = [name for name in one if "running_" not in name and "num_batches" not in name]
-    assert len(learnt) > 50
-    assert max(float((one[name] - two[name]).abs().max()) for name in learnt) < 1e-5
-    for name in ("loss", "ctc", "align"):
-        one, two = ([row[name] for row in figures(run) if name in row] for run in runs)
-        assert one == pytest.approx(two, rel=1e-5)
-
-
-@pytest.mark.slow
 def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Path, tmp_path: Path) -> None:
     folder = write_samples_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer", masks=0.3)
     for name, seconds in (("noise", 3), ("rooms", 0.2)):

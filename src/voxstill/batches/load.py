@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import functools
 import os
-import queue
 import signal
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -21,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +39,6 @@ _NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one 
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
 _WAITS_LITTLE = 0.03
-_LOOKS_S = 0.2  # between two looks whether anybody still wants batches
-_ENDS_S = 10.0  # for a worker to finish what it reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +178,7 @@ class Loader:
     def __iter__(self) -> Iterator[list[Batch]]:
         with contextlib.ExitStack() as stack:
             ahead = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
-            steps: Iterator[Step] = iter(self._reader())
-            if self._workers:
-                steps = stack.enter_context(_Ahead(steps))
+            steps = iter(self._reader())
             try:
                 for k in range(self._first, len(self._batches)):
                     step = self._next(steps)
@@ -239,60 +232,6 @@ class Loader:
             multiprocessing_context=("spawn" if self._batches.corpus.is_far else "fork") if self._workers else None,
             worker_init_fn=functools.partial(_die_with_parent, os.getpid()) if self._workers else None,
         )
-
-
-class _Ahead:
-    """The steps of another iterator, each got by a thread while the one before is in use: to take a batch out of
-    another process's hands costs milliseconds. For a GPU it lies in memory from which it can be copied meanwhile.
-    """
-
-    def __init__(self, steps: Iterator[Step]) -> None:
-        self._got: queue.Queue[Step | Exception] = queue.Queue(1)
-        self._ends = threading.Event()
-        # a daemon: a process ends though its storage does not answer
-        self._thread = threading.Thread(target=self._get, args=(steps,), daemon=True, name="batches")
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join(_ENDS_S)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Step:
-        found = self._got.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def _get(self, steps: Iterator[Step]) -> None:
-        on_gpu = torch.cuda.is_available()
-        found: Step | Exception | None = None
-        while not self._ends.is_set() and not isinstance(found, Exception):
-            try:
-                found = _pinned(next(steps)) if on_gpu else next(steps)
-            except Exception as error:  # StopIteration too, which nobody waits for
-                found = error
-            while not self._ends.is_set():
-                with contextlib.suppress(queue.Full):
-                    self._got.put(found, timeout=_LOOKS_S)
-                    break
-
-
-def _pinned(step: Step) -> Step:
-    def pinned(batch: Batch) -> Batch:
-        tensors: dict[str, Any] = {
-            each.name: getattr(batch, each.name).pin_memory()
-            for each in dataclasses.fields(batch)
-            if each.name != "ids"
-        }
-        return dataclasses.replace(batch, **tensors)
-
-    return dataclasses.replace(step, batches=[pinned(batch) for batch in step.batches])
 
 
 def _die_with_parent(parent: int, worker: int) -> None:

@@ -252,7 +252,7 @@ def _parakeet(
 def _whisper(checkpoint: str, dropout: float | None) -> Any:
     from transformers import WhisperForConditionalGeneration
 
-    changes: dict[str, Any] = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "use_cache": False}
+    changes: dict[str, Any] = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
     if dropout is not None:
         changes |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout)
     local = Path(checkpoint).is_dir()
@@ -344,7 +344,7 @@ def joint(model: Any, encoded: Tensor, predicted: Tensor) -> Tensor:
 
 def next_tokens(model: Any, inputs: Tensor, given_BU: Tensor) -> Tensor:
     """Features (B, D, F) and tokens to logits of the token after each (B, U, V)."""
-    found: Tensor = model(input_features=inputs, decoder_input_ids=given_BU).logits
+    found: Tensor = model(input_features=inputs, decoder_input_ids=given_BU, use_cache=False).logits
     return found
 
 
