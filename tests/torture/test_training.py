@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tones import write_shards
+from torture.runs import SHARE
 from train.test_loop import figures, same, weights
 from train.test_watchdog import LIMIT_S, SCRIPT, is_alive, ranks, started
 from train.train_once import main as train_once
@@ -61,6 +62,7 @@ def kill(command: list[str], run: RunDir, chance: random.Random, *, in_checkpoin
     return "between steps" if lines(run) else "before the first step"
 
 
+@pytest.mark.skipif(SHARE is None, reason="the short form is in tests/train")
 def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
     torture: Any, work: Path, tmp_path: Path
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
     torture.tell("SIGKILL of a training", f"{where.total()} of {where.total()} resumed to the same bits: {dict(where)}")
 
 
+@pytest.mark.skipif(SHARE is None, reason="the short form is in tests/train")
 def test_a_rank_that_stands_still_is_found_in_time_and_all_end(torture: Any, work: Path, tmp_path: Path) -> None:
     chance = random.Random()
     found_s, ended_s = [], []

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -30,6 +31,11 @@ train: {{steps: 3, seed_mode: debug, loader_workers: 0, log_every: 1, root: {roo
 CLEAN = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM", "TORCHELASTIC"))}
 
 
+class Alone(NamedTuple):
+    figures: list[dict[str, float]]
+    weights: dict[str, torch.Tensor]
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder of which every step says that it is finished."""
@@ -42,11 +48,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """The weights that one process learns."""
+def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """What one process learns."""
     folder = tmp_path_factory.mktemp("alone")
-    done = voxstill(written(folder, corpus, slots=2))
-    return learnt(folder, json.loads(done.stdout))
+    done = json.loads(voxstill(written(folder, corpus, slots=2)).stdout)
+    return Alone(figures(Path(done["path"])), learnt(folder, done))
 
 
 def written(folder: Path, corpus: Path, slots: int | None = None) -> Path:
@@ -65,6 +71,11 @@ def voxstill(path: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
 def finished(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
     assert done.returncode == 0, done.stderr[-3000:]
     return done
+
+
+def figures(run: Path) -> list[dict[str, float]]:
+    rows = map(json.loads, RunDir(run).metrics.read_text().splitlines())
+    return [row for row in rows if "loss" in row]
 
 
 def learnt(folder: Path, figures: dict[str, object]) -> dict[str, torch.Tensor]:
@@ -92,13 +103,14 @@ def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_torchrun_learns_in_one_folder_what_one_process_learns(
-    corpus: Path, alone: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
+def test_torchrun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: Alone, tmp_path: Path) -> None:
     path = written(tmp_path, corpus)
     done = finished(torchrun("train", str(path), "--json"))
     (line,) = done.stdout.splitlines()  # rank 0 alone says the figures
-    assert same(learnt(tmp_path, json.loads(line)), alone)
+    assert same(learnt(tmp_path, json.loads(line)), alone.weights)
+    rows = figures(Path(json.loads(line)["path"]))
+    for name in ("loss", "ctc", "align"):  # of all ranks together
+        assert [row[name] for row in rows] == pytest.approx([row[name] for row in alone.figures], rel=1e-5)
 
 
 @pytest.mark.slow
@@ -112,9 +124,7 @@ def test_an_error_of_a_rank_ends_all_of_them(corpus: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_srun_learns_in_one_folder_what_one_process_learns(
-    corpus: Path, alone: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
+def test_srun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: Alone, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "voxstill.cli", "train", str(written(tmp_path, corpus)), "--json"]
     said = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
     said |= {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_PORT": str(free_port())}
@@ -126,16 +136,16 @@ def test_srun_learns_in_one_folder_what_one_process_learns(
     assert [process.returncode for process in ranks] == [0, 0], answers
     (told, _), (silent, _) = answers
     assert silent == ""
-    assert same(learnt(tmp_path, json.loads(told)), alone)
+    assert same(learnt(tmp_path, json.loads(told)), alone.weights)
 
 
 @pytest.mark.slow
 def test_two_workers_of_ray_learn_in_one_folder_what_one_process_learns(
-    corpus: Path, alone: dict[str, torch.Tensor], tmp_path: Path
+    corpus: Path, alone: Alone, tmp_path: Path
 ) -> None:
     pytest.importorskip("pandas", reason="Ray Train imports it")
     done = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2")
-    assert same(learnt(tmp_path, json.loads(done.stdout)), alone)
+    assert same(learnt(tmp_path, json.loads(done.stdout)), alone.weights)
 
 
 def test_of_the_errors_of_several_workers_the_one_that_says_what_to_do_is_told() -> None:
