@@ -110,7 +110,8 @@ def test_torchrun_learns_in_one_folder_what_one_process_learns(corpus: Path, alo
     assert same(learnt(tmp_path, json.loads(line)), alone.weights)
     rows = figures(Path(json.loads(line)["path"]))
     for name in ("loss", "ctc", "align"):  # of all ranks together
-        assert [row[name] for row in rows] == pytest.approx([row[name] for row in alone.figures], rel=1e-5)
+        one, two = ([row[name] for row in each if name in row] for each in (rows, alone.figures))
+        assert one == pytest.approx(two, rel=1e-5)
 
 
 @pytest.mark.slow
