@@ -153,6 +153,9 @@ def test_the_prefix_says_the_language_and_one_that_is_needed_or_unknown_is_told(
     assert names == ["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>"]
     assert made.key != Pretrained(folder, "en", 51_865).key
     assert made.decode(made.encode("ba du ko")[0]) == "ba du ko"
+    (tmp_path / "student").mkdir()
+    made.save(tmp_path / "student", Windows(PLAIN).extractor, "seq2seq")
+    assert Pretrained(str(tmp_path / "student"), None, 51_865).prefix == made.prefix
     with pytest.raises(ConfigError, match="is not set"):
         Pretrained(folder, None, 51_865)
     with pytest.raises(ConfigError, match="klingon"):

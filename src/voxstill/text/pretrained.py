@@ -34,6 +34,7 @@ class Pretrained:
                 why=str(error).splitlines()[0],
                 fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
             ) from None
+        language = language or tokenizer.language  # a student that was trained with one says which
         if language is None and vocab_size >= _LANGUAGES_FROM:
             raise ConfigError(
                 "`student.language` is not set",
@@ -68,7 +69,9 @@ class Pretrained:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def save(self, folder: Path, features: Mapping[str, Any], kind: str) -> None:
-        """Write the processor that `transformers` loads with `AutoProcessor`."""
+        """Write the processor that `transformers` loads with `AutoProcessor`; it knows its language from then on."""
+        said = {"language": self._tokenizer.language, "task": self._tokenizer.task}
+        self._tokenizer.init_kwargs.update({name: each for name, each in said.items() if each is not None})
         self._tokenizer.save_pretrained(folder)
         processor = {"processor_class": "WhisperProcessor", "feature_extractor": dict(features)}
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
