@@ -71,8 +71,9 @@ def test_a_rank_that_is_stopped_is_found_and_all_ranks_end(work: Path, tmp_path:
 
 def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    # a worker that never answers, as where a file system has gone
-    with started(work, run, "train.loader_workers=1", "train.stall_s=4") as process:
+    # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all
+    slow = ("student.size=small", "plan.max_utterances=1")
+    with started(work, run, "train.loader_workers=1", "train.stall_s=4", *slow) as process:
         (pid,) = ranks(run).values()
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGSTOP)

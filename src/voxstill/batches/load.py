@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from voxstill.audio import codec
+from voxstill.batches import handover
 from voxstill.batches.corpus import Corpus
+from voxstill.batches.handover import Step
 from voxstill.batches.plan import EpochPlan, Ints, Rows
 from voxstill.batches.prefetch import Place, Prefetch, path_in, uses
 from voxstill.errors import DataError, StorageError, VoxstillError
@@ -39,16 +41,6 @@ _NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one 
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
 _WAITS_LITTLE = 0.03
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A rank's batches of one step, what could not be read for it, in words, and the seconds that it took."""
-
-    batches: list[Batch]
-    unread: list[str]
-    read_s: float
-    decode_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +170,7 @@ class Loader:
     def __iter__(self) -> Iterator[list[Batch]]:
         with contextlib.ExitStack() as stack:
             ahead = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
-            steps = iter(self._reader())
+            steps: Iterator[Step] = stack.enter_context(handover.Ahead(iter(self._reader())))
             try:
                 for k in range(self._first, len(self._batches)):
                     step = self._next(steps)
@@ -220,12 +212,13 @@ class Loader:
                 fix="check the storage, or run `voxstill shard` again",
             )
 
-    def _reader(self) -> DataLoader[Step]:
+    def _reader(self) -> DataLoader[Any]:
+        packed: Any = handover.packed  # of a step, where the signature wants a list
         return DataLoader(
             self._batches,
             sampler=range(self._first, len(self._batches)),
             batch_size=None,
-            collate_fn=_as_it_is,
+            collate_fn=packed,
             num_workers=self._workers,
             generator=torch.Generator(),  # else an unused seed would be drawn from the training's
             # a client of a bucket has threads, which do not survive a fork
@@ -241,10 +234,6 @@ def _die_with_parent(parent: int, worker: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before we asked
         os._exit(1)
-
-
-def _as_it_is(step: Any) -> Any:
-    return step
 
 
 class _Tars:
