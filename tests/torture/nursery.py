@@ -12,7 +12,7 @@ import sys
 
 import av  # noqa: F401
 import kaldialign  # noqa: F401
-import lightning.fabric  # noqa: F401
+import lightning_fabric  # noqa: F401
 import obstore.store  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import torch.utils.tensorboard  # noqa: F401

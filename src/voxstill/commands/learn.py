@@ -46,7 +46,7 @@ TASKS: dict[students.Kind, Any] = {
     "seq2seq": Seq2SeqTask,
 }
 _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
-PACKAGES = ("torch", "transformers", "lightning", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
+PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
 def train(cfg: Config) -> dict[str, Any]:

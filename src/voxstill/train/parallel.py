@@ -107,7 +107,7 @@ def among(ranks: Ranks, cfg: Config) -> Config:
 
 
 def _precision(name: str, device: str) -> Any:
-    from lightning.fabric.plugins.precision import MixedPrecision, Precision
+    from lightning_fabric.plugins.precision import MixedPrecision, Precision
 
     if name == "fp32":
         return Precision()
@@ -135,8 +135,8 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
 
     TrainingError where this machine has too few GPUs.
     """
-    from lightning.fabric import Fabric
-    from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 
     from voxstill.train.strategy import Spread
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from lightning.fabric.strategies.ddp import DDPStrategy, _DDPBackwardSyncControl
-from lightning.fabric.strategies.strategy import _BackwardSyncControl
+from lightning_fabric.strategies.ddp import DDPStrategy, _DDPBackwardSyncControl
+from lightning_fabric.strategies.strategy import _BackwardSyncControl
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
