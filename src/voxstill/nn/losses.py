@@ -12,8 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from voxstill.monitor import log
+
 Joint = Callable[[Tensor, Tensor], Tensor]
 """Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
+OverPaths = Callable[[Tensor, Sequence[tuple[int, int]], Tensor, Tensor], Tensor]
+"""See `lattice.loss`."""
 
 
 def ctc(
@@ -74,8 +78,10 @@ def transducer(
     joint's logits are made for `chunk` frames at a time, in the backward pass again, and never kept.
     """
     planes = functools.partial(_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), 0)
-    blank_BFU, label_BFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
-    loss_B: Tensor = _Paths.apply(blank_BFU, label_BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
+    ways_2BFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
+    if over_paths := _kernels(ways_2BFU.device):
+        return over_paths(ways_2BFU, ((1, 0), (0, 1)), frames_B, token_len_B)
+    loss_B: Tensor = _Paths.apply(*ways_2BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
     return loss_B
 
 
@@ -98,32 +104,62 @@ def duration_transducer(
     """
     num = len(durations)
     planes = functools.partial(_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), num)
-    made = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
-    blank_NBU, label_NBU, *duration_DNBU = (_skewed(plane_BFU) for plane_BFU in made)
-    by_blank, by_label = ([plane_NBU + each for each in duration_DNBU] for plane_NBU in (blank_NBU, label_NBU))
-    nothing_BU = blank_NBU.new_full(blank_NBU.shape[1:], -math.inf)
+    blank_BFU, label_BFU, *lasting_DBFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
+    ways_KBFU = [label_BFU + lasting_BFU for lasting_BFU in lasting_DBFU]
+    moves = [(lasting, 1) for lasting in durations]
+    for lasting, lasting_BFU in zip(durations, lasting_DBFU, strict=True):
+        if lasting > 0:
+            ways_KBFU.append(blank_BFU + lasting_BFU)
+            moves.append((lasting, 0))
+    if over_paths := _kernels(encoded_BFE.device):
+        return over_paths(torch.stack(ways_KBFU), moves, frames_B, token_len_B)
+    return _timed_paths(ways_KBFU, moves, frames_B, token_len_B)
+
+
+def _timed_paths(
+    ways_KBFU: Sequence[Tensor], moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor
+) -> Tensor:
+    """What `lattice.loss` gives, in plain torch, which also makes the gradient."""
+    num, _, num_states = ways_KBFU[0].shape
+    ways_KNBU = [_skewed(way_BFU) for way_BFU in ways_KBFU]
+    nothing_BU = ways_KBFU[0].new_full((num, num_states), -math.inf)
     start_BU = nothing_BU.clone()
     start_BU[:, 0] = 0.0
     alpha_NBU, ends = [start_BU], []
-    most = int(frames_B.max()) + predicted_BUP.shape[1] - 1
-    row_B = torch.arange(len(frames_B), device=frames_B.device)
-    for n in range(1, most + 1):
+    row_B = torch.arange(num, device=frames_B.device)
+    for n in range(1, int(frames_B.max()) + num_states):
         ways = [nothing_BU]
-        for d, lasting in enumerate(durations):
-            if lasting > 0 and n - lasting >= 0:
-                ways.append(alpha_NBU[n - lasting] + by_blank[d][n - lasting])
-            if n - lasting - 1 >= 0:
-                said_BU = alpha_NBU[n - lasting - 1] + by_label[d][n - lasting - 1]
-                ways.append(functional.pad(said_BU[:, :-1], (1, 0), value=-math.inf))
+        for (lasting, says), way_NBU in zip(moves, ways_KNBU, strict=True):
+            before = n - lasting - says
+            if before >= 0:
+                way_BU = alpha_NBU[before] + way_NBU[before]
+                ways.append(functional.pad(way_BU[:, :-1], (1, 0), value=-math.inf) if says else way_BU)
         alpha_NBU.append(_logsumexp(torch.stack(ways)))
     alpha_NBU_ = torch.stack(alpha_NBU)
-    for d, lasting in enumerate(durations):
-        last_B = frames_B - lasting
-        if lasting > 0:
+    for (lasting, says), way_NBU in zip(moves, ways_KNBU, strict=True):
+        if not says:
+            last_B = frames_B - lasting
             n_B = last_B.clamp(min=0) + token_len_B
-            way_B = alpha_NBU_[n_B, row_B, token_len_B] + by_blank[d][n_B, row_B, token_len_B]
+            way_B = alpha_NBU_[n_B, row_B, token_len_B] + way_NBU[n_B, row_B, token_len_B]
             ends.append(torch.where(last_B >= 0, way_B, -math.inf))
     return -_logsumexp(torch.stack(ends))
+
+
+@functools.cache
+def _kernels(device: torch.device) -> OverPaths | None:
+    """`lattice.loss` where it runs. A GPU that has to do without is told of once."""
+    if device.type != "cuda":
+        return None
+    try:
+        from voxstill.nn import lattice
+
+        one = torch.zeros(2, 1, 1, 1, device=device)
+        length_B = torch.ones(1, dtype=torch.long, device=device)
+        lattice.loss(one, ((1, 0), (0, 1)), length_B, length_B - 1)
+    except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
+        log.warning("the loss of a transducer takes many small steps on %s, as Triton does not run: %s", device, error)
+        return None
+    return lattice.loss
 
 
 def _logsumexp(ways: Tensor) -> Tensor:
