@@ -147,6 +147,11 @@ class Filter(Section):
     """A phrase of one to four words said more often than this in a row is a loop."""
     max_compression_ratio: float = option(2.4, unit="ratio", gt=0)
     """Text that zlib shrinks more than this is a loop (Whisper's limit)."""
+    max_word_characters: int = option(40, unit="characters", ge=1)
+    """A longer word is a loop of syllables, or several words grown together."""
+    phrases: list[str] = option([])
+    """Phrases that your teacher makes up where nothing is said, besides those that are known of Whisper: a label that
+    is nothing else is dropped."""
     min_confidence: float = option(0.0, unit="probability", ge=0, le=1)
     """Labels the teacher is less sure of are dropped: the mean probability of a token, the geometric mean."""
     keep_share: float = option(1.0, unit="share", gt=0, le=1)

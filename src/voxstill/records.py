@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -99,14 +99,39 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What was measured of a label: the rules of the filter look at nothing else, and see no human text.
+
+    Characters and words are those of the text with case folded and signs dropped; where a script has no spaces a word
+    is a character. `errors` and `reference_words` count the label against a human text, None where there is none.
+    """
+
+    utterance_id: str
+    split: Split
+    duration_ms: int
+    finished: bool
+    characters: int
+    words: int
+    longest_word: int
+    min_frames: int
+    """CTC needs so many: one for each word, one more between equal ones."""
+    repeats: int
+    compression_ratio: float
+    known_phrase: bool
+    other_language: bool
+    mean_logprob: float | None = None
+    reference_words: int | None = None
+    errors: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the filter decided, why, and every score it looked at."""
+    """What the filter decided and why; what it looked at is the `Score` of the same utterance."""
 
     utterance_id: str
     recipe: str
     kept: bool
     reason: str | None = None
-    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,11 @@ READERS = 8
 
 def to_parquet(rows: Sequence[Row], kind: type[Row]) -> bytes:
     """The rows as one Parquet file; equal rows give equal bytes."""
+    return of_arrow(table(rows, kind))
+
+
+def table(rows: Sequence[Row], kind: type[Row]) -> Any:
+    """The rows as an Arrow table."""
     import pyarrow as pa
 
     fields = schema(kind)
@@ -41,7 +46,7 @@ def to_parquet(rows: Sequence[Row], kind: type[Row]) -> bytes:
     for field in fields:
         if pa.types.is_nested(field.type):
             columns[field.name] = list(map(_plain, columns[field.name]))
-    return of_arrow(pa.table(columns, schema=fields))
+    return pa.table(columns, schema=fields)
 
 
 def of_arrow(table: Any) -> bytes:

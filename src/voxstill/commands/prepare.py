@@ -10,7 +10,7 @@ from typing import Any
 from voxstill import shards, tables, workdir
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory import engine, extract, join, label, scan, segment
+from voxstill.factory import engine, extract, join, label, scan, scores, segment
 from voxstill.factory import filter as filtering
 from voxstill.factory import shard as sharding
 from voxstill.monitor import StepMeter, log
@@ -87,7 +87,8 @@ def label_(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | N
 
 def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
     """Name of the verdicts of this configuration on these labels."""
-    return fingerprint("filter", cfg.filter.model_dump(), labels["recipe"], labels["sha256"], source["recipe"])
+    measured = (scores.VERSION, scores.PHRASES, labels["recipe"], labels["sha256"], source["recipe"])
+    return fingerprint("filter", cfg.filter.model_dump(), *measured)
 
 
 def finished_verdicts(cfg: Config) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def finished_shards(cfg: Config) -> dict[str, Any]:
 
 
 def filter_(cfg: Config) -> dict[str, Any]:
-    """Every label of the training and dev splits has a verdict with its reason and scores."""
+    """Every label has its scores, and those of the training and dev splits a verdict with its reason."""
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
     labels = workdir.finished(work, "labels", label.task(cfg.teacher).recipe)
@@ -119,28 +120,50 @@ def filter_(cfg: Config) -> dict[str, Any]:
         log.info("filter: nothing to do, verdicts %s are there", recipe)
         return done
     _refuse_added(work, labels)
-    prefix = workdir.prefix("verdicts", recipe)
-    parts = _parts(cfg, work, source["recipe"], labels["recipe"])
-    counts: list[filtering.Counts] = []
-
-    def commit(_: engine.Chunk, rows: Sequence[filtering.Counts | DataError]) -> None:
-        for row in rows:
-            if isinstance(row, DataError):
-                raise row
-            counts.append(row)
-            meter.safe(row.judged_ms, ())
-
-    make = filtering.Judge(work, prefix, recipe, cfg.filter, cfg.evaluate.normalizer)
-    stages = (engine.Stage(name="filter", make=make, workers=cfg.engine.workers),)
-    with StepMeter("filter", len(parts), "parts") as meter:
-        engine.run(filtering.plan(work, parts), stages, commit, filtering.set_aside, cfg.engine, meter.engine)
+    measured = _scores(cfg, source, labels)
     figures = {
         "recipe": recipe,
         "labels": labels["recipe"],
         "utterances": source["recipe"],
+        "scores": measured["recipe"],
         "teacher": labels["teacher"],
-        **filtering.figures(counts, errors=not labels["teacher"].startswith("reference@")),
+        **filtering.write(
+            work,
+            workdir.prefix("scores", measured["recipe"]),
+            workdir.prefix("verdicts", recipe),
+            recipe,
+            cfg.filter,
+            errors=not labels["teacher"].startswith("reference@"),
+        ),
     }
+    work.write_json(f"{workdir.prefix('verdicts', recipe)}/{tables.SUCCESS}", figures)
+    return figures
+
+
+def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Every label is measured, once for all thresholds."""
+    work, phrases = Store(cfg.work), (*scores.PHRASES, *cfg.filter.phrases)
+    of = (labels["recipe"], labels["sha256"], source["recipe"])
+    recipe = fingerprint("scores", scores.VERSION, phrases, cfg.evaluate.normalizer, *of)
+    done = workdir.success(work, "scores", recipe)
+    if done is not None:
+        return done
+    prefix = workdir.prefix("scores", recipe)
+    there = set(tables.parts(work, prefix))
+    parts = _parts(cfg, work, source["recipe"], labels["recipe"])
+    missing = [part for part in parts if f"{prefix}/{part.name}.parquet" not in there]
+
+    def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
+        for row in rows:
+            if isinstance(row, DataError):
+                raise row
+            meter.safe(row, ())
+
+    make = scores.Measure(work, prefix, phrases, cfg.evaluate.normalizer)
+    stages = (engine.Stage(name="filter", make=make, workers=cfg.engine.workers),)
+    with StepMeter("filter", len(missing), "parts") as meter:
+        engine.run(scores.plan(missing), stages, commit, scores.set_aside, cfg.engine, meter.engine)
+    figures = {"recipe": recipe, "parts": len(parts)}
     work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
     return figures
 
