@@ -3,14 +3,16 @@
     python examples/fsdd/strings.py --manifest FSDD/manifest.jsonl --output work/fsdd/corpus
     python benchmarks/fsdd.py --corpus work/fsdd/corpus/manifest.jsonl
 
-Labels are made once: the held-out speaker changes the split, not the utterances. Prints the table of
-`docs/results.md` and writes the figures to `benchmarks/results/fsdd.json`.
+Several manifests may be given: what the held-out speaker does not say is learnt from. Labels are made once: the
+held-out speaker changes the split, not the utterances. Prints the table of `docs/results.md` and writes the figures to
+`benchmarks/results/fsdd.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -23,65 +25,69 @@ SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 def main() -> None:
     """Run the line once for each speaker and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", required=True, help="manifest written by examples/fsdd/strings.py")
+    parser.add_argument("--corpus", required=True, nargs="+", help="manifests written by examples/fsdd/strings.py")
     parser.add_argument("--config", default=str(HERE.parent / "examples/fsdd/fsdd.yaml"))
     parser.add_argument("--teacher", help="another teacher, such as `reference`")
     parser.add_argument("--speakers", nargs="*", default=SPEAKERS)
+    parser.add_argument("--no-dev", action="store_true", help="learn from all five other speakers, without a dev split")
     parser.add_argument("--output", default=str(HERE / "results/fsdd.json"))
     parser.add_argument("--set", action="append", default=[], help="passed on to voxstill")
     args = parser.parse_args()
     extra = [f"teacher={args.teacher}"] if args.teacher else []
-    rows = {speaker: run(args, speaker, [*extra, *args.set]) for speaker in args.speakers}
-    Path(args.output).write_text(json.dumps(rows, indent=1) + "\n")
+    rows: dict[str, dict[str, Any]] = {}
+    for speaker in args.speakers:
+        rows[speaker] = run(args, speaker, [*extra, *args.set])
+        Path(args.output).write_text(json.dumps(rows, indent=1) + "\n")
     print(table(rows))
 
 
 def run(args: argparse.Namespace, speaker: str, overrides: list[str]) -> dict[str, Any]:
-    """The whole line with one speaker held out; the next one in the alphabet is the dev split."""
+    """The whole line with one speaker held out; the next one in the alphabet is the dev split, if there is one."""
     dev = SPEAKERS[(SPEAKERS.index(speaker) + 1) % len(SPEAKERS)]
     settings = [
-        f"source.uri={args.corpus}",
+        f"source.uri={json.dumps(args.corpus)}",
         f"source.test_speakers=[{speaker}]",
-        f"source.dev_speakers=[{dev}]",
+        "source.dev_share=0.0" if args.no_dev else f"source.dev_speakers=[{dev}]",
         f"train.name=fsdd-{speaker}",
         *overrides,
     ]
     command = [sys.executable, "-m", "voxstill.cli", "run", args.config, "--json"]
     for each in settings:
         command += ["--set", each]
+    before_s = cpu_s()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return {**found, "cpu_s": cpu_s() - before_s}
+
+
+def cpu_s() -> float:
+    """Processor time of all commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """Markdown: a row for each held-out speaker and the mean."""
-    head = (
-        "held out",
-        "teacher isolated",
-        "teacher strings",
-        "labels",
-        "kept labels",
-        "kept",
-        "student isolated",
-        "student strings",
-    )
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    figures: list[list[float]] = []
+    """Markdown: a row for each held-out speaker and the mean; a column that no speaker has figures for is left out."""
+    lines: dict[str, dict[str, float]] = {}
     for speaker, row in rows.items():
         labels = next(step["figures"] for step in row["steps"] if step["step"] == "filter")
         teacher, student = (row[side]["by_dataset"] or {} for side in ("teacher", "student"))
-        figures.append(
-            [
-                *(teacher.get(name, {}).get("wer", float("nan")) for name in ("isolated", "strings")),
-                *(labels.get(name, float("nan")) for name in ("wer_before", "wer_after", "kept")),
-                *(student[name]["wer"] for name in ("isolated", "strings")),
-            ]
-        )
-        lines.append(f"| {speaker} | " + " | ".join(f"{100 * each:.1f}" for each in figures[-1]) + " |")
-    means = [sum(column) / len(column) for column in zip(*figures, strict=True)]
-    lines.append("| mean | " + " | ".join(f"{100 * each:.1f}" for each in means) + " |")
-    return "\n".join(lines)
+        percent = {
+            "teacher isolated": teacher.get("isolated", {}).get("wer"),
+            "teacher strings": teacher.get("strings", {}).get("wer"),
+            "labels": labels.get("wer_before"),
+            "kept labels": labels.get("wer_after"),
+            "kept": labels.get("kept"),
+            "student isolated": student["isolated"]["wer"],
+            "student strings": student["strings"]["wer"],
+            "student": row["student"]["wer"],
+        }
+        lines[speaker] = {name: 100 * share for name, share in percent.items() if share is not None}
+        lines[speaker]["CPU minutes"] = row["cpu_s"] / 60
+    head = list(next(iter(lines.values())))
+    lines["mean"] = {name: sum(line[name] for line in lines.values()) / len(lines) for name in head}
+    shown = [f"| {name} | " + " | ".join(f"{line[each]:.1f}" for each in head) + " |" for name, line in lines.items()]
+    return "\n".join(["| held out | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|", *shown])
 
 
 if __name__ == "__main__":
