@@ -108,6 +108,8 @@ def parser() -> argparse.ArgumentParser:
         if name == "label":
             sub.add_argument("--max-chunks", type=int, metavar="N", help="stop after so many chunks; resumable")
             sub.add_argument("--limit-hours", type=float, metavar="H", help="stop after so much audio; resumable")
+        if name == "filter":
+            sub.add_argument("--tune", action="store_true", help="propose thresholds by human texts; judge nothing")
         if name == "shard":
             sub.add_argument("--from", nargs="+", dest="source", metavar="SOURCE", help="repack these tars or folders")
     sub = command("plan", plan, "the batches of an epoch, before any audio is read")
@@ -221,8 +223,11 @@ def label(args: argparse.Namespace) -> dict[str, Any]:
 def filter_(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill filter`."""
     cfg = load(args, f"work={json.dumps(args.work)}")
-    from voxstill.commands import prepare
+    from voxstill.commands import prepare, tune
 
+    if args.tune:
+        found = tune.tune(cfg)
+        return {**found, TEXT: tune.picture(found)}
     return prepare.filter_(cfg)
 
 

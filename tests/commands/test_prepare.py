@@ -120,7 +120,7 @@ def test_every_label_is_judged_once_as_if_all_were_judged_together_whatever_the_
     assert told["kept_hours"] == sum(durations_ms[id_] for id_ in kept) / 3_600_000
     assert told["reasons"] == reasons(first_N)
     pairs = {said.id: (basic(said.text), basic(heard.text)) for said, heard in known if said.text is not None}
-    if any(utterance.text is not None and utterance.split != "test" for utterance, _ in rows):
+    if pairs:
         assert told["wer_before"] == rate(pairs.values())
         assert told["wer_after"] == rate(pair for id_, pair in pairs.items() if id_ in kept)
     else:
@@ -156,12 +156,12 @@ def test_a_filter_that_was_killed_goes_on_and_ends_with_the_bytes_of_an_undistur
         folder.mkdir()
         tree = settings_of(str(folder / "work"))
         (folder / "config.yaml").write_text(json.dumps(tree))
-        write_tables(Config.model_validate(tree), rows, 10)
+        write_tables(Config.model_validate(tree), rows, 2)
     prepare.filter_(config(str(tmp_path / "calm/work")))
     struck = tmp_path / "struck"
     command = [sys.executable, "-m", "voxstill.cli", "filter", struck / "work", "--config", struck / "config.yaml"]
     written: dict[str, int] = {}
-    for target in (1, 40):
+    for target in (1, 20):
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while len(list(struck.glob("work/scores/*/*.parquet"))) < target and child.poll() is None:
             time.sleep(0.005)
@@ -169,12 +169,12 @@ def test_a_filter_that_was_killed_goes_on_and_ends_with_the_bytes_of_an_undistur
         assert child.wait() == -signal.SIGKILL
         times = {path.name: path.stat().st_mtime_ns for path in struck.glob("work/scores/*/*.parquet")}
         assert written.items() <= times.items()
-        assert target <= len(times) < 150
+        assert target <= len(times) < 47
         written = times
     prepare.filter_(config(str(struck / "work")))
     for table in ("scores", "verdicts"):
         assert bytes_of(struck / "work" / table) == bytes_of(tmp_path / "calm/work" / table)
-    assert len(list(struck.glob("work/scores/*/*.parquet"))) == 150
+    assert len(list(struck.glob("work/scores/*/*.parquet"))) == 47
     times = {path.name: path.stat().st_mtime_ns for path in struck.glob("work/scores/*/*.parquet")}
     assert written.items() <= times.items()
 

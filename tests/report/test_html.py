@@ -101,6 +101,7 @@ def example() -> Facts:
         "funnel": {
             "labels": 2400,
             "rules": [{"name": name, "why": why, "dropped": dropped.get(name, 0)} for name, (_, why) in RULES.items()],
+            "curve": [(0.5, 0.02), (0.75, 0.08), (1.0, 0.16)],
         },
         "metrics": [*training, *validation],
         "breakdowns": [

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from voxstill.audio import codec
-from voxstill.commands import learn, measure
+from voxstill.commands import learn, measure, tune
 from voxstill.config import Config
+from voxstill.errors import DataError
 from voxstill.factory import filter as filtering
+from voxstill.factory import tuning
 from voxstill.records import Utterance
 from voxstill.report import html
 from voxstill.rundir import RunDir
@@ -40,6 +42,7 @@ def write(
                 {"name": name, "why": filtering.RULES[name][1], "dropped": dropped}
                 for name, dropped in filtered["reasons"].items()
             ],
+            "curve": _curve(cfg),
         },
         "metrics": [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()],
         "config": learn.snapshot(cfg),
@@ -49,6 +52,14 @@ def write(
         facts |= judged_facts(cfg, teacher, student)
     run.report.write_text(html.render(facts), encoding="utf-8")
     return run.report
+
+
+def _curve(cfg: Config) -> list[tuple[float, float]]:
+    """What confidence would keep and how wrong it is; empty where nobody wrote anything down to tell it by."""
+    try:
+        return tuning.curve(tune.tune(cfg))
+    except DataError:
+        return []
 
 
 def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, Any]) -> html.Facts:

@@ -140,6 +140,15 @@ def filter_(cfg: Config) -> dict[str, Any]:
     return figures
 
 
+def measured_labels(cfg: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figures of the finished labels, and of their scores."""
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher).recipe)
+    _refuse_added(work, labels)
+    return labels, _scores(cfg, source, labels)
+
+
 def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
     """Every label is measured, once for all thresholds."""
     work, phrases = Store(cfg.work), (*scores.PHRASES, *cfg.filter.phrases)
@@ -149,9 +158,8 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
     if done is not None:
         return done
     prefix = workdir.prefix("scores", recipe)
-    there = set(tables.parts(work, prefix))
-    parts = _parts(cfg, work, source["recipe"], labels["recipe"])
-    missing = [part for part in parts if f"{prefix}/{part.name}.parquet" not in there]
+    there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, prefix)}
+    units = scores.plan(_parts(cfg, work, source["recipe"], labels["recipe"]), there)
 
     def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
         for row in rows:
@@ -161,9 +169,10 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
 
     make = scores.Measure(work, prefix, phrases, cfg.evaluate.normalizer)
     stages = (engine.Stage(name="filter", make=make, workers=cfg.engine.workers),)
-    with StepMeter("filter", len(missing), "parts") as meter:
-        engine.run(scores.plan(missing), stages, commit, scores.set_aside, cfg.engine, meter.engine)
-    figures = {"recipe": recipe, "parts": len(parts)}
+    with StepMeter("filter", len(units), "parts") as meter:
+        chunks = (engine.Chunk(unit.name, (unit,)) for unit in units)
+        engine.run(chunks, stages, commit, scores.set_aside, cfg.engine, meter.engine)
+    figures = {"recipe": recipe, "labels": labels["recipe"], "utterances": source["recipe"]}
     work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
     return figures
 

@@ -54,12 +54,12 @@ def wrong_language(of: Columns, cfg: Filter) -> Fires:
 
 def too_slow(of: Columns, cfg: Filter) -> Fires:
     """So few characters a second that words must be missing."""
-    return _chars_per_s(of) < cfg.min_chars_per_s
+    return chars_per_s(of) < cfg.min_chars_per_s
 
 
 def too_fast(of: Columns, cfg: Filter) -> Fires:
     """More characters a second than anyone speaks."""
-    return _chars_per_s(of) > cfg.max_chars_per_s
+    return chars_per_s(of) > cfg.max_chars_per_s
 
 
 def repeated(of: Columns, cfg: Filter) -> Fires:
@@ -247,6 +247,7 @@ def _gathered(some: Iterable[Any], rows: int) -> Iterator[Any]:
         yield pa.concat_tables(waiting)
 
 
-def _chars_per_s(of: Columns) -> NDArray[np.float64]:
+def chars_per_s(of: Columns) -> NDArray[np.float64]:
+    """Characters of the text to a second of audio."""
     found: NDArray[np.float64] = of["characters"] * 1000 / np.maximum(1, of["duration_ms"])
     return found

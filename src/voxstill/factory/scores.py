@@ -1,28 +1,30 @@
 """Everything that is measured of a label, once: filtering anew reads columns of numbers and no text.
 
-`measured` is pure. Around it, the unit of work is a part of the table of utterances with its labels: a worker writes
-one part of scores for it, of the same name. So a step that was ended goes on where it was.
+`measured` is pure. Around it, the unit of work is a few parts of the table of utterances with their labels: a worker
+writes one part of scores for them, under a name that they give. So a step that was ended goes on where it was.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from voxstill import tables
 from voxstill.errors import DataError, StorageError
-from voxstill.factory import engine, join
-from voxstill.records import Label, Score, Utterance
+from voxstill.factory import join
+from voxstill.records import Label, Score, Utterance, fingerprint
 from voxstill.score import words
 from voxstill.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
 
 VERSION = 1
 """Rises when the same label is measured in another way."""
+PARTS = 16
+"""Of utterances, whose labels are measured together."""
 LONGEST_PHRASE = 4
 PHRASES = (
     "thanks for watching",
@@ -113,10 +115,22 @@ class Phrases:
 # ------------------------------------------------------------------------------------------------ a table, part by part
 
 
-def plan(parts: Sequence[join.Part]) -> Iterator[engine.Chunk]:
-    """One unit for each part, under the name of its scores."""
-    for part in parts:
-        yield engine.Chunk(part.name, (part,))
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Parts that are measured together: one file holds the scores of some thousand labels, which is read at once."""
+
+    parts: tuple[join.Part, ...]
+
+    @property
+    def name(self) -> str:
+        """Depends on what is in it."""
+        return fingerprint(*(part.name for part in self.parts))
+
+
+def plan(parts: Sequence[join.Part], there: Container[str]) -> list[Unit]:
+    """Every part in one unit, in order; those units are left out whose scores are there."""
+    units = (Unit(tuple(parts[start : start + PARTS])) for start in range(0, len(parts), PARTS))
+    return [unit for unit in units if unit.name not in there]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,28 +142,28 @@ class Measure:
     phrases: tuple[str, ...]
     normal: str
 
-    def __call__(self) -> Callable[[Sequence[join.Part], Any], list[int | DataError]]:
+    def __call__(self) -> Callable[[Sequence[Unit], Any], list[int | DataError]]:
         """The work: milliseconds of audio measured, or what is wrong with the tables, which no other worker mends."""
         phrases, normal = Phrases(self.phrases), normalizer(self.normal)
 
-        def one(part: join.Part) -> int:
-            key = f"{self.prefix}/{part.name}.parquet"
+        def one(part: join.Part) -> list[Score]:
             utterances = self._read(part.utterances, Utterance, _SAID)
             heard: dict[str, Label] = {}
             for each in part.labels:
                 for label in self._read(each, Label, _HEARD):
                     heard.setdefault(label.utterance_id, label)
-            found = [measured(heard[each.id], each, phrases, normal) for each in utterances if each.id in heard]
-            self.work.create(key, tables.to_parquet(found, Score))
-            return sum(each.duration_ms for each in found)
+            return [measured(heard[each.id], each, phrases, normal) for each in utterances if each.id in heard]
 
-        def work(parts: Sequence[join.Part], _: Any) -> list[int | DataError]:
+        def work(units: Sequence[Unit], _: Any) -> list[int | DataError]:
             rows: list[int | DataError] = []
-            for part in parts:
+            for unit in units:
                 try:
-                    rows.append(one(part))
+                    found = [score for part in unit.parts for score in one(part)]
                 except DataError as error:
                     rows.append(error)
+                    continue
+                self.work.create(f"{self.prefix}/{unit.name}.parquet", tables.to_parquet(found, Score))
+                rows.append(sum(each.duration_ms for each in found))
             return rows
 
         return work
@@ -158,10 +172,10 @@ class Measure:
         return tables.from_parquet(self.work.read(key), kind, self.work.uri(key), names)
 
 
-def set_aside(part: join.Part, reason: str) -> int:
-    """A part that could not be measured stops the step: without it the corpus would be silently smaller."""
+def set_aside(unit: Unit, reason: str) -> int:
+    """A unit that could not be measured stops the step: without it the corpus would be silently smaller."""
     raise StorageError(
-        f"the labels of `{part.utterances}` cannot be measured",
+        f"the labels of `{unit.parts[0].utterances}` and what is beside it cannot be measured",
         why=reason,
         fix="check the storage and run `voxstill filter` again; it goes on where it stopped",
     )

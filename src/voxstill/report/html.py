@@ -63,6 +63,8 @@ class Funnel(TypedDict):
 
     labels: int
     rules: Sequence[Rule]
+    curve: NotRequired[Sequence[tuple[float, float]]]
+    """Shares that confidence would keep, ascending, and the error rate of the labels kept."""
 
 
 class Group(TypedDict):
@@ -140,7 +142,9 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
     charts = [chart for chart in _charts(facts.get("metrics", ())) if chart is not None]
     systems = cast("Sequence[System]", facts.get("systems", ()))
     page = _environment().get_template("report.html.j2")
-    return page.render(facts=facts, charts=charts, verdict=_verdict(systems), roles=("teacher", "student"))
+    kept = [(100 * share, rate) for share, rate in facts.get("funnel", {}).get("curve", ())]
+    curve = _chart("Word error rate of the labels kept", kept, percent)
+    return page.render(facts=facts, charts=charts, curve=curve, verdict=_verdict(systems), roles=("teacher", "student"))
 
 
 def percent(rate: float | None) -> str:

@@ -1,0 +1,108 @@
+"""filter --tune: which thresholds of the filter are worth setting, by labels whose words a human wrote down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from voxstill import tables, workdir
+from voxstill.commands.measure import hidden_texts
+from voxstill.commands.prepare import measured_labels
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.factory import tuning
+from voxstill.factory.filter import SPLITS, Confidences
+from voxstill.records import Label, Score
+from voxstill.score import words
+from voxstill.store import Store
+from voxstill.text.normalize import normalizer
+
+_BAR = 30
+
+
+def tune(cfg: Config) -> dict[str, Any]:
+    """What each rule and option keeps, how wrong that is, and what is proposed; no verdict is made or changed.
+
+    Judged by texts of the manifest, of any split, and of `evaluate.texts`; DataError where there are none, or where
+    they are what was learnt from.
+    """
+    import pyarrow as pa
+
+    labels, measured = measured_labels(cfg)
+    if labels["teacher"].startswith("reference@"):
+        raise DataError(
+            "labels that are the human texts cannot be judged by them",
+            why="the teacher is `reference`",
+            fix="label with another teacher first",
+        )
+    work = Store(cfg.work)
+    prefix = workdir.prefix("scores", measured["recipe"])
+    parts = list(tables.columns(work, tables.parts(work, prefix), Score))
+    scores = pa.concat_tables([tables.schema(Score).empty_table(), *parts])
+    logprob_N = scores["mean_logprob"].to_numpy()
+    judged_N = np.isin(scores["split"].to_numpy(), SPLITS)
+    scores = _with_hidden(cfg, labels, scores)
+    known = scores.filter(np.asarray(scores["reference_words"].to_numpy() > 0))
+    if not len(known):
+        raise DataError(
+            "no label can be held against a human text",
+            why=f"{len(scores):,} labels have scores, and nobody wrote down what was said in any of them",
+            fix="give the texts of some utterances in the manifest or by `evaluate.texts`: a hundred are a beginning",
+        )
+    return tuning.tuned(known, cfg.filter, Confidences(logprob_N[judged_N]))
+
+
+def _with_hidden(cfg: Config, labels: dict[str, Any], scores: Any) -> Any:
+    """The scores, with the errors against texts that only `evaluate.texts` knows."""
+    import pyarrow as pa
+
+    texts = hidden_texts(cfg)
+    if not texts:
+        return scores
+    alike, work = normalizer(cfg.evaluate.normalizer), Store(cfg.work)
+    counted = {}
+    for row in tables.read(work, workdir.prefix("labels", labels["recipe"]), Label):
+        if row.utterance_id in texts and row.utterance_id not in counted:
+            counted[row.utterance_id] = words.wer([(alike(texts[row.utterance_id]), alike(row.text))])
+    for name, field in (("reference_words", "reference"), ("errors", "errors")):
+        column = [
+            known if known is not None or id_ not in counted else getattr(counted[id_], field)
+            for id_, known in zip(scores["utterance_id"].to_pylist(), scores[name].to_pylist(), strict=True)
+        ]
+        scores = scores.set_column(scores.column_names.index(name), name, pa.array(column, pa.int64()))
+    return scores
+
+
+def picture(found: dict[str, Any]) -> str:
+    """The figures as people read them."""
+    lines = [
+        f"{found['labels']:,} labels have a human text of {found['words']:,} words; {_percent(found['wer'])} of those "
+        "are wrong",
+        "",
+        f"{'rule, alone':<16}{'dropped':>9}{'WER of these':>14}{'kept':>8}{'WER of kept':>13}",
+    ]
+    for row in (*found["rules"], {"rule": "all, as set", **found["as_set"]}):
+        lines.append(
+            f"{row['rule']:<16}{row['dropped']:>9,}{_percent(row['dropped_wer']):>14}{_percent(row['kept']):>8}"
+            f"{_percent(row['wer']):>13}"
+        )
+    curve = next(each["points"] for each in found["options"] if each["option"] == "keep_share")
+    if curve:
+        lines += ["", f"{'filter.keep_share':<20}{'WER of what is kept'}"]
+        most = max(each["wer"] or 0.0 for each in curve) or 1.0
+        for each in curve:
+            rate = each["wer"] or 0.0
+            bar = "█" * max(round(_BAR * rate / most), rate > 0)
+            lines.append(f"{each['value']:<20}{bar} {_percent(each['wer'])}")
+    lines.append("")
+    if not found["proposed"]:
+        return "\n".join([*lines, "nothing is proposed: no threshold drops labels that are bad enough"])
+    as_proposed = found["as_proposed"]
+    lines.append(f"proposed, keeping {_percent(as_proposed['kept'])} with a WER of {_percent(as_proposed['wer'])}:")
+    lines += [f"  --set {name}={value}" for name, value in found["proposed"].items()]
+    return "\n".join([*lines, "These labels chose it: on others it will do a little worse."])
+
+
+def _percent(rate: float | None) -> str:
+    return "–" if rate is None else f"{100 * rate:.1f} %"

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from voxstill import config
+from voxstill.cli import main
+from voxstill.commands import prepare, tune
+from voxstill.errors import DataError
+
+from .test_prepare import corpus, settings_of, write_tables
+
+
+def settings(folder: Path, **more: object) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(settings_of(str(folder / "work")) | more))
+    return path
+
+
+def test_thresholds_are_proposed_by_the_texts_of_the_manifest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = settings(tmp_path)
+    cfg = config.load(str(path))
+    rows = corpus(200)
+    write_tables(cfg, rows, 20)
+    assert main(["filter", cfg.work, "--config", str(path), "--tune", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    known = [said for said, heard in rows if heard is not None and said.text is not None]
+    assert found["labels"] == len(known)
+    assert not list((tmp_path / "work").glob("verdicts/*"))
+    told = prepare.filter_(cfg)
+    assert found["as_set"]["wer"] is not None
+    assert 0 < told["kept"] <= 1
+    assert main(["filter", cfg.work, "--config", str(path), "--tune"]) == 0
+    assert "filter.keep_share" in capsys.readouterr().out
+
+
+def test_texts_that_nobody_else_reads_count_too(tmp_path: Path) -> None:
+    rows = corpus(100)
+    said = {utterance.id: "turn on the light" for utterance, heard in rows if heard is not None}
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in said.items()))
+    path = settings(tmp_path, evaluate={"texts": str(texts)})
+    cfg = config.load(str(path))
+    write_tables(cfg, rows, 20)
+    assert tune.tune(cfg)["labels"] == len(said)
+
+
+def test_without_any_human_text_there_is_nothing_to_tune_by(tmp_path: Path) -> None:
+    cfg = config.load(str(settings(tmp_path)))
+    write_tables(cfg, [(said, heard) for said, heard in corpus(60) if said.text is None], 20)
+    with pytest.raises(DataError, match="no label can be held against a human text"):
+        tune.tune(cfg)

@@ -1,0 +1,102 @@
+"""What a threshold keeps is told as the filter would keep it, and what is proposed keeps its promise."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill import tables
+from voxstill.config import Filter
+from voxstill.factory import tuning
+from voxstill.factory.filter import Confidences, judge
+from voxstill.records import Score
+
+
+def some(num: int, *, knows: bool = True, seed: int = 0) -> Any:
+    """Scores of labels of ten words; a teacher that `knows` is sure where it is right."""
+    chance = random.Random(seed)
+    rows = []
+    for i in range(num):
+        errors = chance.choices(range(11), [30, 5, 4, 3, 2, 2, 2, 2, 2, 2, 2])[0]
+        sure = max(0.01, 1 - errors / 11 - 0.05 * chance.random()) if knows else chance.uniform(0.1, 1)
+        rows.append(
+            Score(
+                utterance_id=str(i),
+                split="train",
+                duration_ms=4000,
+                finished=True,
+                characters=8 + 4 * (10 - errors),  # what is wrong is cut off
+                words=10,
+                longest_word=8,
+                min_frames=10,
+                repeats=1,
+                compression_ratio=1.1,
+                known_phrase=False,
+                other_language=False,
+                mean_logprob=math.log(sure),
+                reference_words=10,
+                errors=errors,
+            )
+        )
+    return tables.table(rows, Score)
+
+
+def tuned(scores: Any, cfg: Filter) -> dict[str, Any]:
+    return tuning.tuned(scores, cfg, Confidences(scores["mean_logprob"].to_numpy()))
+
+
+def wer(scores: Any, kept_N: Any) -> float | None:
+    words = scores["reference_words"].to_numpy()[kept_N].sum()
+    return float(scores["errors"].to_numpy()[kept_N].sum() / words) if words else None
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 300), st.integers(0, 99), st.floats(0.3, 1), st.floats(0.5, 12))
+def test_what_is_told_is_what_the_filter_does(num: int, seed: int, share: float, slowest: float) -> None:
+    scores, cfg = some(num, seed=seed), Filter(keep_share=share, min_chars_per_s=slowest)
+    found = tuned(scores, cfg)
+    kept_N = judge(scores, cfg) < 0
+    assert found["as_set"]["kept"] == pytest.approx(kept_N.mean())
+    assert found["as_set"]["wer"] == wer(scores, kept_N)
+    changed = cfg.model_copy(update={name.removeprefix("filter."): v for name, v in found["proposed"].items()})
+    assert found["as_proposed"]["wer"] == wer(scores, judge(scores, changed) < 0)
+    for option in found["options"]:
+        for point in option["points"]:
+            alone = Filter(**{option["option"]: point["value"]})
+            assert point["kept"] == pytest.approx((judge(scores, alone) < 0).mean())
+
+
+def test_a_teacher_that_knows_what_it_knows_is_cut_where_half_of_the_errors_are_left() -> None:
+    scores = some(1000)
+    found = tuned(scores, Filter())
+    assert found["wer"] == wer(scores, np.ones(1000, bool))
+    share = found["proposed"]["filter.keep_share"]
+    curve = dict(tuning.curve(found))
+    assert 0.5 <= share < 1
+    assert found["as_proposed"]["wer"] <= found["wer"] / 2
+    assert list(curve) == sorted(curve)
+    assert curve[max(curve)] == found["wer"]
+
+
+def test_slow_labels_that_are_wrong_are_cut_by_their_slowness() -> None:
+    found = tuned(some(1000, knows=False), Filter())
+    assert "filter.keep_share" not in found["proposed"]  # confidence says nothing
+    threshold = found["proposed"]["filter.min_chars_per_s"]
+    assert 2 < threshold <= 8  # below: half of the words are wrong, and more
+    assert found["as_proposed"]["wer"] < found["wer"]
+
+
+def test_a_teacher_without_confidence_has_no_curve() -> None:
+    scores = some(50)
+    nothing = scores.set_column(scores.column_names.index("mean_logprob"), "mean_logprob", [[None] * 50]).cast(
+        tables.schema(Score)
+    )
+    found = tuned(nothing, Filter(keep_share=0.5))
+    assert tuning.curve(found) == []
+    assert found["as_set"]["kept"] == 1
