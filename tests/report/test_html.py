@@ -100,7 +100,18 @@ def example() -> Facts:
         ],
         "funnel": {
             "labels": 2400,
-            "rules": [{"name": name, "why": why, "dropped": dropped.get(name, 0)} for name, (_, why) in RULES.items()],
+            "rules": [
+                {
+                    "name": name,
+                    "why": why,
+                    "dropped": dropped.get(name, 0),
+                    "examples": [
+                        {"id": f"{name}-{i}", "about": "jackson", "text": "seven"[: 5 * i], "audio": [None, tone()][i]}
+                        for i in range(min(dropped.get(name, 0), 2))
+                    ],
+                }
+                for name, (_, why) in RULES.items()
+            ],
             "curve": [(0.5, 0.02), (0.75, 0.08), (1.0, 0.16)],
         },
         "metrics": [*training, *validation],
@@ -182,7 +193,7 @@ def test_the_whole_report_is_one_well_formed_file_that_loads_nothing() -> None:
 
 def test_the_audio_is_inside() -> None:
     html = render(example())
-    assert Page(html).tags.count("audio") == 3
+    assert Page(html).tags.count("audio") == 3 + 4  # the worst utterances, and one of each rule that dropped some
     assert base64.b64encode(tone()).decode() in html
     assert data_uri(b"fLaC....").startswith("data:audio/flac;base64,")
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from voxstill import tables, workdir
 from voxstill.audio import codec
 from voxstill.commands import learn, measure, tune
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.factory import filter as filtering
 from voxstill.factory import tuning
-from voxstill.records import Utterance
+from voxstill.records import Label, Utterance, Verdict
 from voxstill.report import html
 from voxstill.rundir import RunDir
 from voxstill.score import words
+from voxstill.store import Store
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
 
 MOST_CONFUSIONS = 20
+MOST_REJECTED = 4
+"""Labels of each rule that can be listened to."""
 
 
 def write(
@@ -32,6 +36,7 @@ def write(
     student: Mapping[str, Any],
 ) -> Path:
     """The report of a run, written whole; what was not measured is not on it."""
+    examples = rejected(cfg, filtered)
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
         "about": f"{cfg.teacher.name} taught a {cfg.student.size} student on {cfg.work}",
@@ -39,7 +44,12 @@ def write(
         "funnel": {
             "labels": filtered["judged"],
             "rules": [
-                {"name": name, "why": filtering.RULES[name][1], "dropped": dropped}
+                {
+                    "name": name,
+                    "why": filtering.RULES[name][1],
+                    "dropped": dropped,
+                    "examples": examples.get(name, []),
+                }
                 for name, dropped in filtered["reasons"].items()
             ],
             "curve": _curve(cfg),
@@ -52,6 +62,40 @@ def write(
         facts |= judged_facts(cfg, teacher, student)
     run.report.write_text(html.render(facts), encoding="utf-8")
     return run.report
+
+
+def rejected(cfg: Config, filtered: Mapping[str, Any]) -> dict[str, list[html.Rejected]]:
+    """A few labels that fell by each rule, with their audio where it can be read."""
+    work, wanted = Store(cfg.work), {name: min(num, MOST_REJECTED) for name, num in filtered["reasons"].items()}
+    reasons: dict[str, str] = {}
+    for verdict in tables.read(work, workdir.prefix("verdicts", filtered["recipe"]), Verdict):
+        if verdict.reason is not None and wanted[verdict.reason]:
+            wanted[verdict.reason] -= 1
+            reasons[verdict.utterance_id] = verdict.reason
+            if not any(wanted.values()):
+                break
+    utterances = _first(
+        tables.read(work, workdir.prefix("utterances", filtered["utterances"]), Utterance), "id", reasons
+    )
+    labels = _first(tables.read(work, workdir.prefix("labels", filtered["labels"]), Label), "utterance_id", reasons)
+    clips, _ = measure.read_clips(cfg, list(utterances.values()))
+    audio = {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
+    found: dict[str, list[html.Rejected]] = {}
+    for id_, reason in reasons.items():
+        told = ", ".join(fact for fact in (utterances[id_].speaker, utterances[id_].dataset) if fact)
+        one: html.Rejected = {"id": id_, "about": told, "text": labels[id_].text, "audio": audio.get(id_)}
+        found.setdefault(reason, []).append(one)
+    return found
+
+
+def _first(rows: Iterable[Any], key: str, ids: Container[str]) -> dict[str, Any]:
+    """The first row of each of the ids."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        id_ = getattr(row, key)
+        if id_ in ids:
+            found.setdefault(id_, row)
+    return found
 
 
 def _curve(cfg: Config) -> list[tuple[float, float]]:

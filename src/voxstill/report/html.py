@@ -50,12 +50,22 @@ class Step(TypedDict):
     figures: Mapping[str, float | int | str | None]
 
 
+class Rejected(TypedDict):
+    """A label that the filter dropped; `audio` is a whole WAV, FLAC, Ogg or MP3 file."""
+
+    id: str
+    about: str
+    text: str
+    audio: bytes | None
+
+
 class Rule(TypedDict):
     """How many labels a rule of the filter dropped, in the order asked."""
 
     name: str
     why: str
     dropped: int
+    examples: NotRequired[Sequence[Rejected]]
 
 
 class Funnel(TypedDict):
