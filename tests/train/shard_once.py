@@ -18,12 +18,13 @@ from voxstill.config import Config
 from voxstill.rundir import RunDir
 from voxstill.train import parallel
 
-COPIED, SHARDED = "train.shard_above=1000", "train.shard_above=0"
+COPIED, SHARDED = ("train.shard_above=1000",), ("train.shard_above=0",)
+FORGETFUL = (*SHARDED, "train.activation_checkpointing=true")
 WAYS = {
     "copied": (COPIED, COPIED),
-    "sharded": (SHARDED, SHARDED),
+    "sharded, forgetful": (FORGETFUL, FORGETFUL),
     "sharded first": (SHARDED, COPIED),
-    "copied first": (COPIED, SHARDED),
+    "copied first": (COPIED, FORGETFUL),
 }
 """What the first two and the last two steps are made with."""
 PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
@@ -42,7 +43,7 @@ def main(work: str, folder: str, kind: str, *ways: str) -> None:
         run = RunDir(Path(folder) / name)
         run.path.mkdir(parents=True)
         for steps, way in zip((2, 4), WAYS[name], strict=True):
-            settings = [*SETTINGS, *MORE, f"work={work}", f"student.kind={kind}", f"train.steps={steps}", way]
+            settings = [*SETTINGS, *MORE, f"work={work}", f"student.kind={kind}", f"train.steps={steps}", *way]
             trainings.append((run, config.load(None, settings)))
     parallel.fabric(trainings[0][1].train).launch(functools.partial(rank, trainings=trainings))
 

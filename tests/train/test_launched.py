@@ -62,10 +62,11 @@ def written(folder: Path, corpus: Path, slots: int | None = None) -> Path:
     return path
 
 
-def voxstill(path: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+def voxstill(path: Path, *overrides: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "voxstill.cli", "train", str(path), "--json"]
     command += [word for each in overrides for word in ("--set", each)]
-    return finished(subprocess.run(command, capture_output=True, text=True, env=CLEAN, timeout=250, check=False))
+    done = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=250, check=False)
+    return finished(done)
 
 
 def finished(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
@@ -145,7 +146,9 @@ def test_two_workers_of_ray_learn_in_one_folder_what_one_process_learns(
     corpus: Path, alone: Alone, tmp_path: Path
 ) -> None:
     pytest.importorskip("pandas", reason="Ray Train imports it")
-    done = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2")
+    # paths are relative to where the command was given, which is not where Ray runs its workers
+    relative = f"work={corpus.name}"
+    done = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2", relative, cwd=corpus.parent)
     assert same(learnt(tmp_path, json.loads(done.stdout)), alone.weights)
 
 

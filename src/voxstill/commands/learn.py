@@ -6,6 +6,7 @@ import datetime
 import functools
 import json
 import logging
+import os
 import platform
 import shutil
 import time
@@ -69,7 +70,7 @@ def train(cfg: Config) -> dict[str, Any]:
         from voxstill.train import cluster  # Ray is not where one machine trains
 
         run = RunDir(run.path.absolute())
-        cluster.train(functools.partial(_on_ray, cfg, run, shards), cfg.train.devices, cfg.engine)
+        cluster.train(functools.partial(_on_ray, cfg, run, shards, Path.cwd()), cfg.train.devices, cfg.engine)
         return summary(run) or _stopped(run)
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
@@ -90,9 +91,11 @@ def _as_one_of(ranks: world.Ranks, cfg: Config, shards: dict[str, Any]) -> dict[
     return figures if ranks.rank == 0 else {}
 
 
-def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any]) -> None:
-    """This worker of Ray as a rank of the training."""
+def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any], where: Path) -> None:
+    """This worker of Ray as a rank of the training; it was begun `where`, and relative paths are meant from there."""
     _must_see(run)
+    if where.is_dir():
+        os.chdir(where)
     ranks = world.ranks()
     fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_here if ranks else 1}), ranks)
     fabric.launch()
