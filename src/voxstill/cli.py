@@ -112,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--tune", action="store_true", help="propose thresholds by human texts; judge nothing")
         if name == "shard":
             sub.add_argument("--from", nargs="+", dest="source", metavar="SOURCE", help="repack these tars or folders")
+    sub = command("compare-teachers", compare_teachers, "labels of several teachers side by side")
+    sub.add_argument("work", metavar="WORK")
+    sub.add_argument("recipes", nargs="*", metavar="RECIPE", help="of finished labels; default: all that are there")
     sub = command("plan", plan, "the batches of an epoch, before any audio is read")
     sub.add_argument("where", metavar="WORK_OR_SIDECARS", help="work folder, shards, or Parquet with `duration_ms`")
     sub.add_argument("--ranks", type=int, default=1, metavar="N", help="processes that train together")
@@ -229,6 +232,15 @@ def filter_(args: argparse.Namespace) -> dict[str, Any]:
         found = tune.tune(cfg)
         return {**found, TEXT: tune.picture(found)}
     return prepare.filter_(cfg)
+
+
+def compare_teachers(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill compare-teachers`."""
+    cfg = load(args, f"work={json.dumps(args.work)}")
+    from voxstill.commands import compare
+
+    found = compare.teachers(cfg, args.recipes)
+    return {**found, TEXT: compare.table(found)}
 
 
 def shard(args: argparse.Namespace) -> dict[str, Any]:

@@ -40,8 +40,7 @@ def finished(work: Store, kind: Kind, wanted: str | None = None) -> dict[str, An
     """
     if wanted is not None and (found := success(work, kind, wanted)) is not None:
         return found
-    suffix = "/" + tables.SUCCESS
-    recipes = sorted(entry.key.split("/")[1] for entry in work.list(kind) if entry.key.endswith(suffix))
+    recipes = finished_recipes(work, kind)
     if len(recipes) == 1:
         only = success(work, kind, recipes[0])
         assert only is not None
@@ -58,3 +57,22 @@ def finished(work: Store, kind: Kind, wanted: str | None = None) -> dict[str, An
         why="none of them is the one this configuration makes",
         fix=f"give the configuration that made them with --config, or run `voxstill {step}` with this one first",
     )
+
+
+def finished_recipes(work: Store, kind: Kind) -> list[str]:
+    """Of every finished table of a kind."""
+    suffix = "/" + tables.SUCCESS
+    return sorted(entry.key.split("/")[1] for entry in work.list(kind) if entry.key.endswith(suffix))
+
+
+def named(work: Store, kind: Kind, recipe: str) -> dict[str, Any]:
+    """The figures of the table of this recipe and of no other; DataError where it is not finished."""
+    found = success(work, kind, recipe)
+    if found is None:
+        there = ", ".join(finished_recipes(work, kind)) or "none"
+        raise DataError(
+            f"`{work.root}` has no finished {kind} of the recipe `{recipe}`",
+            why=f"finished are: {there}",
+            fix=f"name one of them, or run `voxstill {MADE_BY[kind]}` first",
+        )
+    return found

@@ -10,12 +10,14 @@ from typing import Any
 from voxstill import shards, tables, workdir
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory import engine, extract, join, label, scan, scores, segment
+from voxstill.factory import agree, engine, extract, join, label, scan, scores, segment
 from voxstill.factory import filter as filtering
 from voxstill.factory import shard as sharding
 from voxstill.monitor import StepMeter, log
 from voxstill.records import Utterance, fingerprint
 from voxstill.store import Store
+from voxstill.teachers import registry
+from voxstill.teachers.consensus import ConsensusTeacher
 
 
 def utterances_recipe(cfg: Config) -> str:
@@ -75,6 +77,10 @@ def label_(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | N
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
     task = label.task(cfg.teacher)
     prefix = workdir.prefix("utterances", source["recipe"])
+    made = registry.make(cfg.teacher)
+    if isinstance(made, ConsensusTeacher):
+        with StepMeter("label", None, "parts") as meter:
+            return {**agree.agree(work, prefix, task, made.of, cfg.engine, meter), "hours": source["hours"]}
     with StepMeter("label", source["utterances"], "utterances") as meter:
         reading = extract.reading(cfg)
         figures = label.label(

@@ -158,18 +158,18 @@ def label(
             raise
         raise TeacherError(error.what, why=error.why, fix=error.fix) from None  # here the work is the teacher's
     finished = next(chunks, None) is None
-    figures = {
-        **_figures(work, task),
+    found = {
+        **figures(work, task),
         "rtfx": meter.audio_ms / 1000 / (time.perf_counter() - start) or (done or {"rtfx": 0.0})["rtfx"],
         "finished": finished,
     }
     if finished:
-        figures |= {"source": source, "listing": tables.listing(work, task.prefix)}
-        work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
-    return figures
+        found |= {"source": source, "listing": tables.listing(work, task.prefix)}
+        work.write_json(f"{task.prefix}/{tables.SUCCESS}", found)
+    return found
 
 
-def _figures(work: Store, task: Task) -> dict[str, Any]:
+def figures(work: Store, task: Task) -> dict[str, Any]:
     """Counts and a checksum of everything the recipe has; TeacherError where nothing but failures is there."""
     keys = tables.parts(work, task.prefix)
     digest, labels = hashlib.sha256(), 0

@@ -15,6 +15,7 @@ TEACHERS = {
     "pocketsphinx": "voxstill.teachers.pocketsphinx:PocketSphinxTeacher",
     "transformers": "voxstill.teachers.transformers:TransformersTeacher",
     "reference": "voxstill.teachers.reference:ReferenceTeacher",
+    "consensus": "voxstill.teachers.consensus:ConsensusTeacher",
     "echo": "voxstill.teachers.echo:EchoTeacher",
 }
 """Name -> module and class. Other packages add theirs by an entry point in the group `voxstill.teachers`."""

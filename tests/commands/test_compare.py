@@ -1,0 +1,124 @@
+"""Several teachers side by side, and what they agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxstill import tables
+from voxstill.cli import main
+from voxstill.commands import compare, prepare
+from voxstill.config import Config
+from voxstill.errors import ConfigError, DataError
+from voxstill.records import Label, Utterance
+from voxstill.store import Store
+
+from .test_prepare import WORDS, config, corpus, voices, write_tables
+
+ERRS = {"substitute": 0.3, "delete": 0.05, "vocabulary": list(WORDS)}
+
+
+def spoken(folder: Path, work: str, num: int) -> list[Utterance]:
+    """Utterances with audio and human texts, and labels of nobody."""
+    rows = corpus(num, uri=str(folder / "{}.wav"))
+    said = [dataclasses.replace(each, text=each.text or "one two") for each, _ in rows]
+    voices(folder, [(each, None) for each in said])
+    write_tables(config(work), [(each, None) for each in said], 10)
+    shutil.rmtree(Path(work) / "labels")
+    return said
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
+    """A work folder with labels of three teachers that err in their own ways, and their recipes."""
+    folder = tmp_path_factory.mktemp("work")
+    work = str(folder / "work")
+    spoken(folder, work, 200)
+    recipes = []
+    for seed, chunk in ((1, 4), (2, 4), (3, 7)):
+        cfg = config(work, chunk, teacher={"name": "echo", "seed": seed, **ERRS})
+        recipes.append(prepare.label_(cfg)["recipe"])
+    return work, recipes
+
+
+def agreed(work: str, of: list[str], engine: str = "inline") -> Config:
+    return config(work, engine={"name": engine, "chunk": 4, "workers": 1}, teacher={"name": "consensus", "of": of})
+
+
+def test_teachers_are_held_against_each_other_and_the_human_texts(
+    labelled: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, recipes = labelled
+    found = compare.teachers(config(work), recipes)
+    assert [each["recipe"] for each in found["teachers"]] == recipes
+    assert all(0.2 < each["wer"] < 0.5 for each in found["teachers"])
+    assert all(0.3 < rate < 0.8 for i, some in enumerate(found["apart"]) for j, rate in enumerate(some) if i != j)
+    assert len(found["different"]) == compare.MOST_DIFFERENT
+    assert found["different"][0]["apart"] >= found["different"][-1]["apart"] > 0
+    assert set(found["different"][0]["heard"]) == set(recipes)
+    assert main(["compare-teachers", work, *recipes, "--set", "engine.name=inline"]) == 0
+    assert "where they differ most" in capsys.readouterr().out
+
+
+def test_three_teachers_agree_on_better_labels_than_the_best_of_them_has(labelled: tuple[str, list[str]]) -> None:
+    work, recipes = labelled
+    cfg = agreed(work, recipes)
+    told = prepare.label_(cfg)
+    assert told["failed"] == 0
+    assert prepare.label_(cfg) == told | {"hours": told["hours"]}  # nothing is done twice
+    rows = compare.teachers(cfg, [*recipes, told["recipe"]])["teachers"]
+    assert rows[-1]["wer"] < 0.8 * min(each["wer"] for each in rows[:-1])
+    verdicts = prepare.filter_(cfg)  # the line goes on from it, and what they agree on is surer
+    assert verdicts["labels"] == told["recipe"]
+    assert verdicts["wer_after"] < verdicts["wer_before"]
+
+
+def test_a_consensus_under_ray_has_the_bytes_of_inline(labelled: tuple[str, list[str]]) -> None:
+    work, recipes = labelled
+    store = Store(work)
+
+    def made(engine: str) -> dict[str, bytes]:
+        cfg = agreed(work, recipes[:2], engine)
+        recipe = prepare.label_(cfg)["recipe"]
+        found = {key: store.read(key) for key in tables.parts(store, f"labels/{recipe}")}
+        shutil.rmtree(Path(work) / "labels" / recipe)
+        return found
+
+    one = made("inline")
+    assert one == made("ray")
+    prepare.engine.shutdown()
+    assert one
+
+
+def test_who_has_no_label_is_told(labelled: tuple[str, list[str]], tmp_path: Path) -> None:
+    work, recipes = labelled
+    with pytest.raises(DataError, match="no finished labels of the recipe `nobody`"):
+        prepare.label_(agreed(work, [recipes[0], "nobody"]))
+    with pytest.raises(ConfigError, match="two different recipes"):
+        prepare.label_(agreed(work, [recipes[0]]))
+    cfg = config(str(tmp_path / "alone"))
+    write_tables(cfg, corpus(10), 5)
+    with pytest.raises(DataError, match="two are needed"):
+        compare.teachers(cfg)
+
+
+def test_an_utterance_on_which_all_fail_is_a_failed_label(tmp_path: Path) -> None:
+    work = str(tmp_path / "work")
+    rows = spoken(tmp_path, work, 30)
+    first, second = rows[0].id, rows[1].id
+    of = []
+    for seed, fails in ((1, [first, second]), (2, [first])):
+        teacher: dict[str, Any] = {"name": "echo", "seed": seed, "fail_on": fails}
+        of.append(prepare.label_(config(work, teacher=teacher))["recipe"])
+    told = prepare.label_(agreed(work, of))
+    assert told["failed"] == 1
+    found = {row.utterance_id: row for row in tables.read(Store(work), f"labels/{told['recipe']}", Label)}
+    assert found[first].error is not None
+    assert found[second].error is None
+    assert found[second].text == rows[1].text
+    assert json.dumps(told["options"])
