@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+NUM_PLACES = 100
 KERNELS, STRIDES = (10, 3, 3, 2), (5, 4, 4, 4)  # 20 ms, with fewer layers than the real ones
 
 
@@ -43,7 +45,7 @@ def write_samples_checkpoint(
     return folder
 
 
-def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: bool = False) -> Path:
+def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: bool = False, longest: int = 32) -> Path:
     """A small Whisper with a tokenizer of its own; with `languages` it is to be told which one it hears."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -58,7 +60,9 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
     merges = [tuple(each) for each in model["merges"]]
     made = transformers.WhisperTokenizerFast(vocab=model["vocab"], merges=merges)
     names = [f"<|{code}|>" for code in LANGUAGES]
-    commands = ["<|startoftranscript|>", *names, "<|translate|>", "<|transcribe|>", "<|notimestamps|>"]
+    more = ("startoflm", "startofprev", "nospeech") if languages else ()
+    others = ("translate", "transcribe", *more, "notimestamps")
+    commands = ["<|startoftranscript|>", *names, *(f"<|{each}|>" for each in others)]
     made.add_special_tokens({"additional_special_tokens": commands})
     made.save_pretrained(folder)
     end = made.convert_tokens_to_ids("<|endoftext|>")
@@ -71,7 +75,7 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
         decoder_attention_heads=4,
         encoder_ffn_dim=96,
         decoder_ffn_dim=96,
-        max_target_positions=32,
+        max_target_positions=longest,
         pad_token_id=end,
         bos_token_id=end,
         eos_token_id=end,
@@ -80,4 +84,101 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
     torch.manual_seed(0)
     whisper: Any = transformers.WhisperForConditionalGeneration(config)
     whisper.save_pretrained(folder)
+    return folder
+
+
+def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str]) -> Path:
+    """A Whisper of all languages that says these texts of these clips, and that they are English."""
+    import transformers
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    from tones import PLAIN
+    from voxstill.nn.hearing import Windows
+
+    write_whisper_checkpoint(folder, texts, languages=True, longest=448)
+    tokenizer = transformers.WhisperTokenizerFast.from_pretrained(folder)
+    hearing = Windows(PLAIN)
+    transformers.WhisperProcessor(
+        transformers.WhisperFeatureExtractor.from_dict(dict(hearing.extractor)), tokenizer
+    ).save_pretrained(folder)
+    model: Any = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
+    says, id_of = model.generation_config, tokenizer.convert_tokens_to_ids
+    says._from_model_config, says.is_multilingual, says.max_length = False, True, 448
+    says.lang_to_id = {f"<|{code}|>": id_of(f"<|{code}|>") for code in LANGUAGES}
+    says.task_to_id = {name: id_of(f"<|{name}|>") for name in ("transcribe", "translate")}
+    says.no_timestamps_token_id = id_of("<|notimestamps|>")
+    tokenizer.set_prefix_tokens("en", "transcribe", False)
+    start, end = list(tokenizer.prefix_tokens), tokenizer.eos_token_id
+    rows = [[*start, *tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in texts]
+    said_BU = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=end)
+    targets_BU = said_BU[:, 1:].clone()
+    for targets, row in zip(targets_BU, rows, strict=True):
+        targets[len(row) - 1 :] = -100
+    targets_BU[:, 1 : len(start) - 1] = -100  # the language is to be found, what follows is given
+    spoken = [torch.from_numpy(samples_T) for samples_T in clips]
+    audio_BT = torch.nn.utils.rnn.pad_sequence(spoken, batch_first=True)
+    features_BDF, _ = hearing.plain(audio_BT, torch.tensor(list(map(len, spoken))))
+    encoder, places = model.model.encoder, torch.nn.Embedding(NUM_PLACES, model.config.d_model)
+    whole = encoder.embed_positions
+    for num_steps, positions in ((110, places), (5, whole)):  # most of it in the first seconds of the window
+        places.weight.data = whole.weight.data[:NUM_PLACES]
+        encoder.embed_positions, encoder.config.max_source_positions = positions, len(positions.weight)
+        heard_BDF = features_BDF[..., : 2 * len(positions.weight)]
+
+        def loss(heard_BDF: torch.Tensor = heard_BDF) -> torch.Tensor:
+            logits_BUV = model(input_features=heard_BDF, decoder_input_ids=said_BU[:, :-1]).logits
+            return torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), targets_BU)
+
+        learn(model, num_steps, 3e-3, loss)
+    model.save_pretrained(folder)
+    return folder
+
+
+def learn(model: Any, num_steps: int, lr: float, loss_of: Callable[[], torch.Tensor]) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    model.train()
+    for step in range(num_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1, (step + 1) / 20)
+        loss = loss_of()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+
+
+def write_letters_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str]) -> Path:
+    """A wav2vec 2.0 with a head of letters and the tokenizer that such checkpoints have: the blank is first."""
+    import transformers
+
+    write_samples_checkpoint(folder, "Wav2Vec2", norm="layer")
+    letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *sorted({*"".join(texts)} - {" "})]
+    (folder / "vocab.json").write_text(json.dumps({letter: i for i, letter in enumerate(letters)}))
+    transformers.Wav2Vec2CTCTokenizer(str(folder / "vocab.json")).save_pretrained(folder)
+    model: Any = transformers.Wav2Vec2ForCTC.from_pretrained(
+        folder,
+        vocab_size=len(letters),
+        pad_token_id=0,
+        layerdrop=0.0,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        feat_proj_dropout=0.0,
+        final_dropout=0.0,
+        ignore_mismatched_sizes=True,
+        ctc_zero_infinity=True,
+    )
+    extractor = transformers.Wav2Vec2FeatureExtractor.from_pretrained(folder)
+    inputs = extractor(
+        [clip / 32768 for clip in clips],
+        sampling_rate=16_000,
+        padding=True,
+        return_attention_mask=True,
+        return_tensors="pt",
+    ).to(torch.float32)
+    spelt = [[letters.index(each) for each in text.replace(" ", "|") + "|"] for text in texts]
+    labels_BU = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, spelt)), batch_first=True, padding_value=-100)
+    learn(model, 110, 5e-3, lambda: model(**inputs, labels=labels_BU).loss)
+    model.save_pretrained(folder)
     return folder

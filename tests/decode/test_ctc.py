@@ -26,7 +26,14 @@ def log_probs(*paths: list[int], peak: float = 0.9) -> NDArray[np.float32]:
 
 
 def decode(path: list[int], frames: int | None = None) -> Hypothesis:
-    (found,) = greedy(log_probs(path), [len(path) if frames is None else frames], ids=["u"], pieces=PIECES, frame_ms=80)
+    (found,) = greedy(
+        log_probs(path),
+        [len(path) if frames is None else frames],
+        ids=["u"],
+        pieces=PIECES,
+        blank_id=len(PIECES),
+        frame_ms=80,
+    )
     return found
 
 
@@ -64,7 +71,9 @@ def test_padding_is_never_read() -> None:
 def test_the_best_path_is_collapsed_as_the_definition_says(paths: list[list[int]]) -> None:
     ids = [str(i) for i in range(len(paths))]
     log_probs_BFV = log_probs(*paths)
-    found = greedy(log_probs_BFV, [len(path) for path in paths], ids=ids, pieces=PIECES, frame_ms=80)
+    found = greedy(
+        log_probs_BFV, [len(path) for path in paths], ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80
+    )
     assert [each.id for each in found] == ids
     for path, each in zip(paths, found, strict=True):
         assert list(each.token_ids) == [token for token, _ in itertools.groupby(path) if token != BLANK]
@@ -74,15 +83,16 @@ def test_the_best_path_is_collapsed_as_the_definition_says(paths: list[list[int]
         assert all(word.start_ms < word.end_ms <= len(path) * 80 for word in each.words)
     frames_B = torch.tensor([len(path) for path in paths])
     tensor = torch.from_numpy(log_probs_BFV)
-    assert greedy(tensor, frames_B, ids=ids, pieces=PIECES, frame_ms=80) == found
-    assert [each.text for each in greedy(tensor.bfloat16(), frames_B, ids=ids, pieces=PIECES, frame_ms=80)] == [
-        each.text for each in found
-    ]
+    assert greedy(tensor, frames_B, ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80) == found
+    assert [
+        each.text
+        for each in greedy(tensor.bfloat16(), frames_B, ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
+    ] == [each.text for each in found]
 
 
 def test_a_word_is_as_sure_as_the_mean_of_its_frames() -> None:
     probs_BFV = np.full((1, 2, BLANK + 1), 0.01, np.float32)
     probs_BFV[0, 0, 0], probs_BFV[0, 1, 0] = 0.5, 1.0
-    (found,) = greedy(np.log(probs_BFV), [2], ids=["u"], pieces=PIECES, frame_ms=80)
+    (found,) = greedy(np.log(probs_BFV), [2], ids=["u"], pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
     assert found.words[0].prob == pytest.approx(0.75)
     assert found.score == pytest.approx(np.log(0.5) / 2)

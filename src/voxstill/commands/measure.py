@@ -52,7 +52,8 @@ def references(cfg: Config) -> list[Utterance]:
 
 def recogniser(model: str) -> TransformersTeacher:
     """A student as something that hears; ConfigError where the folder holds none."""
-    return TransformersTeacher(config.validated(TransformersOptions, {"model": model}, prefix="teacher."))
+    tree = {"model": model, "dtype": "float32"}  # the same figures on every machine
+    return TransformersTeacher(config.validated(TransformersOptions, tree, prefix="teacher."))
 
 
 def hidden_texts(cfg: Config) -> dict[str, str]:

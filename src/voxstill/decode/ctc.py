@@ -22,16 +22,17 @@ def greedy(
     *,
     ids: Sequence[str],
     pieces: Sequence[str],
+    blank_id: int,
     frame_ms: int,
 ) -> list[Hypothesis]:
     """One hypothesis for each id: the best path, repeats collapsed and blanks removed (Graves et al. 2006, 3.2).
 
-    The blank is the token after the last piece. A token lasts from the first to the last frame of its run, `frame_ms`
+    A token lasts from the first to the last frame of its run, `frame_ms`
     each. Frames beyond `frames_B` are never read.
     """
     best_BF, logprob_BF = _best(log_probs_BFV)
     return [
-        hypothesis(id_, list(_tokens(best_F[:frames], logprob_F[:frames], len(pieces))), pieces, frame_ms)
+        hypothesis(id_, list(_tokens(best_F[:frames], logprob_F[:frames], blank_id)), pieces, frame_ms)
         for id_, best_F, logprob_F, frames in zip(ids, best_BF, logprob_BF, map(int, frames_B), strict=True)
     ]
 

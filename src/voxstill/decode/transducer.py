@@ -29,17 +29,18 @@ def greedy(
     joint: Joint,
     ids: Sequence[str],
     pieces: Sequence[str],
+    blank_id: int,
     frame_ms: int,
     durations: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """One hypothesis for each id: in each frame the likeliest token until that is the blank (Graves 2012, 2.5).
 
-    The blank is the token after the last piece, and stands before the first token. A token lasts one frame, that in
+    The blank is the last of the tokens, and stands before the first token. A token lasts one frame, that in
     which it is said. Frames beyond `frames_B` are never read. With `durations` the last logits of the joint say which
     of them is to pass before the next token, and a token lasts that, at least a frame (Xu et al. 2023, "Efficient
     sequence transduction by jointly predicting tokens and durations").
     """
-    num, blank_id, device = len(encoded_BFE), len(pieces), encoded_BFE.device
+    num, device = len(encoded_BFE), encoded_BFE.device
     tokens: list[list[Token]] = [[] for _ in range(num)]
     at_B, said_B = torch.zeros(num, dtype=torch.long, device=device), torch.zeros(num, dtype=torch.long, device=device)
     row_B, last = torch.arange(num, device=device), max(encoded_BFE.shape[1] - 1, 0)

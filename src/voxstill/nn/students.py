@@ -256,9 +256,13 @@ def _whisper(checkpoint: str, dropout: float | None) -> Any:
     if dropout is not None:
         changes |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout)
     local = Path(checkpoint).is_dir()
-    return WhisperForConditionalGeneration.from_pretrained(
+    model = WhisperForConditionalGeneration.from_pretrained(
         checkpoint, **changes, local_files_only=local, dtype=torch.float32
     )
+    says, end_id = model.generation_config, model.config.eos_token_id
+    says.begin_suppress_tokens = None  # a student may say nothing at all
+    says.suppress_tokens = list(range(end_id + 1, model.config.vocab_size))  # they command and do not spell
+    return model
 
 
 def _normalises(checkpoint: str) -> bool:
@@ -308,6 +312,20 @@ def _padding_ignored(model: Any) -> Any:
 def kind_of(model: Any) -> Kind:
     """What its head is."""
     return KINDS[model.config.model_type]
+
+
+def blank_of(model: Any) -> int:
+    """The token of a CTC student or a transducer that says nothing; DataError where a transducer has it amid others."""
+    config = model.config
+    if kind_of(model) == "ctc":
+        return int(config.pad_token_id)
+    if config.blank_token_id != config.vocab_size - 1:
+        raise DataError(
+            f"the blank of this `{config.model_type}` is token {config.blank_token_id} of {config.vocab_size}",
+            why="what is decoded here has it behind all others",
+            fix="take another checkpoint",
+        )
+    return int(config.blank_token_id)
 
 
 def logits(model: Any, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor]:

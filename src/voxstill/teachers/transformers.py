@@ -1,19 +1,22 @@
-"""A student, or any Parakeet folder of its kind, as a recogniser: it labels, it is judged and it transcribes."""
+"""What `transformers` can load as a recogniser, a student too: it labels, it is judged and it transcribes."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from voxstill import world
 from voxstill.config import Augment, Section, option
-from voxstill.errors import ConfigError
-from voxstill.records import RATE_HZ, Hypothesis
+from voxstill.errors import ConfigError, DataError
+from voxstill.monitor import log
+from voxstill.records import RATE_HZ, Hypothesis, fingerprint
 from voxstill.teachers.teacher import Clip, Heard
 
 if TYPE_CHECKING:
@@ -21,57 +24,102 @@ if TYPE_CHECKING:
 
     from voxstill.nn.hearing import Hearing
 
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_READ = ("*.json", "*.txt", "*.model", "*.py", "*.safetensors")
+"""What of a checkpoint is read, and so what its revision is made of: pickled weights can run anything."""
+WRITING = (
+    "max_new_tokens",
+    "num_beams",
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+)
+"""Options that only an encoder-decoder has a use for, as `generate` calls them."""
+
 
 class TransformersOptions(Section):
     """Options of the teacher `transformers`."""
 
     model: str = option()
-    """Folder of a student: the `model` folder of an experiment, or the experiment folder itself."""
+    """An experiment folder or the `model` folder in it, another checkpoint, or a name on the Hugging Face Hub."""
+    revision: str | None = option(None)
+    """Branch, tag or commit of a name on the Hub."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
+    """Numbers it computes with; `auto` takes bfloat16 on a GPU and float32 on a CPU."""
     batch_ms: int = option(30_000, unit="ms", ge=1000)
     """Most audio heard at once, padding included."""
     language: str | None = option(None)
-    """Language of the audio, for a Whisper student that knows many."""
+    """Language of the audio (`en`), for a Whisper that knows many; unset, it finds out for each clip."""
+    max_new_tokens: int | None = option(None, unit="tokens", ge=1)
+    """Most tokens of a text; unset, what the model says."""
+    num_beams: int | None = option(None, unit="beams", ge=1)
+    """Texts followed side by side while searching; unset, what the model says, 1 as a rule."""
+    temperature: float | None = option(None, ge=0)
+    """Above 0 tokens are drawn, for each clip by itself; unset or 0 takes the likeliest."""
+    top_k: int | None = option(None, unit="tokens", ge=0)
+    """Draw from so many of the likeliest tokens; 0 from all."""
+    top_p: float | None = option(None, unit="probability", gt=0, le=1)
+    """Draw from the likeliest tokens that have this probability together."""
+    repetition_penalty: float | None = option(None, gt=0)
+    """Above 1 makes tokens that were said less likely."""
+    no_repeat_ngram_size: int | None = option(None, unit="tokens", ge=0)
+    """No run of so many tokens is said twice."""
+    seed: int = option(0)
+    """What is drawn, where the temperature is above 0."""
+    trust_remote_code: bool = option(False)
+    """Run program code that comes with the checkpoint. It can do whatever you can: read it first."""
     threads: int = option(1, unit="threads", ge=1)
     """CPU threads of the model."""
 
 
 class TransformersTeacher:
-    """A CTC or transducer model from a Hugging Face folder; hears clips in batches of like length, greedily decoded."""
+    """Hears clips in batches of like length: CTC and transducers greedily, encoder-decoders by `generate`."""
 
     Options: ClassVar[type[Section]] = TransformersOptions
     reads_texts: ClassVar[bool] = False
 
     def __init__(self, options: TransformersOptions) -> None:
         self.options = options
-        self.folder = model_folder(options.model)
+        self.folder = None if on_hub(options.model) else model_folder(options.model)
         self._model: Any = None
 
     def revision(self) -> str:
-        """The hash of the weights and the vocabulary."""
+        """The hash of what a folder holds; of a name on the Hub the commit, which is asked for or known from before."""
+        if self.folder is None:
+            return _from_hub(self.options, ("config.json",)).name[:16]
         digest = hashlib.sha256()
-        for name in ("config.json", "model.safetensors", "tokenizer.json"):
-            digest.update((self.folder / name).read_bytes())
+        for path in sorted({path for pattern in _READ for path in self.folder.glob(pattern)}):
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()[:16]
 
     def open(self) -> None:
-        """Load the weights to the GPU where there is one; DataError where the folder holds no student."""
+        """Load the weights to the GPU where there is one; DataError where there is nothing to load."""
         import torch
+        from transformers import AutoConfig
 
         from voxstill.nn import students
-        from voxstill.text.pretrained import Pretrained
-        from voxstill.text.tokenizer import Vocabulary
 
         torch.set_num_threads(self.options.threads)
         world.keep_memory()
+        folder = self.folder or _from_hub(self.options, _READ)
+        if self.options.trust_remote_code:
+            log.warning("teacher: `trust_remote_code` is set: code that came with `%s` may run", self.options.model)
+        try:
+            config = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=self.options.trust_remote_code
+            )
+        except (OSError, ValueError) as error:
+            raise _nothing_in(folder, error) from None
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = students.load(self.folder).eval().to(self._device)
-        self._spelling: Vocabulary | Pretrained
-        if students.kind_of(self._model) == "seq2seq":
-            self._spelling = Pretrained(str(self.folder), self.options.language, self._model.config.vocab_size)
+        self._ear: _Student | _Writer
+        if students.KINDS.get(config.model_type, "seq2seq") == "seq2seq":
+            self._ear = _Writer(folder, config, self.options, self._device)
         else:
-            self._spelling = Vocabulary.load(self.folder)
-        self._hearing = students.hearing(self._model.config, Augment(), checkpoint=str(self.folder))
-        self._hearing.move(self._device)
+            self._ear = _Student(folder, self.options, self._device)
+        self._model = self._ear.model
 
     def num_parameters(self) -> int:
         """Weights of the open model."""
@@ -80,20 +128,20 @@ class TransformersTeacher:
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
         """One answer for each clip, in order; the confidence is the mean log-probability of its tokens."""
         heard = [Heard(error="no audio", finish="failed")] * len(clips)
-        lengths, most = [len(clip.samples_T) for clip in clips], self._hearing.longest_ms
+        lengths, most = [len(clip.samples_T) for clip in clips], self._ear.longest_ms
         if most is not None:  # it takes so much of each clip, silence behind the speech
             for i, num in enumerate(lengths):
                 if num > most * RATE_HZ // 1000:
                     heard[i] = Heard(error=f"longer than the {most // 1000} s heard at once", finish="failed")
                 lengths[i] = 0 if heard[i].error != "no audio" or num < RATE_HZ // 100 else most * RATE_HZ // 1000
-        for members in batches_by_length(lengths, self.options.batch_ms):
+        for members in batches_by_length(lengths, self.options.batch_ms if self._ear.hears_many else 0):
             for i, answer in zip(members, self._hear_batch([clips[i] for i in members]), strict=True):
                 heard[i] = answer
         return heard
 
     def close(self) -> None:
         """Drop the weights."""
-        self._model = None
+        self._model = self._ear = None  # type: ignore[assignment]
 
     def _hear_batch(self, clips: Sequence[Clip]) -> list[Heard]:
         import torch
@@ -104,12 +152,167 @@ class TransformersTeacher:
             row_T[: len(clip.samples_T)] = clip.samples_T
         with torch.inference_mode():
             audio, len_B = (torch.as_tensor(each).to(self._device) for each in (audio_BT, lengths))
-            ids = [clip.utterance.id for clip in clips]
-            hypotheses = said(self._model, self._hearing, self._spelling, audio, len_B, ids)
+            return self._ear.hear(audio, len_B, [clip.utterance.id for clip in clips])
+
+
+class _Student:
+    """CTC and transducers, ours and those of others."""
+
+    longest_ms, hears_many = None, True
+
+    def __init__(self, folder: Path, options: TransformersOptions, device: torch.device) -> None:
+        from voxstill.nn import students
+        from voxstill.text.pretrained import Pieces
+
+        for name in (each for each in (*WRITING, "language") if getattr(options, each) is not None):
+            raise ConfigError(
+                f"`teacher.{name}` has no use",
+                why=f"`{options.model}` says what each moment of the audio is and writes no text by itself",
+                fix=f"take `teacher.{name}` away",
+            )
+        self.model = students.load(folder).eval().to(device, _dtype(options, device))
+        self._spelling = Pieces(folder, students.blank_of(self.model), self.model.config.vocab_size)
+        self._hearing = students.hearing(self.model.config, Augment(), checkpoint=str(folder))
+        self._hearing.move(device)
+
+    def hear(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Heard]:
+        """An answer for each, in order."""
         return [
             Heard(text=each.text, mean_logprob=each.score, num_tokens=len(each.token_ids), words=each.words)
-            for each in hypotheses
+            for each in said(self.model, self._hearing, self._spelling, audio_BT, audio_len_B, ids)
         ]
+
+
+class _Writer:
+    """Encoder-decoders that write with `generate`: Whisper, Moonshine and their like."""
+
+    def __init__(self, folder: Path, config: Any, options: TransformersOptions, device: torch.device) -> None:
+        from safetensors import SafetensorError
+        from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
+        from transformers.utils import logging
+
+        from voxstill.nn import students
+
+        logging.disable_progress_bar()
+        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
+        dtype = _dtype(options, device)
+        try:
+            if not config.is_encoder_decoder:
+                raise ValueError(f"a `{config.model_type}` is no encoder-decoder; the teacher `vllm` may serve it")
+            self.model = AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=dtype, **here).eval().to(device)
+            processor = AutoProcessor.from_pretrained(folder, **here)
+            self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
+        except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
+            raise _nothing_in(folder, error) from None
+        self._options, self._device, self._dtype = options, device, dtype
+        self.longest_ms: int | None = None
+        self._hearing: Hearing | None = None
+        self._languages: dict[int, str] = {}
+        self._language: str | None = None
+        # what is drawn would depend on the neighbours, and in a Moonshine the padding on their lengths is heard
+        self.hears_many = config.model_type == "whisper" and not options.temperature
+        if config.model_type == "whisper":
+            self._hearing = students.hearing(config, Augment())
+            self._hearing.move(device)
+            self.longest_ms = self._hearing.longest_ms
+            self._languages = _languages(self._tokenizer, config.vocab_size)
+            self._language = options.language or self._tokenizer.language  # a student of one language says which
+        if options.language is not None and options.language not in self._languages.values():
+            raise ConfigError(
+                f"`teacher.language` is `{options.language}`",
+                why=f"`{options.model}` knows {', '.join(self._languages.values()) or 'nothing of languages'}",
+                fix="name one of them" if self._languages else "take `teacher.language` away",
+            )
+        self._prefix = [self.model.generation_config.decoder_start_token_id]
+        if config.model_type == "whisper":
+            self._prefix = self._whisper_prefix()
+
+    def hear(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Heard]:
+        """An answer for each, in order."""
+        import torch
+        from transformers import GenerationMixin
+
+        inputs = self._inputs(audio_BT, audio_len_B)
+        encoded = self.model.get_encoder()(**inputs)
+        mask = {"attention_mask": inputs.get("attention_mask", torch.ones_like(encoded[0][..., 0], dtype=torch.long))}
+        prefix_BP = torch.tensor([self._prefix] * len(ids), device=self._device)
+        if self._languages and self._language is None:
+            prefix_BP[:, 1] = self._language_of(encoded, prefix_BP[:, :1])
+        torch.manual_seed(int(fingerprint(self._options.seed, *ids), 16))
+        # Whisper's own `generate` would copy every score to the CPU before it gives one away
+        said_BU = GenerationMixin.generate(
+            self.model, encoder_outputs=encoded, decoder_input_ids=prefix_BP, **mask, **self._asked()
+        )
+        logits_BUV = self.model(encoder_outputs=encoded, decoder_input_ids=said_BU[:, :-1], **mask).logits
+        start, end_id = len(self._prefix), self.model.generation_config.eos_token_id
+        written_BU = said_BU[:, start:]
+        logprob_BU = logits_BUV[:, start - 1 :].float().log_softmax(-1).gather(-1, written_BU[..., None])[..., 0]
+        return [
+            self._answer(tokens, logprobs, end_id, self._languages.get(prefix[1]) if len(prefix) > 1 else None)
+            for tokens, logprobs, prefix in zip(
+                written_BU.tolist(), logprob_BU.tolist(), prefix_BP.tolist(), strict=True
+            )
+        ]
+
+    def _answer(
+        self, tokens: Sequence[int], logprobs: Sequence[float], end_id: int | list[int], language: str | None
+    ) -> Heard:
+        ends = {end_id} if isinstance(end_id, int) else set(end_id)
+        num = next((i for i, token in enumerate(tokens) if token in ends), None)
+        text = self._tokenizer.decode(list(tokens[:num]), skip_special_tokens=True).strip()
+        until = len(tokens) if num is None else num + 1  # the end is a token like the others: it may come too early
+        return Heard(
+            text=text,
+            language=language,
+            mean_logprob=math.fsum(logprobs[:until]) / until,
+            num_tokens=until,
+            finish="length" if num is None else "stop",
+        )
+
+    def _inputs(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor) -> dict[str, Any]:
+        if self._hearing is not None:
+            return {"input_features": self._hearing.plain(audio_BT, audio_len_B)[0].to(self._dtype)}
+        clips = [
+            audio_T[:num].float().div(2**15).cpu().numpy()
+            for audio_T, num in zip(audio_BT, audio_len_B.tolist(), strict=True)
+        ]
+        made = self._extractor(
+            clips, sampling_rate=RATE_HZ, padding=True, return_attention_mask=True, return_tensors="pt"
+        )
+        return {
+            name: each.to(self._device, self._dtype if each.is_floating_point() else None)
+            for name, each in made.items()
+        }
+
+    def _asked(self) -> Mapping[str, Any]:
+        """What `generate` is told beside what the model says."""
+        options, config = self._options, self.model.config
+        asked = {name: value for name in WRITING if (value := getattr(options, name)) is not None}
+        if not asked.pop("temperature", None):
+            asked |= {"do_sample": False}
+            for name in ("top_k", "top_p"):
+                asked.pop(name, None)
+        else:
+            asked |= {"do_sample": True, "temperature": options.temperature}
+        room = getattr(config, "max_target_positions", None) or config.max_position_embeddings
+        room -= len(self._prefix)
+        most = options.max_new_tokens or self.model.generation_config.max_length or room
+        return {**asked, "max_new_tokens": min(most, room), "max_length": None}
+
+    def _whisper_prefix(self) -> list[int]:
+        """What Whisper is given before every text; where it is to find out the language, any stands there."""
+        tokenizer = self._tokenizer
+        language = self._language or next(iter(self._languages.values()), None)
+        tokenizer.set_prefix_tokens(language, "transcribe" if language else None, False)
+        return list(tokenizer.prefix_tokens)
+
+    def _language_of(self, encoded: Any, start_B1: torch.Tensor) -> torch.Tensor:
+        """The likeliest language token of each, as the first word of Whisper says it (Radford et al. 2022)."""
+        import torch
+
+        known_L = torch.tensor(list(self._languages), device=self._device)
+        logits_BV = self.model(encoder_outputs=encoded, decoder_input_ids=start_B1).logits[:, -1]
+        return known_L[logits_BV[:, known_L].argmax(-1)]
 
 
 def said(
@@ -127,6 +330,7 @@ def said(
     from voxstill.nn import students
 
     inputs, len_B = hearing.plain(audio_BT, audio_len_B)
+    inputs = inputs.to(model.dtype)
     if students.kind_of(model) == "seq2seq":
         config = model.config
         found = seq2seq.greedy(
@@ -141,7 +345,12 @@ def said(
             Hypothesis(id=id_, text=spelling.decode(tokens), score=score, token_ids=tuple(tokens))
             for id_, (tokens, score) in zip(ids, found, strict=True)
         ]
-    named: dict[str, Any] = {"ids": ids, "pieces": spelling.pieces, "frame_ms": hearing.frame_ms}
+    named: dict[str, Any] = {
+        "ids": ids,
+        "pieces": spelling.pieces,
+        "blank_id": spelling.blank_id,
+        "frame_ms": hearing.frame_ms,
+    }
     if students.kind_of(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)
         return ctc.greedy(logits_BFV.float().log_softmax(-1), out_B.tolist(), **named)
@@ -175,10 +384,58 @@ def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[in
 def model_folder(path: str) -> Path:
     """The folder with the weights, for an experiment folder or the model folder in it; ConfigError where absent."""
     for folder in (Path(path), Path(path) / "model"):
-        if (folder / "model.safetensors").is_file() and (folder / "config.json").is_file():
+        weights = (folder / name for name in ("model.safetensors", "model.safetensors.index.json"))
+        if (folder / "config.json").is_file() and any(each.is_file() for each in weights):
             return folder
     raise ConfigError(
         f"there is no student in `{path}`",
         why="neither it nor a folder `model` in it holds config.json and model.safetensors",
-        fix="give an experiment folder that has finished training",
+        fix="give an experiment folder that has finished training, or another checkpoint",
     )
+
+
+def on_hub(model: str) -> bool:
+    """Whether it is a name on the Hugging Face Hub: `owner/name`, and no folder here begins so."""
+    return _ON_HUB.fullmatch(model) is not None and not Path(model.partition("/")[0]).exists()
+
+
+def _from_hub(options: TransformersOptions, patterns: Sequence[str]) -> Path:
+    """The folder with the files of a name on the Hub, called as their commit; DataError where they cannot be had."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(options.model, revision=options.revision, allow_patterns=list(patterns)))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"`{options.model}` cannot be fetched from the Hugging Face Hub",
+            why=str(error).strip().splitlines()[0],
+            fix="look at the name and `teacher.revision`, or give a folder",
+        ) from None
+
+
+def _dtype(options: TransformersOptions, device: torch.device) -> torch.dtype:
+    import torch
+
+    name = options.dtype if options.dtype != "auto" else "bfloat16" if device.type == "cuda" else "float32"
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def _nothing_in(folder: Path, error: Exception) -> DataError:
+    return DataError(
+        f"`{folder}` holds no student, and no other recogniser that can be loaded",
+        why=next(iter(str(error).strip().splitlines()), type(error).__name__),
+        fix="give an experiment folder, or a folder with config.json, model.safetensors and a tokenizer",
+    )
+
+
+def _languages(tokenizer: Any, vocab_size: int) -> dict[int, str]:
+    """Token and code of each language that a Whisper knows; none where it knows one alone."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    from voxstill.text.pretrained import LANGUAGES_FROM
+
+    if vocab_size < LANGUAGES_FROM:
+        return {}
+    ids = {code: tokenizer.convert_tokens_to_ids(f"<|{code}|>") for code in LANGUAGES}
+    return {id_: code for code, id_ in ids.items() if id_ not in (None, tokenizer.unk_token_id)}

@@ -1,4 +1,4 @@
-"""The tokenizer that came with a Whisper checkpoint: byte-level pieces, and tokens that say what is to be done."""
+"""The tokenizers that come with checkpoints: Whisper's, with tokens that say what is to be done, and those of CTC."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 from voxstill.errors import ConfigError, DataError
 from voxstill.records import Word
+from voxstill.text.tokenizer import START
 
-_LANGUAGES_FROM = 51_865  # a vocabulary of this size or more has tokens for languages
+LANGUAGES_FROM = 51_865
+"""A vocabulary of this size or more has tokens for languages."""
 
 
 class Pretrained:
@@ -35,7 +37,7 @@ class Pretrained:
                 fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
             ) from None
         language = language or tokenizer.language  # a student that was trained with one says which
-        if language is None and vocab_size >= _LANGUAGES_FROM:
+        if language is None and vocab_size >= LANGUAGES_FROM:
             raise ConfigError(
                 "`student.language` is not set",
                 why=f"`{checkpoint}` knows many languages and has to be told which one it hears",
@@ -75,3 +77,34 @@ class Pretrained:
         self._tokenizer.save_pretrained(folder)
         processor = {"processor_class": "WhisperProcessor", "feature_extractor": dict(features)}
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
+
+
+class Pieces:
+    """What the logits of a CTC or transducer checkpoint stand for: `pieces` by id, `▁` where a word begins.
+
+    What spells nothing is empty, the blank too. DataError where the folder has no tokenizer, or one of another size.
+    """
+
+    def __init__(self, folder: Path, blank_id: int, vocab_size: int) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            known = min(len(tokenizer), vocab_size)
+            pieces: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(known)))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(
+                f"`{folder}` holds no student's vocabulary",
+                why=str(error).splitlines()[0],
+                fix="give a folder with the tokenizer that the model was trained with",
+            ) from None
+        silent = {*tokenizer.all_special_ids, blank_id}
+        between = getattr(tokenizer, "word_delimiter_token", None)
+        spelt = [
+            START if piece == between else "" if piece is None or i in silent else piece
+            for i, piece in enumerate(pieces)
+        ]
+        if getattr(tokenizer, "do_lower_case", False):
+            spelt = [piece.lower() for piece in spelt]
+        self.pieces: tuple[str, ...] = (*spelt, *[""] * (vocab_size - known))
+        self.blank_id = blank_id
