@@ -60,7 +60,7 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
     merges = [tuple(each) for each in model["merges"]]
     made = transformers.WhisperTokenizerFast(vocab=model["vocab"], merges=merges)
     names = [f"<|{code}|>" for code in LANGUAGES]
-    more = ("startoflm", "startofprev", "nospeech") if languages else ()
+    more = ("startoflm", "startofprev", "nospeech") if longest > 32 else ()
     others = ("translate", "transcribe", *more, "notimestamps")
     commands = ["<|startoftranscript|>", *names, *(f"<|{each}|>" for each in others)]
     made.add_special_tokens({"additional_special_tokens": commands})
@@ -87,15 +87,15 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
     return folder
 
 
-def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str]) -> Path:
-    """A Whisper of all languages that says these texts of these clips, and that they are English."""
+def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str], *, languages: bool) -> Path:
+    """A Whisper that says these texts of these clips and, where it knows `languages`, that they are English."""
     import transformers
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     from tones import PLAIN
     from voxstill.nn.hearing import Windows
 
-    write_whisper_checkpoint(folder, texts, languages=True, longest=448)
+    write_whisper_checkpoint(folder, texts, languages=languages, longest=448)
     tokenizer = transformers.WhisperTokenizerFast.from_pretrained(folder)
     hearing = Windows(PLAIN)
     transformers.WhisperProcessor(
@@ -103,18 +103,19 @@ def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Seq
     ).save_pretrained(folder)
     model: Any = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
     says, id_of = model.generation_config, tokenizer.convert_tokens_to_ids
-    says._from_model_config, says.is_multilingual, says.max_length = False, True, 448
-    says.lang_to_id = {f"<|{code}|>": id_of(f"<|{code}|>") for code in LANGUAGES}
-    says.task_to_id = {name: id_of(f"<|{name}|>") for name in ("transcribe", "translate")}
-    says.no_timestamps_token_id = id_of("<|notimestamps|>")
-    tokenizer.set_prefix_tokens("en", "transcribe", False)
+    says._from_model_config, says.is_multilingual, says.max_length = False, languages, 448
+    says.no_timestamps_token_id, says.begin_suppress_tokens = id_of("<|notimestamps|>"), None
+    if languages:
+        says.lang_to_id = {f"<|{code}|>": id_of(f"<|{code}|>") for code in LANGUAGES}
+        says.task_to_id = {name: id_of(f"<|{name}|>") for name in ("transcribe", "translate")}
+    tokenizer.set_prefix_tokens(*(("en", "transcribe") if languages else (None, None)), False)
     start, end = list(tokenizer.prefix_tokens), tokenizer.eos_token_id
     rows = [[*start, *tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in texts]
     said_BU = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=end)
     targets_BU = said_BU[:, 1:].clone()
     for targets, row in zip(targets_BU, rows, strict=True):
         targets[len(row) - 1 :] = -100
-    targets_BU[:, 1 : len(start) - 1] = -100  # the language is to be found, what follows is given
+    targets_BU[:, int(languages) : len(start) - 1] = -100  # the language is to be found, what follows is given
     spoken = [torch.from_numpy(samples_T) for samples_T in clips]
     audio_BT = torch.nn.utils.rnn.pad_sequence(spoken, batch_first=True)
     features_BDF, _ = hearing.plain(audio_BT, torch.tensor(list(map(len, spoken))))

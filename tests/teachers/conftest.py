@@ -35,7 +35,7 @@ def poisoned(spoken: list[Clip]) -> list[Clip]:
 def whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
     """A Whisper of all languages."""
     clips = [clip.samples_T for clip in spoken]
-    return write_whisper_by_heart(tmp_path_factory.mktemp("whisper"), clips, TEXTS)
+    return write_whisper_by_heart(tmp_path_factory.mktemp("whisper"), clips, TEXTS, languages=True)
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +43,10 @@ def letters(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Pat
     """A wav2vec 2.0 that spells with letters."""
     clips = [clip.samples_T for clip in spoken]
     return write_letters_by_heart(tmp_path_factory.mktemp("letters"), clips, TEXTS)
+
+
+@pytest.fixture(scope="session")
+def english_whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
+    """A Whisper of English alone."""
+    clips = [clip.samples_T for clip in spoken]
+    return write_whisper_by_heart(tmp_path_factory.mktemp("english"), clips, TEXTS, languages=False)

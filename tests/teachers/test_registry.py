@@ -1,12 +1,18 @@
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
-from voxstill import config
+from voxstill import cli, config
 from voxstill.errors import ConfigError
 from voxstill.teachers import registry
 
 
 def test_every_teacher_of_ours_can_be_found() -> None:
     for name in registry.TEACHERS:
+        if name in registry.EXTRAS and find_spec(registry.EXTRAS[name][0]) is None:
+            continue
         kind = registry.find(name)
         assert issubclass(kind.Options, config.Section)
         assert isinstance(kind.reads_texts, bool)
@@ -32,3 +38,52 @@ def test_an_unknown_teacher_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="no teacher `pocketsfinx`") as caught:
         registry.make(config.Teacher(name="pocketsfinx"))
     assert "pocketsphinx" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", registry.EXTRAS)
+def test_a_teacher_whose_package_is_missing_names_the_command_that_installs_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, extra = registry.EXTRAS[name]
+    for module in [each for each in sys.modules if each.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "src")])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    with pytest.raises(ConfigError, match=f"`{name}` is not installed") as caught:
+        registry.find(name)
+    assert caught.value.fix == f"pip install 'voxstill[{extra}]'"
+
+
+def test_a_preset_is_its_settings_and_what_stands_beside_it_wins(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("teacher: {preset: faster-whisper-small, beam_size: 2}\n")
+    teacher = config.load(str(tmp_path / "my.yaml"), ["teacher.language=de"]).teacher
+    assert teacher.model_dump() == {
+        **config.TEACHER_PRESETS["faster-whisper-small"],
+        "beam_size": 2,
+        "language": "de",
+    }
+    told = config.Teacher(name="faster-whisper", model="Systran/faster-whisper-small", compute_type="int8", beam_size=5)
+    assert config.Teacher.model_validate({"preset": "faster-whisper-small"}).model_dump() == told.model_dump()
+
+
+@pytest.mark.parametrize("preset", config.TEACHER_PRESETS)
+def test_every_preset_has_options_that_its_teacher_knows(preset: str) -> None:
+    teacher = config.Teacher.model_validate({"preset": preset})
+    if (
+        teacher.name not in registry.TEACHERS
+        or find_spec(registry.EXTRAS.get(teacher.name, ("voxstill", ""))[0]) is None
+    ):
+        pytest.skip(f"the teacher {teacher.name} is not here")
+    registry.make(teacher)
+
+
+def test_an_unknown_preset_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match="no preset `whisper-large-vllm`") as caught:
+        config.load(None, ["teacher.preset=whisper-large-vllm"])
+    assert "`whisper-large-v3-vllm`" in caught.value.fix
+
+
+def test_presets_are_explained_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "teacher.preset"]) == 0
+    out = capsys.readouterr().out
+    assert "`parakeet-transformers` stands for name: transformers, model: nvidia/parakeet-tdt-0.6b-v3" in out

@@ -30,6 +30,17 @@ def _options() -> Iterator[config.Option]:
     for row in config.options():
         yield row
         if row.path == "teacher.name":
+            for name, settings in config.TEACHER_PRESETS.items():
+                yield config.Option(
+                    path="teacher.preset",
+                    type="text",
+                    unit="",
+                    default=None,
+                    limits="",
+                    meaning=f"`{name}` stands for "
+                    + ", ".join(f"{key}: {value}" for key, value in settings.items())
+                    + ".",
+                )
             for name, options in registry.all_options():
                 for each in config.options(options, "teacher."):
                     yield config.Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import cast
 
 from voxstill import config
@@ -14,11 +15,15 @@ from voxstill.teachers.teacher import Teacher
 TEACHERS = {
     "pocketsphinx": "voxstill.teachers.pocketsphinx:PocketSphinxTeacher",
     "transformers": "voxstill.teachers.transformers:TransformersTeacher",
+    "faster-whisper": "voxstill.teachers.faster_whisper:FasterWhisperTeacher",
+    "sherpa": "voxstill.teachers.sherpa:SherpaTeacher",
     "reference": "voxstill.teachers.reference:ReferenceTeacher",
     "consensus": "voxstill.teachers.consensus:ConsensusTeacher",
     "echo": "voxstill.teachers.echo:EchoTeacher",
 }
 """Name -> module and class. Other packages add theirs by an entry point in the group `voxstill.teachers`."""
+EXTRAS = {"faster-whisper": ("faster_whisper", "whisper"), "sherpa": ("sherpa_onnx", "sherpa")}
+"""Name -> the module that it runs on, and the extra of voxstill that brings it."""
 
 
 def make(section: config.Teacher) -> Teacher:
@@ -29,6 +34,13 @@ def make(section: config.Teacher) -> Teacher:
 
 def find(name: str) -> type[Teacher]:
     """The class behind a teacher's name; ConfigError where there is none or its package is not installed."""
+    package, extra = EXTRAS.get(name, ("", ""))
+    if package and find_spec(package) is None:
+        raise ConfigError(
+            f"the teacher `{name}` is not installed",
+            why=f"there is no package `{package}` here",
+            fix=f"pip install 'voxstill[{extra}]'",
+        )
     if name in TEACHERS:
         module, _, attribute = TEACHERS[name].partition(":")
         try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,6 +15,7 @@ from voxstill.config import Augment, Section, option
 from voxstill.errors import ConfigError, DataError
 from voxstill.monitor import log
 from voxstill.records import RATE_HZ, Hypothesis, fingerprint
+from voxstill.teachers import checkpoint
 from voxstill.teachers.teacher import Clip, Heard
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from voxstill.nn.hearing import Hearing
 
-_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _READ = ("*.json", "*.txt", "*.model", "*.py", "*.safetensors")
 """What of a checkpoint is read, and so what its revision is made of: pickled weights can run anything."""
 WRITING = (
@@ -82,18 +80,14 @@ class TransformersTeacher:
 
     def __init__(self, options: TransformersOptions) -> None:
         self.options = options
-        self.folder = None if on_hub(options.model) else model_folder(options.model)
+        self.folder = None if checkpoint.on_hub(options.model) else model_folder(options.model)
         self._model: Any = None
 
     def revision(self) -> str:
         """The hash of what a folder holds; of a name on the Hub the commit, which is asked for or known from before."""
         if self.folder is None:
-            return _from_hub(self.options, ("config.json",)).name[:16]
-        digest = hashlib.sha256()
-        for path in sorted({path for pattern in _READ for path in self.folder.glob(pattern)}):
-            with path.open("rb") as file:
-                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-        return digest.hexdigest()[:16]
+            return checkpoint.fetched(self.options.model, self.options.revision, ("config.json",)).name[:16]
+        return checkpoint.digest(self.folder, _READ)
 
     def open(self) -> None:
         """Load the weights to the GPU where there is one; DataError where there is nothing to load."""
@@ -104,7 +98,7 @@ class TransformersTeacher:
 
         torch.set_num_threads(self.options.threads)
         world.keep_memory()
-        folder = self.folder or _from_hub(self.options, _READ)
+        folder = self.folder or checkpoint.fetched(self.options.model, self.options.revision, _READ)
         if self.options.trust_remote_code:
             log.warning("teacher: `trust_remote_code` is set: code that came with `%s` may run", self.options.model)
         try:
@@ -265,7 +259,7 @@ class _Writer:
             text=text,
             language=language,
             mean_logprob=math.fsum(logprobs[:until]) / until,
-            num_tokens=until,
+            num_tokens=until if num is None else num,
             finish="length" if num is None else "stop",
         )
 
@@ -392,25 +386,6 @@ def model_folder(path: str) -> Path:
         why="neither it nor a folder `model` in it holds config.json and model.safetensors",
         fix="give an experiment folder that has finished training, or another checkpoint",
     )
-
-
-def on_hub(model: str) -> bool:
-    """Whether it is a name on the Hugging Face Hub: `owner/name`, and no folder here begins so."""
-    return _ON_HUB.fullmatch(model) is not None and not Path(model.partition("/")[0]).exists()
-
-
-def _from_hub(options: TransformersOptions, patterns: Sequence[str]) -> Path:
-    """The folder with the files of a name on the Hub, called as their commit; DataError where they cannot be had."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(options.model, revision=options.revision, allow_patterns=list(patterns)))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"`{options.model}` cannot be fetched from the Hugging Face Hub",
-            why=str(error).strip().splitlines()[0],
-            fix="look at the name and `teacher.revision`, or give a folder",
-        ) from None
 
 
 def _dtype(options: TransformersOptions, device: torch.device) -> torch.dtype:

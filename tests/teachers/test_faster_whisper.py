@@ -1,0 +1,112 @@
+"""faster-whisper as a teacher: what it says, how sure it is and when, is what transformers says of the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("faster_whisper")
+
+from tones import TEXTS
+from voxstill.errors import ConfigError, TeacherError
+from voxstill.teachers.faster_whisper import FasterWhisperOptions, FasterWhisperTeacher
+from voxstill.teachers.teacher import Clip
+from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
+
+
+@pytest.fixture(scope="module")
+def converted(english_whisper: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from ctranslate2.converters import TransformersConverter
+
+    folder: Path = tmp_path_factory.mktemp("converted") / "model"
+    TransformersConverter(str(english_whisper), copy_files=["tokenizer.json"]).convert(str(folder))
+    return folder
+
+
+def opened(model: Path, **options: Any) -> FasterWhisperTeacher:
+    few = {"compute_type": "float32", "beam_size": 1, "suppress_tokens": [], "language": "en"}
+    teacher = FasterWhisperTeacher(FasterWhisperOptions(model=str(model), **{**few, **options}))
+    teacher.open()
+    return teacher
+
+
+def test_texts_and_confidence_are_those_of_transformers(
+    english_whisper: Path, converted: Path, spoken: list[Clip]
+) -> None:
+    theirs = TransformersTeacher(TransformersOptions(model=str(english_whisper)))
+    theirs.open()
+    heard = opened(converted).hear(spoken)
+    assert [each.text for each in heard] == list(TEXTS)
+    for ours, other in zip(heard, theirs.hear(spoken), strict=True):
+        assert ours.text == other.text
+        assert ours.mean_logprob == pytest.approx(other.mean_logprob, abs=1e-4)
+        assert ours.num_tokens == other.num_tokens
+        assert (ours.finish, ours.error, ours.language) == ("stop", None, "en")
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 3}, {"language": None}], ids=str)
+def test_however_clips_are_batched_each_has_its_own_answer(
+    converted: Path, spoken: list[Clip], options: dict[str, Any]
+) -> None:
+    heard = opened(converted, **options).hear(spoken[::-1])
+    assert [each.text for each in heard] == list(TEXTS[::-1])
+    for one, other in zip(heard[::-1], opened(converted).hear(spoken), strict=True):
+        assert one.mean_logprob == pytest.approx(other.mean_logprob, abs=1e-4)
+
+
+def test_words_have_times_within_the_clip(converted: Path, spoken: list[Clip]) -> None:
+    for clip, each in zip(spoken, opened(converted).hear(spoken), strict=True):
+        assert " ".join(word.text for word in each.words) == each.text
+        assert all(0 <= word.start_ms <= word.end_ms <= clip.utterance.duration_ms for word in each.words)
+        assert all(0 < (word.prob or 0) <= 1 for word in each.words)
+    assert {each.words for each in opened(converted, word_timestamps=False).hear(spoken)} == {()}
+
+
+def test_speech_alone_is_heard_where_the_voice_activity_detector_is_on(converted: Path, spoken: list[Clip]) -> None:
+    heard = opened(converted, vad_filter=True).hear(spoken)
+    assert all(each.error is None for each in heard)  # tones are hardly speech
+    assert {each.mean_logprob is None for each in heard if not each.text} <= {True}
+
+
+def test_a_text_that_ran_into_the_limit_says_so(english_whisper: Path, converted: Path, spoken: list[Clip]) -> None:
+    from transformers import WhisperTokenizerFast
+
+    end = WhisperTokenizerFast.from_pretrained(english_whisper).eos_token_id
+    (heard,) = opened(converted, suppress_tokens=[end], word_timestamps=False).hear(spoken[:1])
+    assert heard.finish == "length"
+    assert heard.text.startswith(TEXTS[0])
+
+
+def test_hopeless_clips_are_errors_of_their_own(converted: Path, poisoned: list[Clip]) -> None:
+    heard = opened(converted).hear(poisoned)
+    assert [each.text for each in heard] == [TEXTS[0], "", "", "", TEXTS[1]]
+    assert [each.error for each in heard[1:-1]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
+    assert {(each.finish, each.mean_logprob) for each in heard[1:-1]} == {("failed", None)}
+    assert opened(converted).hear([]) == []
+
+
+def test_what_cannot_be_loaded_is_told(converted: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no model in") as caught:
+        FasterWhisperTeacher(FasterWhisperOptions(model=str(tmp_path)))
+    assert "model.bin" in caught.value.why
+    for name in ("model.bin", "config.json"):
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(TeacherError, match="cannot be loaded"):
+        opened(tmp_path)
+    with pytest.raises(ConfigError, match=r"`teacher\.language` is `de`"):
+        opened(converted, language="de")
+
+
+def test_the_revision_is_of_the_package_and_the_weights(converted: Path, tmp_path: Path) -> None:
+    import shutil
+
+    def revision(folder: Path) -> str:
+        return FasterWhisperTeacher(FasterWhisperOptions(model=str(folder))).revision()
+
+    other = tmp_path / "model"
+    shutil.copytree(converted, other)
+    assert revision(other) == revision(converted)
+    (other / "model.bin").write_bytes((other / "model.bin").read_bytes() + b" ")
+    assert revision(other) != revision(converted)
