@@ -183,3 +183,43 @@ def write_letters_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Seq
     learn(model, 110, 5e-3, lambda: model(**inputs, labels=labels_BU).loss)
     model.save_pretrained(folder)
     return folder
+
+
+def write_onnx(student: Path, folder: Path) -> Path:
+    """A Parakeet student as NeMo exports such models for sherpa-onnx: model.onnx that describes itself, tokens.txt."""
+    import onnx
+
+    from voxstill.nn import students
+    from voxstill.nn.frontend import frame_mask
+    from voxstill.text.tokenizer import Vocabulary
+
+    class Net(torch.nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, audio_signal: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+            mask_BF = frame_mask(length, audio_signal.shape[2])
+            logits_BFV = self.model(input_features=audio_signal.transpose(1, 2), attention_mask=mask_BF).logits
+            return logits_BFV.log_softmax(-1)
+
+    folder.mkdir()
+    pieces = Vocabulary.load(student).pieces
+    torch.onnx.export(
+        Net(students.load(student)).eval(),
+        (torch.randn(2, 80, 150), torch.tensor([150, 120])),
+        str(folder / "model.onnx"),
+        input_names=["audio_signal", "length"],
+        output_names=["logprobs"],
+        dynamic_axes={"audio_signal": {0: "B", 2: "F"}, "length": {0: "B"}, "logprobs": {0: "B", 1: "F"}},
+        opset_version=17,
+        dynamo=False,
+    )
+    model = onnx.load(str(folder / "model.onnx"))
+    said = {"vocab_size": len(pieces), "subsampling_factor": 8, "normalize_type": "per_feature"}
+    for key, value in {**said, "model_type": "EncDecCTCModelBPE"}.items():
+        model.metadata_props.add(key=key, value=str(value))
+    onnx.save(model, str(folder / "model.onnx"))
+    lines = (f"{piece} {i}\n" for i, piece in enumerate((*pieces, "<blk>")))
+    (folder / "tokens.txt").write_text("".join(lines), encoding="utf-8")
+    return folder

@@ -1,0 +1,95 @@
+"""sherpa-onnx as a teacher: an exported student says there what it says here, of the right clip."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sherpa_onnx")
+pytest.importorskip("onnx")
+
+from checkpoints import write_onnx
+from tones import TEXTS, WORD_MS, speak
+from voxstill.errors import ConfigError, TeacherError
+from voxstill.teachers.sherpa import Kind, SherpaOptions, SherpaTeacher, arguments
+from voxstill.teachers.teacher import Clip
+
+
+@pytest.fixture(scope="module")
+def exported(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_onnx(tone_student, tmp_path_factory.mktemp("sherpa") / "model")
+
+
+def opened(model: Path, **options: Any) -> SherpaTeacher:
+    teacher = SherpaTeacher(SherpaOptions(model=str(model), **{"kind": "nemo_ctc", **options}))
+    teacher.open()
+    return teacher
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16])
+def test_every_clip_gets_its_own_text_in_order(exported: Path, spoken: list[Clip], batch_size: int) -> None:
+    heard = opened(exported, batch_size=batch_size).hear(spoken)
+    assert [each.text for each in heard] == list(TEXTS)
+    assert {each.error for each in heard} == {None}
+    assert [each.num_tokens for each in heard] == [len(text.split()) for text in TEXTS]
+
+
+def test_words_are_where_they_were_said_and_no_confidence_is_made_up(exported: Path, spoken: list[Clip]) -> None:
+    for i, (text, heard) in enumerate(zip(TEXTS, opened(exported).hear(spoken), strict=True)):
+        assert [word.text for word in heard.words] == text.split()
+        for word, said in zip(heard.words, speak(text, i)[1], strict=True):
+            assert word.start_ms == pytest.approx(said.start_ms, abs=WORD_MS)
+            assert word.start_ms < word.end_ms <= len(spoken[i].samples_T) // 16
+            assert word.prob is None
+        assert heard.mean_logprob is None  # CTC gives none there
+
+
+def test_hopeless_clips_are_errors_of_their_own(exported: Path, spoken: list[Clip], poisoned: list[Clip]) -> None:
+    heard = opened(exported).hear(poisoned)
+    assert [heard[0].text, heard[-1].text] == list(TEXTS[:2])
+    assert [each.error for each in heard] == [None, "no audio", "no audio", None, None]  # 31 s are not too long
+    assert opened(exported).hear([]) == []
+    assert np.array_equal(poisoned[0].samples_T, spoken[0].samples_T)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_what_each_kind_is_given_is_what_it_takes(kind: Kind, tmp_path: Path) -> None:
+    import sherpa_onnx
+
+    for name in ("tokens.txt", "encoder-epoch-99.onnx", "decoder-epoch-99.onnx", "joiner.onnx", "model.onnx"):
+        (tmp_path / name).touch()
+    taken = inspect.signature(getattr(sherpa_onnx.OfflineRecognizer, f"from_{kind}"))
+    taken.bind(**arguments(SherpaOptions(model=str(tmp_path), kind=kind), tmp_path))
+
+
+def test_files_that_are_missing_or_damaged_are_told(exported: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no model in") as caught:
+        SherpaTeacher(SherpaOptions(model=str(tmp_path)))
+    assert "tokens.txt" in caught.value.why
+    with pytest.raises(ConfigError, match="is the encoder"):
+        opened(exported, kind="transducer")
+    with pytest.raises(ConfigError, match="is the model"):
+        opened(exported, int8=True)
+
+
+def test_a_damaged_file_is_told(exported: Path, tmp_path: Path) -> None:
+    shutil.copy(exported / "tokens.txt", tmp_path)
+    (tmp_path / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(TeacherError, match="cannot be loaded by sherpa-onnx"):
+        opened(tmp_path)
+
+
+def test_the_revision_is_of_the_package_and_the_files(exported: Path, tmp_path: Path) -> None:
+    def revision(folder: Path) -> str:
+        return SherpaTeacher(SherpaOptions(model=str(folder))).revision()
+
+    other = tmp_path / "model"
+    shutil.copytree(exported, other)
+    assert revision(other) == revision(exported)
+    (other / "tokens.txt").write_text("")
+    assert revision(other) != revision(exported)
