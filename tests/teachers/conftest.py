@@ -26,8 +26,8 @@ def spoken() -> list[Clip]:
 
 @pytest.fixture(scope="session")
 def poisoned(spoken: list[Clip]) -> list[Clip]:
-    """The first two of `TEXTS`, between clips that nobody can hear: empty, of a few samples, of 31 s."""
-    hopeless = (np.zeros(0, np.int16), np.ones(159, np.int16), np.zeros(31 * 16_000, np.int16))
+    """The first two of `TEXTS`, between clips that nobody can hear: empty, of a few samples, of 31 s, of silence."""
+    hopeless = (np.zeros(0, np.int16), np.ones(159, np.int16), *(np.zeros(num * 16_000, np.int16) for num in (31, 1)))
     return [spoken[0], *(clip_of(samples_T, 10 + i) for i, samples_T in enumerate(hopeless)), spoken[1]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -100,7 +101,9 @@ def test_hopeless_clips_are_errors_of_their_own(whisper: Path, letters: Path, po
         heard = opened(model).hear(poisoned)
         assert [heard[0].text, heard[-1].text] == list(TEXTS[:2])
         assert heard[0].error is heard[-1].error is None
-        for each, error in zip(heard[1:-1], errors, strict=False):
+        assert heard[-2].error is None  # silence is none
+        assert math.isfinite(heard[-2].mean_logprob or 0)
+        for each, error in zip(heard[1:-2], errors, strict=False):
             assert error in (each.error or "")
             assert (each.text, each.mean_logprob, each.finish) == ("", None, "failed")
 
@@ -237,3 +240,16 @@ def test_a_name_on_the_hub_is_read_from_its_cache_and_its_commit_is_its_revision
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     told = "`owner/letters` cannot be fetched from the Hugging Face Hub"
     assert done.stdout.splitlines()[-2:] == [f"{commit[:16]} {TEXTS[0]}", told], done.stderr
+
+
+def test_ctc_says_the_same_in_half_precision(letters: Path, tone_student: Path, spoken: list[Clip]) -> None:
+    for model in (letters, tone_student):
+        for half, whole in zip(opened(model, dtype="bfloat16").hear(spoken), opened(model).hear(spoken), strict=True):
+            assert half.text == whole.text
+            assert half.mean_logprob == pytest.approx(whole.mean_logprob, abs=0.05)
+
+
+def test_a_thousand_clips_are_answered_in_order(letters: Path, spoken: list[Clip]) -> None:
+    order = np.random.default_rng(0).integers(len(spoken), size=1000)
+    heard = opened(letters, batch_ms=100_000).hear([spoken[i] for i in order])
+    assert [each.text for each in heard] == [TEXTS[i] for i in order]

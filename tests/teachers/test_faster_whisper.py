@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,11 @@ def test_a_text_that_ran_into_the_limit_says_so(english_whisper: Path, converted
 
 def test_hopeless_clips_are_errors_of_their_own(converted: Path, poisoned: list[Clip]) -> None:
     heard = opened(converted).hear(poisoned)
-    assert [each.text for each in heard] == [TEXTS[0], "", "", "", TEXTS[1]]
-    assert [each.error for each in heard[1:-1]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
-    assert {(each.finish, each.mean_logprob) for each in heard[1:-1]} == {("failed", None)}
+    assert [heard[0].text, heard[-1].text] == list(TEXTS[:2])
+    assert [each.error for each in heard[1:-2]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
+    assert {(each.text, each.finish, each.mean_logprob) for each in heard[1:-2]} == {("", "failed", None)}
+    assert heard[-2].error is None  # silence is none
+    assert math.isfinite(heard[-2].mean_logprob or 0)
     assert opened(converted).hear([]) == []
 
 

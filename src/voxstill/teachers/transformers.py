@@ -240,7 +240,8 @@ class _Writer:
         logits_BUV = self.model(encoder_outputs=encoded, decoder_input_ids=said_BU[:, :-1], **mask).logits
         start, end_id = len(self._prefix), self.model.generation_config.eos_token_id
         written_BU = said_BU[:, start:]
-        logprob_BU = logits_BUV[:, start - 1 :].float().log_softmax(-1).gather(-1, written_BU[..., None])[..., 0]
+        logits_BUV = logits_BUV[:, start - 1 :].float()
+        logprob_BU = logits_BUV.gather(-1, written_BU[..., None])[..., 0] - logits_BUV.logsumexp(-1)
         return [
             self._answer(tokens, logprobs, end_id, self._languages.get(prefix[1]) if len(prefix) > 1 else None)
             for tokens, logprobs, prefix in zip(
