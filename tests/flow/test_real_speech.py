@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -71,3 +72,27 @@ def test_free_speech_gets_words_with_times_in_order(shared_data: Data, voxstill:
         assert all(before.end_ms <= after.start_ms for before, after in pairwise(label.words))
     longest_ms = max(codec.samples_to_ms(len(codec.decode(file.read_bytes()).samples_T)) for file in files[:4])
     assert max(label.words[-1].end_ms for label in labels) <= longest_ms
+
+
+def test_three_imperfect_teachers_agree_on_better_labels_than_the_best_of_them_has(
+    shared_data: Data, voxstill: Command, tmp_path: Path
+) -> None:
+    folder, work = shared_data("fsdd"), tmp_path / "work"
+    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()][::15]
+    source = tmp_path / "manifest.jsonl"
+    source.write_text("".join(json.dumps(row | {"audio": str(folder / row["audio"])}) + "\n" for row in rows))
+    inline = ("--set", "engine=inline")
+    voxstill("index", source, "--work", work, *inline)
+    common = f"name: pocketsphinx, grammar: '{GRAMMAR}'"
+    dictionary = f"dictionary: '{GRAMMAR.parent / 'fsdd/digits.dict'}'"
+    teachers = [
+        f"{{{common}, {dictionary}, noise_floor_db: 40.0}}",
+        f"{{{common}, {dictionary}, noise_floor_db: 30.0, pad_ms: 100}}",
+        f"{{{common}, {dictionary}, noise_floor_db: 45.0, language_weight: 4.0}}",
+    ]
+    of = [voxstill("label", work, *inline, "--set", f"teacher={each}")["recipe"] for each in teachers]
+    agreed = voxstill("label", work, *inline, "--set", f"teacher={{name: consensus, of: [{', '.join(of)}]}}")["recipe"]
+    found = voxstill("compare-teachers", work, *of, agreed, *inline)
+    *alone, together = (each["wer"] for each in found["teachers"])
+    print(f"{len(rows)} digits: alone {[f'{rate:.1%}' for rate in alone]}, together {together:.1%}")  # noqa: T201
+    assert together < min(alone)
