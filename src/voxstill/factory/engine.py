@@ -25,7 +25,7 @@ from typing import Any
 
 from voxstill import world
 from voxstill.config import Engine
-from voxstill.errors import ClusterError, ConfigError, Interrupted, VoxstillError
+from voxstill.errors import ClusterError, ConfigError, Interrupted, TeacherError, VoxstillError
 from voxstill.monitor import Summary, log
 from voxstill.records import fingerprint
 
@@ -98,7 +98,8 @@ def run(
     SIGINT and SIGTERM stop the run: no chunk is begun any more, what the workers have in hand is finished and committed
     within `STOP_LIMIT_S`, the rest is given back, and Interrupted says so. A second signal stops at once.
 
-    Raises what `commit` raises; VoxstillError where a stage cannot start, or where nothing that is tried works.
+    Raises what `commit` raises; VoxstillError where a stage cannot start, or where nothing that is tried works. A
+    TeacherError of the work ends the run: it says that no other item would fare better.
     """
     source = iter(chunks)
     ledger = _Ledger(cfg.attempts, fail, on_progress)
@@ -293,6 +294,8 @@ def _run_inline(
                         start = time.perf_counter()
                         payload = work(part.items, payload)
                         ledger.worked(stage, time.perf_counter() - start)
+                except TeacherError:
+                    raise
                 except Exception as error:
                     todo += ledger.failed(part, _reason(error))
                 else:
@@ -325,13 +328,17 @@ class _Host:
             return error
         return None
 
-    def work(self, items: Sequence[Any], payload: Any) -> tuple[tuple[str | None, float], Any]:
+    def work(self, items: Sequence[Any], payload: Any) -> tuple[tuple[str | TeacherError | None, float], Any]:
         """(why it failed or None, seconds) and the payload: two objects, so that the driver never fetches a payload."""
         start = time.perf_counter()
+        result: Any = None
+        reason: str | TeacherError | None = None
         try:
-            result, reason = self._work(items, payload), None
+            result = self._work(items, payload)
+        except TeacherError as error:
+            reason = error
         except Exception as error:  # any exception at all, also one that cannot be pickled, travels as its text
-            result, reason = None, _reason(error)
+            reason = _reason(error)
         return (reason, time.perf_counter() - start), result
 
     def close(self) -> None:
@@ -367,7 +374,7 @@ class _Worker:
 @dataclass(slots=True, eq=False)
 class _Call:
     part: _Part
-    status: Future[tuple[str | None, float]]
+    status: Future[tuple[str | TeacherError | None, float]]
     payload: Any  # an ObjectRef
 
 
@@ -502,6 +509,8 @@ class _Driver:
         worker.since = time.monotonic()
         reason, seconds = call.status.result() if error is None else (self._loss(error), 0.0)
         self._ledger.worked(worker.crew.stage, seconds)
+        if isinstance(reason, TeacherError):
+            raise reason
         if reason is None:
             worker.failures = 0
             self._pass_on(worker.crew, call)

@@ -14,6 +14,7 @@ from voxstill.teachers.teacher import Teacher
 TEACHERS = {
     "pocketsphinx": "voxstill.teachers.pocketsphinx:PocketSphinxTeacher",
     "transformers": "voxstill.teachers.transformers:TransformersTeacher",
+    "openai": "voxstill.teachers.openai:OpenAITeacher",
     "reference": "voxstill.teachers.reference:ReferenceTeacher",
     "echo": "voxstill.teachers.echo:EchoTeacher",
 }

@@ -55,7 +55,11 @@ class Teacher(Protocol):
         ...
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order; what fails for one clip is its `error`, not an exception."""
+        """One answer for each clip, in order; what fails for one clip is its `error`, not an exception.
+
+        TeacherError says that no clip can be heard any more, and ends the run; after any other exception the clips are
+        tried again, then in halves.
+        """
         ...
 
     def close(self) -> None:
