@@ -74,6 +74,7 @@ class OpenAITeacher:
 
     Options: ClassVar[type[Section]] = OpenAIOptions
     reads_texts: ClassVar[bool] = False
+    calls_at_once: ClassVar[int] = 2
 
     def __init__(self, options: OpenAIOptions) -> None:
         self.options = options

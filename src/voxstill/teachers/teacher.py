@@ -1,7 +1,9 @@
 """What a teacher is: options, a revision, and clips in, as many answers out.
 
 A teacher is one file: a class with these four methods, named in `TEACHERS` or in another package's entry point
-`voxstill.teachers`. Its `Options` are the rest of the `teacher` section.
+`voxstill.teachers`. Its `Options` are the rest of the `teacher` section. A class may also say how many calls of `hear`
+it takes at once, from threads of their own: `calls_at_once: ClassVar[int] = 2` keeps an engine full that batches
+continuously, since one chunk begins while another ends. Without it there is one.
 """
 
 from __future__ import annotations
