@@ -134,8 +134,8 @@ class Teacher(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, use_attribute_docstrings=True)
 
     name: str = option("pocketsphinx")
-    """`pocketsphinx`, `transformers` (a student too), `openai` (any such server), `reference` (the human texts) or
-    `echo` (for tests)."""
+    """`pocketsphinx`, `transformers` (a student too), `vllm`, `openai` (any such server), `reference` (the human
+    texts) or `echo` (for tests)."""
 
 
 class Filter(Section):

@@ -15,6 +15,7 @@ TEACHERS = {
     "pocketsphinx": "voxstill.teachers.pocketsphinx:PocketSphinxTeacher",
     "transformers": "voxstill.teachers.transformers:TransformersTeacher",
     "openai": "voxstill.teachers.openai:OpenAITeacher",
+    "vllm": "voxstill.teachers.vllm:VllmTeacher",
     "reference": "voxstill.teachers.reference:ReferenceTeacher",
     "echo": "voxstill.teachers.echo:EchoTeacher",
 }
