@@ -229,10 +229,11 @@ def server(learnt: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = ["--dtype", "float32", "--enforce-eager", "--gpu-memory-utilization", "0.1", "--served-model-name", "tones"]
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", str(learnt), "--port", str(port), *flags]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items() if value is not True]
+    flags += ["--enforce-eager", "--served-model-name", "tones"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(learnt), "--port", str(port)]
     environment = os.environ | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
-    process = subprocess.Popen([*command, "--host", "127.0.0.1"], env=environment)
+    process = subprocess.Popen([*command, "--host", "127.0.0.1", *flags], env=environment)
     try:
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline and process.poll() is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -120,6 +121,7 @@ class OpenAITeacher:
                     fix="export it with the key, where the command runs and on every machine of the cluster",
                 )
             headers["Authorization"] = f"Bearer {self._key}"
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells of each retry
         retry = urllib3.Retry(
             self.options.retries,
             status_forcelist=AGAIN,
