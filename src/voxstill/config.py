@@ -146,7 +146,8 @@ class Engine(Section):
     chunk: int = option(256, unit="utterances", ge=1)
     """Unit of work, of retry and of output."""
     in_flight: int = option(2, unit="chunks", ge=1)
-    """Chunks handed to one worker at a time; this is the back-pressure."""
+    """Chunks handed to one worker at a time; this is the back-pressure. A teacher that hears two chunks at once is
+    handed one more."""
     attempts: int = option(3, unit="tries", ge=1)
     """A chunk that fails so often is halved, down to the one utterance at fault, which is set aside with its reason."""
     decode_s: float = option(120.0, unit="s", gt=0)
@@ -172,8 +173,8 @@ class Teacher(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, use_attribute_docstrings=True)
 
     name: str = option("pocketsphinx")
-    """`pocketsphinx`, `transformers` (a student too), `faster-whisper`, `sherpa`, `consensus` (what others agree on),
-    `reference` (the human texts) or `echo` (for tests)."""
+    """`pocketsphinx`, `transformers` (a student too), `vllm`, `faster-whisper`, `sherpa`, `openai` (any such server),
+    `consensus` (what others agree on), `reference` (the human texts) or `echo` (for tests)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -83,6 +83,11 @@ def slowly(seconds: float) -> Callable[..., list[str]]:
     return work
 
 
+def slowly_but_for_hangs(items: Sequence[Any], payload: Any) -> list[str]:
+    time.sleep(0.3)
+    return plain(items, payload)
+
+
 TWO_STAGES = (Stage(name="decode", make=Twice, workers=2), Stage(name="teach", make=names, workers=2))
 ONE_STAGE = (Stage(name="work", make=lambda: plain, workers=1),)
 
@@ -207,10 +212,14 @@ def test_arrays_reach_the_next_stage_without_a_copy(ray: Any) -> None:
     assert flat(committed) == [(False, False)]
 
 
-def test_an_item_that_raises_kills_or_hangs_is_one_row_with_its_reason(ray: Any) -> None:
+@pytest.mark.parametrize("calls", [1, 3])
+def test_an_item_that_raises_kills_or_hangs_is_one_row_with_its_reason(ray: Any, calls: int) -> None:
     items = [0, 1, "raise", 3, 4, "die", 6, 7, "hang", 9, 10]
     committed, summary = run(
-        chunks_of(items, 2, str), (Stage(name="work", make=lambda: plain, workers=2),), lease_s=2.0, attempts=1
+        chunks_of(items, 2, str),
+        (Stage(name="work", make=lambda: plain, workers=2, calls=calls),),
+        lease_s=2.0,
+        attempts=1,
     )
     rows = {row.split(":")[0]: row for row in flat(committed)}
     assert sorted(rows) == sorted(
@@ -230,6 +239,41 @@ def test_chunks_queued_behind_a_deadly_one_are_not_charged(ray: Any) -> None:
     committed, summary = run(chunks_of(items, 1, str), ONE_STAGE, attempts=1, in_flight=4)
     assert Counter(row.split()[0] for row in flat(committed)) == {"ok": 11, "aside": 1}
     assert summary.num_restarts == 2  # once to learn that somebody is deadly, once to learn who
+
+
+def test_a_work_that_takes_two_calls_at_once_gets_them_and_is_closed_after_the_last(ray: Any, tmp_path: Path) -> None:
+    class Pairs:
+        def __init__(self) -> None:
+            self.both, self.working = threading.Barrier(2), 0
+
+        def __call__(self, items: Sequence[Any], _: Any) -> list[str]:
+            self.working += 1
+            self.both.wait(60)  # for ever, were it alone
+            self.working -= 1
+            return [f"ok {item}" for item in items]
+
+        def close(self) -> None:
+            (tmp_path / str(self.working)).touch()
+
+    committed, summary = run(
+        chunks_of(range(24), 2, str), (Stage(name="work", make=Pairs, workers=1, calls=2),), in_flight=1
+    )
+    assert sorted(flat(committed)) == sorted(f"ok {i}" for i in range(24))
+    assert [rows for chunk in chunks_of(range(24), 2, str) for rows in committed[chunk.id]] == [
+        f"ok {i}" for i in range(24)
+    ]
+    assert (summary.num_retries, summary.num_restarts) == (0, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def test_a_call_that_hangs_beside_others_that_do_not_is_found(ray: Any) -> None:
+    items = ["hang", *range(40)]
+    start = time.monotonic()
+    stage = Stage(name="work", make=lambda: slowly_but_for_hangs, workers=1, calls=2)
+    committed, summary = run(chunks_of(items, 1, str), (stage,), lease_s=3.0, attempts=1)
+    assert Counter(row.split()[0] for row in flat(committed)) == {"ok": 40, "aside": 1}
+    assert summary.num_restarts == 2
+    assert time.monotonic() - start < 60
 
 
 def test_killed_workers_lose_nothing_and_repeat_nothing(ray: Any, tmp_path: Path) -> None:

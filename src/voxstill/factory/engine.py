@@ -25,7 +25,7 @@ from typing import Any
 
 from voxstill import world
 from voxstill.config import Engine
-from voxstill.errors import ClusterError, ConfigError, Interrupted, VoxstillError
+from voxstill.errors import ClusterError, ConfigError, Interrupted, TeacherError, VoxstillError
 from voxstill.monitor import Summary, log
 from voxstill.records import fingerprint
 
@@ -66,6 +66,12 @@ class Stage:
     """None takes as many as fit: by GPUs where each wants some, else one for each core of the cluster."""
     num_cpus: float = 1
     num_gpus: float = 0
+    calls: int = 1
+    """Calls that one work takes at once, from threads of their own; the inline engine makes one after the other."""
+
+    def room(self, in_flight: int) -> int:
+        """Chunks that one worker is given: those it works on, and those that wait with their payload."""
+        return in_flight + self.calls - 1
 
 
 def chunk_id(ids: Iterable[str]) -> str:
@@ -93,12 +99,14 @@ def run(
     `commit` runs in this process, for several chunks at a time under `ray`. `fail(item, reason)` is the row of an item
     that is set aside because the work on it alone raised, died or took longer than `cfg.lease_s`, `cfg.attempts` times;
     the inline engine survives only the first of these. `chunks` is consumed as workers come free: at most
-    `cfg.in_flight` chunks for each worker are between it and `commit`. `on_progress` is called after each commit.
+    `cfg.in_flight` chunks for each worker, and one for each further call that it takes at once, are between it and
+    `commit`. `on_progress` is called after each commit.
 
     SIGINT and SIGTERM stop the run: no chunk is begun any more, what the workers have in hand is finished and committed
     within `STOP_LIMIT_S`, the rest is given back, and Interrupted says so. A second signal stops at once.
 
-    Raises what `commit` raises; VoxstillError where a stage cannot start, or where nothing that is tried works.
+    Raises what `commit` raises; VoxstillError where a stage cannot start, or where nothing that is tried works. A
+    TeacherError of the work ends the run: it says that no other item would fare better.
     """
     source = iter(chunks)
     ledger = _Ledger(cfg.attempts, fail, on_progress)
@@ -159,7 +167,7 @@ class _Ledger:
         self.num_open = 0
 
     def staffed(self, stage: Stage, workers: int) -> None:
-        """Counts the workers of a stage."""
+        """Counts the workers of a stage, by the calls that they take."""
         self._workers[stage.name], self._busy_s[stage.name] = workers, 0.0
 
     def opened(self, chunk: Chunk) -> _Part:
@@ -293,6 +301,8 @@ def _run_inline(
                         start = time.perf_counter()
                         payload = work(part.items, payload)
                         ledger.worked(stage, time.perf_counter() - start)
+                except TeacherError:
+                    raise
                 except Exception as error:
                     todo += ledger.failed(part, _reason(error))
                 else:
@@ -313,7 +323,7 @@ def _close(work: Work) -> None:
 
 
 class _Host:
-    """The worker process of one stage: one call at a time, in the order they were made."""
+    """The worker process of one stage: as many calls at a time as it takes, begun in the order they were made."""
 
     def __init__(self, num_threads: int) -> None:
         os.environ.update(dict.fromkeys(THREADS, str(num_threads)))  # before `make` brings in numpy or torch
@@ -325,13 +335,17 @@ class _Host:
             return error
         return None
 
-    def work(self, items: Sequence[Any], payload: Any) -> tuple[tuple[str | None, float], Any]:
+    def work(self, items: Sequence[Any], payload: Any) -> tuple[tuple[str | TeacherError | None, float], Any]:
         """(why it failed or None, seconds) and the payload: two objects, so that the driver never fetches a payload."""
         start = time.perf_counter()
+        result: Any = None
+        reason: str | TeacherError | None = None
         try:
-            result, reason = self._work(items, payload), None
+            result = self._work(items, payload)
+        except TeacherError as error:
+            reason = error
         except Exception as error:  # any exception at all, also one that cannot be pickled, travels as its text
-            result, reason = None, _reason(error)
+            reason = _reason(error)
         return (reason, time.perf_counter() - start), result
 
     def close(self) -> None:
@@ -357,18 +371,25 @@ class _Worker:
     crew: _Crew
     handle: Any
     since: float
-    """When its start, or the oldest of its calls, began: what the limits are counted from."""
+    """When its start began."""
     ready: bool = False
     calls: deque[_Call] = field(default_factory=deque)
     failures: int = 0
     """Calls that raised since the last that did not."""
 
+    def begin(self) -> None:
+        """Counts the lease of the calls that it can work on from now."""
+        for call in itertools.islice(self.calls, self.crew.stage.calls):
+            call.since = call.since or time.monotonic()
+
 
 @dataclass(slots=True, eq=False)
 class _Call:
     part: _Part
-    status: Future[tuple[str | None, float]]
+    status: Future[tuple[str | TeacherError | None, float]]
     payload: Any  # an ObjectRef
+    since: float | None = None
+    """When it began; None while it waits behind others."""
 
 
 class _Driver:
@@ -383,8 +404,8 @@ class _Driver:
         self._cpu_share = _cpu_share(self._ray, stages, sizes)
         self._crews = [_Crew(stage, place, size) for place, (stage, size) in enumerate(zip(stages, sizes, strict=True))]
         for crew in self._crews:
-            ledger.staffed(crew.stage, crew.size)
-        self._limit = cfg.in_flight * sum(sizes)
+            ledger.staffed(crew.stage, crew.size * crew.stage.calls)
+        self._limit = sum(crew.size * crew.stage.room(cfg.in_flight) for crew in self._crews)
         self._num_writing = 0
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
@@ -427,6 +448,7 @@ class _Driver:
         actor = self._ray.remote(_Host).options(
             num_cpus=int(stage.num_cpus * self._cpu_share * 1e4) / 1e4,  # Ray counts in such steps
             num_gpus=stage.num_gpus,
+            max_concurrency=stage.calls,
             max_restarts=0,
             max_task_retries=0,
         )
@@ -460,14 +482,13 @@ class _Driver:
 
     def _has_room(self, worker: _Worker, part: _Part) -> bool:
         alone = part.alone or any(call.part.alone for call in worker.calls)
-        return worker.ready and len(worker.calls) < (1 if alone else self._cfg.in_flight)
+        return worker.ready and len(worker.calls) < (1 if alone else worker.crew.stage.room(self._cfg.in_flight))
 
     def _call(self, worker: _Worker, part: _Part, payload: Any) -> None:
         status, result = worker.handle.work.options(num_returns=2).remote(part.items, payload)
         call = _Call(part, status.future(), result)
-        if not worker.calls:
-            worker.since = time.monotonic()
         worker.calls.append(call)
+        worker.begin()
         self._when(call.status, lambda: self._on_answer(worker, call))
 
     def _on_open(self, worker: _Worker, opened: Future[VoxstillError | None]) -> None:
@@ -499,9 +520,11 @@ class _Driver:
             self._on_death(worker, error)
             return
         worker.calls.remove(call)
-        worker.since = time.monotonic()
+        worker.begin()
         reason, seconds = call.status.result() if error is None else (self._loss(error), 0.0)
         self._ledger.worked(worker.crew.stage, seconds)
+        if isinstance(reason, TeacherError):
+            raise reason
         if reason is None:
             worker.failures = 0
             self._pass_on(worker.crew, call)
@@ -557,9 +580,13 @@ class _Driver:
 
         Among several calls there is no telling: the answers of those that were through may have died with the process.
         """
-        parts = [call.part for call in self._lose(worker, _reason(error))]
-        todo = self._ledger.failed(parts[0], "its worker died") if len(parts) == 1 else parts
-        self._settle(parts[0], [replace(part, alone=True) for part in todo])
+        self._suspect([call.part for call in self._lose(worker, _reason(error))], "its worker died")
+
+    def _suspect(self, parts: list[_Part], reason: str) -> None:
+        """Charges an attempt where there is but one part; where there are more, each is tried again alone."""
+        todo = self._ledger.failed(parts[0], reason) if len(parts) == 1 else parts
+        for part in parts[:1]:
+            self._settle(part, [replace(each, alone=True) for each in todo])
 
     def _lose(self, worker: _Worker, reason: str) -> list[_Call]:
         """Gives up a worker; the calls that it had not answered, oldest first."""
@@ -590,12 +617,11 @@ class _Driver:
     def _check_limits(self) -> None:
         now = time.monotonic()
         for worker in self._all_workers():
-            if worker.calls and now - worker.since > self._cfg.lease_s:
+            if any(call.since is not None and now - call.since > self._cfg.lease_s for call in worker.calls):
                 reason = f"no answer within the time limit of {self._cfg.lease_s:g} s"
-                parts = [call.part for call in self._lose(worker, reason)]
-                self._queue(parts[1:])
-                for late in parts[:1]:  # none, where the answer came in this moment
-                    self._settle(late, self._ledger.failed(late, reason))
+                lost = self._lose(worker, reason)
+                self._queue([call.part for call in lost if call.since is None])
+                self._suspect([call.part for call in lost if call.since is not None], reason)
         for crew in self._crews:
             if not any(w.ready for w in crew.workers) and now - crew.workers[0].since > START_LIMIT_S:
                 free = self._ray.available_resources()

@@ -41,6 +41,7 @@ class Task:
     teacher: config.Teacher
     name: str
     reads_texts: bool
+    calls_at_once: int = 1
 
     @property
     def recipe(self) -> str:
@@ -56,7 +57,7 @@ class Task:
 def task(teacher: config.Teacher) -> Task:
     """The task of a teacher as configured; ConfigError or TeacherError where it cannot be made."""
     made = registry.make(teacher)
-    return Task(teacher, f"{teacher.name}@{made.revision()}", made.reads_texts)
+    return Task(teacher, f"{teacher.name}@{made.revision()}", made.reads_texts, getattr(made, "calls_at_once", 1))
 
 
 def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engine.Chunk]:
@@ -147,6 +148,7 @@ def label(
             workers=cfg.teachers,
             num_cpus=cfg.teacher_cpus,
             num_gpus=cfg.teacher_gpus,
+            calls=task.calls_at_once,
         ),
     )
     chunks = plan(work, utterances, task.prefix, cfg.chunk)

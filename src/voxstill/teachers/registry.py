@@ -17,6 +17,8 @@ TEACHERS = {
     "transformers": "voxstill.teachers.transformers:TransformersTeacher",
     "faster-whisper": "voxstill.teachers.faster_whisper:FasterWhisperTeacher",
     "sherpa": "voxstill.teachers.sherpa:SherpaTeacher",
+    "openai": "voxstill.teachers.openai:OpenAITeacher",
+    "vllm": "voxstill.teachers.vllm:VllmTeacher",
     "reference": "voxstill.teachers.reference:ReferenceTeacher",
     "consensus": "voxstill.teachers.consensus:ConsensusTeacher",
     "echo": "voxstill.teachers.echo:EchoTeacher",

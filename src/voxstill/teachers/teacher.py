@@ -1,7 +1,9 @@
 """What a teacher is: options, a revision, and clips in, as many answers out.
 
 A teacher is one file: a class with these four methods, named in `TEACHERS` or in another package's entry point
-`voxstill.teachers`. Its `Options` are the rest of the `teacher` section.
+`voxstill.teachers`. Its `Options` are the rest of the `teacher` section. A class may also say how many calls of `hear`
+it takes at once, from threads of their own: `calls_at_once: ClassVar[int] = 2` keeps an engine full that batches
+continuously, since one chunk begins while another ends. Without it there is one.
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ class Teacher(Protocol):
         ...
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order; what fails for one clip is its `error`, not an exception."""
+        """One answer for each clip, in order; what fails for one clip is its `error`, not an exception.
+
+        TeacherError says that no clip can be heard any more, and ends the run; after any other exception the clips are
+        tried again, then in halves.
+        """
         ...
 
     def close(self) -> None:

@@ -1,0 +1,295 @@
+"""Any server that speaks OpenAI's protocol for audio: OpenAI's own, vLLM's, a gateway, one on the next machine.
+
+The protocol is that of https://platform.openai.com/docs/api-reference: `audio/transcriptions`, or `chat/completions`
+with the clip as `input_audio`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import urllib.request
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from voxstill import world
+from voxstill.audio import codec
+from voxstill.config import Section, option
+from voxstill.errors import ConfigError, TeacherError
+from voxstill.records import Word
+from voxstill.teachers.teacher import Clip, Heard
+
+CONNECT_S = 10.0
+BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
+AGAIN = (408, 429, 500, 502, 503, 504)
+"""Statuses of a server that may do better in a moment."""
+REFUSED = (401, 402, 403, 404, 405)
+"""Statuses that are not about the clip: the key, the bill, the address or the model."""
+DEAD_AFTER = 8
+"""So many clips in a row that the server had no answer for: the fault is not in the clips."""
+
+
+class OpenAIOptions(Section):
+    """Which server, what is asked of it, and how patiently."""
+
+    base_url: str = option()
+    """Address up to the version: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`."""
+    model: str = option()
+    """Name of the model, as the server calls it."""
+    api_key_env: str | None = option(None)
+    """Name of the environment variable that holds the key, on every machine that labels; unset sends none."""
+    mode: Literal["transcriptions", "chat"] = option("transcriptions")
+    """`transcriptions` is for recognisers; `chat` asks a model that hears, with `prompt`."""
+    prompt: str | None = option(None)
+    """What a chat model is asked to do, or words that a recogniser is to expect."""
+    language: str | None = option(None)
+    """Language of the audio, for `transcriptions`; unset lets the server tell."""
+    response_format: Literal["json", "verbose_json"] = option("json")
+    """Of `transcriptions`: `verbose_json` has the language, and the confidence of Whisper models."""
+    timestamp_granularities: list[Literal["word", "segment"]] = option([])
+    """Of `verbose_json`: `word` asks for word times."""
+    logprobs: bool = option(False)
+    """Ask for the log-probability of each token; not every server and model has them."""
+    temperature: float = option(0.0, ge=0, le=2)
+    """0 takes the most likely token each time."""
+    top_p: float | None = option(None, unit="probability", gt=0, le=1)
+    """Tokens are drawn from the likeliest that make up so much."""
+    max_tokens: int | None = option(None, unit="tokens", ge=1)
+    """Longest answer; an answer cut there finishes as `length`, where the server says so."""
+    seed: int | None = option(None, ge=0)
+    """Asks for the same answer each time."""
+    concurrency: int = option(16, unit="requests", ge=1)
+    """Requests under way at once, from each teacher."""
+    timeout_s: float = option(60.0, unit="s", gt=0)
+    """A server silent for so long is asked again."""
+    retries: int = option(4, unit="tries", ge=0)
+    """Further tries after a time-out, a 429 or a 5xx, with growing pauses, or as long as the server's Retry-After."""
+
+
+class OpenAITeacher:
+    """Asks for each clip by itself, many at a time; what the server says of one clip is never given to another."""
+
+    Options: ClassVar[type[Section]] = OpenAIOptions
+    reads_texts: ClassVar[bool] = False
+    calls_at_once: ClassVar[int] = 2
+
+    def __init__(self, options: OpenAIOptions) -> None:
+        self.options = options
+        self._url = f"{options.base_url.rstrip('/')}/" + (
+            "chat/completions" if options.mode == "chat" else "audio/transcriptions"
+        )
+        self._key = ""
+        parts = urlsplit(options.base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.password or parts.query:
+            raise ConfigError(
+                "`teacher.base_url` is not the address of a server",
+                why="it must begin with http:// or https:// and hold no key and no query",
+                fix="give an address like http://127.0.0.1:8000/v1; the key goes into a variable (teacher.api_key_env)",
+            )
+        if options.api_key_env is not None and not options.api_key_env.isidentifier():
+            raise ConfigError(  # which does not repeat it: it may be the key
+                "`teacher.api_key_env` is not the name of an environment variable",
+                why="the key itself must not be in a configuration",
+                fix="put the key into a variable, and the name of the variable here",
+            )
+        if options.mode == "chat" and not options.prompt:
+            raise ConfigError(
+                "`teacher.prompt` is not set",
+                why="a chat model does not know what to do with the audio",
+                fix="set it to something like: Transcribe the speech. Answer with the words only.",
+            )
+
+    def revision(self) -> str:
+        """The name of the model: a server does not tell more. Its address and the options are in the recipe."""
+        return self.options.model
+
+    def open(self) -> None:
+        """Nothing is asked yet; TeacherError where there is no key."""
+        import urllib3
+
+        headers = {}
+        if self.options.api_key_env is not None:
+            self._key = world.environment().get(self.options.api_key_env, "").strip()
+            if not self._key:
+                raise TeacherError(
+                    f"the server of `{self.options.model}` cannot be asked",
+                    why="the environment variable that `teacher.api_key_env` names is not set on this machine",
+                    fix="export it with the key, where the command runs and on every machine of the cluster",
+                )
+            headers["Authorization"] = f"Bearer {self._key}"
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells of each retry
+        retry = urllib3.Retry(
+            self.options.retries,
+            status_forcelist=AGAIN,
+            allowed_methods=None,
+            backoff_factor=BACKOFF_S,
+            backoff_jitter=BACKOFF_S,
+            backoff_max=LONGEST_BACKOFF_S,
+            retry_after_max=int(self.options.timeout_s),
+            raise_on_status=False,
+        )
+        settings: dict[str, Any] = {
+            "headers": headers,
+            "maxsize": self.options.concurrency,
+            "retries": retry,
+            "timeout": urllib3.Timeout(connect=min(CONNECT_S, self.options.timeout_s), read=self.options.timeout_s),
+        }
+        proxy = _proxy(self._url)
+        self._http = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+        self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="ask")
+        self._unanswered: deque[bool] = deque(maxlen=DEAD_AFTER)
+
+    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+        """One answer for each clip, in order; TeacherError where the server is gone, or refuses everything."""
+        return list(self._threads.map(self._ask, clips))
+
+    def close(self) -> None:
+        """End the connections."""
+        self._threads.shutdown(cancel_futures=True)
+        self._http.clear()
+
+    def _ask(self, clip: Clip) -> Heard:
+        from urllib3 import exceptions
+
+        if not len(clip.samples_T):
+            return Heard(finish="failed", error="no audio")
+        try:
+            response = self._http.request("POST", self._url, redirect=False, **self._request(clip))
+        except exceptions.HTTPError as error:
+            reason = getattr(error, "reason", error)
+            said = self._clean(f"{type(reason).__name__}: {reason}")
+            if isinstance(reason, exceptions.NewConnectionError | exceptions.ConnectTimeoutError | exceptions.SSLError):
+                raise self._gone(said) from None
+            return self._no_answer(said)
+        if response.status in AGAIN:
+            return self._no_answer(self._complaint(response))
+        if 300 <= response.status < 400 or response.status in REFUSED:
+            raise self._gone(self._complaint(response))
+        self._unanswered.append(False)
+        if response.status >= 300:
+            return Heard(finish="failed", error=self._complaint(response))
+        try:
+            body = response.json()
+            return _chatted(body) if self.options.mode == "chat" else _transcribed(body)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return Heard(finish="failed", error=f"not an answer of the protocol: {self._clean(_text(response))}")
+
+    def _request(self, clip: Clip) -> dict[str, Any]:
+        o = self.options
+        wav = codec.encode(clip.samples_T, "wav")
+        common = {"model": o.model, "temperature": o.temperature, "top_p": o.top_p, "seed": o.seed}
+        if o.mode == "chat":
+            audio = {"data": base64.b64encode(wav).decode(), "format": "wav"}
+            content = [{"type": "text", "text": o.prompt}, {"type": "input_audio", "input_audio": audio}]
+            asked = common | {
+                "messages": [{"role": "user", "content": content}],
+                "max_tokens": o.max_tokens,
+                "logprobs": o.logprobs or None,
+            }
+            return {"json": {name: value for name, value in asked.items() if value is not None}}
+        named = common | {
+            "response_format": o.response_format,
+            "language": o.language,
+            "prompt": o.prompt,
+            "max_completion_tokens": o.max_tokens,
+        }
+        fields: list[tuple[str, Any]] = [(name, str(value)) for name, value in named.items() if value is not None]
+        fields += [("timestamp_granularities[]", each) for each in o.timestamp_granularities]
+        fields += [("include[]", "logprobs")] * o.logprobs
+        return {"fields": [*fields, ("file", ("clip.wav", wav, "audio/wav"))]}
+
+    def _no_answer(self, reason: str) -> Heard:
+        """The row of a clip that the server failed on; TeacherError where it fails on everything."""
+        self._unanswered.append(True)
+        if sum(self._unanswered) == DEAD_AFTER:
+            raise self._gone(
+                f"the last {DEAD_AFTER} requests had no answer, {self.options.retries} retries each: {reason}"
+            )
+        return Heard(finish="failed", error=reason)
+
+    def _gone(self, reason: str) -> TeacherError:
+        return TeacherError(
+            f"the server at {self.options.base_url} does not answer for `{self.options.model}`",
+            why=reason,
+            fix="check teacher.base_url, teacher.model and the key; the same command goes on where this one stopped",
+        )
+
+    def _complaint(self, response: Any) -> str:
+        """What the server says is wrong, in one line."""
+        text = _text(response)
+        try:
+            body = json.loads(text)
+            error = body.get("error", body)
+            text = error.get("message", text) if isinstance(error, dict) else str(error)
+        except (ValueError, AttributeError):
+            pass
+        return self._clean(f"the server answered {response.status}: {text}")
+
+    def _clean(self, text: str) -> str:
+        """Without the key, in one short line: a server may repeat what it was sent."""
+        return " ".join((text.replace(self._key, "***") if self._key else text).split())[:300]
+
+
+def _text(response: Any) -> str:
+    return str(response.data.decode(errors="replace"))
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names for the address."""
+    parts = urlsplit(url)
+    if urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def _transcribed(body: Mapping[str, Any]) -> Heard:
+    """An answer of `audio/transcriptions`, `json` or `verbose_json`."""
+    text = body["text"].strip()
+    tokens = [float(each["logprob"]) for each in body.get("logprobs") or ()]
+    segments = [
+        (float(each["avg_logprob"]), len(each.get("tokens") or ()) or 1)
+        for each in body.get("segments") or ()
+        if each.get("avg_logprob") is not None
+    ]
+    usage = body.get("usage") or {}
+    num_tokens = len(tokens) or sum(num for _, num in segments) or int(usage.get("output_tokens") or 0)
+    mean_logprob = sum(tokens) / len(tokens) if tokens else None
+    if mean_logprob is None and segments:
+        mean_logprob = sum(mean * num for mean, num in segments) / num_tokens
+    words = tuple(
+        Word(text=each["word"].strip(), start_ms=round(each["start"] * 1000), end_ms=round(each["end"] * 1000))
+        for each in body.get("words") or ()
+    )
+    language = body.get("language")
+    return Heard(
+        text=text,
+        language=_code(language) if language else None,
+        mean_logprob=mean_logprob,
+        num_tokens=num_tokens,
+        words=words,
+    )
+
+
+def _chatted(body: Mapping[str, Any]) -> Heard:
+    """An answer of `chat/completions`."""
+    choice = body["choices"][0]
+    if choice.get("finish_reason") == "content_filter":
+        return Heard(finish="failed", error="the server's filter withheld the answer")
+    tokens = [float(each["logprob"]) for each in (choice.get("logprobs") or {}).get("content") or ()]
+    return Heard(
+        text=choice["message"]["content"].strip(),
+        mean_logprob=sum(tokens) / len(tokens) if tokens else None,
+        num_tokens=len(tokens) or int((body.get("usage") or {}).get("completion_tokens") or 0),
+        finish="length" if choice.get("finish_reason") == "length" else "stop",
+    )
+
+
+def _code(language: str) -> str:
+    """`en` for `english`: OpenAI's own server tells the name, others the code."""
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+    return str(TO_LANGUAGE_CODE.get(language.lower(), language))

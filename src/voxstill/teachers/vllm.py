@@ -1,0 +1,299 @@
+"""vLLM in this process: Whisper, Qwen3-ASR, Qwen3-Omni, Voxtral and whatever else it serves that hears.
+
+The engine batches continuously: each clip is a request of its own, and enters and leaves the batch by itself. Written
+for vLLM 0.32 (`vllm.model_executor.models.interfaces.SupportsTranscription` makes the prompts of recognisers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import os
+import re
+import threading
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.config import Section, option
+from voxstill.errors import TeacherError
+from voxstill.monitor import log
+from voxstill.records import RATE_HZ, Finish, fingerprint
+from voxstill.teachers.teacher import Clip, Heard
+
+T = TypeVar("T")
+
+VARIABLES = {
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork of a process with threads may hang
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for data
+}
+"""What the engine is told through the environment, where nobody chose otherwise."""
+
+FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "repetition": "length"}
+SAMPLE_BYTES = 1 << 20
+
+
+class VllmOptions(Section):
+    """Options of the engine and of its answers, under vLLM's own names."""
+
+    model: str = option()
+    """Folder of a checkpoint, or its name on the Hugging Face Hub."""
+    revision: str | None = option(None)
+    """Commit, branch or tag on the Hub: give a commit, and the labels say what made them."""
+    dtype: str = option("auto")
+    """`bfloat16`, `float16`, `float32`, or `auto`: what the checkpoint has."""
+    tensor_parallel_size: int = option(1, unit="GPUs", ge=1)
+    """GPUs that one model is spread over; `engine.teacher_gpus` reserves them."""
+    max_model_len: int | None = option(None, unit="tokens", ge=1)
+    """Longest prompt and answer together; unset takes what the model was made for."""
+    max_num_batched_tokens: int | None = option(None, unit="tokens", ge=1)
+    """Most tokens of one step of the engine."""
+    max_num_seqs: int | None = option(None, unit="clips", ge=1)
+    """Most clips in the batch at once."""
+    gpu_memory_utilization: float | None = option(None, unit="share", gt=0, le=1)
+    """Share of the memory of the device that the engine takes."""
+    enforce_eager: bool = option(False)
+    """Start sooner and run slower: no CUDA graphs, no compilation."""
+    trust_remote_code: bool = option(False)
+    """Run Python code that comes with the checkpoint, with all rights of this process."""
+    prompt: str | None = option(None)
+    """For a recogniser, text to go on from or words to expect. For another model, its whole prompt: the template of its
+    chat with the mark of the audio and what is to be done."""
+    language: str | None = option(None)
+    """Language of the audio, `en` for example; unset lets the model tell, where it can."""
+    temperature: float = option(0.0, ge=0)
+    """0 takes the likeliest token each time."""
+    top_p: float = option(1.0, unit="probability", gt=0, le=1)
+    """Tokens are drawn from the likeliest that make up so much."""
+    top_k: int = option(0, unit="tokens", ge=0)
+    """Tokens are drawn from so many of the likeliest; 0 takes all."""
+    repetition_penalty: float = option(1.0, gt=0)
+    """Above 1, what was said is less likely to be said again."""
+    max_tokens: int = option(448, unit="tokens", ge=1)
+    """Longest answer; an answer cut there finishes as `length`."""
+    seed: int = option(0, ge=0)
+    """Of what is drawn."""
+
+
+class VllmTeacher:
+    """Hears as many clips at once as the engine holds; each answer goes to its clip, whatever the order they end in."""
+
+    Options: ClassVar[type[Section]] = VllmOptions
+    reads_texts: ClassVar[bool] = False
+    calls_at_once: ClassVar[int] = 2
+
+    def __init__(self, options: VllmOptions) -> None:
+        self.options = options
+        self._engine: Any = None
+
+    def revision(self) -> str:
+        """The name and commit on the Hub, or what tells the files of a folder from others."""
+        folder = Path(self.options.model)
+        if not folder.is_dir():
+            return f"{self.options.model}@{self.options.revision or 'main'}"
+        return fingerprint([(path.name, _sampled(path)) for path in sorted(folder.iterdir()) if path.is_file()])
+
+    def open(self) -> None:
+        """Start the engine; TeacherError where vLLM is not installed or cannot load the model."""
+        for name, value in VARIABLES.items():
+            os.environ.setdefault(name, value)
+        try:
+            import vllm
+        except ImportError as error:
+            raise TeacherError(
+                "the teacher `vllm` is not installed",
+                why=str(error),
+                fix="pip install 'voxstill[vllm]', on every machine that labels",
+            ) from None
+        o = self.options
+        if o.trust_remote_code:
+            log.warning("teacher.trust_remote_code: code that comes with `%s` runs with all your rights", o.model)
+        self._sampling = vllm.SamplingParams(
+            temperature=o.temperature,
+            top_p=o.top_p,
+            top_k=o.top_k,
+            repetition_penalty=o.repetition_penalty,
+            max_tokens=o.max_tokens,
+            seed=o.seed,
+            logprobs=0,  # of the token that was said, and of no others
+            output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY,
+        )
+        self._numbers = itertools.count()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
+        self._thread.start()
+        try:
+            self._wait(self._start())
+        except TeacherError:
+            self.close()
+            raise
+        except Exception as error:
+            self.close()
+            raise TeacherError(
+                f"vLLM cannot load `{o.model}`",
+                why=" ".join(f"{type(error).__name__}: {error}".split())[:500],
+                fix="see what vLLM wrote (`--set engine.name=inline` shows it); check teacher.model and the memory",
+            ) from error
+
+    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+        """One answer for each clip, in order; a clip that vLLM refuses is a row with its reason."""
+        return self._wait(self._hear_all(clips))
+
+    def close(self) -> None:
+        """End the engine and its processes."""
+        self._wait(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _start(self) -> None:
+        import vllm
+        from vllm.model_executor.model_loader import get_model_cls
+        from vllm.model_executor.models.interfaces import supports_transcription
+
+        named = self.options.model_dump(
+            include={
+                "model",
+                "revision",
+                "dtype",
+                "tensor_parallel_size",
+                "max_model_len",
+                "max_num_batched_tokens",
+                "max_num_seqs",
+                "gpu_memory_utilization",
+                "enforce_eager",
+                "trust_remote_code",
+                "seed",
+            },
+            exclude_none=True,
+        )
+        args = vllm.AsyncEngineArgs(**named, limit_mm_per_prompt={"audio": 1}, disable_log_stats=True)
+        self._engine = vllm.AsyncLLMEngine.from_engine_args(args)
+        config = self._engine.model_config
+        kind = get_model_cls(config)
+        self._recogniser: Any = kind if supports_transcription(kind) else None
+        if self._recogniser is not None:
+            self._recogniser.validate_language(self.options.language)
+            self._hearing: Any = self._recogniser.get_speech_to_text_config(config, "transcribe")
+        elif self.options.prompt is None:
+            raise TeacherError(
+                "`teacher.prompt` is not set",
+                why=f"`{self.options.model}` is no recogniser: it has to be told what to do with the audio",
+                fix="give the whole prompt, with the template of its chat and the mark of the audio",
+            )
+
+    async def _end(self) -> None:
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hear_all(self, clips: Sequence[Clip]) -> list[Heard]:
+        return await asyncio.gather(*map(self._hear, clips))
+
+    async def _hear(self, clip: Clip) -> Heard:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        most_s = self._hearing.max_audio_clip_s if self._recogniser is not None else None
+        if not len(clip.samples_T):
+            return Heard(finish="failed", error="no audio")
+        if most_s is not None and len(clip.samples_T) > most_s * RATE_HZ:  # the rest would be left out, silently
+            return Heard(finish="failed", error=f"longer than the {most_s:g} s heard at once")
+        audio_T = clip.samples_T.astype(np.float32) / np.float32(32768)
+        language = self.options.language
+        try:
+            if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
+                language = await self._language(audio_T)
+            answer = await self._ask(self._prompt(audio_T, language), self._sampling)
+        except EngineDeadError:
+            raise
+        except Exception as error:  # of this request: its audio, its prompt
+            cause = error.__cause__ or error
+            reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
+            return Heard(finish="failed", error=f"vLLM: {reason}")
+        return self._heard(answer, language)
+
+    async def _ask(self, prompt: Any, sampling: Any) -> Any:
+        """The finished answer to one request."""
+        from vllm.renderers.inputs.preprocess import parse_model_prompt
+
+        parsed = parse_model_prompt(self._engine.model_config, prompt)
+        (rendered,) = await self._engine.renderer.render_cmpl_async([parsed])
+        async for output in self._engine.generate(rendered, sampling, str(next(self._numbers))):
+            answer = output
+        return answer.outputs[0]
+
+    async def _language(self, audio_T: NDArray[np.float32]) -> str:
+        """The language that the model takes the audio for: a request of one token."""
+        import vllm
+
+        tokenizer = self._engine.get_tokenizer()
+        allowed = self._recogniser.get_language_token_ids(tokenizer)
+        sampling = vllm.SamplingParams(max_tokens=1, temperature=0.0, allowed_token_ids=allowed)
+        answer = await self._ask(self._recogniser.get_language_detection_prompt(audio_T, self._hearing), sampling)
+        return str(self._recogniser.parse_language_detection_output(list(answer.token_ids), tokenizer))
+
+    def _prompt(self, audio_T: NDArray[np.float32], language: str | None) -> Any:
+        if self._recogniser is None:
+            return {"prompt": self.options.prompt, "multi_modal_data": {"audio": (audio_T, RATE_HZ)}}
+        from vllm.config.speech_to_text import SpeechToTextParams
+
+        return self._recogniser.get_generation_prompt(
+            SpeechToTextParams(
+                audio=audio_T,
+                stt_config=self._hearing,
+                model_config=self._engine.model_config,
+                language=language,
+                request_prompt=self.options.prompt or "",
+            )
+        )
+
+    def _heard(self, answer: Any, language: str | None) -> Heard:
+        finish = FINISHES.get(answer.finish_reason)
+        if finish is None:
+            return Heard(finish="failed", error=f"vLLM ended the request: {answer.finish_reason}")
+        said = [found[token].logprob for token, found in zip(answer.token_ids, answer.logprobs, strict=True)]
+        if answer.finish_reason == "stop":
+            said.pop()  # the token that says the end is no part of the text
+        text = answer.text
+        if self._recogniser is not None:
+            language = language or _told(text, self._recogniser.supported_languages)
+            text = self._recogniser.post_process_output(text)
+        return Heard(
+            text=text.strip(),
+            language=language,
+            mean_logprob=sum(said) / len(said) if said else None,
+            num_tokens=len(said),
+            finish=finish,
+        )
+
+
+def _told(text: str, names: Any) -> str | None:
+    """The code of the language that Qwen3-ASR names before the text; None where it names none."""
+    found = re.match(r"\s*language (\w+)<asr_text>", text)
+    codes = {name.lower(): code for code, name in names.items()}
+    return codes.get(found[1].lower()) if found else None
+
+
+def _sampled(path: Path) -> str:
+    """Size and hash of the beginning and the end of a file: a checkpoint is read in a moment, and learning changes it
+    everywhere.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(SAMPLE_BYTES))
+        file.seek(max(size - SAMPLE_BYTES, 0))
+        digest.update(file.read())
+    return f"{size}-{digest.hexdigest()}"

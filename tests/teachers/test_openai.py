@@ -1,0 +1,377 @@
+"""A real server on loopback that speaks the protocol, with all the moods that servers have."""
+
+from __future__ import annotations
+
+import base64
+import email.message
+import email.parser
+import email.policy
+import io
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from voxstill import config, tables
+from voxstill.audio import codec
+from voxstill.errors import ConfigError, TeacherError
+from voxstill.factory import engine, extract, label
+from voxstill.monitor import StepMeter
+from voxstill.records import Label, Utterance
+from voxstill.store import Store
+from voxstill.teachers import registry
+from voxstill.teachers.teacher import Clip
+
+Answer = tuple[int, dict[str, str], Any]
+Mood = Callable[[int, int], Answer | None]
+"""Which clip, and how often it was asked before; None answers as it should."""
+
+
+@dataclass
+class Asked:
+    """One request as it arrived."""
+
+    number: int
+    path: str
+    headers: email.message.Message
+    fields: dict[str, Any]
+    at_s: float
+
+
+@dataclass
+class Server:
+    """Says of each clip its number: the first sample."""
+
+    url: str = ""
+    mood: Mood = lambda *_: None
+    body: Callable[[int], Any] = lambda number: {"text": f" clip {number} "}
+    asked: list[Asked] = field(default_factory=list)
+    times: Counter[int] = field(default_factory=Counter)
+    most: int = 0
+    now: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def form(headers: email.message.Message, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The fields and the file of a multipart request."""
+    head = f"Content-Type: {headers['Content-Type']}\r\n\r\n".encode()
+    fields: dict[str, Any] = {}
+    audio = b""
+    for part in email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + data).iter_parts():
+        name = part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        if part.get_filename():
+            audio = content
+        else:
+            fields.setdefault(name, []).append(content.decode())
+    return fields, audio
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path.endswith("chat/completions"):
+                fields = json.loads(data)
+                audio = base64.b64decode(fields["messages"][0]["content"][1]["input_audio"].pop("data"))
+            else:
+                fields, audio = form(self.headers, data)
+            samples_T, rate_hz = soundfile.read(io.BytesIO(audio), dtype="int16")
+            assert rate_hz == 16_000
+            number = int(samples_T[0])
+            with state.lock:
+                before, state.times[number] = state.times[number], state.times[number] + 1
+                state.asked.append(Asked(number, self.path, self.headers, fields, time.monotonic()))
+                state.now += 1
+                state.most = max(state.most, state.now)
+            status, headers, body = state.mood(number, before) or (200, {}, state.body(number))
+            with state.lock:
+                state.now -= 1
+            sent = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Quiet(ThreadingHTTPServer):
+        request_queue_size = 128
+
+        def handle_error(self, *_: Any) -> None:  # a client that hung up
+            pass
+
+    served = Quiet(("127.0.0.1", 0), Handler)
+    state.url = f"http://127.0.0.1:{served.server_port}/v1"
+    thread = threading.Thread(target=served.serve_forever, args=(0.05,))
+    thread.start()
+    yield state
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+def clip(number: int) -> Clip:
+    samples_T = np.full(1600, number, np.int16)
+    return Clip(utterance=Utterance(id=f"u{number}", recording_id="r", uri="", end_ms=100), samples_T=samples_T)
+
+
+@pytest.fixture
+def opened(server: Server) -> Iterator[Callable[..., Any]]:
+    made = []
+
+    def make(**options: Any) -> Any:
+        teacher = registry.make(config.Teacher(name="openai", **({"base_url": server.url, "model": "m"} | options)))
+        teacher.open()
+        made.append(teacher)
+        return teacher
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def busy(number: int, before: int) -> Answer | None:
+    """Every seventh clip is turned away once, every eleventh fails once, and every 50th is slow."""
+    if number % 7 == 0 and before == 0:
+        return 429, {"Retry-After": "0"}, {"error": {"message": "slow down"}}
+    if number % 11 == 0 and before == 0:
+        return 500, {}, "<html>oops</html>"
+    if number % 50 == 0:
+        time.sleep(0.2)
+    return None
+
+
+def test_a_thousand_clips_come_back_in_order_from_a_server_that_fails_now_and_then(
+    server: Server, opened: Callable[..., Any]
+) -> None:
+    server.mood = busy
+    heard = opened(concurrency=8).hear([clip(i) for i in range(1000)])
+    assert [each.text for each in heard] == [f"clip {i}" for i in range(1000)]
+    assert {each.error for each in heard} == {None}
+    assert 1 < server.most <= 8
+    assert all(server.times[i] == 1 + (i % 7 == 0 or i % 11 == 0) for i in range(1000))
+
+
+def test_what_a_server_does_not_say_is_absent(opened: Callable[..., Any]) -> None:
+    (heard,) = opened().hear([clip(3)])
+    assert (heard.mean_logprob, heard.language, heard.words, heard.num_tokens, heard.finish) == (
+        None,
+        None,
+        (),
+        0,
+        "stop",
+    )
+
+
+def test_a_poisoned_clip_is_one_row_with_what_the_server_said(server: Server, opened: Callable[..., Any]) -> None:
+    answers: dict[int, Answer] = {
+        1: (400, {}, {"error": {"message": "Audio file is\ntoo short"}}),
+        3: (500, {}, {"error": {"message": "CUDA error"}}),
+        5: (200, {}, "<html>hello</html>"),
+        6: (200, {}, {"txt": "hello"}),
+        7: (415, {}, ["what is this"]),
+    }
+    server.mood = lambda number, _: answers.get(number)
+    heard = opened(retries=1).hear([clip(i) for i in range(9)])
+    assert [i for i, each in enumerate(heard) if each.error] == [1, 3, 5, 6, 7]
+    assert all(each.finish == "failed" for each in heard if each.error)
+    assert heard[1].error == "the server answered 400: Audio file is too short"
+    assert heard[3].error == "the server answered 500: CUDA error"
+    assert heard[5].error == "not an answer of the protocol: <html>hello</html>"
+    assert (server.times[1], server.times[3]) == (1, 2)
+
+
+def test_a_slow_answer_is_asked_for_again_and_a_clip_that_is_never_answered_is_a_row(
+    server: Server, opened: Callable[..., Any]
+) -> None:
+    def slow(number: int, before: int) -> None:
+        time.sleep(2.0 if number == 2 or (number == 1 and before == 0) else 0)
+
+    server.mood = slow
+    heard = opened(timeout_s=1.0, retries=1).hear([clip(i) for i in range(4)])
+    assert [each.text for each in heard] == ["clip 0", "clip 1", "", "clip 3"]
+    assert "timed out" in (heard[2].error or "")
+
+
+def test_the_pause_that_a_server_asks_for_is_kept(server: Server, opened: Callable[..., Any]) -> None:
+    server.mood = lambda _, before: (503, {"Retry-After": "1"}, {}) if before == 0 else None
+    (heard,) = opened().hear([clip(1)])
+    assert heard.error is None
+    first, second = (each.at_s for each in server.asked)
+    assert second - first >= 1.0
+
+
+def test_everything_that_is_asked_for_is_in_the_request(server: Server, opened: Callable[..., Any]) -> None:
+    opened(
+        prompt="Names: Åsa",
+        language="sv",
+        response_format="verbose_json",
+        timestamp_granularities=["word"],
+        logprobs=True,
+        seed=7,
+        max_tokens=50,
+        top_p=0.9,
+    ).hear([clip(1)])
+    (asked,) = server.asked
+    assert asked.path == "/v1/audio/transcriptions"
+    assert "Authorization" not in asked.headers
+    assert asked.fields == {
+        "model": ["m"],
+        "prompt": ["Names: Åsa"],
+        "language": ["sv"],
+        "response_format": ["verbose_json"],
+        "timestamp_granularities[]": ["word"],
+        "include[]": ["logprobs"],
+        "temperature": ["0.0"],
+        "top_p": ["0.9"],
+        "seed": ["7"],
+        "max_completion_tokens": ["50"],
+    }
+
+
+def test_confidence_words_and_language_are_read(server: Server, opened: Callable[..., Any]) -> None:
+    server.body = lambda _: {
+        "text": "one two three",
+        "language": "english",
+        "segments": [{"avg_logprob": -0.1, "tokens": [1, 2, 3]}, {"avg_logprob": -0.5, "tokens": [4]}],
+        "words": [{"word": " one", "start": 0.01, "end": 0.2}, {"word": "two", "start": 0.2, "end": 0.3125}],
+    }
+    (heard,) = opened(response_format="verbose_json").hear([clip(1)])
+    assert (heard.language, heard.num_tokens) == ("en", 4)
+    assert heard.mean_logprob == pytest.approx(-0.2)
+    assert [(each.text, each.start_ms, each.end_ms) for each in heard.words] == [("one", 10, 200), ("two", 200, 312)]
+    server.body = lambda _: {"text": "a b", "logprobs": [{"token": "a", "logprob": -1.0}, {"token": "b", "logprob": 0}]}
+    (heard,) = opened(logprobs=True).hear([clip(1)])
+    assert (heard.mean_logprob, heard.num_tokens) == (-0.5, 2)
+
+
+def test_a_chat_model_is_asked_with_the_audio(server: Server, opened: Callable[..., Any]) -> None:
+    def choice(number: int) -> Any:
+        tokens = {"content": [{"logprob": -0.2}, {"logprob": -0.4}]}
+        return {"choices": [{"message": {"content": f" {number}\n"}, "finish_reason": "length", "logprobs": tokens}]}
+
+    server.body = choice
+    server.mood = lambda number, _: (
+        (200, {}, {"choices": [{"finish_reason": "content_filter", "message": {"content": None}}]})
+        if number == 9
+        else None
+    )
+    heard = opened(mode="chat", prompt="Write it down.", logprobs=True, max_tokens=9).hear([clip(4), clip(9)])
+    assert (heard[0].text, heard[0].num_tokens, heard[0].finish) == ("4", 2, "length")
+    assert heard[0].mean_logprob == pytest.approx(-0.3)
+    assert "withheld" in (heard[1].error or "")
+    asked = server.asked[0]
+    assert asked.path == "/v1/chat/completions"
+    assert asked.fields == {
+        "model": "m",
+        "temperature": 0.0,
+        "max_tokens": 9,
+        "logprobs": True,
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Write it down."},
+                    {"type": "input_audio", "input_audio": {"format": "wav"}},
+                ],
+            }
+        ],
+    }
+
+
+def test_the_key_comes_from_a_variable_and_is_never_repeated(
+    server: Server, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TeacherError, match="cannot be asked") as caught:
+        opened(api_key_env="MY_KEY")
+    monkeypatch.setenv("MY_KEY", "sk-verysecret\n")
+    server.mood = lambda number, _: (400 if number else 401, {}, {"error": {"message": "no such key: sk-verysecret"}})
+    teacher = opened(api_key_env="MY_KEY")
+    (heard,) = teacher.hear([clip(1)])
+    assert server.asked[0].headers["Authorization"] == "Bearer sk-verysecret"
+    assert heard.error == "the server answered 400: no such key: ***"
+    with pytest.raises(TeacherError) as caught:
+        teacher.hear([clip(0)])
+    assert "sk-very" not in str(caught.value)
+    assert "401" in caught.value.why
+    for wrong in ({"api_key_env": "sk-verysecret"}, {"base_url": "http://me:sk-verysecret@there/v1"}):
+        with pytest.raises(ConfigError) as refused:
+            opened(**wrong)
+        assert "sk-very" not in str(refused.value)
+
+
+def test_a_chat_without_a_prompt_and_an_address_that_is_none_are_refused(opened: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"teacher\.prompt"):
+        opened(mode="chat")
+    with pytest.raises(ConfigError, match=r"teacher\.base_url"):
+        opened(base_url="localhost:8000/v1")
+
+
+def test_a_server_that_is_not_there_is_told_within_seconds(opened: Callable[..., Any]) -> None:
+    teacher = opened(base_url="http://127.0.0.1:9/v1", retries=2)
+    start = time.monotonic()
+    with pytest.raises(TeacherError, match="does not answer") as caught:
+        teacher.hear([clip(i) for i in range(200)])
+    assert "refused" in caught.value.why
+    assert caught.value.fix
+    assert time.monotonic() - start < 30
+
+
+def test_a_server_that_fails_on_everything_is_no_fault_of_the_clips(server: Server, opened: Callable[..., Any]) -> None:
+    server.mood = lambda *_: (503, {}, {"error": "overloaded"})
+    with pytest.raises(TeacherError) as caught:
+        opened(retries=0).hear([clip(i) for i in range(100)])
+    assert "503: overloaded" in caught.value.why
+    assert len(server.asked) < 40
+
+
+@pytest.mark.parametrize("name", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
+def test_a_server_that_goes_away_ends_the_run_and_the_same_command_goes_on(
+    server: Server, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "a.wav").write_bytes(codec.encode(np.ones(16_000 * 12, np.int16), "wav"))
+    rows = [
+        Utterance(
+            id=f"u{i:02}", recording_id="r", uri=str(tmp_path / "a.wav"), start_ms=1000 * i, end_ms=1000 * (i + 1)
+        )
+        for i in range(12)
+    ]
+    work = Store(str(tmp_path / "work"))
+    work.create("utterances/t/0.parquet", tables.to_parquet(rows, Utterance))
+    task = label.task(config.Teacher(name="openai", base_url=server.url, model="m", retries=1))  # type: ignore[call-arg]
+    cfg = config.Engine(name=name, chunk=4, workers=1, teachers=1)  # type: ignore[arg-type]
+
+    def run() -> dict[str, Any]:
+        with StepMeter("label", None, "utterances") as meter:
+            return label.label(work, "utterances/t", task, cfg, extract.reading(config.Config()), meter)
+
+    server.mood = lambda *_: (404, {}, {"error": {"message": "no model `m`"}}) if len(server.asked) > 4 else None
+    try:
+        with pytest.raises(TeacherError, match="does not answer"):
+            run()
+        left = list(tables.read(work, task.prefix, Label))
+        assert all(each.error is None for each in left)
+        server.mood = lambda *_: None
+        figures = run()
+    finally:
+        engine.shutdown()
+    assert (figures["labels"], figures["failed"], figures["finished"]) == (12, 0, True)

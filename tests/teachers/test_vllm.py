@@ -1,0 +1,264 @@
+"""vLLM for real, on the CPU: `make test-vllm` runs these where vLLM is installed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from checkpoints import write_whisper_checkpoint
+from tones import PLAIN, TEXTS, speak
+from voxstill import config, tables
+from voxstill.audio import codec
+from voxstill.errors import TeacherError
+from voxstill.factory import engine, extract, label
+from voxstill.monitor import StepMeter
+from voxstill.nn.hearing import Windows
+from voxstill.records import Label, Utterance
+from voxstill.store import Store
+from voxstill.teachers import registry
+from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _told
+from voxstill.text.pretrained import Pretrained
+
+SAID = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
+ENGINE = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.1,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 4096,
+}
+
+
+def clip_of(samples_T: np.ndarray, number: int = 0) -> Clip:
+    utterance = Utterance(id=f"u{number}", recording_id="r", uri="", end_ms=len(samples_T) // 16)
+    return Clip(utterance=utterance, samples_T=samples_T)
+
+
+NUM_STEPS = 150
+CLIPS = [clip_of(speak(text, i)[0], i) for i, text in enumerate(SAID)]
+
+
+# ------------------------------------------------------------------------------------------------ without vLLM
+
+
+def test_another_file_in_the_folder_is_another_revision_and_the_hub_is_named(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(3 << 20))
+    first = VllmTeacher(VllmOptions(model=str(tmp_path))).revision()
+    assert VllmTeacher(VllmOptions(model=str(tmp_path), temperature=0.5)).revision() == first
+    weights.write_bytes(bytes((3 << 20) - 1) + b"1")
+    assert VllmTeacher(VllmOptions(model=str(tmp_path))).revision() != first
+    assert VllmTeacher(VllmOptions(model="openai/whisper-tiny", revision="abc")).revision() == "openai/whisper-tiny@abc"
+
+
+def test_the_language_that_a_model_names_before_the_text_is_a_code() -> None:
+    names = {"en": "English", "yue": "Cantonese"}
+    assert _told("language Cantonese<asr_text>hello", names) == "yue"
+    assert _told("language None<asr_text>", names) is None
+    assert _told("hello language English", names) is None
+
+
+def test_where_it_is_not_installed_the_error_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(TeacherError, match="not installed") as caught:
+        registry.make(config.Teacher(name="vllm", model="m")).open()  # type: ignore[call-arg]
+    assert "pip install 'voxstill[vllm]'" in caught.value.fix
+
+
+# ------------------------------------------------------------------------------------------------ with vLLM
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small Whisper that knows two utterances by heart, and the language of each."""
+    pytest.importorskip("vllm")
+    import transformers
+
+    folder = write_whisper_checkpoint(tmp_path_factory.mktemp("whisper"), TEXTS)
+    shape = transformers.WhisperConfig.from_pretrained(
+        folder, d_model=64, encoder_attention_heads=2, decoder_attention_heads=2
+    )  # vLLM has no attention narrower than 32
+    torch.manual_seed(0)
+    model: Any = transformers.WhisperForConditionalGeneration(shape)
+    hearing, rows = Windows(PLAIN), []
+    for text, language in SAID.items():
+        spelling = Pretrained(str(folder), language, 0)
+        rows.append(torch.tensor([*spelling.prefix, *spelling.encode(text)[0], spelling.end_id]))
+    said_BU = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+    audio = [torch.from_numpy(clip.samples_T) for clip in CLIPS]
+    audio_BT = torch.nn.utils.rnn.pad_sequence(audio, batch_first=True)
+    features_BDF, _ = hearing.plain(audio_BT, torch.tensor(list(map(len, audio))))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(NUM_STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = 5e-3 * min(1, (step + 1) / 20)
+        given_BU = said_BU[:, :-1].clamp(min=0)
+        logits_BUV = model(input_features=features_BDF, decoder_input_ids=given_BU).logits
+        loss = torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), said_BU[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.save_pretrained(folder)
+    spelling.save(folder, hearing.extractor, "seq2seq")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher(learnt: Path) -> Iterator[Any]:
+    made = registry.make(config.Teacher(name="vllm", model=str(learnt), **ENGINE))  # type: ignore[arg-type]
+    made.open()
+    yield made
+    made.close()
+
+
+def by_transformers(folder: Path, clip: Clip) -> tuple[str, float]:
+    """What `transformers` alone says, token by token, and the mean log-probability."""
+    from transformers import AutoProcessor, WhisperForConditionalGeneration
+
+    model: Any = WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    spelling = Pretrained(str(folder), SAID[TEXTS[int(clip.utterance.id[1:])]], 0)
+    audio_T = clip.samples_T.astype(np.float32) / 32768
+    inputs = processor(audio_T, sampling_rate=16_000, return_tensors="pt")
+    said, total = list(spelling.prefix), 0.0
+    while True:
+        with torch.no_grad():
+            logits_V = model(**inputs, decoder_input_ids=torch.tensor([said])).logits[0, -1]
+        logprob, token = logits_V.log_softmax(-1).max(-1)
+        if int(token) == spelling.end_id:
+            break
+        said.append(int(token))
+        total += float(logprob)
+    ids = said[len(spelling.prefix) :]
+    return spelling.decode(ids), total / len(ids)
+
+
+def test_it_says_what_transformers_says_as_surely_and_in_which_language(teacher: Any, learnt: Path) -> None:
+    for clip, heard in zip(CLIPS, teacher.hear(CLIPS), strict=True):
+        text, mean_logprob = by_transformers(learnt, clip)
+        assert heard.text == text
+        assert heard.mean_logprob == pytest.approx(mean_logprob, abs=1e-3)
+    assert {each.text: each.language for each in teacher.hear(CLIPS)} == SAID
+    assert {(each.finish, each.error, each.words) for each in teacher.hear(CLIPS)} == {("stop", None, ())}
+
+
+def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher: Any) -> None:
+    alone = teacher.hear(CLIPS)
+    clips = [CLIPS[i % 2] for i in range(1000)]
+    clips[10] = clip_of(np.zeros(0, np.int16))
+    clips[20] = clip_of(np.zeros(31 * 16_000, np.int16))
+    clips[30] = Clip(utterance=CLIPS[0].utterance, samples_T=np.zeros((2, 2, 2), np.int16))  # no audio at all
+    heard = teacher.hear(clips)
+    assert [i for i, each in enumerate(heard) if each.error] == [10, 20, 30]
+    assert "30 s" in heard[20].error
+    assert heard[30].error.startswith("vLLM: ")
+    assert all(each.text == alone[i % 2].text for i, each in enumerate(heard) if not each.error)
+    right = [each for i, each in enumerate(heard) if not each.error and i % 2]
+    assert [each.mean_logprob for each in right] == pytest.approx([alone[1].mean_logprob] * len(right), abs=1e-3)
+
+
+def test_two_chunks_are_heard_at_once(teacher: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as threads:
+        heard = list(threads.map(teacher.hear, [CLIPS * 8, CLIPS[::-1] * 8]))
+    assert [each.text for each in heard[0]] == [*SAID] * 8
+    assert [each.text for each in heard[1]] == [*SAID][::-1] * 8
+
+
+def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> None:
+    spoken = np.concatenate([clip.samples_T for clip in CLIPS])
+    (tmp_path / "a.wav").write_bytes(codec.encode(spoken, "wav"))
+    cut = len(CLIPS[0].samples_T) // 16
+    spans = [(0, cut), (cut, len(spoken) // 16)] * 60
+    common: dict[str, Any] = {"recording_id": "r", "uri": str(tmp_path / "a.wav")}
+    rows = [Utterance(id=f"u{i:03}", start_ms=start, end_ms=end, **common) for i, (start, end) in enumerate(spans)]
+    work = Store(str(tmp_path / "work"))
+    work.create("utterances/t/0.parquet", tables.to_parquet(rows, Utterance))
+    task = label.task(config.Teacher(name="vllm", model=str(learnt), **ENGINE))  # type: ignore[arg-type]
+    cfg = config.Engine(name="ray", chunk=20, workers=1, teachers=1)
+    try:
+        with StepMeter("label", None, "utterances") as meter:
+            label.label(work, "utterances/t", task, cfg, extract.reading(config.Config()), meter)
+    finally:
+        engine.shutdown()
+    found = {row.utterance_id: row for row in tables.read(work, task.prefix, Label)}
+    assert [found[row.id].text for row in rows] == [*SAID] * 60
+    assert all(row.mean_logprob is not None and row.language in SAID.values() for row in found.values())
+
+
+def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> None:
+    options = {"language": "de", "max_tokens": 2, "max_model_len": 24, "max_num_batched_tokens": 2048, "seed": 7}
+    made: Any = registry.make(config.Teacher(name="vllm", model=str(learnt), **(ENGINE | options)))  # type: ignore[arg-type]
+    made.open()
+    try:
+        told = made._engine.vllm_config
+        assert (told.model_config.max_model_len, told.model_config.seed) == (24, 7)
+        assert told.model_config.dtype == torch.float32
+        assert told.model_config.enforce_eager
+        assert not told.model_config.trust_remote_code
+        assert (told.scheduler_config.max_num_seqs, told.scheduler_config.max_num_batched_tokens) == (16, 2048)
+        heard: list[Heard] = made.hear(CLIPS)
+    finally:
+        made.close()
+    assert {(each.finish, each.num_tokens, each.language) for each in heard} == {("length", 2, "de")}
+
+
+def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    with pytest.raises(TeacherError, match="cannot load"):
+        registry.make(config.Teacher(name="vllm", model=str(tmp_path))).open()  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def server(learnt: Path) -> Iterator[str]:
+    """vLLM's own server on loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items() if value is not True]
+    flags += ["--enforce-eager", "--served-model-name", "tones"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(learnt), "--port", str(port)]
+    environment = os.environ | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
+    process = subprocess.Popen([*command, "--host", "127.0.0.1", *flags], env=environment)
+    try:
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_its_own_server_answers_the_teacher_openai(server: str, learnt: Path) -> None:
+    options = {"base_url": server, "model": "tones", "language": "en", "concurrency": 8}
+    made = registry.make(config.Teacher(name="openai", **options))  # type: ignore[arg-type]
+    made.open()
+    heard = made.hear([CLIPS[0], clip_of(np.zeros(0, np.int16)), *[CLIPS[0]] * 100])
+    made.close()
+    assert {each.text for each in heard if not each.error} == {TEXTS[0]}
+    assert [i for i, each in enumerate(heard) if each.error] == [1]
+    other: Any = registry.make(config.Teacher(name="openai", **(options | {"model": "nobody"})))  # type: ignore[arg-type]
+    other.open()
+    with pytest.raises(TeacherError) as caught:
+        other.hear(CLIPS[:1])
+    assert "nobody" in caught.value.why
+    other.close()
