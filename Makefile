@@ -22,9 +22,9 @@ check: install
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# two at a time: most tests wait for processes of their own
+# more than there are cores: most tests wait for processes of their own half of the time
 test: install
-	$(VENV)/bin/pytest --numprocesses 2 --dist worksteal
+	$(VENV)/bin/pytest --numprocesses 3 --dist worksteal
 
 # vLLM chooses its own torch, so it has an environment of its own. It runs on the CPU; torchvision, torchaudio and
 # torchcodec, which come along, do not fit that torch.
