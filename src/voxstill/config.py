@@ -64,9 +64,9 @@ TEACHER_PRESETS: dict[str, dict[str, Any]] = {
 S = TypeVar("S", bound=BaseModel)
 
 
-def option(default: Any = ..., *, unit: str = "", **limits: Any) -> Any:
-    """A pydantic field that also knows its unit."""
-    return Field(default, json_schema_extra={"unit": unit}, **limits)
+def option(default: Any = ..., *, unit: str = "", pace: bool = False, **limits: Any) -> Any:
+    """A pydantic field that also knows its unit, and whether it changes no more than the pace."""
+    return Field(default, json_schema_extra={"unit": unit, "pace": pace}, **limits)
 
 
 class Section(BaseModel):
@@ -517,6 +517,16 @@ class Option:
     default: Any
     limits: str
     meaning: str
+
+
+def decisive(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options given those that change more than the pace: others are no reason to do anything again."""
+    pace = {
+        name
+        for name, field in kind.model_fields.items()
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("pace")
+    }
+    return {name: value for name, value in given.items() if name not in pace}
 
 
 def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option]:

@@ -212,3 +212,12 @@ def test_a_part_that_was_removed_is_labelled_again_to_the_same_bytes(wav: Path, 
     again, _ = run(work, {"name": "echo"})
     assert parts(work) == before
     assert again["sha256"] == first["sha256"]
+
+
+def test_what_changes_only_the_pace_of_a_teacher_labels_nothing_anew() -> None:
+    def recipe(**options: object) -> str:
+        given = {"name": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "whisper-1", **options}
+        return label.task(config.Teacher.model_validate(given)).recipe
+
+    assert recipe() == recipe(concurrency=64, retries=9, timeout_s=5.0)
+    assert len({recipe(), recipe(language="en"), recipe(model="whisper-2"), recipe(temperature=0.5)}) == 4

@@ -45,8 +45,9 @@ class Task:
 
     @property
     def recipe(self) -> str:
-        """Name of this teacher's labels on disk."""
-        return fingerprint("label", self.name, self.teacher.model_dump())
+        """Name of this teacher's labels on disk; what changes only its pace is no part of it."""
+        kind = registry.find(self.teacher.name)
+        return fingerprint("label", self.name, config.decisive(kind.Options, self.teacher.model_dump()))
 
     @property
     def prefix(self) -> str:

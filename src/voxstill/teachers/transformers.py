@@ -68,7 +68,7 @@ class TransformersOptions(Section):
     """What is drawn, where the temperature is above 0."""
     trust_remote_code: bool = option(False)
     """Run program code that comes with the checkpoint. It can do whatever you can: read it first."""
-    threads: int = option(1, unit="threads", ge=1)
+    threads: int = option(1, unit="threads", ge=1, pace=True)
     """CPU threads of the model."""
 
 

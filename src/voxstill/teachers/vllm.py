@@ -52,11 +52,11 @@ class VllmOptions(Section):
     """GPUs that one model is spread over; `engine.teacher_gpus` reserves them."""
     max_model_len: int | None = option(None, unit="tokens", ge=1)
     """Longest prompt and answer together; unset takes what the model was made for."""
-    max_num_batched_tokens: int | None = option(None, unit="tokens", ge=1)
+    max_num_batched_tokens: int | None = option(None, unit="tokens", ge=1, pace=True)
     """Most tokens of one step of the engine."""
-    max_num_seqs: int | None = option(None, unit="clips", ge=1)
+    max_num_seqs: int | None = option(None, unit="clips", ge=1, pace=True)
     """Most clips in the batch at once."""
-    gpu_memory_utilization: float | None = option(None, unit="share", gt=0, le=1)
+    gpu_memory_utilization: float | None = option(None, unit="share", gt=0, le=1, pace=True)
     """Share of the memory of the device that the engine takes."""
     enforce_eager: bool = option(False)
     """Start sooner and run slower: no CUDA graphs, no compilation."""
