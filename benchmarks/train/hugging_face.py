@@ -1,7 +1,7 @@
 """The peer: `transformers.Trainer` as its example for speech and CTC, `run_speech_recognition_ctc.py`, uses it.
 
 Padding and features are those of `ParakeetFeatureExtractor`, the loss is the one that the model computes when it is
-given labels, batches have a fixed number of utterances of like lengths (`group_by_length`).
+given labels, batches have a fixed number of utterances, of like lengths (`group_by_length`) or as chance has it.
 """
 
 from __future__ import annotations
@@ -147,14 +147,18 @@ class Timed:
 class Peer(Trainer):  # type: ignore[misc]
     """The trainer, with lengths where `datasets` would have a column of them."""
 
-    def __init__(self, *, lengths: Sequence[int], watched: Watched, schedule: Callable[[], float] | None, **given: Any):
+    def __init__(
+        self, *, lengths: Sequence[int] | None, watched: Watched, schedule: Callable[[], float] | None, **given: Any
+    ):
         self.lengths, self.watched, self.schedule = lengths, watched, schedule
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio; 0 until the first step has been counted."""
         super().__init__(**given)
 
     def _get_train_sampler(self, *_: Any) -> Any:
-        """What `group_by_length` gives; versions differ in how they are asked for it."""
+        """What `group_by_length` gives; versions differ in how they are asked for it. Without lengths, the default."""
+        if self.lengths is None:
+            return super()._get_train_sampler()
         return LengthGroupedSampler(self.args.train_batch_size, lengths=list(self.lengths))
 
     def get_batch_samples(self, epoch_iterator: Any, *given: Any, **named: Any) -> Any:
@@ -191,7 +195,7 @@ class Peer(Trainer):  # type: ignore[misc]
 def train(
     model: Any,
     data: Dataset[dict[str, Any]],
-    lengths: Sequence[int],
+    lengths: Sequence[int] | None,
     blank_id: int,
     folder: Path,
     watched: Watched,

@@ -6,9 +6,9 @@
 Both train the same ParakeetForCTC from the same weights, on the same FLAC bytes and labels, with the same AdamW,
 learning rate, precision, threads and number of processes that read. A batch of ours has at most `--budget-s` of audio,
 padding included; one of theirs has a fixed number of utterances of like lengths, as many as have so much audio in the
-mean. Theirs comes twice: with features computed in the processes that read, and with features computed before, in time
-that is not counted. Ours comes twice: without augmentation, which is the work that theirs does, and with that of a real
-training.
+mean. Theirs comes three times: with lengths mixed by chance, which is its default; with features computed in the
+processes that read; and with features computed before, in time that is not counted. Ours comes twice: without
+augmentation, which is the work that theirs does, and with that of a real training.
 
 Each is a process of its own, in turns. What counts is the time after a warm-up: from asking for a batch to asking for
 another, epochs that begin included. Batches of the Trainer go from long to short again and again, so whole rounds of
@@ -47,8 +47,8 @@ MEAN_S, SHORTEST_S, LONGEST_S = 7.0, 1.0, 20.0
 WORDS, WORDS_PER_S = 1000, 2.5
 LR = 1e-3
 OURS, AUGMENTED = "voxstill", "voxstill, augmented"
-THEIRS, READY = "Trainer", "Trainer, features ready"
-NAMES = (OURS, THEIRS, READY, AUGMENTED)
+DEFAULT, THEIRS, READY = "Trainer, lengths mixed", "Trainer", "Trainer, features ready"
+NAMES = (OURS, DEFAULT, THEIRS, READY, AUGMENTED)
 PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
 FOREVER = 10**9
 
@@ -119,7 +119,17 @@ def main() -> None:
 def table(figures: dict[str, Any]) -> str:
     """Medians over the rounds; ratios are medians of the ratios within a round."""
     peak = figures["peak_tflops"]
-    head = ["student", "training", "audio-s/s", "of Trainer", "audio-s/CPU-s", "of Trainer", "step, ms", "data wait"]
+    head = [
+        "student",
+        "training",
+        "audio-s/s",
+        "of Trainer",
+        "of its default",
+        "audio-s/CPU-s",
+        "of Trainer",
+        "step, ms",
+    ]
+    head.append("data wait")
     head += ["padding", "memory, MB", "of Trainer"] + (["TFLOP/s", "of the peak"] if peak else [])
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for size, rounds in figures["rounds"].items():
@@ -130,12 +140,18 @@ def table(figures: dict[str, Any]) -> str:
             def median(figure: str, rows: list[dict[str, Any]] = rows) -> Any:
                 return statistics.median(row[figure] for row in rows)
 
-            def ratio(figure: str, rows: list[dict[str, Any]] = rows, rounds: dict[str, Any] = rounds) -> str:
-                pairs = zip(rows, rounds.get(THEIRS, []), strict=False)
+            def ratio(
+                figure: str,
+                base: str = THEIRS,
+                rows: list[dict[str, Any]] = rows,
+                rounds: dict[str, Any] = rounds,
+            ) -> str:
+                pairs = zip(rows, rounds.get(base, []), strict=False)
                 ratios = [row[figure] / theirs[figure] for row, theirs in pairs]
                 return f"{statistics.median(ratios):.2f}" if ratios else ""
 
             told = [size, name, f"{median('audio_s_per_s'):.0f}", ratio("audio_s_per_s")]
+            told.append(ratio("audio_s_per_s", DEFAULT))
             told += [f"{median('audio_s_per_cpu_s'):.0f}", ratio("audio_s_per_cpu_s")]
             told += [f"{1000 * median('step_s'):.0f}", f"{median('data_wait'):.1%}", f"{median('padding'):.1%}"]
             told += [f"{median('memory_bytes') / 1e6:.0f}", ratio("memory_bytes")]
@@ -435,7 +451,7 @@ def theirs(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> fl
         peer = hugging_face.train(
             model,
             data,
-            lengths,
+            None if name == DEFAULT else lengths,
             vocabulary.blank_id,
             Path(folder) / "exp",
             window,
