@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from voxstill import tables
 from voxstill.errors import DataError
-from voxstill.records import Label, Recording, Utterance, Verdict, Word
+from voxstill.records import Label, Recording, Score, Utterance, Verdict, Word
 from voxstill.store import Store
 
 _numbers = itertools.count()
@@ -62,7 +62,18 @@ ROWS: dict[Any, Any] = {
         recipe=texts,
         kept=st.booleans(),
         reason=maybe,
-        measures=st.dictionaries(texts, floats, max_size=3),
+    ),
+    Score: st.builds(
+        Score,
+        utterance_id=texts,
+        split=st.sampled_from(["train", "dev", "test"]),
+        compression_ratio=floats,
+        **dict.fromkeys(
+            ("duration_ms", "characters", "words", "longest_word", "min_frames", "repeats"), st.integers(0, 2**40)
+        ),
+        mean_logprob=st.none() | floats,
+        reference_words=st.none() | whole,
+        errors=st.none() | whole,
     ),
 }
 

@@ -98,7 +98,7 @@ class Store:
     def read(self, key: str) -> bytes:
         """All bytes of `key`; StorageError where it is absent or cannot be read."""
         try:
-            return bytes(self._reader().get(self._path(key)).bytes())
+            return self._bytes(key)
         except Exception as error:
             raise _storage_error("read", self.uri(key), error) from None
 
@@ -204,11 +204,24 @@ class Store:
 
     def _if_there(self, key: str) -> bytes | None:
         try:
-            return bytes(self._reader().get(self._path(key)).bytes())
+            return self._bytes(key)
         except FileNotFoundError:
             return None
         except Exception as error:
             raise _storage_error("read", self.uri(key), error) from None
+
+    def _bytes(self, key: str) -> bytes:
+        """The client asks again by itself, but not where an answer that there is no such object breaks off."""
+        attempt, give_up_at = 0, time.monotonic() + MAX_RETRYING_S
+        while True:
+            try:
+                return bytes(self._reader().get(self._path(key)).bytes())
+            except Exception as error:
+                broke = re.search(_BREAKS, str(error)) and _passes(error)
+                if not broke or attempt == MAX_RETRIES or time.monotonic() > give_up_at:
+                    raise
+            _pause(attempt)
+            attempt += 1
 
 
 def read_uri(uri: str, cache: Cache | None = None) -> bytes:
@@ -523,13 +536,12 @@ def _reason(error: Exception) -> tuple[str, str]:
     return _scrubbed(text.splitlines()[0]), "check the path, the rights and the free space"
 
 
+_BREAKS = r"ConnectionReset|IncompleteMessage|UnexpectedEof|BrokenPipe|kind: (Interrupted|Request|Decode|Body)"
 _SIGNS = {
     r"dns error|failed to lookup|Name or service not known": "nobody knows that host name",
     r"Connection refused|ConnectionRefused": "nobody answers at that address: the connection is refused",
     r"kind: Timeout|TimedOut|timed out": "no answer in time, again and again",
-    r"ConnectionReset|IncompleteMessage|UnexpectedEof|BrokenPipe|kind: (Interrupted|Request|Decode|Body)": (
-        "the connection breaks again and again"
-    ),
+    _BREAKS: "the connection breaks again and again",
 }
 
 

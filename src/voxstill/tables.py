@@ -14,7 +14,7 @@ import json
 import types
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from operator import attrgetter
@@ -207,8 +207,6 @@ def _arrow_type(hint: Any) -> Any:
         return pa.string()
     if origin is tuple:
         return pa.list_(pa.field("item", _arrow_type(get_args(hint)[0]), nullable=False))
-    if origin is not None and issubclass(origin, Mapping):
-        return pa.map_(pa.string(), _arrow_type(get_args(hint)[1]))
     if dataclasses.is_dataclass(hint):
         return pa.struct([_arrow_field(field.name, inner) for field, inner in _hints(hint)])
     return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}[hint]
@@ -217,8 +215,6 @@ def _arrow_type(hint: Any) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        return list(value.items())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
@@ -226,12 +222,9 @@ def _plain(value: Any) -> Any:
 
 def _builder(hint: Any) -> Any:
     """How a value read from Arrow becomes a field of the noun again."""
-    origin = get_origin(hint)
-    if origin is tuple:
+    if get_origin(hint) is tuple:
         if dataclasses.is_dataclass(get_args(hint)[0]):
             inner: Any = get_args(hint)[0]
             return lambda values: tuple(inner(**value) for value in values)
         return tuple
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        return dict
     return lambda value: value
