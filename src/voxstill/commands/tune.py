@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,33 +39,37 @@ def tune(cfg: Config) -> dict[str, Any]:
         )
     work = Store(cfg.work)
     prefix = workdir.prefix("scores", measured["recipe"])
-    parts = list(tables.columns(work, tables.parts(work, prefix), Score))
-    scores = pa.concat_tables([tables.schema(Score).empty_table(), *parts])
-    logprob_N = scores["mean_logprob"].to_numpy()
-    judged_N = np.isin(scores["split"].to_numpy(), SPLITS)
-    scores = _with_hidden(cfg, labels, scores)
+    texts = hidden_texts(cfg)
+    logprobs, kept, num = [np.zeros(0)], [tables.schema(Score).empty_table()], 0
+    for part in tables.columns(work, tables.parts(work, prefix), Score):  # of a million labels few have a text
+        num += len(part)
+        logprobs.append(part["mean_logprob"].to_numpy()[np.isin(part["split"].to_numpy(), SPLITS)])
+        has_text_N = ~np.isnan(part["reference_words"].to_numpy().astype(float))
+        kept.append(part.filter(has_text_N | np.isin(part["utterance_id"].to_numpy(), list(texts))))
+    scores = _with_hidden(cfg, labels, pa.concat_tables(kept), texts)
     known = scores.filter(np.asarray(scores["reference_words"].to_numpy() > 0))
     if not len(known):
         raise DataError(
             "no label can be held against a human text",
-            why=f"{len(scores):,} labels have scores, and nobody wrote down what was said in any of them",
+            why=f"{num:,} labels have scores, and nobody wrote down what was said in any of them",
             fix="give the texts of some utterances in the manifest or by `evaluate.texts`: a hundred are a beginning",
         )
-    return tuning.tuned(known, cfg.filter, Confidences(logprob_N[judged_N]))
+    return tuning.tuned(known, cfg.filter, Confidences(np.concatenate(logprobs)))
 
 
-def _with_hidden(cfg: Config, labels: dict[str, Any], scores: Any) -> Any:
+def _with_hidden(cfg: Config, labels: dict[str, Any], scores: Any, texts: Mapping[str, str]) -> Any:
     """The scores, with the errors against texts that only `evaluate.texts` knows."""
     import pyarrow as pa
 
-    texts = hidden_texts(cfg)
     if not texts:
         return scores
     alike, work = normalizer(cfg.evaluate.normalizer), Store(cfg.work)
     counted = {}
-    for row in tables.read(work, workdir.prefix("labels", labels["recipe"]), Label):
-        if row.utterance_id in texts and row.utterance_id not in counted:
-            counted[row.utterance_id] = words.wer([(alike(texts[row.utterance_id]), alike(row.text))])
+    keys = tables.parts(work, workdir.prefix("labels", labels["recipe"]))
+    for part in tables.columns(work, keys, Label, ("utterance_id", "text")):
+        for id_, text in zip(part["utterance_id"].to_pylist(), part["text"].to_pylist(), strict=True):
+            if id_ in texts and id_ not in counted:
+                counted[id_] = words.wer([(alike(texts[id_]), alike(text))])
     for name, field in (("reference_words", "reference"), ("errors", "errors")):
         column = [
             known if known is not None or id_ not in counted else getattr(counted[id_], field)
