@@ -15,7 +15,7 @@ from voxstill import tables, workdir
 from voxstill.config import Engine
 from voxstill.errors import DataError, StorageError
 from voxstill.factory import engine, join, label
-from voxstill.monitor import StepMeter, log
+from voxstill.monitor import StepMeter
 from voxstill.records import Label, Utterance
 from voxstill.score.rover import Heard, rover
 from voxstill.store import Store
@@ -40,8 +40,7 @@ def agree(
     """
     source = tables.listing(work, utterances)
     done = workdir.success(work, "labels", task.recipe)
-    if done is not None and (done["source"], done["listing"]) == (source, tables.listing(work, task.prefix)):
-        log.info("label: nothing to do, all %d labels of %s are there", done["labels"], task.recipe)
+    if done is not None and label.is_whole(work, source, task, done):
         return done
     start = time.perf_counter()
     for recipe in of:

@@ -11,7 +11,7 @@ import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -123,8 +123,7 @@ def label(
     """
     source = tables.listing(work, utterances)
     done = workdir.success(work, "labels", task.recipe)
-    if done is not None and (done["source"], done["listing"]) == (source, tables.listing(work, task.prefix)):
-        log.info("label: nothing to do, all %d labels of %s are there", done["labels"], task.recipe)
+    if done is not None and is_whole(work, source, task, done):
         return done
     start = time.perf_counter()
 
@@ -170,6 +169,14 @@ def label(
         found |= {"source": source, "listing": tables.listing(work, task.prefix)}
         work.write_json(f"{task.prefix}/{tables.SUCCESS}", found)
     return found
+
+
+def is_whole(work: Store, source: str, task: Task, done: Mapping[str, Any]) -> bool:
+    """Whether finished labels are still those of all utterances, whose table has the listing `source`."""
+    same = (done["source"], done["listing"]) == (source, tables.listing(work, task.prefix))
+    if same:
+        log.info("label: nothing to do, all %d labels of %s are there", done["labels"], task.recipe)
+    return same
 
 
 def figures(work: Store, task: Task) -> dict[str, Any]:
