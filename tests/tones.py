@@ -19,7 +19,7 @@ from voxstill.records import RATE_HZ, Batch, Split, Word
 from voxstill.shards import Sample
 from voxstill.store import Store
 from voxstill.tasks.ctc import CtcTask
-from voxstill.tasks.task import Share
+from voxstill.tasks.task import Loss, Share, Task
 from voxstill.text.tokenizer import Vocabulary
 from voxstill.train import optim
 
@@ -68,6 +68,11 @@ def share_of(batch: Batch, progress: float = 0.0) -> Share:
     return Share(progress, int(batch.token_len_B.sum()), int(frames_B.sum()))
 
 
+def loss_of(task: Task, model: Any, batch: Batch, share: Share, generator: torch.Generator) -> Loss:
+    """What the model loses on a batch as the task hears it."""
+    return task.loss(model, task.heard(batch, share.progress, generator), share)
+
+
 def by_heart(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[Any, list[float]]:
     """A tiny student after some steps on `TEXTS` alone, and the loss of each step."""
     cfg = Train(warmup=0.0, hold=1.0)
@@ -77,7 +82,7 @@ def by_heart(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[An
     losses = []
     for step in range(num_steps):
         optimizer.zero_grad()
-        loss = task.loss(model, batch, share_of(batch, step / num_steps), torch.Generator().manual_seed(step))
+        loss = loss_of(task, model, batch, share_of(batch, step / num_steps), torch.Generator().manual_seed(step))
         loss.value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_norm)
         optimizer.step()

@@ -44,7 +44,6 @@ from voxstill.rundir import RunDir  # noqa: E402
 from voxstill.store import Store, read_uri  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
 from voxstill.train import checkpoint, loop  # noqa: E402
-from voxstill.train.checkpoint import State  # noqa: E402
 
 HERE = Path(__file__).parent
 WARMUP = 0.1
@@ -131,7 +130,7 @@ def ours(cfg: Config, seed: int, seconds: float, folder: Path) -> dict[str, Any]
     class Budget(loop.Budget):
         """So much CPU time."""
 
-        def progress(self, _: State) -> float:
+        def progress(self, step: int, seconds: float) -> float:
             return progress()
 
     vars(loop)["Budget"] = Budget

@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -378,17 +378,18 @@ def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> floa
     class Watched(data.Corpus):
         """The corpus, which tells when it is asked for a step."""
 
-        def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
-            steps = super().steps(plan, first)
+        def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Any]) -> Iterator[Any]:
+            steps = super().steps(plan, first, lambda k, batches: (batches, make(k, batches)))
             while True:
                 window.asked()
                 start = time.perf_counter()
                 if (step := next(steps, None)) is None:
                     return
                 waited_s = time.perf_counter() - start
-                audio_s = sum(float(batch.audio_len_B.sum()) for batch in step) / 16_000
-                window.got(audio_s, sum(batch.audio_BT.numel() for batch in step) / 16_000, waited_s)
-                yield step
+                batches, made = step
+                audio_s = sum(float(batch.audio_len_B.sum()) for batch in batches) / 16_000
+                window.got(audio_s, sum(batch.audio_BT.numel() for batch in batches) / 16_000, waited_s)
+                yield made
 
     vars(learn)["Corpus"] = Watched
     settings = {

@@ -49,19 +49,36 @@ def steps(end: Exception | None = None) -> Iterator[Packed]:
         raise end
 
 
+def as_it_is(step: Step) -> Step:
+    return step
+
+
 def test_steps_are_taken_in_order_and_end() -> None:
-    with Ahead(steps()) as ahead:
-        assert [step.batches[0].audio_BT.shape[1] for step in ahead] == [1, 2, 3]
+    with Ahead(steps(), as_it_is) as ahead:
+        assert [step.batches[0].audio_BT.shape[1] for step, _ in ahead] == [1, 2, 3]
 
 
 def test_an_error_comes_after_the_steps_before_it() -> None:
-    with Ahead(steps(OSError("gone"))) as ahead:
+    with Ahead(steps(OSError("gone")), as_it_is) as ahead:
         assert len([next(ahead) for _ in range(3)]) == 3
         with pytest.raises(OSError, match="gone"):
             next(ahead)
 
 
+def test_what_is_made_of_a_step_comes_with_it_and_an_error_of_the_maker_in_its_place() -> None:
+    def shortest(step: Step) -> int:
+        length = step.batches[0].audio_BT.shape[1]
+        if length == 3:
+            raise ValueError("too long")
+        return length
+
+    with Ahead(steps(), shortest) as ahead:
+        assert [next(ahead)[1] for _ in range(2)] == [1, 2]
+        with pytest.raises(ValueError, match="too long"):
+            next(ahead)
+
+
 def test_who_leaves_early_leaves_no_thread() -> None:
-    with Ahead(steps()) as ahead:
+    with Ahead(steps(), as_it_is) as ahead:
         next(ahead)
     assert not [each for each in threading.enumerate() if each.name == "batches"]

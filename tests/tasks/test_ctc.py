@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tones import PLAIN, TEXTS, batch_of, by_heart, share_of
+from tones import PLAIN, TEXTS, batch_of, by_heart, loss_of, share_of
 from voxstill.config import Augment, Train
 from voxstill.nn import losses, students
 from voxstill.records import Batch
@@ -27,7 +27,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def one_loss(task: CtcTask, model: Any, batch: Batch, progress: float = 0.0, seed: int = 0) -> Loss:
-    return task.loss(model, batch, share_of(batch, progress), generator(seed))
+    return loss_of(task, model, batch, share_of(batch, progress), generator(seed))
 
 
 @pytest.mark.parametrize("timed", [True, False], ids=["with word times", "from labels alone"])
@@ -50,9 +50,10 @@ def model() -> Any:
 def test_losses_of_parts_add_up_to_the_loss_of_the_whole(model: Any) -> None:
     batch = batch_of(LETTERS)
     task, share = CtcTask(LETTERS, Train(), PLAIN), share_of(batch)
-    whole = task.loss(model, batch, share, generator()).value.detach()
+    whole = loss_of(task, model, batch, share, generator()).value.detach()
     halves = [
-        task.loss(
+        loss_of(
+            task,
             model,
             Batch(
                 **{  # type: ignore[arg-type]
@@ -73,11 +74,11 @@ def test_an_utterance_of_weight_zero_teaches_nothing(model: Any) -> None:
     for progress in (0.0, 1.0):
         at = dataclasses.replace(share, progress=progress)
         weight_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
-        some = task.loss(model, dataclasses.replace(batch, weight_B=weight_B), at, generator()).value
-        others = task.loss(model, dataclasses.replace(batch, weight_B=1 - weight_B), at, generator()).value
-        both = task.loss(model, batch, at, generator()).value
+        some = loss_of(task, model, dataclasses.replace(batch, weight_B=weight_B), at, generator()).value
+        others = loss_of(task, model, dataclasses.replace(batch, weight_B=1 - weight_B), at, generator()).value
+        both = loss_of(task, model, batch, at, generator()).value
         assert float((some + others).detach()) == pytest.approx(float(both.detach()), rel=1e-4)
-        none = task.loss(model, dataclasses.replace(batch, weight_B=weight_B * 0), at, generator()).value
+        none = loss_of(task, model, dataclasses.replace(batch, weight_B=weight_B * 0), at, generator()).value
         assert float(none.detach()) == 0
 
 

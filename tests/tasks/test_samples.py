@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from checkpoints import write_samples_checkpoint
-from tones import PLAIN, TEXTS, batch_of
+from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.config import Augment, Train
 from voxstill.nn import students
 from voxstill.records import Utterance
@@ -48,7 +48,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for group in optimizer.param_groups:
             group["lr"] = LR * min(1, (k + 1) / 10)
         at = dataclasses.replace(share, progress=k / NUM_STEPS)
-        task.loss(model, batch, at, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
+        loss_of(task, model, batch, at, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -95,7 +95,7 @@ def test_losses_of_parts_add_up_and_chance_is_the_generators(checkpoint: Path) -
     def loss(seed: int, weight_B: torch.Tensor) -> float:
         part = dataclasses.replace(batch, weight_B=weight_B, tempo_B=torch.tensor([0.9, 1.1, 1.0, 1.05]))
         with torch.no_grad():
-            return float(task.loss(model, part, share, torch.Generator().manual_seed(seed)).value)
+            return float(loss_of(task, model, part, share, torch.Generator().manual_seed(seed)).value)
 
     whole = loss(1, torch.ones(4))
     assert sum(loss(1, weight_B) for weight_B in torch.eye(4)) == pytest.approx(whole, rel=1e-4)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from checkpoints import write_whisper_checkpoint
-from tones import PLAIN, TEXTS, speak
+from tones import PLAIN, TEXTS, loss_of, speak
 from voxstill.config import Augment, Train
 from voxstill.decode import seq2seq
 from voxstill.errors import ConfigError, DataError
@@ -64,7 +64,7 @@ def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * min(1, (k + 1) / 20)
         share = Share(0.0, int(batch.token_len_B.sum()), 1)
-        task.loss(model, batch, share, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
+        loss_of(task, model, batch, share, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -126,7 +126,7 @@ def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Pat
 
     def loss(weight_B: torch.Tensor, task: Seq2SeqTask = task) -> float:
         part = dataclasses.replace(batch, weight_B=weight_B)
-        return float(task.loss(model, part, share, torch.Generator().manual_seed(0)).value.detach())
+        return float(loss_of(task, model, part, share, torch.Generator().manual_seed(0)).value.detach())
 
     whole = loss(torch.ones(2))
     assert sum(map(loss, torch.eye(2))) == pytest.approx(whole, rel=1e-5)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tones import PLAIN, TEXTS, batch_of, share_of
+from tones import PLAIN, TEXTS, batch_of, loss_of, share_of
 from voxstill.config import Train
 from voxstill.nn import students
 from voxstill.nn.frontend import EXTRACTOR
@@ -32,7 +32,7 @@ def model(request: pytest.FixtureRequest) -> Any:
     optimizer, batch = optim.adamw(made, Train(lr=4e-3)), batch_of(WORDS)
     for k in range(150):
         optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 4e-3 * min(1, (k + 1) / 10)
-        loss = TASK.loss(made, batch, share_of(batch, 1.0), torch.Generator().manual_seed(0)).value
+        loss = loss_of(TASK, made, batch, share_of(batch, 1.0), torch.Generator().manual_seed(0)).value
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(made.parameters(), 5.0)
         optimizer.step()
@@ -57,11 +57,13 @@ def test_a_tiny_transducer_learns_four_utterances_by_heart(model: Any) -> None:
 def test_losses_of_parts_add_up_and_every_weight_learns(kind: students.Kind) -> None:
     batch = batch_of(WORDS)
     fresh = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=kind).eval()
-    whole = TASK.loss(fresh, batch, share_of(batch), torch.Generator().manual_seed(0)).value
+    whole = loss_of(TASK, fresh, batch, share_of(batch), torch.Generator().manual_seed(0)).value
     parts = []
     for weight_B in torch.eye(4):
         part = dataclasses.replace(batch, weight_B=weight_B)
-        parts.append(float(TASK.loss(fresh, part, share_of(batch), torch.Generator().manual_seed(0)).value.detach()))
+        parts.append(
+            float(loss_of(TASK, fresh, part, share_of(batch), torch.Generator().manual_seed(0)).value.detach())
+        )
     assert sum(parts) == pytest.approx(float(whole.detach()), rel=1e-5)
     whole.backward()  # type: ignore[no-untyped-call]
     still = [name for name, weight in fresh.named_parameters() if weight.grad is None]

@@ -45,7 +45,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         ranks=fabric.world_size,
     )
     plan = dataclasses.replace(data.plan(0, ascending=True), bounds=np.cumsum([0, *SIZES]))
-    batches = next(iter(data.steps(plan, 0)))
+    batches = next(iter(data.steps(plan, 0, lambda _, batches: batches)))
     own = np.split(np.array(SIZES), fabric.world_size)[fabric.global_rank]
     assert [len(batch.ids) for batch in batches] == own.tolist()
     share = Share(0.0, num_tokens=40, num_frames=900)  # any counts, so long as all ranks have the same
@@ -55,7 +55,8 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind)
         wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
         task = task_of(vocabulary, cfg.train, cfg.augment)
-        loop.one_step(fabric, wrapped, task, batches, share, cfg, 0, loop.Room(cfg.plan.budget_ms))
+        step = loop.given(fabric, task, batches, share.progress, cfg.seed, 0)
+        loop.one_step(fabric, wrapped, task, step, share, cfg.seed, 0, loop.Room(cfg.plan.budget_ms))
         if fabric.global_rank == 0:
             gradients = {name: weight.grad for name, weight in model.named_parameters()}
             save_file(gradients, folder / f"{kind}.safetensors")

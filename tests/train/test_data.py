@@ -15,6 +15,7 @@ from voxstill.config import Augment, Config, Plan
 from voxstill.nn import augment
 from voxstill.nn.frontend import NUM_MELS, output_frames
 from voxstill.nn.hearing import Mels
+from voxstill.records import Batch
 from voxstill.shards import Sample
 from voxstill.store import Store
 from voxstill.text import tokenizer
@@ -68,6 +69,10 @@ def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(
     assert len(changed) == 3
 
 
+def as_read(_: int, batches: list[Batch]) -> list[Batch]:
+    return batches
+
+
 def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     write_shards(store, "s", {"train": 17, "dev": 3})
@@ -75,11 +80,11 @@ def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step
     corpus = corpus_of(store, tokenizer.train(TEXTS, "word", 9), cfg)
     plan = corpus.plan(0, ascending=True)
     assert corpus.plan(0, ascending=True) is plan  # three places ask for the first one
-    steps = list(corpus.steps(plan, 0))
+    steps = list(corpus.steps(plan, 0, as_read))
     seen = [each for batches in steps for batch in batches for each in batch.ids]
     assert len(seen) - plan.repeated == 17
     assert set(seen) == {f"train/{i}" for i in range(17)}
-    rest = list(corpus.steps(plan, 2))
+    rest = list(corpus.steps(plan, 2, as_read))
     assert [[batch.ids for batch in batches] for batches in rest] == [
         [batch.ids for batch in batches] for batches in steps[2:]
     ]

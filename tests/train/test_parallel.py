@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tones import PLAIN, TEXTS, batch_of
+from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.commands.learn import TASKS
 from voxstill.config import Train
 from voxstill.nn import students
@@ -26,7 +26,7 @@ def student(kind: students.Kind, batch: Batch = BATCH) -> tuple[Any, Any]:
     """A student and its loss on a batch."""
     model = students.build("tiny", len(VOCABULARY.pieces), dropout=0.1, seed=0, kind=kind)
     task = TASKS[kind](VOCABULARY, Train(), PLAIN)
-    return model, lambda: task.loss(model, batch, Share(0.0, 12, 200), torch.Generator().manual_seed(0)).value
+    return model, lambda: loss_of(task, model, batch, Share(0.0, 12, 200), torch.Generator().manual_seed(0)).value
 
 
 def wav2vec2() -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ import pytest
 from voxstill.rundir import RunDir
 
 SCRIPT = Path(__file__).with_name("train_once.py")
-LIMIT_S = 6
+LIMIT_S = 10
 
 
 def started(work: Path, run: RunDir, *overrides: str) -> subprocess.Popen[str]:
@@ -73,7 +73,7 @@ def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_
     run = RunDir(tmp_path / "run")
     # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all
     slow = ("student.size=small", "plan.max_utterances=1")
-    with started(work, run, "train.loader_workers=1", "train.stall_s=4", *slow) as process:
+    with started(work, run, "train.loader_workers=1", "train.stall_s=8", *slow) as process:
         (pid,) = ranks(run).values()
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""A step goes from a worker to the training in one piece, and a thread takes it while the one before is learnt from.
+"""A step goes from a worker to the training in one piece, made ready in a thread while the one before is learnt from.
 
 Each tensor that a worker hands over costs a file and a handshake with a thread of the worker, which waits there for its
 turn beside the decoding: up to 5 ms (the switch interval of CPython) for each of the seven of a batch.
@@ -10,9 +10,9 @@ import contextlib
 import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ _TENSORS = [each.name for each in fields(Batch) if each.name != "ids"]
 _ALIGNED = 64  # bytes
 _LOOKS_S = 0.2  # between two looks whether anybody still wants steps
 _ENDS_S = 10.0  # for a worker to finish what it reads
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,15 @@ def unpacked(given: Packed, *, pinned: bool = False) -> Step:
     return Step(batches, given.unread, given.read_s, given.decode_s)
 
 
-class Ahead:
-    """The steps of an iterator of packed ones, each taken while the one before is in use.
+class Ahead(Generic[Made]):
+    """The steps of an iterator of packed ones, each with what `make` makes of it, while the one before is in use.
 
-    What the iterator raises is raised in its place. Left at the end of `with`, the thread ends with it.
+    What either raises is raised in its place. Left at the end of `with`, the thread ends with it.
     """
 
-    def __init__(self, steps: Iterator[Packed]) -> None:
-        self._taken: queue.Queue[Step | Exception] = queue.Queue(1)
+    def __init__(self, steps: Iterator[Packed], make: Callable[[Step], Made]) -> None:
+        self._taken: queue.Queue[tuple[Step, Made] | Exception] = queue.Queue(1)
+        self._make = make
         self._ends = threading.Event()
         # a daemon: a process ends though its storage does not answer
         self._thread = threading.Thread(target=self._take, args=(steps,), daemon=True, name="batches")
@@ -103,7 +105,7 @@ class Ahead:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Step:
+    def __next__(self) -> tuple[Step, Made]:
         found = self._taken.get()
         if isinstance(found, Exception):
             raise found
@@ -114,7 +116,8 @@ class Ahead:
         found: Any = None
         while not self._ends.is_set() and not isinstance(found, Exception):
             try:
-                found = unpacked(next(steps), pinned=pinned)
+                step = unpacked(next(steps), pinned=pinned)
+                found = step, self._make(step)
             except Exception as error:  # StopIteration too, which nobody waits for
                 found = error
             while not self._ends.is_set():

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -41,6 +42,9 @@ _NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one 
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
 _WAITS_LITTLE = 0.03
+
+
+Make = Callable[[int, list[Batch]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,38 +159,43 @@ class Batches(Dataset[Step]):
 class Loader:
     """A rank's steps from `first` on, read ahead by `workers` processes; 0 reads in this one.
 
+    Each comes as its batches, or as what `make` makes of the step's number and its batches, ahead of time in a thread.
     `spent` says what took how long, `replaced` how many utterances could not be read; each is named in the log.
     DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
     that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches have a place for them.
     """
 
-    def __init__(self, batches: Batches, *, first: int = 0, workers: int = 1, max_unread: float = 0.01) -> None:
-        self._batches, self._first, self._workers = batches, first, workers
+    def __init__(
+        self, batches: Batches, *, first: int = 0, workers: int = 1, max_unread: float = 0.01, make: Make | None = None
+    ) -> None:
+        self._batches, self._first, self._workers, self._make = batches, first, workers, make or _as_read
         plan = batches.plan
         self._most = max(1, int(max_unread * len(plan.order) / batches.ranks))
         self.spent = Spent()
         self.replaced = 0
 
-    def __iter__(self) -> Iterator[list[Batch]]:
+    def __iter__(self) -> Iterator[Any]:
+        numbers = itertools.count(self._first)
         with contextlib.ExitStack() as stack:
             ahead = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
-            steps: Iterator[Step] = stack.enter_context(handover.Ahead(iter(self._reader())))
+            made = handover.Ahead(iter(self._reader()), lambda step: self._make(next(numbers), step.batches))
+            steps: Iterator[tuple[Step, Any]] = stack.enter_context(made)
             try:
                 for k in range(self._first, len(self._batches)):
-                    step = self._next(steps)
+                    step, given = self._next(steps)
                     if ahead is not None:
                         ahead.passed(k)
                     self._count(step)
-                    yield step.batches
+                    yield given
             finally:
-                del steps  # ends the workers now: what an error's traceback keeps alive would end them late
+                del steps, made  # ends the workers now: what an error's traceback keeps alive would end them late
 
     def _prefetch(self, place: Place) -> Prefetch:
         batches, corpus = self._batches, self._batches.corpus
         needed = uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
         return Prefetch(corpus, place, needed)
 
-    def _next(self, steps: Iterator[Step]) -> Step:
+    def _next(self, steps: Iterator[tuple[Step, Any]]) -> tuple[Step, Any]:
         start = time.perf_counter()
         try:
             return next(steps)
@@ -225,6 +234,10 @@ class Loader:
             multiprocessing_context=("spawn" if self._batches.corpus.is_far else "fork") if self._workers else None,
             worker_init_fn=functools.partial(_die_with_parent, os.getpid()) if self._workers else None,
         )
+
+
+def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
+    return batches
 
 
 def _die_with_parent(parent: int, worker: int) -> None:

@@ -94,7 +94,7 @@ def _judged(task: Task, model: Any, batch: Batch, share: Share, generator: torch
     """Loss and gradient norm, None where they are no numbers."""
     model.train()
     model.zero_grad(set_to_none=True)
-    loss = task.loss(model, batch, share, generator).value
+    loss = task.loss(model, task.heard(batch, share.progress, generator), share).value
     loss.backward()  # type: ignore[no-untyped-call]
     norm = float(torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None]))
     finite = math.isfinite(float(loss.detach())) and math.isfinite(norm)

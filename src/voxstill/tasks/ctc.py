@@ -16,7 +16,7 @@ from voxstill.config import Augment, Train
 from voxstill.nn import augment, losses, students
 from voxstill.nn.hearing import Hearing, Mels
 from voxstill.records import RATE_HZ, Batch, Hypothesis
-from voxstill.tasks.task import Loss, Share
+from voxstill.tasks.task import Heard, Loss, Share
 from voxstill.teachers.transformers import said
 from voxstill.text.tokenizer import START, Vocabulary
 
@@ -33,13 +33,17 @@ class CtcTask:
         self.hearing = hearing or Mels(augmentation)
         self._starts_word_V = torch.tensor([piece.startswith(START) for piece in vocabulary.pieces])
 
-    def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
+    @property
+    def hearings(self) -> int:
+        """How often an utterance is heard, each time disturbed in another way."""
+        return 2 if self.train_cfg.consistency else 1
+
+    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
         """CTC per token, with cross-entropy per frame in the first `align_share` of the training."""
-        hearings = 2 if self.train_cfg.consistency else 1
-        batch, inputs, len_B, frame_ms_B = self.heard(batch, share.progress, generator, hearings)
-        logits_BFV, out_B = students.logits(model, inputs, len_B)
-        loss = self.alone(logits_BFV, out_B, batch, frame_ms_B, share)
-        if hearings == 1:
+        batch = heard.batch
+        logits_BFV, out_B = students.logits(model, heard.inputs, heard.len_B)
+        loss = self.alone(logits_BFV, out_B, batch, heard.frame_ms_B, share)
+        if self.hearings == 1:
             return loss
         one_BFV, other_BFV = logits_BFV.chunk(2)
         apart_B = losses.consistency(one_BFV, other_BFV, out_B[: len(one_BFV)]) * batch.weight_B[: len(one_BFV)]
@@ -68,19 +72,17 @@ class CtcTask:
         weight_B = torch.where(timed_B, self.train_cfg.align_ctc, 1.0)
         return Loss(align + (ctc_B * weight_B).sum() / share.num_tokens, {"ctc": ctc.detach(), "align": align.detach()})
 
-    def heard(
-        self, batch: Batch, progress: float, generator: Generator, hearings: int = 1
-    ) -> tuple[Batch, Tensor, Tensor, Tensor]:
-        """The batch as the augmentation leaves it, what the model takes of it, how much of that is each utterance's,
-        and the length of an output frame in milliseconds of the audio as it was; with more `hearings` that often, one
-        after another, each with other noise, voices and masks, but the same frames."""
+    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
+        """What the augmentation leaves; with more `hearings` that often, one after another, each with other noise,
+        voices and masks, but the same frames."""
         if self.augment_cfg.run_prob:
             batch = self._shortened(batch, generator)
-        if hearings > 1:
+        if self.hearings > 1:
             tensors = (each.name for each in dataclasses.fields(Batch) if each.name != "ids")
-            repeated: Any = {name: torch.cat([getattr(batch, name)] * hearings) for name in tensors}
-            batch = dataclasses.replace(batch, ids=batch.ids * hearings, **repeated)
-        return batch, *self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
+            repeated: Any = {name: torch.cat([getattr(batch, name)] * self.hearings) for name in tensors}
+            batch = dataclasses.replace(batch, ids=batch.ids * self.hearings, **repeated)
+        augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
+        return Heard(batch, *augmented)
 
     def move(self, device: torch.device) -> None:
         """What it hears with to the device."""

@@ -10,7 +10,7 @@ from voxstill.config import Augment, Train
 from voxstill.nn import students
 from voxstill.nn.hearing import Hearing
 from voxstill.records import Batch, Hypothesis
-from voxstill.tasks.task import Loss, Share
+from voxstill.tasks.task import Heard, Loss, Share
 from voxstill.teachers.transformers import said
 from voxstill.text.pretrained import Pretrained
 
@@ -21,13 +21,16 @@ class Seq2SeqTask:
     def __init__(self, spelling: Pretrained, train: Train, augmentation: Augment, hearing: Hearing) -> None:
         self.spelling, self.train_cfg, self.hearing = spelling, train, hearing
 
-    def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
+    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
+        """What the augmentation leaves."""
+        augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
+        return Heard(batch, *augmented)
+
+    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
         """Cross-entropy per token, in fp32."""
-        inputs, _, _ = self.hearing.augmented(
-            batch.audio_BT, batch.audio_len_B, batch.tempo_B, share.progress, generator
-        )
+        batch = heard.batch
         given_BU, targets_BU = self.texts(batch)
-        logits_BUV = students.next_tokens(model, inputs, given_BU)
+        logits_BUV = students.next_tokens(model, heard.inputs, given_BU)
         loss_BU = functional.cross_entropy(
             logits_BUV.float().transpose(1, 2),
             targets_BU,

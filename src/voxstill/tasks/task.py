@@ -28,11 +28,29 @@ class Loss:
     figures: dict[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A batch as the model takes it, disturbed and as features or samples; `len_B` says how much is each utterance's.
+
+    `frame_ms_B` is the length of an output frame in milliseconds of the audio as it was.
+    """
+
+    batch: Batch
+    inputs: Tensor
+    len_B: Tensor
+    frame_ms_B: Tensor
+
+
 class Task(Protocol):
     """One way to learn."""
 
-    def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
-        """The batch's part of the loss; all chance comes from `generator`."""
+    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
+        """What the model is given of a batch; all chance comes from `generator`. No weight has a part in it, so it may
+        happen in another thread, while the step before is learnt from."""
+        ...
+
+    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+        """The batch's part of the loss."""
         ...
 
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch import Generator, nn
+from torch import nn
 
 from voxstill.nn import losses, students
-from voxstill.records import Batch
 from voxstill.tasks.ctc import CtcTask
-from voxstill.tasks.task import Loss, Share
+from voxstill.tasks.task import Heard, Loss, Share
 
 
 class TransducerTask(CtcTask):
     """A `Task`: the augmentation of CTC, and the loss of RNN-T, or of TDT where the student has durations."""
 
-    def loss(self, model: nn.Module, batch: Batch, share: Share, generator: Generator) -> Loss:
+    hearings = 1
+
+    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
         """The transducer's loss per token, and as much of what a CTC student learns as `auxiliary_ctc` says."""
-        batch, features_BFD, frames_B, frame_ms_B = self.heard(batch, share.progress, generator)
-        encoded_BFP, out_B, predicted_BUP = students.transduced(model, features_BFD, frames_B, batch.tokens_BU)
+        batch = heard.batch
+        encoded_BFP, out_B, predicted_BUP = students.transduced(model, heard.inputs, heard.len_B, batch.tokens_BU)
         blank_id, durations = self.vocabulary.blank_id, students.durations(model)
         given = (encoded_BFP, predicted_BUP, out_B, batch.tokens_BU, batch.token_len_B, blank_id)
         joint = functools.partial(students.joint, model)
@@ -30,5 +31,5 @@ class TransducerTask(CtcTask):
         # left alone, the predictor learns the texts by heart before the encoder hears anything
         unspoken_B1P = torch.zeros_like(encoded_BFP[:, :1])
         logits_BFV = joint(encoded_BFP, unspoken_B1P)[..., : blank_id + 1]
-        alone = self.alone(logits_BFV, out_B, batch, frame_ms_B, share)
+        alone = self.alone(logits_BFV, out_B, batch, heard.frame_ms_B, share)
         return Loss(rnnt + self.train_cfg.auxiliary_ctc * alone.value, {"rnnt": rnnt.detach(), **alone.figures})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from torch import nn
@@ -24,6 +25,7 @@ from voxstill.tasks.task import Task
 from voxstill.text.tokenizer import Spelling
 
 Normal = Callable[[str], str]
+Made = TypeVar("Made")
 
 
 class Corpus:
@@ -84,11 +86,11 @@ class Corpus:
             self._last = key, made
         return self._last[1]
 
-    def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
-        """This rank's batches of each step from `first` on, read ahead by the loader's workers."""
+    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Made]) -> Iterator[Made]:
+        """What `make` makes of this rank's batches of each step from `first` on, ahead of time."""
         self._close()
         batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks, place=self._place)
-        self._loader = Loader(batches, first=first, workers=self._cfg.train.loader_workers)
+        self._loader = Loader(batches, first=first, workers=self._cfg.train.loader_workers, make=make)
         return iter(self._loader)
 
     def limit(self, seconds: float) -> str:

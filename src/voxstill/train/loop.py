@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,12 +25,13 @@ from voxstill.config import Config, Train
 from voxstill.monitor import JsonLines, Progress, Timer, clock, log
 from voxstill.records import Batch, fingerprint
 from voxstill.rundir import RunDir
-from voxstill.tasks.task import Share, Task
+from voxstill.tasks.task import Heard, Share, Task
 from voxstill.train import checkpoint, optim, parallel
 from voxstill.train.checkpoint import State
 from voxstill.train.guard import Guard, no_room, out_of_memory
 from voxstill.train.watchdog import Watchdog
 
+Made = TypeVar("Made")
 LOSS_MEMORY = 0.05
 """The loss reported is a running mean over about 1 / LOSS_MEMORY steps."""
 
@@ -42,8 +43,8 @@ class Data(Protocol):
         """The batches of an epoch."""
         ...
 
-    def steps(self, plan: EpochPlan, first: int) -> Iterator[list[Batch]]:
-        """This rank's batches of each step from `first` on."""
+    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Made]) -> Iterator[Made]:
+        """What `make` makes of this rank's batches of each step from `first` on, ahead of time in a thread."""
         ...
 
     def replaced(self) -> int:
@@ -62,11 +63,19 @@ class Budget:
     steps: int | None
     seconds: float | None
 
-    def progress(self, state: State) -> float:
-        """Share of the training done, in [0, 1]."""
-        shares = [state.step / self.steps] if self.steps else []
-        shares += [state.seconds / self.seconds] if self.seconds else []
+    def progress(self, step: int, seconds: float) -> float:
+        """Share of the training done, in [0, 1], after so many steps and seconds."""
+        shares = [step / self.steps] if self.steps else []
+        shares += [seconds / self.seconds] if self.seconds else []
         return min(max(shares), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """This rank's batches of a step, and what the task hears of each, or why it cannot."""
+
+    batches: list[Batch]
+    heard: list[Heard] | Exception
 
 
 def train(
@@ -100,23 +109,30 @@ def train(
         Progress("train", 1.0, "") as bar,
     ):
         meter.flops_per_s = rehearse(fabric, wrapped, task, data, cfg, room)
-        while budget.progress(state) < 1:
+        while (progress := budget.progress(state.step, state.seconds)) < 1:
             if state.step_in_epoch == 0:
-                state.ascending = budget.progress(state) < cfg.train.ascending_share
+                state.ascending = progress < cfg.train.ascending_share
             plan = data.plan(state.epoch, ascending=state.ascending)
-            steps = iter(data.steps(plan, state.step_in_epoch))
-            while state.step_in_epoch < plan.steps and (progress := budget.progress(state)) < 1:
+            before = state.step - state.step_in_epoch
+
+            def ready(k: int, batches: list[Batch], before: int = before) -> Given:
+                # the clock stands where the step before this one began: near enough for what it decides
+                now = budget.progress(before + k, state.seconds)
+                return given(fabric, task, batches, now, cfg.seed, before + k)
+
+            steps = iter(data.steps(plan, state.step_in_epoch, ready))
+            while state.step_in_epoch < plan.steps and (progress := budget.progress(state.step, state.seconds)) < 1:
                 start = time.perf_counter()
                 watchdog.beat(state.step)
                 with meter.waiting.running():
-                    batches = next(steps)
+                    step = next(steps)
                 share = Share(
                     progress, int(plan.step_tokens[state.step_in_epoch]), int(plan.step_frames[state.step_in_epoch])
                 )
                 for group in optimizer.param_groups:
                     group["lr"] = optim.lr_at(progress, cfg.train)
                 with room.told(state.step):
-                    loss, figures = one_step(fabric, wrapped, task, batches, share, cfg, state.step, room)
+                    loss, figures = one_step(fabric, wrapped, task, step, share, cfg.seed, state.step, room)
                 norm = scaling.clipped(wrapped, optimizer, cfg.train.clip_norm)
                 sums = all_sums(
                     fabric,
@@ -130,7 +146,7 @@ def train(
                 )
                 loss, stops, state.seconds = sums.pop("loss"), bool(sums.pop("stops")), sums.pop("seconds")
                 state.replaced = replaced + int(sums.pop("replaced"))
-                if scaling.overflows(loss, norm) or guard.passes(loss, norm, state.step, batches, share):
+                if scaling.overflows(loss, norm) or guard.passes(loss, norm, state.step, step.batches, share):
                     optimizer.step()  # which fp16 leaves out where gradients are too large for it
                 else:
                     state.skipped += 1
@@ -141,7 +157,7 @@ def train(
                 state.step += 1
                 state.step_in_epoch += 1
                 spent_s += time.perf_counter() - start
-                meter.count(batches, loss, sums)
+                meter.count(step.batches, loss, sums)
                 state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
                 bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
                 if state.step % cfg.train.log_every == 0:
@@ -177,19 +193,20 @@ def is_saved(state: State, cfg: Train) -> bool:
 
 
 def one_step(
-    fabric: Any, model: Any, task: Task, batches: list[Batch], share: Share, cfg: Config, step: int, room: Room
+    fabric: Any, model: Any, task: Task, given: Given, share: Share, seed: int, step: int, room: Room
 ) -> tuple[float, dict[str, float]]:
     """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures)."""
-    seed = int(fingerprint(cfg.seed, "dropout", step, fabric.global_rank), 16)
-    torch.manual_seed(seed % 2**63)
-    np.random.seed(seed % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
+    drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
+    torch.manual_seed(drawn % 2**63)
+    np.random.seed(drawn % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
     total, figures = 0.0, dict[str, float]()
-    for micro, batch in enumerate(batches):
+    for micro, batch in enumerate(given.batches):
         room.enters(batch)
-        generator = chance(fabric.device, cfg.seed, step, micro, fabric.global_rank)
-        last = micro == len(batches) - 1
+        if isinstance(given.heard, Exception):
+            raise given.heard
+        last = micro == len(given.batches) - 1
         with fabric.no_backward_sync(model, enabled=not last):
-            loss = task.loss(model, to_device(batch, fabric.device), share, generator)
+            loss = task.loss(model, given.heard[micro], share)
             fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
         total += float(loss.value.detach())
         for name, value in loss.figures.items():
@@ -204,6 +221,18 @@ def all_sums(fabric: Any, numbers: dict[str, float]) -> dict[str, float]:
     """
     whole = fabric.all_reduce(torch.tensor(list(numbers.values()), dtype=torch.float64), reduce_op="sum")
     return dict(zip(numbers, whole.tolist(), strict=True))
+
+
+def given(fabric: Any, task: Task, batches: list[Batch], progress: float, seed: int, step: int) -> Given:
+    """The batches of a step as the task hears them, on the device; equal arguments give equal tensors."""
+    heard = []
+    try:
+        for micro, batch in enumerate(batches):
+            generator = chance(fabric.device, seed, step, micro, fabric.global_rank)
+            heard.append(task.heard(to_device(batch, fabric.device), progress, generator))
+    except Exception as error:  # it may happen in a thread: who takes the step raises it, and says what did not fit
+        return Given(batches, error)
+    return Given(batches, heard)
 
 
 def chance(device: torch.device, seed: int, step: int, micro: int, rank: int) -> torch.Generator:
@@ -252,19 +281,19 @@ def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room:
     heard_ms = plan.heard_ms()
     padded_ms_B = np.maximum.reduceat(heard_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
     worst = int(padded_ms_B.argmax()) // plan.slots
-    batches = next(iter(data.steps(plan, worst)))
+    step = next(iter(data.steps(plan, worst, lambda _, batches: given(fabric, task, batches, 0.0, cfg.seed, 0))))
     buffers = [(each, each.clone()) for each in model.buffers()]
     share = Share(0.0, max(int(plan.step_tokens[worst]), 1), max(int(plan.step_frames[worst]), 1))
     # what is compiled cannot be counted
     with room.told(0), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
-        one_step(fabric, model, task, batches, share, cfg, 0, room)
+        one_step(fabric, model, task, step, share, cfg.seed, 0, room)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
-    padded_s = max(batch.audio_BT.numel() for batch in batches) / 16_000
+    padded_s = max(batch.audio_BT.numel() for batch in step.batches) / 16_000
     log.info("train: the largest step fits: batches of up to %.0f s, %s", padded_s, memory(fabric.device))
-    return float(counter.get_total_flops()) / sum(batch.audio_BT.numel() / 16_000 for batch in batches)
+    return float(counter.get_total_flops()) / sum(batch.audio_BT.numel() / 16_000 for batch in step.batches)
 
 
 def memory(device: torch.device) -> str:
