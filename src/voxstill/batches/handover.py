@@ -91,6 +91,7 @@ class Ahead(Generic[Made]):
         self._taken: queue.Queue[tuple[Step, Made] | Exception] = queue.Queue(1)
         self._make = make
         self._ends = threading.Event()
+        self._gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         # a daemon: a process ends though its storage does not answer
         self._thread = threading.Thread(target=self._take, args=(steps,), daemon=True, name="batches")
         self._thread.start()
@@ -112,11 +113,12 @@ class Ahead(Generic[Made]):
         return found
 
     def _take(self, steps: Iterator[Packed]) -> None:
-        pinned = torch.cuda.is_available()
+        if self._gpu is not None:  # a new thread begins on the first one, and would take memory there
+            torch.cuda.set_device(self._gpu)
         found: Any = None
         while not self._ends.is_set() and not isinstance(found, Exception):
             try:
-                step = unpacked(next(steps), pinned=pinned)
+                step = unpacked(next(steps), pinned=self._gpu is not None)
                 found = step, self._make(step)
             except Exception as error:  # StopIteration too, which nobody waits for
                 found = error
