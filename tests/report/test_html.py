@@ -5,10 +5,9 @@ import io
 import math
 import random
 import re
-import shutil
 import struct
-import subprocess
 import wave
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from browser import CHROMIUM, Browser
 from voxstill.factory.filter import RULES
-from voxstill.report.html import Facts, data_uri, duration, magnitude, number, percent, render
+from voxstill.report.html import Compared, Facts, Role, data_uri, duration, magnitude, number, percent, render
 from voxstill.score.words import align
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "source"}
@@ -32,17 +32,32 @@ def tone() -> bytes:
     return buffer.getvalue()
 
 
+def misheard(words: list[str], share: float, chance: random.Random) -> list[str]:
+    heard = [chance.choice(DIGITS) if chance.random() < share else word for word in words]
+    return [word for word in heard for _ in range(chance.choices([0, 1, 2], [share / 4, 1, share / 4])[0])]
+
+
+def compared(i: int, chance: random.Random) -> Compared:
+    said = chance.choices(DIGITS, k=chance.randint(1, 9))
+    shares: tuple[tuple[Role, float], ...] = (("teacher", 0.5), ("student", 0.2))
+    return {
+        "id": f"jackson-{i:06}",
+        "speaker": chance.choice(["jackson", "theo", None]),
+        "dataset": chance.choice(["clean", "20 dB"]),
+        "duration_ms": 400 * len(said),
+        "heard": {role: align(said, misheard(said, share, chance))[1] for role, share in shares},
+    }
+
+
 def example() -> Facts:
     chance = random.Random(3)
     dropped = {"failed": 2, "too_fast": 31, "repeated": 12, "low_confidence": 951}
 
-    def wrong(words: list[str], share: float) -> list[str]:
-        heard = [chance.choice(DIGITS) if chance.random() < share else word for word in words]
-        return [word for word in heard for _ in range(chance.choices([0, 1, 2], [share / 4, 1, share / 4])[0])]
-
     def utterance(i: int) -> dict[str, object]:
         said = chance.choices(DIGITS, k=7)
-        heard = [(role, align(said, wrong(said, share))) for role, share in (("teacher", 0.5), ("student", 0.4))]
+        heard = [
+            (role, align(said, misheard(said, share, chance))) for role, share in (("teacher", 0.5), ("student", 0.4))
+        ]
         return {
             "id": f"jackson-7f3a{i}",
             "about": "jackson, 10 dB, 3.4 s",
@@ -131,6 +146,7 @@ def example() -> Facts:
             ],
         },
         "worst": [utterance(i) for i in range(3)],  # type: ignore[misc]
+        "utterances": [compared(i, chance) for i in range(480)],
         "config": "work: work/demo\nseed: 0\nteacher:\n  name: pocketsphinx\nstudent:\n  size: tiny\n",
         "environment": {
             "voxstill": "0.1.0",
@@ -149,6 +165,7 @@ SECTIONS = {
     "breakdowns": "groups",
     "confusions": "confusions",
     "worst": "worst",
+    "utterances": "utterances",
     "config": "made",
 }
 
@@ -187,7 +204,7 @@ def test_the_whole_report_is_one_well_formed_file_that_loads_nothing() -> None:
     assert page.sections == list(SECTIONS.values())
     assert all(link.startswith(("#", "data:")) for link in page.links)
     assert not re.search(r"https?://|@import|url\(", html)
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 2  # the rows, and what shows them
     assert {link.removeprefix("#") for link in page.links if link.startswith("#")} == {*page.sections, "content"}
 
 
@@ -220,13 +237,16 @@ def test_what_comes_from_data_cannot_become_markup(text: str) -> None:
         "title": evil,
         "about": evil,
         "worst": [{"id": evil, "about": evil, "heard": [{"role": "student", "wer": 1.0, "pairs": [(evil, evil)]}]}],
+        "utterances": [
+            {"id": evil, "speaker": evil, "dataset": evil, "duration_ms": 1, "heard": {"student": [(evil, evil)]}}
+        ],
         "confusions": {"student": [{"reference": evil, "hypothesis": evil, "count": 1}]},
         "breakdowns": [{"by": evil, "groups": [{"name": evil, "words": 1, "wer": {"student": 0.5}}]}],
         "config": evil,
         "environment": {evil: evil, "packages": {evil: evil}},
     }
     page = Page(render(facts))
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 2  # our own
 
 
 def test_what_is_not_known_is_a_dash() -> None:
@@ -272,20 +292,94 @@ def test_numbers_are_written_for_people() -> None:
     ]
 
 
-@pytest.mark.skipif(not (shutil.which("chromium") or shutil.which("google-chrome")), reason="no Chromium at hand")
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
 @pytest.mark.parametrize("width", [1200, 390])
 def test_chromium_draws_it_and_it_fits_the_window(tmp_path: Path, width: int) -> None:
     (tmp_path / "report.html").write_text(render(example()), encoding="utf-8")
-    page = (tmp_path / "report.html").as_uri()
-    browser = str(shutil.which("chromium") or shutil.which("google-chrome"))
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    quiet = f"--disable-component-update --disable-sync --user-data-dir={tmp_path / 'profile'}"
-    shot = tmp_path / "report.png"
-    subprocess.run(
-        [browser, *flags.split(), *quiet.split(), f"--window-size={width},4000", f"--screenshot={shot}", page],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    assert shot.read_bytes()[16:24] == struct.pack(">II", width, 4000)
-    assert shot.stat().st_size > 50_000  # a blank page is a few kilobytes
+    with Browser(tmp_path, width) as browser:
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.until("!document.querySelector('#utterances').hidden")
+        assert browser.tell("document.documentElement.scrollWidth <= window.innerWidth")
+        browser.shot(tmp_path / "report.png")
+        assert not browser.errors
+        assert all(each.startswith(("file:", "data:", "blob:")) for each in browser.network)
+    assert (tmp_path / "report.png").stat().st_size > 50_000  # a blank page is a few kilobytes
+
+
+ROWS = "[...document.querySelectorAll('#utterances tbody > tr:not(.opened)')]"
+NAMES = f"{ROWS}.map((row) => row.querySelector('button').textContent)"
+TOLD = "document.querySelector('[data-part=told]').textContent"
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
+def test_in_chromium_utterances_are_sorted_searched_paged_opened_and_played(tmp_path: Path) -> None:
+    facts = example()
+    one = facts["utterances"][7]
+    facts["worst"][0]["id"] = one["id"]  # type: ignore[index]
+    (tmp_path / "report.html").write_text(render(facts), encoding="utf-8")
+    student = {each["id"]: errors(each["heard"]["student"]) for each in facts["utterances"]}
+    with Browser(tmp_path) as browser:
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.until("!document.querySelector('#utterances').hidden")
+        assert browser.tell(TOLD) == "1 to 50 of 480"
+        by_errors = sorted(student, key=lambda id_: (-student[id_], id_))
+        assert browser.tell(NAMES) == by_errors[:50]
+        browser.press("n")
+        assert browser.tell(NAMES) == by_errors[50:100]
+        browser.press("p")
+        assert browser.tell(NAMES) == by_errors[:50]
+        browser.tell("document.querySelector('[data-key=id] button').click()")
+        assert browser.tell(NAMES) == sorted(student)[:50]
+        browser.tell("document.querySelector('[data-key=id] button').click()")
+        assert browser.tell(NAMES) == sorted(student)[::-1][:50]
+        browser.tell(
+            "{ const show = document.querySelector('[data-part=show]'); show.value = 'worse';"
+            "show.dispatchEvent(new Event('change')); }"
+        )
+        worse = [each for each in facts["utterances"] if student[each["id"]] > errors(each["heard"]["teacher"])]
+        assert browser.tell(TOLD).endswith(f" of {len(worse)}")
+        browser.tell("document.querySelector('[data-part=show]').value = 'all'; undefined")
+        browser.tell("document.activeElement.blur()")
+        browser.press("/")
+        for key in one["id"]:
+            browser.press(key)
+        assert browser.until(f"{NAMES}.length === 1")
+        assert browser.tell(TOLD) == "1 to 1 of 1"
+        browser.tell(f"{ROWS}[0].querySelector('button').focus()")
+        browser.press("Enter")
+        said = "[...document.querySelectorAll('.opened .heard.student .aligned > span:not(.lead)')]"
+        kinds = [
+            "more" if r is None else "gone" if h is None else "hit" if r == h else "sub"
+            for r, h in one["heard"]["student"]
+        ]
+        assert browser.tell(f"{said}.map((each) => each.className)") == kinds
+        heard = [hypothesis or "∅nothing" for _, hypothesis in one["heard"]["student"]]
+        assert browser.tell(f"{said}.map((each) => each.lastChild.textContent)") == heard
+        browser.tell("document.querySelector('.opened audio').play()")
+        browser.until("document.querySelector('.opened audio').currentTime > 0")
+        assert not browser.errors
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
+def test_a_hundred_thousand_utterances_stay_usable(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    some = [compared(i, chance) for i in range(2000)]
+    many: list[Compared] = [{**some[i % 2000], "id": f"u{i:06}"} for i in range(100_000)]
+    page = render({"utterances": many})
+    assert len(page) < 10_000_000
+    (tmp_path / "report.html").write_text(page, encoding="utf-8")
+    with Browser(tmp_path) as browser:
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.until("!document.querySelector('#utterances').hidden")
+        search = (
+            "(async () => { const search = document.querySelector('[data-part=search]'); search.value = 'seven u0999';"
+            "const start = performance.now(); search.dispatchEvent(new Event('input'));"
+            "return performance.now() - start; })()"
+        )
+        assert browser.tell(search) < 3000  # some 100 ms; this machine may be busy
+        assert all(name.startswith("u0999") for name in browser.tell(NAMES))
+        assert len(browser.tell(NAMES)) > 0
+
+
+def errors(pairs: Iterable[tuple[str | None, str | None]]) -> int:
+    return sum(reference != hypothesis for reference, hypothesis in pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from voxstill.teachers.teacher import Clip, Teacher
 from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
 from voxstill.text.normalize import normalizer
 
+DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
+DURATIONS = ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "over 20 s")
 SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""
 
@@ -124,6 +127,8 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     rows = [words.score(each.id, alike(each.text or ""), alike(texts.get(each.id, ""))) for each in judged]
     speakers = {each.id: each.speaker for each in judged}
     datasets = {each.id: each.dataset for each in judged}
+    dialects = {each.id: each.dialect for each in judged}
+    durations = {each.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, each.duration_ms)] for each in judged}
     total = words.total(rows)
     if not total.words.reference:
         raise DataError(
@@ -132,6 +137,7 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
             fix="look at the texts, or set `evaluate.normalizer: none`",
         )
     blocks = stats.blocks(rows, speakers)
+    by_duration = words.by(rows, lambda row: durations[row.id])
     return {
         "wer": total.words.rate,
         "cer": total.characters.rate,
@@ -146,6 +152,8 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
         "utterances": len(rows),
         "by_speaker": _rates(words.by(rows, lambda row: speakers[row.id])),
         "by_dataset": _rates(words.by(rows, lambda row: datasets[row.id])),
+        "by_dialect": _rates(words.by(rows, lambda row: dialects[row.id])),
+        "by_duration": _rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
         "normalizer": cfg.evaluate.normalizer,
     }
 
@@ -153,7 +161,7 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
 def _rates(groups: Mapping[str, Scored]) -> dict[str, dict[str, float | int | None]]:
     return {
         name: {"wer": row.words.rate, "errors": row.words.errors, "words": row.words.reference}
-        for name, row in sorted(groups.items())
+        for name, row in groups.items()
     }
 
 

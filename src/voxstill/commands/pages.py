@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from voxstill.store import Store
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
 
-MOST_CONFUSIONS = 20
+MOST_CONFUSIONS = 12
+"""Of each kind: another word, a word left out, a word put in."""
 MOST_REJECTED = 4
 """Labels of each rule that can be listened to."""
 
@@ -142,18 +143,35 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
                     for name, row in student[f"by_{by}"].items()
                 ],
             }
-            for by in ("speaker", "dataset")
+            for by in ("speaker", "dataset", "dialect", "duration")
             if len(student[f"by_{by}"]) > 1
         ],
         "confusions": {
             role: [
                 {"reference": ref, "hypothesis": hyp, "count": count}
-                for (ref, hyp), count in words.confusions((found for _, found in each.values()), MOST_CONFUSIONS)
+                for kind in ((True, True), (True, False), (False, True))
+                for (ref, hyp), count in words.confusions(
+                    (_of_kind(found, *kind) for _, found in each.values()), MOST_CONFUSIONS
+                )
             ]
             for role, each in pairs.items()
         },
         "worst": worst(cfg, judged, pairs),
+        "utterances": [
+            {
+                "id": each.id,
+                "speaker": each.speaker,
+                "dataset": each.dataset,
+                "duration_ms": each.duration_ms,
+                "heard": {role: found[each.id][1] for role, found in pairs.items()},
+            }
+            for each in judged
+        ],
     }
+
+
+def _of_kind(pairs: Iterable[words.Pair], has_reference: bool, has_hypothesis: bool) -> Iterator[words.Pair]:
+    return (pair for pair in pairs if (pair[0] is not None, pair[1] is not None) == (has_reference, has_hypothesis))
 
 
 def system(role: html.Role, side: Mapping[str, Any], cfg: Config) -> html.System:

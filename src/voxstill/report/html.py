@@ -1,4 +1,4 @@
-"""One HTML file that tells a whole run: no network, no script, the same in ten years.
+"""One HTML file that tells a whole run: no network, no script but its own, the same in ten years.
 
 `Facts` are plain values, so they can be kept as JSON next to the run and rendered anew. Every section is there only
 where its facts are. Rates are shares (0.25 is 25 %) and None where the reference is empty.
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import gzip
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
 
 if TYPE_CHECKING:
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
 Role = Literal["teacher", "student"]
 Pair = tuple[str | None, str | None]
+ROLES: tuple[Role, ...] = ("teacher", "student")
 
 
 class System(TypedDict):
@@ -117,6 +122,16 @@ class Utterance(TypedDict):
     audio: NotRequired[bytes | None]
 
 
+class Compared(TypedDict):
+    """One judged utterance: what each system heard, aligned with the reference."""
+
+    id: str
+    speaker: str | None
+    dataset: str | None
+    duration_ms: int
+    heard: Mapping[Role, Sequence[Pair]]
+
+
 class Facts(TypedDict, total=False):
     """All that a report can tell; what is absent is left out."""
 
@@ -131,6 +146,8 @@ class Facts(TypedDict, total=False):
     breakdowns: Sequence[Breakdown]
     confusions: Mapping[Role, Sequence[Confusion]]
     worst: Sequence[Utterance]
+    utterances: Sequence[Compared]
+    """All that were judged; each has been heard by the same systems."""
     config: str
     environment: Mapping[str, Any]
 
@@ -154,7 +171,50 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
     page = _environment().get_template("report.html.j2")
     kept = [(100 * share, rate) for share, rate in facts.get("funnel", {}).get("curve", ())]
     curve = _chart("Word error rate of the labels kept", kept, percent)
-    return page.render(facts=facts, charts=charts, curve=curve, verdict=_verdict(systems), roles=("teacher", "student"))
+    compared = cast("Sequence[Compared]", facts.get("utterances", ()))
+    return page.render(
+        facts=facts,
+        charts=charts,
+        curve=curve,
+        verdict=_verdict(systems),
+        roles=ROLES,
+        heard_by=[role for role in ROLES if compared and role in compared[0]["heard"]],
+        datasets=sorted({each["dataset"] for each in compared if each["dataset"]}),
+        rows=_packed(compared) if compared else None,
+        script=_script() if compared else None,
+        script_hash=base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode() if compared else None,
+        kinds=(("Another word", True, True), ("Left out", True, False), ("Put in", False, True)),
+    )
+
+
+def _packed(compared: Sequence[Compared]) -> str:
+    """The utterances as the script of the page reads them: gzipped JSON in base64, about 90 bytes for each.
+
+    Words are given once; the alignment is one character an edit: `=` hit, `s` another word, `d` left out, `i` put in.
+    """
+    roles = [role for role in ROLES if role in compared[0]["heard"]]
+    rows = [
+        [
+            *(each["id"], each["speaker"], each["dataset"], each["duration_ms"]),
+            " ".join(ref for ref, _ in each["heard"][roles[0]] if ref is not None),
+            [_edits(each["heard"][role]) for role in roles],
+        ]
+        for each in compared
+    ]
+    text = json.dumps({"roles": roles, "rows": rows}, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _edits(pairs: Sequence[Pair]) -> tuple[str, str]:
+    said = " ".join(hyp for _, hyp in pairs if hyp is not None)
+    return said, "".join(
+        "i" if ref is None else "d" if hyp is None else "=" if ref == hyp else "s" for ref, hyp in pairs
+    )
+
+
+@functools.cache
+def _script() -> str:
+    return resources.files("voxstill.report").joinpath("templates/utterances.js").read_text(encoding="utf-8")
 
 
 def percent(rate: float | None) -> str:
