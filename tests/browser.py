@@ -46,7 +46,7 @@ class Browser:
         self._read, write = os.pipe()
 
         # the browser looks for its pipes at 3 and 4
-        placed = ["sh", "-c", f'exec "$@" 3<&{read} 4>&{write}', "sh", *self._command]
+        placed = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", *self._command]
         self._process = subprocess.Popen(
             placed, pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -93,5 +93,5 @@ class RunDir:
 
     @property
     def report(self) -> Path:
-        """The HTML report."""
+        """The HTML report; beside it `report.md` and `report.json` say the same."""
         return self.path / "report.html"

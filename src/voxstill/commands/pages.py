@@ -15,7 +15,7 @@ from voxstill.errors import DataError
 from voxstill.factory import filter as filtering
 from voxstill.factory import tuning
 from voxstill.records import Label, Utterance, Verdict
-from voxstill.report import html
+from voxstill.report import html, plain
 from voxstill.rundir import RunDir
 from voxstill.score import words
 from voxstill.store import Store
@@ -62,6 +62,8 @@ def write(
     if student:
         facts |= judged_facts(cfg, teacher, student)
     run.report.write_text(html.render(facts), encoding="utf-8")
+    run.report.with_suffix(".md").write_text(plain.markdown(facts), encoding="utf-8")
+    run.report.with_suffix(".json").write_text(plain.as_json(facts), encoding="utf-8")
     return run.report
 
 

@@ -1,0 +1,148 @@
+"""Facts of a report as a run might leave them."""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+import struct
+import wave
+
+from voxstill.factory.filter import RULES
+from voxstill.report.html import Compared, Facts, Role
+from voxstill.score.words import align
+
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def tone() -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(i / 5))) for i in range(24_000)))
+    return buffer.getvalue()
+
+
+def misheard(words: list[str], share: float, chance: random.Random) -> list[str]:
+    heard = [chance.choice(DIGITS) if chance.random() < share else word for word in words]
+    return [word for word in heard for _ in range(chance.choices([0, 1, 2], [share / 4, 1, share / 4])[0])]
+
+
+def compared(i: int, chance: random.Random) -> Compared:
+    said = chance.choices(DIGITS, k=chance.randint(1, 9))
+    shares: tuple[tuple[Role, float], ...] = (("teacher", 0.5), ("student", 0.2))
+    return {
+        "id": f"jackson-{i:06}",
+        "speaker": chance.choice(["jackson", "theo", None]),
+        "dataset": chance.choice(["clean", "20 dB"]),
+        "duration_ms": 400 * len(said),
+        "heard": {role: align(said, misheard(said, share, chance))[1] for role, share in shares},
+    }
+
+
+def example() -> Facts:
+    chance = random.Random(3)
+    dropped = {"failed": 2, "too_fast": 31, "repeated": 12, "low_confidence": 951}
+
+    def utterance(i: int) -> dict[str, object]:
+        said = chance.choices(DIGITS, k=7)
+        heard = [
+            (role, align(said, misheard(said, share, chance))) for role, share in (("teacher", 0.5), ("student", 0.4))
+        ]
+        return {
+            "id": f"jackson-7f3a{i}",
+            "about": "jackson, 10 dB, 3.4 s",
+            "audio": tone(),
+            "heard": [{"role": role, "wer": counts.rate, "pairs": pairs} for role, (counts, pairs) in heard],
+        }
+
+    def groups(names: list[str]) -> list[dict[str, object]]:
+        return [
+            {
+                "name": name,
+                "words": chance.randint(300, 1200),
+                "wer": {"teacher": chance.uniform(0.15, 0.7), "student": chance.uniform(0.05, 0.2)},
+            }
+            for name in names
+        ]
+
+    training = [
+        {"step": 5 * i, "loss": 0.25 + 4 * math.exp(-i / 40) + chance.uniform(0, 0.2), "lr": 1e-3} for i in range(300)
+    ]
+    validation = [
+        {"step": 150 * i, "split": "dev", "wer": 0.09 + 0.8 * math.exp(-i / 2), "loss": 0.4} for i in range(1, 11)
+    ]
+    return {
+        "title": "A student of 1.6 million parameters for spoken commands",
+        "about": "demo, 6 December 2025. Learnt from 1,404 pseudo-labels without one human transcript.",
+        "systems": [
+            {
+                "role": "teacher",
+                "name": "pocketsphinx@5.1.1",
+                "wer": 0.366,
+                "interval": (0.301, 0.428),
+                "cer": 0.291,
+                "parameters": None,
+                "rtfx": 48.2,
+            },
+            {
+                "role": "student",
+                "name": "FastConformer-CTC tiny",
+                "wer": 0.094,
+                "interval": (0.071, 0.122),
+                "cer": 0.061,
+                "parameters": 1_640_000,
+                "rtfx": 487.0,
+            },
+        ],
+        "judged": {"split": "test", "utterances": 480, "words": 2613, "drawn": "speakers", "resamples": 1000},
+        "steps": [
+            {"name": "index", "seconds": 1.9, "figures": {"recordings": 3120, "damaged": 0, "hours": 1.82}},
+            {"name": "label", "seconds": 88.0, "figures": {"labels": 2400, "failed": 2, "rtfx": 48.2}},
+            {"name": "filter", "seconds": 0.8, "figures": {"kept": 0.585, "wer_before": 0.389, "wer_after": 0.191}},
+            {"name": "shard", "seconds": 3.1, "figures": {"shards": 1, "utterances": 1404, "hours": 0.62}},
+            {"name": "train", "seconds": 151.4, "figures": {"steps": 1500, "loss": 0.31, "padding": 0.06}},
+            {"name": "evaluate", "seconds": 9.7, "figures": {"wer": 0.094, "cer": 0.061}},
+        ],
+        "funnel": {
+            "labels": 2400,
+            "rules": [
+                {
+                    "name": name,
+                    "why": why,
+                    "dropped": dropped.get(name, 0),
+                    "examples": [
+                        {"id": f"{name}-{i}", "about": "jackson", "text": "seven"[: 5 * i], "audio": [None, tone()][i]}
+                        for i in range(min(dropped.get(name, 0), 2))
+                    ],
+                }
+                for name, (_, why) in RULES.items()
+            ],
+            "curve": [(0.5, 0.02), (0.75, 0.08), (1.0, 0.16)],
+        },
+        "metrics": [*training, *validation],
+        "breakdowns": [
+            {"by": "speaker", "groups": groups(["en-029+f2", "en-us+m3", "en-gb-scotland+m7", "en-gb-x-rp+f4"])},
+            {"by": "dataset", "groups": groups(["clean", "20 dB", "10 dB", "5 dB"])},
+        ],
+        "confusions": {
+            "teacher": [
+                {"reference": "five", "hypothesis": "nine", "count": 41},
+                {"reference": "the", "hypothesis": None, "count": 33},
+                {"reference": None, "hypothesis": "eight", "count": 17},
+            ],
+            "student": [
+                {"reference": "five", "hypothesis": "nine", "count": 9},
+                {"reference": "off", "hypothesis": "of", "count": 4},
+            ],
+        },
+        "worst": [utterance(i) for i in range(3)],  # type: ignore[misc]
+        "utterances": [compared(i, chance) for i in range(480)],
+        "config": "work: work/demo\nseed: 0\nteacher:\n  name: pocketsphinx\nstudent:\n  size: tiny\n",
+        "environment": {
+            "voxstill": "0.1.0",
+            "python": "3.11.7",
+            "packages": {"torch": "2.13.0", "numpy": "2.4.0"},
+            "threads": 1,
+        },
+    }
