@@ -104,6 +104,7 @@ class Score:
 
     Characters and words are those of the text with case folded and signs dropped; where a script has no spaces a word
     is a character. `errors` and `reference_words` count the label against a human text, None where there is none.
+    `disagreement` is the share of words that a second teacher heard otherwise, None where it has nothing to say.
     """
 
     utterance_id: str
@@ -120,6 +121,7 @@ class Score:
     known_phrase: bool
     other_language: bool
     mean_logprob: float | None = None
+    disagreement: float | None = None
     reference_words: int | None = None
     errors: int | None = None
 

@@ -15,10 +15,11 @@ from voxstill.cli import main
 from voxstill.commands import compare, prepare
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.records import Label, Utterance
+from voxstill.factory import label
+from voxstill.records import Label, Utterance, Verdict
 from voxstill.store import Store
 
-from .test_prepare import WORDS, config, corpus, voices, write_tables
+from .test_prepare import WORDS, config, corpus, finish_labels, voices, write_tables
 
 ERRS = {"substitute": 0.3, "delete": 0.05, "vocabulary": list(WORDS)}
 
@@ -122,3 +123,59 @@ def test_an_utterance_on_which_all_fail_is_a_failed_label(tmp_path: Path) -> Non
     assert found[second].error is None
     assert found[second].text == rows[1].text
     assert json.dumps(told["options"])
+
+
+def finished(work: str, teacher: dict[str, Any], labels: list[Label]) -> str:
+    """Labels of a teacher as `voxstill label` leaves them; their recipe."""
+    cfg = config(work, teacher=teacher)
+    store, task = Store(work), label.task(cfg.teacher)
+    store.create(f"{task.prefix}/all.parquet", tables.to_parquet(labels, Label))
+    finish_labels(cfg)
+    return task.recipe
+
+
+def verdicts(cfg: Config) -> dict[str, str | None]:
+    return {
+        row.utterance_id: row.reason
+        for row in tables.read(Store(cfg.work), f"verdicts/{prepare.filter_(cfg)['recipe']}", Verdict)
+    }
+
+
+def measures(work: str) -> list[str]:
+    return sorted(path.name for path in (Path(work) / "scores").iterdir())
+
+
+def test_labels_that_a_second_teacher_contradicts_fall_and_a_new_threshold_measures_nothing(tmp_path: Path) -> None:
+    work, echo = str(tmp_path), {"name": "echo"}
+    loose = {"min_chars_per_s": 0.0, "max_chars_per_s": 1e9, "frame_ms": 1}
+    rows = [(dataclasses.replace(said, text="one two three four", split="train"), None) for said, _ in corpus(40)]
+    write_tables(config(work), rows, 10)
+    ids = [said.id for said, _ in rows]
+    made = {"recipe": "", "teacher": "echo@1"}
+    judged = finished(work, echo, [Label(utterance_id=id_, text="one two three four", **made) for id_ in ids])
+    heard = dict.fromkeys(ids, "one two three four") | {ids[0]: "one two three five", ids[1]: "six", ids[2]: ""}
+    del heard[ids[3]]  # it has no label of this
+    second = finished(
+        work, {**echo, "seed": 2}, [Label(utterance_id=i, text=text, **made) for i, text in heard.items()]
+    )
+
+    def reasons(**more: Any) -> dict[str, str | None]:
+        return {i: why for i, why in verdicts(config(work, teacher=echo, filter={**loose, **more})).items() if why}
+
+    assert reasons() == {}
+    assert len(measures(work)) == 1
+    assert reasons(second_teacher="echo") == dict.fromkeys(ids[:3], "disagreement")  # the one other of that name
+    assert len(there := measures(work)) == 2
+    assert reasons(second_teacher=second, max_disagreement=0.5) == dict.fromkeys(ids[1:3], "disagreement")
+    assert measures(work) == there
+    third = finished(work, {**echo, "seed": 3}, [Label(utterance_id=id_, text="seven", **made) for id_ in ids[:20]])
+    assert reasons(second_teacher=third) == dict.fromkeys(ids[:20], "disagreement")
+    assert len(measures(work)) == 3
+    with pytest.raises(DataError, match="several other labels") as wrong:
+        reasons(second_teacher="echo")
+    assert second in str(wrong.value)
+    assert third in str(wrong.value)
+    with pytest.raises(DataError, match="no other labels"):
+        reasons(second_teacher="vllm")
+    with pytest.raises(ConfigError, match="they agree with themselves"):
+        reasons(second_teacher=judged)

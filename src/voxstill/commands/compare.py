@@ -16,7 +16,7 @@ from voxstill.factory import join
 from voxstill.records import ErrorCounts
 from voxstill.score import words
 from voxstill.store import Store
-from voxstill.text.normalize import normalizer
+from voxstill.text.normalize import normalizer, units
 
 MOST_DIFFERENT = 10
 
@@ -52,7 +52,7 @@ def teachers(cfg: Config, recipes: Sequence[str] = ()) -> dict[str, Any]:
             equal[one, two] += texts[one] == texts[two]
         if text is not None:
             errors = [sum_ + words.wer([(alike(text), each)]) for sum_, each in zip(errors, texts, strict=True)]
-        rates = [_apart(texts[one], texts[two]) for one, two in equal]
+        rates = [words.apart(units(texts[one]), units(texts[two])) for one, two in equal]
         heapq.heappush(different, (sum(rates) / len(rates), id_, heard))
         different = heapq.nlargest(MOST_DIFFERENT, different)
     return {
@@ -96,11 +96,6 @@ def _rows(
         for i, id_ in enumerate(ids):
             if any(one[i] is not None for one in heard):
                 yield id_, texts[i] if texts[i] is not None else hidden.get(id_), [one[i] or "" for one in heard]
-
-
-def _apart(one: str, two: str) -> float:
-    """Errors between two texts to a word of the longer; the same either way."""
-    return words.wer([(one, two)]).errors / max(len(one.split()), len(two.split()), 1)
 
 
 def table(found: dict[str, Any]) -> str:
