@@ -10,7 +10,7 @@ from typing import Any
 from voxstill import shards, tables, workdir
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory import agree, engine, extract, join, label, scan, scores, segment
+from voxstill.factory import agree, align, engine, extract, join, label, scan, scores, segment
 from voxstill.factory import filter as filtering
 from voxstill.factory import shard as sharding
 from voxstill.monitor import StepMeter, log
@@ -121,6 +121,11 @@ def second_labels(cfg: Config, labels: Mapping[str, Any]) -> dict[str, Any] | No
     )
 
 
+def _alignment(cfg: Config, labels: Mapping[str, Any]) -> align.Task | None:
+    """The alignment of these labels by `filter.aligner`; None where there is none."""
+    return None if cfg.filter.aligner is None else align.task(cfg.filter.aligner, labels["recipe"])
+
+
 def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
     """Name of the verdicts of this configuration on these labels."""
     return fingerprint("filter", cfg.filter.model_dump(), scores_recipe(cfg, source, labels))
@@ -128,8 +133,9 @@ def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str,
 
 def scores_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
     """Name of what is measured of these labels."""
-    second = second_labels(cfg, labels)
-    beside = () if second is None else (second["recipe"], second["sha256"])
+    second, aligned = second_labels(cfg, labels), _alignment(cfg, labels)
+    beside = [] if second is None else ["second", second["recipe"], second["sha256"]]
+    beside += [] if aligned is None else ["aligned", aligned.recipe]
     phrases = (*scores.PHRASES, *cfg.filter.phrases)
     of = (labels["recipe"], labels["sha256"], source["recipe"])
     return fingerprint("scores", scores.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
@@ -221,12 +227,23 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
 
 def _known(cfg: Config, work: Store, source: Mapping[str, Any], labels: Mapping[str, Any]) -> list[scores.Known]:
     """Each part of the utterances with all that its labels are measured by."""
-    parts, second = _parts(cfg, work, source["recipe"], labels["recipe"]), second_labels(cfg, labels)
-    if second is None:
-        return [scores.Known(part) for part in parts]
-    _refuse_added(work, second)
-    others = _parts(cfg, work, source["recipe"], second["recipe"])
-    return [scores.Known(part, other.labels) for part, other in zip(parts, others, strict=True)]
+    prefix = workdir.prefix("utterances", source["recipe"])
+    heard = aligned = None
+    if (second := second_labels(cfg, labels)) is not None:
+        _refuse_added(work, second)
+        heard = workdir.prefix("labels", second["recipe"])
+    if (task := _alignment(cfg, labels)) is not None:
+        with StepMeter("align", None, "utterances") as meter:
+            align.align(work, prefix, labels, task, cfg.engine, extract.reading(cfg), meter)
+        aligned = task.prefix
+    parts = _parts(cfg, work, source["recipe"], labels["recipe"])
+
+    def beside(table: str | None) -> list[tuple[str, ...]]:
+        if table is None:
+            return [()] * len(parts)
+        return [part.labels for part in join.parts(work, prefix, table, cfg.engine.chunk)]
+
+    return list(itertools.starmap(scores.Known, zip(parts, beside(heard), beside(aligned), strict=True)))
 
 
 def _parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:
@@ -303,6 +320,7 @@ REPACK = (
     "filter.max_compression_ratio=1e9",
     "filter.frame_ms=1",
     "filter.second_teacher=null",
+    "filter.aligner=null",
 )
 """Human texts as they are, utterances whole, no split that the source does not name; `--set` comes after it."""
 

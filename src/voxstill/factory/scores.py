@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from voxstill import tables
 from voxstill.errors import DataError, StorageError
 from voxstill.factory import join
-from voxstill.records import Label, Score, Utterance, fingerprint
+from voxstill.records import Alignment, Label, Score, Utterance, fingerprint
 from voxstill.score import words
 from voxstill.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
@@ -76,8 +76,9 @@ def measured(
     phrases: Phrases,
     normal: Callable[[str], str] = basic,
     second: Label | None = None,
+    alignment: float | None = None,
 ) -> Score:
-    """The score of one label, beside that of a second teacher where there is one; pure.
+    """The score of one label, beside that of a second teacher and its alignment where they are; pure.
 
     Errors against the human text, and what the second teacher heard otherwise, are counted after `normal`.
     """
@@ -104,6 +105,7 @@ def measured(
         disagreement=None
         if second is None or not _finished(second)
         else words.apart(units(normal(label.text)), units(normal(second.text))),
+        alignment=alignment,
         reference_words=None if errors is None else errors.reference,
         errors=None if errors is None else errors.errors,
     )
@@ -129,10 +131,11 @@ class Phrases:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A part of utterances with its labels, and the parts in which those of a second teacher are."""
+    """A part of utterances with its labels, and the parts in which those of a second teacher and alignments are."""
 
     part: join.Part
     second: tuple[str, ...] = ()
+    alignments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +172,15 @@ class Measure:
         def one(known: Known) -> list[Score]:
             utterances = self._read(known.part.utterances, Utterance, _SAID)
             heard, second = self._labels(known.part.labels), self._labels(known.second)
+            aligned = {
+                (each.utterance_id, each.text): each.logprob
+                for key in known.alignments
+                for each in self._read(key, Alignment, ("utterance_id", "text", "logprob"))
+            }
+            labels = ((each, heard[each.id]) for each in utterances if each.id in heard)
             return [
-                measured(heard[each.id], each, phrases, normal, second.get(each.id))
-                for each in utterances
-                if each.id in heard
+                measured(label, each, phrases, normal, second.get(each.id), aligned.get((each.id, label.text)))
+                for each, label in labels
             ]
 
         def work(units: Sequence[Unit], _: Any) -> list[int | DataError]:

@@ -30,6 +30,7 @@ THRESHOLDS: dict[str, tuple[str, Callable[[Columns], NDArray[Any]]]] = {
     "max_compression_ratio": ("too_regular", lambda of: of["compression_ratio"]),
     "max_word_characters": ("long_word", lambda of: of["longest_word"]),
     "max_disagreement": ("disagreement", lambda of: of["disagreement"]),
+    "min_alignment": ("badly_aligned", lambda of: of["alignment"]),
 }
 """Option -> the rule that reads it, and the measure that it is held against. `keep_share` is besides."""
 
