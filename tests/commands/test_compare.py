@@ -66,6 +66,26 @@ def test_teachers_are_held_against_each_other_and_the_human_texts(
     assert "where they differ most" in capsys.readouterr().out
 
 
+def test_a_comparison_can_be_looked_at_and_listened_to(
+    labelled: tuple[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, recipes = labelled
+    page = tmp_path / "pages" / "compared.html"
+    more = ["--report", str(page), "--price-per-hour", "2", "--set", "engine.name=inline"]
+    assert main(["compare-teachers", work, *recipes, "--json", *more]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["report"] == str(page)
+    for each in found["teachers"]:
+        assert each["work_s"] == pytest.approx(3600 * found["hours"] / each["rtfx"])
+        assert each["cost"] == pytest.approx(2 * each["work_s"] / 3600)
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<audio") == compare.MOST_DIFFERENT
+    assert all(recipe in html for recipe in recipes)
+    assert all(each["id"] in html for each in found["different"])
+    assert main(["compare-teachers", work, *recipes, *more]) == 0
+    assert "cost of labelling" in capsys.readouterr().out
+
+
 def test_three_teachers_agree_on_better_labels_than_the_best_of_them_has(labelled: tuple[str, list[str]]) -> None:
     work, recipes = labelled
     cfg = agreed(work, recipes)

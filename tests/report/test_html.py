@@ -17,7 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxstill.factory.filter import RULES
-from voxstill.report.html import Facts, data_uri, duration, magnitude, number, percent, render
+from voxstill.report.html import (
+    Comparison,
+    Facts,
+    Version,
+    data_uri,
+    duration,
+    magnitude,
+    number,
+    percent,
+    render,
+    render_comparison,
+)
 from voxstill.score.words import align
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "source"}
@@ -139,6 +150,73 @@ def example() -> Facts:
             "threads": 1,
         },
     }
+
+
+def compared() -> Comparison:
+    chance = random.Random(5)
+    said = [chance.choices(DIGITS, k=6) for _ in range(3)]
+    heard = [[[chance.choice([word, word, "oh"]) for word in each] for _ in range(3)] for each in said]
+    return {
+        "title": "Teachers compared",
+        "about": "Labels of 3 teachers",
+        "utterances": 4440,
+        "hours": 1.62,
+        "words": 9457,
+        "price": 0.5,
+        "labellers": [
+            {
+                "name": f"teacher-{i}@1",
+                "recipe": 16 * str(i),
+                "options": "beam_size: 5",
+                "labels": 4440,
+                "failed": i,
+                "wer": [0.16, None, 0.3][i],
+                "rtfx": [12.3, 0.0, 353.0][i],
+                "work_s": [475.0, None, 17.0][i],
+                "cost": [0.07, None, 0.002][i],
+            }
+            for i in range(3)
+        ],
+        "equal": [[None, 0.66, 0.8], [0.66, None, 0.75], [0.8, 0.75, None]],
+        "apart": [[None, 0.22, 0.13], [0.235, None, 0.1], [0.12, 1.4, None]],
+        "disputed": [
+            {
+                "id": f"george-{i}",
+                "about": "george",
+                "said": i > 0,
+                "versions": [
+                    {"number": n, "wer": counts.rate, "pairs": pairs}
+                    for n, (counts, pairs) in enumerate((align(each, one) for one in some), start=1)
+                ],
+                "audio": None if i == 1 else tone(),
+            }
+            for i, (each, some) in enumerate(zip(said, heard, strict=True))
+        ],
+    }
+
+
+def test_a_comparison_is_one_well_formed_file_that_loads_nothing() -> None:
+    html = render_comparison(compared())
+    page = Page(html)
+    assert page.sections == ["teachers", "agreement", "disputed"]
+    assert {link.removeprefix("#") for link in page.links if link.startswith("#")} == {*page.sections, "content"}
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert not re.search(r"https?://|@import|url\(|\b(nan|inf|None)\b", html)
+    assert "script" not in page.tags
+    assert page.tags.count("audio") == 2
+    alike: Comparison = {**compared(), "disputed": [], "price": None}
+    assert Page(render_comparison(alike)).sections == ["teachers", "agreement"]
+
+
+@given(st.text())
+def test_nothing_of_a_comparison_can_become_markup(text: str) -> None:
+    evil = f'</p><script>alert("{text}")</script>'
+    facts = compared()
+    facts["title"] = facts["about"] = evil
+    facts["labellers"] = [{**each, "name": evil, "recipe": evil, "options": evil} for each in facts["labellers"]]
+    versions: list[Version] = [{"number": 1, "wer": 1.0, "pairs": [(evil, None), (None, evil), (evil, evil)]}]
+    facts["disputed"] = [{**each, "id": evil, "about": evil, "versions": versions} for each in facts["disputed"]]
+    assert "script" not in Page(render_comparison(facts)).tags
 
 
 SECTIONS = {
@@ -274,8 +352,10 @@ def test_numbers_are_written_for_people() -> None:
 
 @pytest.mark.skipif(not (shutil.which("chromium") or shutil.which("google-chrome")), reason="no Chromium at hand")
 @pytest.mark.parametrize("width", [1200, 390])
-def test_chromium_draws_it_and_it_fits_the_window(tmp_path: Path, width: int) -> None:
-    (tmp_path / "report.html").write_text(render(example()), encoding="utf-8")
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_chromium_draws_it_and_it_fits_the_window(tmp_path: Path, width: int, kind: str) -> None:
+    html = render(example()) if kind == "run" else render_comparison(compared())
+    (tmp_path / "report.html").write_text(html, encoding="utf-8")
     page = (tmp_path / "report.html").as_uri()
     browser = str(shutil.which("chromium") or shutil.which("google-chrome"))
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
