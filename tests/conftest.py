@@ -9,11 +9,15 @@ from pathlib import Path
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from servers import moto_server, s3_environment  # noqa: E402
 from voxstill import store  # noqa: E402
 from voxstill.store import Store  # noqa: E402
+
+hypothesis.settings.register_profile("voxstill", deadline=None)  # a busy machine is no fault of the code
+hypothesis.settings.load_profile("voxstill")
 
 
 @pytest.fixture(scope="session")

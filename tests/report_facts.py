@@ -9,7 +9,7 @@ import struct
 import wave
 
 from voxstill.factory.filter import RULES
-from voxstill.report.html import Compared, Facts, Role
+from voxstill.report.html import Compared, Comparison, Facts, Role
 from voxstill.score.words import align
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -145,4 +145,47 @@ def example() -> Facts:
             "packages": {"torch": "2.13.0", "numpy": "2.4.0"},
             "threads": 1,
         },
+    }
+
+
+def comparison() -> Comparison:
+    chance = random.Random(5)
+    said = [chance.choices(DIGITS, k=6) for _ in range(3)]
+    heard = [[[chance.choice([word, word, "oh"]) for word in each] for _ in range(3)] for each in said]
+    return {
+        "title": "Teachers compared",
+        "about": "Labels of 3 teachers",
+        "utterances": 4440,
+        "hours": 1.62,
+        "words": 9457,
+        "price": 0.5,
+        "labellers": [
+            {
+                "name": f"teacher-{i}@1",
+                "recipe": 16 * str(i),
+                "options": "beam_size: 5",
+                "labels": 4440,
+                "failed": i,
+                "wer": [0.16, None, 0.3][i],
+                "rtfx": [12.3, 0.0, 353.0][i],
+                "work_s": [475.0, None, 17.0][i],
+                "cost": [0.07, None, 0.002][i],
+            }
+            for i in range(3)
+        ],
+        "equal": [[None, 0.66, 0.8], [0.66, None, 0.75], [0.8, 0.75, None]],
+        "apart": [[None, 0.22, 0.13], [0.235, None, 0.1], [0.12, 1.4, None]],
+        "disputed": [
+            {
+                "id": f"george-{i}",
+                "about": "george",
+                "said": i > 0,
+                "versions": [
+                    {"number": n, "wer": counts.rate, "pairs": pairs}
+                    for n, (counts, pairs) in enumerate((align(each, one) for one in some), start=1)
+                ],
+                "audio": None if i == 1 else tone(),
+            }
+            for i, (each, some) in enumerate(zip(said, heard, strict=True))
+        ],
     }

@@ -115,6 +115,8 @@ def parser() -> argparse.ArgumentParser:
     sub = command("compare-teachers", compare_teachers, "labels of several teachers side by side")
     sub.add_argument("work", metavar="WORK")
     sub.add_argument("recipes", nargs="*", metavar="RECIPE", help="of finished labels; default: all that are there")
+    sub.add_argument("--report", metavar="FILE", help="write a page to look at and listen to")
+    sub.add_argument("--price-per-hour", type=price, metavar="X", help="of what labels: tells the cost of each")
     sub = command("plan", plan, "the batches of an epoch, before any audio is read")
     sub.add_argument("where", metavar="WORK_OR_SIDECARS", help="work folder, shards, or Parquet with `duration_ms`")
     sub.add_argument("--ranks", type=int, default=1, metavar="N", help="processes that train together")
@@ -236,10 +238,17 @@ def filter_(args: argparse.Namespace) -> dict[str, Any]:
 
 def compare_teachers(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill compare-teachers`."""
+    from pathlib import Path
+
     cfg = load(args, f"work={json.dumps(args.work)}")
     from voxstill.commands import compare
+    from voxstill.store import Store
 
-    found = compare.teachers(cfg, args.recipes)
+    found = compare.teachers(cfg, args.recipes, args.price_per_hour)
+    if args.report is not None:
+        path = Path(args.report)
+        Store(str(path.parent)).replace(path.name, compare.page(cfg, found).encode())
+        found["report"] = str(path)
     return {**found, TEXT: compare.table(found)}
 
 
@@ -251,6 +260,17 @@ def shard(args: argparse.Namespace) -> dict[str, Any]:
         given = f"work={json.dumps(args.work)}", f"source.uri={json.dumps(args.source)}"
         return prepare.repack(load(args, *given, *prepare.REPACK))
     return prepare.shard(load(args, f"work={json.dumps(args.work)}"))
+
+
+def price(text: str) -> float:
+    """A number that is not below 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"`{text}` is no price: write a number such as 2.5")
+    return value
 
 
 def milliseconds(text: str) -> int:

@@ -214,6 +214,16 @@ class Filter(Section):
     """Labels the teacher is less sure of are dropped: the mean probability of a token, the geometric mean."""
     keep_share: float = option(1.0, unit="share", gt=0, le=1)
     """Keep this share of the labels, those the teacher is surest of; others fall by the rule `low_confidence`."""
+    second_teacher: str | None = option(None)
+    """Another teacher whose finished labels lie in the same WORK, by its name or by their recipe: labels of which it
+    heard something else are dropped."""
+    max_disagreement: float = option(0.1, unit="share of words", ge=0, le=1)
+    """Labels of which the second teacher heard more words otherwise than this are dropped."""
+    aligner: str | None = option(None)
+    """A CTC model that says how well each label fits its audio: a student, wav2vec 2.0 or Parakeet-CTC, in a folder or
+    by its name on the Hugging Face Hub."""
+    min_alignment: float = option(-2.0, unit="log-probability", le=0)
+    """Labels are dropped whose words the aligner hears with less log-probability to a token than this."""
     frame_ms: int = option(80, unit="ms", ge=1)
     """Length of one output frame of the student: a label with more words than frames cannot be learnt by CTC."""
 

@@ -99,11 +99,27 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """How well a text fits the audio of an utterance, as a CTC model hears it; `text` is what a label says.
+
+    `logprob` is the log-probability of a token of the text, None where the model cannot write it or has no time for it.
+    `error` says why there is no audio.
+    """
+
+    utterance_id: str
+    text: str
+    logprob: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """What was measured of a label: the rules of the filter look at nothing else, and see no human text.
 
     Characters and words are those of the text with case folded and signs dropped; where a script has no spaces a word
     is a character. `errors` and `reference_words` count the label against a human text, None where there is none.
+    `disagreement` is the share of words that a second teacher heard otherwise, None where it has nothing to say;
+    `alignment` is the `logprob` of the label's `Alignment`.
     """
 
     utterance_id: str
@@ -120,6 +136,8 @@ class Score:
     known_phrase: bool
     other_language: bool
     mean_logprob: float | None = None
+    disagreement: float | None = None
+    alignment: float | None = None
     reference_words: int | None = None
     errors: int | None = None
 

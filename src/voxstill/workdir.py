@@ -1,7 +1,7 @@
 """Every prefix in a WORK, and which finished table of a kind a step reads.
 
-One table for each recipe below recordings, utterances, labels, scores, verdicts and shards. A table is finished when
-its `_SUCCESS.json` is there; that of the utterances speaks for the recordings too.
+One table for each recipe below recordings, utterances, labels, alignments, scores, verdicts and shards. A table is
+finished when its `_SUCCESS.json` is there; that of the utterances speaks for the recordings too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from voxstill import tables
 from voxstill.errors import DataError
 from voxstill.store import Store
 
-Kind = Literal["recordings", "utterances", "labels", "scores", "verdicts", "shards"]
+Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards"]
 MADE_BY: dict[Kind, str] = {
     "recordings": "index",
     "utterances": "index",
     "labels": "label",
+    "alignments": "filter",
     "scores": "filter",
     "verdicts": "filter",
     "shards": "shard",

@@ -15,10 +15,11 @@ from voxstill.cli import main
 from voxstill.commands import compare, prepare
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.records import Label, Utterance
+from voxstill.factory import label
+from voxstill.records import Label, Utterance, Verdict
 from voxstill.store import Store
 
-from .test_prepare import WORDS, config, corpus, voices, write_tables
+from .test_prepare import WORDS, config, corpus, finish_labels, voices, write_tables
 
 ERRS = {"substitute": 0.3, "delete": 0.05, "vocabulary": list(WORDS)}
 
@@ -63,6 +64,29 @@ def test_teachers_are_held_against_each_other_and_the_human_texts(
     assert set(found["different"][0]["heard"]) == set(recipes)
     assert main(["compare-teachers", work, *recipes, "--set", "engine.name=inline"]) == 0
     assert "where they differ most" in capsys.readouterr().out
+
+
+def test_a_comparison_can_be_looked_at_and_listened_to(
+    labelled: tuple[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, recipes = labelled
+    page = tmp_path / "pages" / "compared.html"
+    more = ["--report", str(page), "--price-per-hour", "2", "--set", "engine.name=inline"]
+    assert main(["compare-teachers", work, *recipes, "--json", *more]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["report"] == str(page)
+    for each in found["teachers"]:
+        assert each["work_s"] == pytest.approx(3600 * found["hours"] / each["rtfx"])
+        assert each["cost"] == pytest.approx(2 * each["work_s"] / 3600)
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<audio") == compare.MOST_DIFFERENT
+    assert all(recipe in html for recipe in recipes)
+    assert all(each["id"] in html for each in found["different"])
+    assert main(["compare-teachers", work, *recipes, *more]) == 0
+    assert "cost of labelling" in capsys.readouterr().out
+    for wrong in ("-1", "nan", "cheap"):
+        with pytest.raises(SystemExit):
+            main(["compare-teachers", work, f"--price-per-hour={wrong}"])
 
 
 def test_three_teachers_agree_on_better_labels_than_the_best_of_them_has(labelled: tuple[str, list[str]]) -> None:
@@ -122,3 +146,59 @@ def test_an_utterance_on_which_all_fail_is_a_failed_label(tmp_path: Path) -> Non
     assert found[second].error is None
     assert found[second].text == rows[1].text
     assert json.dumps(told["options"])
+
+
+def finished(work: str, teacher: dict[str, Any], labels: list[Label]) -> str:
+    """Labels of a teacher as `voxstill label` leaves them; their recipe."""
+    cfg = config(work, teacher=teacher)
+    store, task = Store(work), label.task(cfg.teacher)
+    store.create(f"{task.prefix}/all.parquet", tables.to_parquet(labels, Label))
+    finish_labels(cfg)
+    return task.recipe
+
+
+def verdicts(cfg: Config) -> dict[str, str | None]:
+    return {
+        row.utterance_id: row.reason
+        for row in tables.read(Store(cfg.work), f"verdicts/{prepare.filter_(cfg)['recipe']}", Verdict)
+    }
+
+
+def measures(work: str) -> list[str]:
+    return sorted(path.name for path in (Path(work) / "scores").iterdir())
+
+
+def test_labels_that_a_second_teacher_contradicts_fall_and_a_new_threshold_measures_nothing(tmp_path: Path) -> None:
+    work, echo = str(tmp_path), {"name": "echo"}
+    loose = {"min_chars_per_s": 0.0, "max_chars_per_s": 1e9, "frame_ms": 1}
+    rows = [(dataclasses.replace(said, text="one two three four", split="train"), None) for said, _ in corpus(40)]
+    write_tables(config(work), rows, 10)
+    ids = [said.id for said, _ in rows]
+    made = {"recipe": "", "teacher": "echo@1"}
+    judged = finished(work, echo, [Label(utterance_id=id_, text="one two three four", **made) for id_ in ids])
+    heard = dict.fromkeys(ids, "one two three four") | {ids[0]: "one two three five", ids[1]: "six", ids[2]: ""}
+    del heard[ids[3]]  # it has no label of this
+    second = finished(
+        work, {**echo, "seed": 2}, [Label(utterance_id=i, text=text, **made) for i, text in heard.items()]
+    )
+
+    def reasons(**more: Any) -> dict[str, str | None]:
+        return {i: why for i, why in verdicts(config(work, teacher=echo, filter={**loose, **more})).items() if why}
+
+    assert reasons() == {}
+    assert len(measures(work)) == 1
+    assert reasons(second_teacher="echo") == dict.fromkeys(ids[:3], "disagreement")  # the one other of that name
+    assert len(there := measures(work)) == 2
+    assert reasons(second_teacher=second, max_disagreement=0.5) == dict.fromkeys(ids[1:3], "disagreement")
+    assert measures(work) == there
+    third = finished(work, {**echo, "seed": 3}, [Label(utterance_id=id_, text="seven", **made) for id_ in ids[:20]])
+    assert reasons(second_teacher=third) == dict.fromkeys(ids[:20], "disagreement")
+    assert len(measures(work)) == 3
+    with pytest.raises(DataError, match="several other labels") as wrong:
+        reasons(second_teacher="echo")
+    assert second in str(wrong.value)
+    assert third in str(wrong.value)
+    with pytest.raises(DataError, match="no other labels"):
+        reasons(second_teacher="vllm")
+    with pytest.raises(ConfigError, match="they agree with themselves"):
+        reasons(second_teacher=judged)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from voxstill.decode.ctc import greedy
+from voxstill.decode.ctc import greedy, likelihoods
 from voxstill.decode.tokens import spell
 from voxstill.records import Hypothesis, Word
 
@@ -88,6 +89,27 @@ def test_the_best_path_is_collapsed_as_the_definition_says(paths: list[list[int]
         each.text
         for each in greedy(tensor.bfloat16(), frames_B, ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
     ] == [each.text for each in found]
+
+
+@given(st.integers(1, 5), st.lists(st.integers(0, 1), max_size=3), st.integers(0, 2), st.integers(0, 99))
+def test_how_well_a_text_fits_is_the_sum_over_all_paths_that_say_it(
+    frames: int, tokens: list[int], blank_id: int, seed: int
+) -> None:
+    tokens = [token + (token >= blank_id) for token in tokens]
+    log_probs_FV = np.log(np.random.default_rng(seed).dirichlet(np.ones(3), frames))
+    sum_ = 0.0
+    for path in itertools.product(range(3), repeat=frames):
+        if [token for token, _ in itertools.groupby(path) if token != blank_id] == tokens:
+            sum_ += math.exp(sum(log_probs_FV[f, token] for f, token in enumerate(path)))
+    other = [int(blank_id == 0)]  # another of the batch, whose padding is never read
+    padded_BFV = np.full((2, frames + 1, 3), np.nan, np.float32)
+    padded_BFV[0, :frames], padded_BFV[1, :1] = log_probs_FV, log_probs_FV[:1]
+    (found, alone) = likelihoods(torch.from_numpy(padded_BFV), torch.tensor([frames, 1]), [tokens, other], blank_id)
+    assert alone == pytest.approx(log_probs_FV[0, other[0]], abs=1e-5)
+    if not tokens or not sum_:
+        assert found is None
+    else:
+        assert found == pytest.approx(math.log(sum_) / len(tokens), abs=1e-5)
 
 
 def test_a_word_is_as_sure_as_the_mean_of_its_frames() -> None:

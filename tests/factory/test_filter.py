@@ -97,6 +97,28 @@ def test_errors_are_counted_where_there_is_a_human_text_and_the_rules_do_not_see
     assert judged([found, score(label("turn off a light"))]) == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("second", "share", "why"),
+    [
+        (label("Turn on the LIGHT"), 0.0, None),
+        (label("turn on the night"), 0.25, "disagreement"),
+        (label("turn on the light please"), 0.2, "disagreement"),
+        (label(""), 1.0, "disagreement"),
+        (label("turn on", finish="length"), None, None),
+        (label("", error="no output", finish="failed"), None, None),
+        (None, None, None),
+    ],
+)
+def test_what_a_second_teacher_hears_otherwise_is_counted_unless_it_has_nothing_to_say(
+    second: Label | None, share: float | None, why: str | None
+) -> None:
+    said = Utterance(id="u", recording_id="r", uri="a", end_ms=3000)
+    found = measured(label("Turn on the light!"), said, KNOWN, second=second)
+    assert found.disagreement == share
+    assert judged([found]) == [why]
+    assert judged([found], Filter(max_disagreement=1.0)) == [None]
+
+
 @pytest.mark.parametrize("text", ["nine nine nine nine", "one two one two one two", "ha", "zero oh seven oh oh seven"])
 def test_short_texts_do_not_fall_for_compressing_well(text: str) -> None:
     assert reason(text, cfg=Filter(max_compression_ratio=0.1)) is None

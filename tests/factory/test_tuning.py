@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,3 +101,15 @@ def test_a_teacher_without_confidence_has_no_curve() -> None:
     found = tuned(nothing, Filter(keep_share=0.5))
     assert tuning.curve(found) == []
     assert found["as_set"]["kept"] == 1
+
+
+def test_an_alignment_that_tells_is_tightened_and_one_that_is_not_known_proposes_nothing() -> None:
+    scores = some(1000, knows=False)
+    known = pa.array([None if i % 7 == 0 else -0.2 * errors for i, errors in enumerate(scores["errors"].to_pylist())])
+    found = tuned(scores.set_column(scores.column_names.index("alignment"), "alignment", known), Filter())
+    assert found["proposed"]["filter.min_alignment"] == pytest.approx(
+        -0.8
+    )  # below: half of the words are wrong, and more
+    options = {each["option"]: each for each in found["options"]}
+    assert options["max_disagreement"]["points"] == []
+    assert "filter.max_disagreement" not in found["proposed"]

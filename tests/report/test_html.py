@@ -12,8 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import CHROMIUM, Browser
-from report_facts import compared, example, tone
-from voxstill.report.html import Compared, Facts, data_uri, duration, magnitude, number, percent, render
+from report_facts import compared, comparison, example, tone
+from voxstill.report.html import (
+    Compared,
+    Comparison,
+    Facts,
+    Version,
+    data_uri,
+    duration,
+    magnitude,
+    number,
+    percent,
+    render,
+    render_comparison,
+)
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "source"}
 SECTIONS = {
@@ -151,13 +163,40 @@ def test_numbers_are_written_for_people() -> None:
     ]
 
 
+def test_a_comparison_is_one_well_formed_file_that_loads_nothing() -> None:
+    html = render_comparison(comparison())
+    page = Page(html)
+    assert page.sections == ["teachers", "agreement", "disputed"]
+    assert {link.removeprefix("#") for link in page.links if link.startswith("#")} == {*page.sections, "content"}
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert not re.search(r"https?://|@import|url\(|\b(nan|inf|None)\b", html)
+    assert "script" not in page.tags
+    assert page.tags.count("audio") == 2
+    alike: Comparison = {**comparison(), "disputed": [], "price": None}
+    assert Page(render_comparison(alike)).sections == ["teachers", "agreement"]
+
+
+@given(st.text())
+def test_nothing_of_a_comparison_can_become_markup(text: str) -> None:
+    evil = f'</p><script>alert("{text}")</script>'
+    facts = comparison()
+    facts["title"] = facts["about"] = evil
+    facts["labellers"] = [{**each, "name": evil, "recipe": evil, "options": evil} for each in facts["labellers"]]
+    versions: list[Version] = [{"number": 1, "wer": 1.0, "pairs": [(evil, None), (None, evil), (evil, evil)]}]
+    facts["disputed"] = [{**each, "id": evil, "about": evil, "versions": versions} for each in facts["disputed"]]
+    assert "script" not in Page(render_comparison(facts)).tags
+
+
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
 @pytest.mark.parametrize("width", [1200, 390])
-def test_chromium_draws_it_and_it_fits_the_window(tmp_path: Path, width: int) -> None:
-    (tmp_path / "report.html").write_text(render(example()), encoding="utf-8")
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_chromium_draws_it_and_it_fits_the_window(tmp_path: Path, width: int, kind: str) -> None:
+    html = render(example()) if kind == "run" else render_comparison(comparison())
+    (tmp_path / "report.html").write_text(html, encoding="utf-8")
     with Browser(tmp_path, width) as browser:
         browser.open((tmp_path / "report.html").as_uri())
-        browser.until("!document.querySelector('#utterances').hidden")
+        if kind == "run":
+            browser.until("!document.querySelector('#utterances').hidden")
         assert browser.tell("document.documentElement.scrollWidth <= window.innerWidth")
         browser.shot(tmp_path / "report.png")
         assert not browser.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -88,6 +89,22 @@ def test_what_is_drawn_depends_on_the_clip_and_the_seed_alone(whisper: Path, spo
     once = said(spoken)
     assert said(spoken[::-1]) == once[::-1]
     assert said(spoken, seed=1) != once != list(TEXTS)
+
+
+def test_letters_in_capitals_say_how_well_a_text_fits_and_a_whisper_does_not(
+    whisper: Path, letters: Path, spoken: list[Clip]
+) -> None:
+    def saying(text: str) -> list[Clip]:
+        return [dataclasses.replace(spoken[0], utterance=dataclasses.replace(spoken[0].utterance, text=text))]
+
+    model = opened(letters)
+    said, wrong, foreign = (model.fit(saying(text))[0] for text in (TEXTS[0], TEXTS[3], "ба ду"))
+    assert said is not None
+    assert wrong is not None
+    assert said > -0.5 > wrong
+    assert foreign is None
+    with pytest.raises(ConfigError, match="cannot say how well a text fits"):
+        opened(whisper).fit([])
 
 
 def test_a_text_that_ran_into_the_limit_says_so(whisper: Path, spoken: list[Clip]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -73,6 +74,31 @@ def test_silence_is_no_error(teacher: TransformersTeacher) -> None:
     (heard,) = teacher.hear([clip_of(np.zeros(8000, np.int16))])
     assert isinstance(heard, Heard)
     assert heard.error is None
+
+
+def saying(clip: Clip, text: str) -> Clip:
+    return dataclasses.replace(clip, utterance=dataclasses.replace(clip.utterance, text=text))
+
+
+def test_what_was_said_fits_better_than_anything_else_that_is_near(teacher: TransformersTeacher) -> None:
+    for clip, text in zip(CLIPS, TEXTS, strict=True):
+        said = text.split()
+        others = [" ".join(said[1:]), " ".join(said[:-1]), f"{text} ba", " ".join(["mi", *said[1:]]), *TEXTS]
+        others = [each for each in others if each != text]
+        found, *rest = teacher.fit([saying(clip, each) for each in (text, *others)])
+        assert found is not None
+        assert -0.5 < found <= 0
+        assert all(each is not None and each < found - 0.5 for each in rest)
+
+
+def test_a_text_that_cannot_be_written_or_has_no_time_fits_neither_well_nor_badly(teacher: TransformersTeacher) -> None:
+    texts = ["Ba, DU ko!", "ba du ice", "", "ba du ko " * 20, "ba du ko"]
+    found = teacher.fit([saying(CLIPS[0], text) for text in texts])
+    assert [each is None for each in found] == [False, True, True, True, False]
+    assert found[0] == pytest.approx(found[-1], abs=1e-4)
+    short = saying(clip_of(np.zeros(9, np.int16)), "ba")
+    assert teacher.fit([short, saying(CLIPS[0], "ba du ko")]) == [None, pytest.approx(found[-1], abs=1e-4)]
+    assert teacher.fit([]) == []
 
 
 @given(st.lists(st.integers(0, 400_000), max_size=30), st.integers(1000, 60_000))

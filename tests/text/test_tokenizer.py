@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from voxstill.errors import DataError
 from voxstill.records import Word
 from voxstill.text import tokenizer
+from voxstill.text.pretrained import Pieces
 from voxstill.text.tokenizer import UNKNOWN, Vocabulary
 
 letters = st.characters(categories=("Ll", "Lo", "Nd"), include_characters="'-.é語")
@@ -135,6 +136,9 @@ def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
         assert theirs(text, add_special_tokens=False)["input_ids"] == ids
         path = [each for one in ids for each in (one, one, vocabulary.blank_id)]
         assert theirs.decode(path, skip_special_tokens=True) == text
+    pieces = Pieces(folder, vocabulary.blank_id, len(vocabulary.pieces) + 1)
+    assert [pieces.spellings(text) for text in corpus] == [[vocabulary.encode(text)[0]] for text in corpus]
+    assert pieces.spellings("%") == pieces.spellings("") == []
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"model": {}}'])

@@ -10,7 +10,7 @@ from typing import Any
 from voxstill import shards, tables, workdir
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory import agree, engine, extract, join, label, scan, scores, segment
+from voxstill.factory import agree, align, engine, extract, join, label, scan, scores, segment
 from voxstill.factory import filter as filtering
 from voxstill.factory import shard as sharding
 from voxstill.monitor import StepMeter, log
@@ -91,10 +91,54 @@ def label_(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | N
     return {**figures, "hours": source["hours"]}
 
 
+def second_labels(cfg: Config, labels: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The figures of the labels that `filter.second_teacher` names; None where it names none.
+
+    They are those of that recipe, or those of the one other teacher that has the name. ConfigError where they are the
+    labels to be judged, DataError where there are none, or several.
+    """
+    name, work = cfg.filter.second_teacher, Store(cfg.work)
+    if name is None:
+        return None
+    if name == labels["recipe"]:
+        raise ConfigError(
+            f"`filter.second_teacher` is `{name}`",
+            why="these are the labels that are judged: they agree with themselves",
+            fix="name another teacher, or the recipe of its labels",
+        )
+    if (found := workdir.success(work, "labels", name)) is not None:
+        return found
+    others = [workdir.named(work, "labels", each) for each in workdir.finished_recipes(work, "labels")]
+    others = [each for each in others if each["recipe"] != labels["recipe"]]
+    fitting = [each for each in others if each["teacher"].partition("@")[0] == name]
+    if len(fitting) == 1:
+        return fitting[0]
+    there = ", ".join(f"{each['recipe']} ({each['teacher']})" for each in fitting or others) or "none"
+    raise DataError(
+        f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are its",
+        why=f"{'they' if fitting else 'finished'} are: {there}",
+        fix="name one of the recipes" if others else "run `voxstill label` with that teacher first",
+    )
+
+
+def _alignment(cfg: Config, labels: Mapping[str, Any]) -> align.Task | None:
+    """The alignment of these labels by `filter.aligner`; None where there is none."""
+    return None if cfg.filter.aligner is None else align.task(cfg.filter.aligner, labels["recipe"])
+
+
 def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
     """Name of the verdicts of this configuration on these labels."""
-    measured = (scores.VERSION, scores.PHRASES, labels["recipe"], labels["sha256"], source["recipe"])
-    return fingerprint("filter", cfg.filter.model_dump(), *measured)
+    return fingerprint("filter", cfg.filter.model_dump(), scores_recipe(cfg, source, labels))
+
+
+def scores_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+    """Name of what is measured of these labels."""
+    second, aligned = second_labels(cfg, labels), _alignment(cfg, labels)
+    beside = [] if second is None else ["second", second["recipe"], second["sha256"]]
+    beside += [] if aligned is None else ["aligned", aligned.recipe]
+    phrases = (*scores.PHRASES, *cfg.filter.phrases)
+    of = (labels["recipe"], labels["sha256"], source["recipe"])
+    return fingerprint("scores", scores.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
 
 
 def finished_verdicts(cfg: Config) -> dict[str, Any]:
@@ -157,15 +201,13 @@ def measured_labels(cfg: Config) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
     """Every label is measured, once for all thresholds."""
-    work, phrases = Store(cfg.work), (*scores.PHRASES, *cfg.filter.phrases)
-    of = (labels["recipe"], labels["sha256"], source["recipe"])
-    recipe = fingerprint("scores", scores.VERSION, phrases, cfg.evaluate.normalizer, *of)
+    work, recipe = Store(cfg.work), scores_recipe(cfg, source, labels)
     done = workdir.success(work, "scores", recipe)
     if done is not None:
         return done
     prefix = workdir.prefix("scores", recipe)
     there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, prefix)}
-    units = scores.plan(_parts(cfg, work, source["recipe"], labels["recipe"]), there)
+    units = scores.plan(_known(cfg, work, source, labels), there)
 
     def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
         for row in rows:
@@ -173,7 +215,7 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
                 raise row
             meter.safe(row, ())
 
-    make = scores.Measure(work, prefix, phrases, cfg.evaluate.normalizer)
+    make = scores.Measure(work, prefix, (*scores.PHRASES, *cfg.filter.phrases), cfg.evaluate.normalizer)
     stages = (engine.Stage(name="filter", make=make, workers=cfg.engine.workers),)
     with StepMeter("filter", len(units), "parts") as meter:
         chunks = (engine.Chunk(unit.name, (unit,)) for unit in units)
@@ -181,6 +223,27 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
     figures = {"recipe": recipe, "labels": labels["recipe"], "utterances": source["recipe"]}
     work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
     return figures
+
+
+def _known(cfg: Config, work: Store, source: Mapping[str, Any], labels: Mapping[str, Any]) -> list[scores.Known]:
+    """Each part of the utterances with all that its labels are measured by."""
+    prefix = workdir.prefix("utterances", source["recipe"])
+    heard = aligned = None
+    if (second := second_labels(cfg, labels)) is not None:
+        _refuse_added(work, second)
+        heard = workdir.prefix("labels", second["recipe"])
+    if (task := _alignment(cfg, labels)) is not None:
+        with StepMeter("align", None, "utterances") as meter:
+            align.align(work, prefix, labels, task, cfg.engine, extract.reading(cfg), meter)
+        aligned = task.prefix
+    parts = _parts(cfg, work, source["recipe"], labels["recipe"])
+
+    def beside(table: str | None) -> list[tuple[str, ...]]:
+        if table is None:
+            return [()] * len(parts)
+        return [part.labels for part in join.parts(work, prefix, table, cfg.engine.chunk)]
+
+    return list(itertools.starmap(scores.Known, zip(parts, beside(heard), beside(aligned), strict=True)))
 
 
 def _parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:
@@ -256,6 +319,8 @@ REPACK = (
     "filter.max_repeats=1000000000",
     "filter.max_compression_ratio=1e9",
     "filter.frame_ms=1",
+    "filter.second_teacher=null",
+    "filter.aligner=null",
 )
 """Human texts as they are, utterances whole, no split that the source does not name; `--set` comes after it."""
 

@@ -55,6 +55,7 @@ def rehearse(cfg: Config, max_batches: int | None) -> dict[str, Any]:
     log.info("rehearsal: %d files, in `%s`", len(part.files), work)
     tree = cfg.model_dump()
     tree["work"] = work
+    tree["filter"]["second_teacher"] = None  # its labels are those of the real one
     tree["train"] |= {
         "steps": max_batches or STEPS,
         "epochs": None,

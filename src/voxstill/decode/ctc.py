@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -34,6 +35,35 @@ def greedy(
     return [
         hypothesis(id_, list(_tokens(best_F[:frames], logprob_F[:frames], blank_id)), pieces, frame_ms)
         for id_, best_F, logprob_F, frames in zip(ids, best_BF, logprob_BF, map(int, frames_B), strict=True)
+    ]
+
+
+def likelihoods(
+    log_probs_BFV: torch.Tensor, frames_B: torch.Tensor, tokens: Sequence[Sequence[int]], blank_id: int
+) -> list[float | None]:
+    """For each the log-probability that its frames say its tokens, to a token; None for no tokens or too few frames.
+
+    It is the sum over all ways to lay the tokens along the frames, what CTC maximises (Graves et al. 2006, 4.1): a word
+    too many and one left out both lower it. Frames beyond `frames_B` are never read.
+    """
+    import torch
+    from torch.nn import functional
+
+    if not len(tokens):
+        return []
+    num_B = torch.tensor([len(some) for some in tokens])
+    flat_N = torch.tensor([token for some in tokens for token in some], dtype=torch.long)
+    loss_B = functional.ctc_loss(
+        log_probs_BFV.float().transpose(0, 1),
+        flat_N.to(log_probs_BFV.device),
+        frames_B.to(log_probs_BFV.device),
+        num_B.to(log_probs_BFV.device),
+        blank=blank_id,
+        reduction="none",
+    )
+    return [
+        -loss / num if num and math.isfinite(loss) else None
+        for loss, num in zip(loss_B.tolist(), num_B.tolist(), strict=True)
     ]
 
 

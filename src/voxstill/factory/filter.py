@@ -84,6 +84,18 @@ def too_many_words(of: Columns, cfg: Filter) -> Fires:
     return fires
 
 
+def disagreement(of: Columns, cfg: Filter) -> Fires:
+    """A second teacher heard other words; where it has no label, or failed, nothing is said."""
+    fires: Fires = of["disagreement"] > cfg.max_disagreement
+    return fires
+
+
+def badly_aligned(of: Columns, cfg: Filter) -> Fires:
+    """A CTC model hears other words in the audio; what it cannot write is no reason."""
+    fires: Fires = of["alignment"] < cfg.min_alignment
+    return fires
+
+
 def low_confidence(of: Columns, cfg: Filter) -> Fires:
     """The teacher is less sure than `min_confidence`, or than the share to keep; no confidence is no reason."""
     return (np.exp(of["mean_logprob"]) < cfg.min_confidence) | (of["share_surer"] >= cfg.keep_share)
@@ -101,6 +113,8 @@ RULES: dict[str, tuple[Rule, str]] = {
     "too_regular": (too_regular, "the text compresses too well: a loop of longer phrases"),
     "long_word": (long_word, "a word longer than words are: the teacher ran in a loop"),
     "too_many_words": (too_many_words, "more words than frames of the student: CTC has no path"),
+    "disagreement": (disagreement, "a second teacher heard something else: one of them is wrong"),
+    "badly_aligned": (badly_aligned, "the words do not fit the audio, as the aligner hears it"),
     "low_confidence": (low_confidence, "the teacher was not sure: wrong more often than the rest"),
 }
 """Every rule in the order asked, with what it finds and why that matters."""

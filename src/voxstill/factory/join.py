@@ -33,7 +33,8 @@ class Part:
 def parts(work: Store, utterances: str, labels: str, size: int) -> list[Part]:
     """One `Part` for each part of the table `utterances`, in the order of their names, whatever `size` is.
 
-    Labels cut by `size`, which is `engine.chunk`, are found without opening a part of them.
+    `labels` is a table of labels, or another that has their `utterance_id`. What is cut by `size`, which is
+    `engine.chunk`, is found without opening a part of it.
     """
     keys = tables.parts(work, utterances)
     there = dict.fromkeys(tables.parts(work, labels))

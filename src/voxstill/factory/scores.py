@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from voxstill import tables
 from voxstill.errors import DataError, StorageError
 from voxstill.factory import join
-from voxstill.records import Label, Score, Utterance, fingerprint
+from voxstill.records import Alignment, Label, Score, Utterance, fingerprint
 from voxstill.score import words
 from voxstill.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
@@ -70,8 +70,18 @@ _HEARD = ("utterance_id", "recipe", "teacher", "text", "language", "mean_logprob
 Row = TypeVar("Row")
 
 
-def measured(label: Label, utterance: Utterance, phrases: Phrases, normal: Callable[[str], str] = basic) -> Score:
-    """The score of one label; errors against the human text, where there is one, after `normal`. Pure."""
+def measured(
+    label: Label,
+    utterance: Utterance,
+    phrases: Phrases,
+    normal: Callable[[str], str] = basic,
+    second: Label | None = None,
+    alignment: float | None = None,
+) -> Score:
+    """The score of one label, beside that of a second teacher and its alignment where they are; pure.
+
+    Errors against the human text, and what the second teacher heard otherwise, are counted after `normal`.
+    """
     text = basic(label.text)
     said = units(text)
     again = sum(a == b for a, b in pairwise(said))  # CTC puts a blank between equal neighbours
@@ -82,7 +92,7 @@ def measured(label: Label, utterance: Utterance, phrases: Phrases, normal: Calla
         utterance_id=label.utterance_id,
         split=utterance.split,
         duration_ms=duration_ms,
-        finished=label.error is None and label.finish == "stop",
+        finished=_finished(label),
         characters=len(characters(text)),
         words=len(said),
         longest_word=max(map(len, said), default=0),
@@ -92,6 +102,10 @@ def measured(label: Label, utterance: Utterance, phrases: Phrases, normal: Calla
         known_phrase=phrases.only(text),
         other_language=_differ(label.language, utterance.language),
         mean_logprob=None if sure is None or math.isnan(sure) else sure,
+        disagreement=None
+        if second is None or not _finished(second)
+        else words.apart(units(normal(label.text)), units(normal(second.text))),
+        alignment=alignment,
         reference_words=None if errors is None else errors.reference,
         errors=None if errors is None else errors.errors,
     )
@@ -116,18 +130,27 @@ class Phrases:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """A part of utterances with its labels, and the parts in which those of a second teacher and alignments are."""
+
+    part: join.Part
+    second: tuple[str, ...] = ()
+    alignments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """Parts that are measured together: one file holds the scores of some thousand labels, which is read at once."""
 
-    parts: tuple[join.Part, ...]
+    parts: tuple[Known, ...]
 
     @property
     def name(self) -> str:
         """Depends on what is in it."""
-        return fingerprint(*(part.name for part in self.parts))
+        return fingerprint(*(known.part.name for known in self.parts))
 
 
-def plan(parts: Sequence[join.Part], there: Container[str]) -> list[Unit]:
+def plan(parts: Sequence[Known], there: Container[str]) -> list[Unit]:
     """Every part in one unit, in order; those units are left out whose scores are there."""
     units = (Unit(tuple(parts[start : start + PARTS])) for start in range(0, len(parts), PARTS))
     return [unit for unit in units if unit.name not in there]
@@ -146,13 +169,19 @@ class Measure:
         """The work: milliseconds of audio measured, or what is wrong with the tables, which no other worker mends."""
         phrases, normal = Phrases(self.phrases), normalizer(self.normal)
 
-        def one(part: join.Part) -> list[Score]:
-            utterances = self._read(part.utterances, Utterance, _SAID)
-            heard: dict[str, Label] = {}
-            for each in part.labels:
-                for label in self._read(each, Label, _HEARD):
-                    heard.setdefault(label.utterance_id, label)
-            return [measured(heard[each.id], each, phrases, normal) for each in utterances if each.id in heard]
+        def one(known: Known) -> list[Score]:
+            utterances = self._read(known.part.utterances, Utterance, _SAID)
+            heard, second = self._labels(known.part.labels), self._labels(known.second)
+            aligned = {
+                (each.utterance_id, each.text): each.logprob
+                for key in known.alignments
+                for each in self._read(key, Alignment, ("utterance_id", "text", "logprob"))
+            }
+            labels = ((each, heard[each.id]) for each in utterances if each.id in heard)
+            return [
+                measured(label, each, phrases, normal, second.get(each.id), aligned.get((each.id, label.text)))
+                for each, label in labels
+            ]
 
         def work(units: Sequence[Unit], _: Any) -> list[int | DataError]:
             rows: list[int | DataError] = []
@@ -168,6 +197,14 @@ class Measure:
 
         return work
 
+    def _labels(self, keys: Sequence[str]) -> dict[str, Label]:
+        """The first label of each utterance."""
+        found: dict[str, Label] = {}
+        for key in keys:
+            for label in self._read(key, Label, _HEARD):
+                found.setdefault(label.utterance_id, label)
+        return found
+
     def _read(self, key: str, kind: type[Row], names: Sequence[str]) -> list[Row]:
         return tables.from_parquet(self.work.read(key), kind, self.work.uri(key), names)
 
@@ -175,13 +212,17 @@ class Measure:
 def set_aside(unit: Unit, reason: str) -> int:
     """A unit that could not be measured stops the step: without it the corpus would be silently smaller."""
     raise StorageError(
-        f"the labels of `{unit.parts[0].utterances}` and what is beside it cannot be measured",
+        f"the labels of `{unit.parts[0].part.utterances}` and what is beside it cannot be measured",
         why=reason,
         fix="check the storage and run `voxstill filter` again; it goes on where it stopped",
     )
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
+
+
+def _finished(label: Label) -> bool:
+    return label.error is None and label.finish == "stop"
 
 
 def _repeats(said: Sequence[str]) -> int:

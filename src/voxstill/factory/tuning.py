@@ -29,6 +29,8 @@ THRESHOLDS: dict[str, tuple[str, Callable[[Columns], NDArray[Any]]]] = {
     "max_repeats": ("repeated", lambda of: of["repeats"]),
     "max_compression_ratio": ("too_regular", lambda of: of["compression_ratio"]),
     "max_word_characters": ("long_word", lambda of: of["longest_word"]),
+    "max_disagreement": ("disagreement", lambda of: of["disagreement"]),
+    "min_alignment": ("badly_aligned", lambda of: of["alignment"]),
 }
 """Option -> the rule that reads it, and the measure that it is held against. `keep_share` is besides."""
 
@@ -65,7 +67,10 @@ def _threshold(of: Columns, option: str, cfg: Filter, trial: Filter) -> dict[str
     lowest = option.startswith("min_")
     now, kind = getattr(cfg, option), type(getattr(cfg, option))
     quantiles = np.linspace(0, 0.5, _STEPS) if lowest else np.linspace(1, 0.5, _STEPS)
-    tried = {kind(_short(value)) for value in np.quantile(measure(of), quantiles, method="nearest")} - {kind(0)}
+    known_K = measure(of)
+    known_K = known_K[~np.isnan(known_K)]
+    found = np.quantile(known_K, quantiles, method="nearest") if len(known_K) else ()
+    tried = {kind(_short(value)) for value in found} - {kind(0)}
     points, proposed = [], None
     dropped_N, harmful = np.zeros(len(of["duration_ms"]), np.bool_), True
     for value in sorted(tried, reverse=not lowest):  # from the loosest on

@@ -1,4 +1,4 @@
-"""One HTML file that tells a whole run: no network, no script but its own, the same in ten years.
+"""One HTML file that tells a whole run, or compares teachers: no network, no script but its own.
 
 `Facts` are plain values, so they can be kept as JSON next to the run and rendered anew. Every section is there only
 where its facts are. Rates are shares (0.25 is 25 %) and None where the reference is empty.
@@ -152,6 +152,53 @@ class Facts(TypedDict, total=False):
     environment: Mapping[str, Any]
 
 
+class Labeller(TypedDict):
+    """One teacher of a comparison; `rtfx` is audio-seconds a second, `work_s` what the audio takes at that speed."""
+
+    name: str
+    recipe: str
+    options: str
+    labels: int
+    failed: int
+    wer: float | None
+    rtfx: float | None
+    work_s: float | None
+    cost: float | None
+
+
+class Version(TypedDict):
+    """What a teacher, counted from 1, heard in an utterance, aligned with what it is held against."""
+
+    number: int
+    wer: float | None
+    pairs: Sequence[Pair]
+
+
+class Disputed(TypedDict):
+    """One utterance that teachers heard otherwise; `said` tells whether they are held against what a human wrote."""
+
+    id: str
+    about: str
+    said: bool
+    versions: Sequence[Version]
+    audio: bytes | None
+
+
+class Comparison(TypedDict):
+    """All that a comparison of teachers tells. Matrices have a row and a column for each, None for itself."""
+
+    title: str
+    about: str
+    utterances: int
+    hours: float
+    words: int
+    price: float | None
+    labellers: Sequence[Labeller]
+    equal: Sequence[Sequence[float | None]]
+    apart: Sequence[Sequence[float | None]]
+    disputed: Sequence[Disputed]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A curve in a box of 480 x 200: points of the line, ticks of both axes, what its last value is."""
@@ -215,6 +262,11 @@ def _edits(pairs: Sequence[Pair]) -> tuple[str, str]:
 @functools.cache
 def _script() -> str:
     return resources.files("voxstill.report").joinpath("templates/utterances.js").read_text(encoding="utf-8")
+
+
+def render_comparison(facts: Comparison) -> str:
+    """The comparison as one self-contained page; everything that comes from data is escaped."""
+    return _environment().get_template("comparison.html.j2").render(facts=facts, script_hash=None)
 
 
 def percent(rate: float | None) -> str:

@@ -69,6 +69,11 @@ def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
     return ErrorCounts.sum(count(reference.split(), hypothesis.split()) for reference, hypothesis in pairs)
 
 
+def apart(one: Sequence[str], other: Sequence[str]) -> float:
+    """Edits between two sequences to a unit of the longer, 0 to 1: the same either way, and defined for empty ones."""
+    return count(one, other).errors / max(len(one), len(other), 1)
+
+
 def cer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
     """Character errors over all (reference, hypothesis) texts."""
     return ErrorCounts.sum(count(_characters(reference), _characters(hypothesis)) for reference, hypothesis in pairs)

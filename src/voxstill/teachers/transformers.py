@@ -109,10 +109,11 @@ class TransformersTeacher:
             raise _nothing_in(folder, error) from None
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._ear: _Student | _Writer
-        if students.KINDS.get(config.model_type, "seq2seq") == "seq2seq":
+        kind = students.KINDS.get(config.model_type, "seq2seq")
+        if kind == "seq2seq":
             self._ear = _Writer(folder, config, self.options, self._device)
         else:
-            self._ear = _Student(folder, self.options, self._device)
+            self._ear = (_Ctc if kind == "ctc" else _Student)(folder, self.options, self._device)
         self._model = self._ear.model
 
     def num_parameters(self) -> int:
@@ -133,6 +134,29 @@ class TransformersTeacher:
                 heard[i] = answer
         return heard
 
+    def fit(self, clips: Sequence[Clip]) -> list[float | None]:
+        """How well the text of each clip's utterance fits its audio: the log-probability of a token, by CTC.
+
+        None where the model cannot write the text, or has no time for it. ConfigError where it is no CTC model.
+        """
+        import torch
+
+        fit = getattr(self._ear, "fit", None)
+        if fit is None:
+            raise ConfigError(
+                f"`{self.options.model}` cannot say how well a text fits",
+                why="it is no CTC model",
+                fix="take a student of the kind `ctc`, a wav2vec 2.0 or a Parakeet-CTC",
+            )
+        found: list[float | None] = [None] * len(clips)
+        for members in batches_by_length([len(clip.samples_T) for clip in clips], self.options.batch_ms):
+            some = [clips[i] for i in members]
+            with torch.inference_mode():
+                answers = fit(*self._padded(some), [clip.utterance.text or "" for clip in some])
+            for i, answer in zip(members, answers, strict=True):
+                found[i] = answer
+        return found
+
     def close(self) -> None:
         """Drop the weights."""
         self._model = self._ear = None  # type: ignore[assignment]
@@ -140,13 +164,18 @@ class TransformersTeacher:
     def _hear_batch(self, clips: Sequence[Clip]) -> list[Heard]:
         import torch
 
+        with torch.inference_mode():
+            return self._ear.hear(*self._padded(clips), [clip.utterance.id for clip in clips])
+
+    def _padded(self, clips: Sequence[Clip]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Their samples (B, T) and how many each has (B,), on the device."""
+        import torch
+
         lengths = [len(clip.samples_T) for clip in clips]
         audio_BT = np.zeros((len(clips), max(lengths)), np.int16)
         for row_T, clip in zip(audio_BT, clips, strict=True):
             row_T[: len(clip.samples_T)] = clip.samples_T
-        with torch.inference_mode():
-            audio, len_B = (torch.as_tensor(each).to(self._device) for each in (audio_BT, lengths))
-            return self._ear.hear(audio, len_B, [clip.utterance.id for clip in clips])
+        return torch.as_tensor(audio_BT).to(self._device), torch.as_tensor(lengths).to(self._device)
 
 
 class _Student:
@@ -175,6 +204,27 @@ class _Student:
             Heard(text=each.text, mean_logprob=each.score, num_tokens=len(each.token_ids), words=each.words)
             for each in said(self.model, self._hearing, self._spelling, audio_BT, audio_len_B, ids)
         ]
+
+
+class _Ctc(_Student):
+    """CTC alone can also say how well a text fits."""
+
+    def fit(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, texts: Sequence[str]) -> list[float | None]:
+        """For each the log-probability of a token of its text, or None."""
+        from voxstill.decode import ctc
+        from voxstill.nn import students
+
+        inputs, len_B = self._hearing.plain(audio_BT, audio_len_B)
+        logits_BFV, frames_B = students.logits(self.model, inputs.to(self.model.dtype), len_B)
+        spelt = [(b, ids) for b, text in enumerate(texts) for ids in self._spelling.spellings(text)]
+        of = [b for b, _ in spelt]
+        found = ctc.likelihoods(
+            logits_BFV.float().log_softmax(-1)[of], frames_B[of], [ids for _, ids in spelt], self._spelling.blank_id
+        )
+        best: list[float | None] = [None] * len(texts)
+        for b, logprob in zip(of, found, strict=True):
+            best[b] = max((each for each in (best[b], logprob) if each is not None), default=None)
+        return best
 
 
 class _Writer:

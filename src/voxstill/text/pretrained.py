@@ -10,6 +10,7 @@ from typing import Any
 
 from voxstill.errors import ConfigError, DataError
 from voxstill.records import Word
+from voxstill.text.normalize import basic
 from voxstill.text.tokenizer import START
 
 LANGUAGES_FROM = 51_865
@@ -82,7 +83,7 @@ class Pretrained:
 class Pieces:
     """What the logits of a CTC or transducer checkpoint stand for: `pieces` by id, `▁` where a word begins.
 
-    What spells nothing is empty, the blank too. DataError where the folder has no tokenizer, or one of another size.
+    What spells nothing is empty, the blank too. DataError where the folder has no tokenizer.
     """
 
     def __init__(self, folder: Path, blank_id: int, vocab_size: int) -> None:
@@ -108,3 +109,18 @@ class Pieces:
             spelt = [piece.lower() for piece in spelt]
         self.pieces: tuple[str, ...] = (*spelt, *[""] * (vocab_size - known))
         self.blank_id = blank_id
+        self._tokenizer = tokenizer
+        self._between: int | None = None if between is None else tokenizer.convert_tokens_to_ids(between)
+
+    def spellings(self, text: str) -> list[list[int]]:
+        """Token ids of the text as it stands, or as the model writes: without signs and small, or in capitals.
+
+        Empty where it can write none of these. A model with a mark between words may say it behind the last one, or
+        not: then there are two.
+        """
+        plain = basic(text)
+        for each in (" ".join(text.split()), plain, plain.upper()):
+            ids: list[int] = self._tokenizer(each, add_special_tokens=False)["input_ids"]
+            if ids and all(id_ < len(self.pieces) and self.pieces[id_] for id_ in ids):
+                return [ids] if self._between is None else [ids, [*ids, self._between]]
+        return []
