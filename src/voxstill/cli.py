@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"voxstill {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, run: Handler, text: str, *aliases: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text, aliases=list(aliases))
+    def command(name: str, run: Handler, text: str, *aliases: str, of: Any = commands) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = of.add_parser(name, help=text, description=text, aliases=list(aliases))
         sub.set_defaults(run=run)
         common = sub.add_argument_group("common options")
         common.add_argument(
@@ -128,6 +128,16 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("model", metavar="EXP_OR_MODEL")
     sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
     sub.add_argument("--work", help="where the utterances are; default: that of the experiment's own configuration")
+    text = "error rates of files that anybody made"
+    scores = commands.add_parser("score", help=text, description=text).add_subparsers(
+        title="commands", metavar="WHAT", required=True
+    )
+    sub = command("words", score_words, "WER and CER of two files of texts, matched by id", of=scores)
+    sub.add_argument("reference", metavar="REF", help="what was said: Kaldi text, JSONL, STM, TRN")
+    sub.add_argument("hypothesis", metavar="HYP", help="what was heard: the same, or CTM beside an STM")
+    text_options(sub)
+    sub.add_argument("--cer", action="store_true", help="count, break down and show characters instead of words")
+    sub.add_argument("--by", choices=("speaker",), help="a line for each speaker")
     sub = command("doctor", doctor, "what was wrong with a step that training skipped")
     sub.add_argument("experiment", metavar="EXP")
     sub.add_argument("--batch", required=True, metavar="FILE", help="a file of its folder `skipped`")
@@ -137,6 +147,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--format", default="text", choices=("text", "srt", "vtt", "json"))
     sub.add_argument("--output", metavar="FOLDER", help="one file for each audio file, instead of standard output")
     return top
+
+
+def text_options(sub: argparse.ArgumentParser) -> None:
+    """What all that compares files of texts can be told."""
+    forms = ("kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst")
+    sub.add_argument("--form", choices=forms, help="of both files; default: by ending, else Kaldi's `id words ...`")
+    sub.add_argument("--lang", metavar="LANGUAGE", help="takes the normalizer of this language: en, zh, tr, ar, ...")
+    sub.add_argument("--normalizer", metavar="NAME", help="none, basic, zh, tr, ar, whisper, whisper:FILE")
 
 
 def load(args: argparse.Namespace, *overrides: str, base: str | None = None) -> Any:
@@ -298,6 +316,24 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     if own.is_file():
         measure.write_figures(Path(args.model) / "evaluation", figures)
     return {key: value for key, value in figures.items() if key != "hypotheses"}
+
+
+def score_words(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill score words`."""
+    cfg = load(args)
+    from voxstill.commands import score
+
+    found = score.of_words(
+        cfg,
+        args.reference,
+        args.hypothesis,
+        form=args.form,
+        language=args.lang,
+        normalizer=args.normalizer,
+        unit="characters" if args.cer else "words",
+        by_speaker=args.by == "speaker",
+    )
+    return {**found, TEXT: score.picture(found)}
 
 
 def doctor(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from voxstill import config, tables, workdir
+from voxstill.commands import score
 from voxstill.commands.prepare import utterances_recipe
 from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
 from voxstill.factory import extract, label
 from voxstill.monitor import Progress, log
 from voxstill.records import Label, Utterance
-from voxstill.score import stats, words
-from voxstill.score.words import Scored
+from voxstill.score import checks, words
 from voxstill.store import Store, read_uri
 from voxstill.teachers.teacher import Clip, Teacher
 from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
@@ -129,39 +129,22 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     datasets = {each.id: each.dataset for each in judged}
     dialects = {each.id: each.dialect for each in judged}
     durations = {each.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, each.duration_ms)] for each in judged}
-    total = words.total(rows)
-    if not total.words.reference:
+    if not any(row.words.reference for row in rows):
         raise DataError(
             "the references hold no words",
             why="after normalising, every human text is empty",
             fix="look at the texts, or set `evaluate.normalizer: none`",
         )
-    blocks = stats.blocks(rows, speakers)
+    silence = checks.silence((row.words, each.duration_ms) for row, each in zip(rows, judged, strict=True))
     by_duration = words.by(rows, lambda row: durations[row.id])
     return {
-        "wer": total.words.rate,
-        "cer": total.characters.rate,
-        "interval": stats.interval(blocks.counts, cfg.evaluate.resamples, cfg.seed),
-        "interval_over": blocks.unit,
-        "errors": total.words.errors,
-        "words": total.words.reference,
-        "hits": total.words.hits,
-        "substitutions": total.words.substitutions,
-        "insertions": total.words.insertions,
-        "deletions": total.words.deletions,
-        "utterances": len(rows),
-        "by_speaker": _rates(words.by(rows, lambda row: speakers[row.id])),
-        "by_dataset": _rates(words.by(rows, lambda row: datasets[row.id])),
-        "by_dialect": _rates(words.by(rows, lambda row: dialects[row.id])),
-        "by_duration": _rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
-        "normalizer": cfg.evaluate.normalizer,
-    }
-
-
-def _rates(groups: Mapping[str, Scored]) -> dict[str, dict[str, float | int | None]]:
-    return {
-        name: {"wer": row.words.rate, "errors": row.words.errors, "words": row.words.reference}
-        for name, row in groups.items()
+        **score.figures(rows, speakers, cfg),
+        "words_per_hour_of_silence": silence.words_per_hour,
+        "by_speaker": score.rates(words.by(rows, lambda row: speakers[row.id])),
+        "by_dataset": score.rates(words.by(rows, lambda row: datasets[row.id])),
+        "by_dialect": score.rates(words.by(rows, lambda row: dialects[row.id])),
+        "by_duration": score.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
+        **score.stamp(cfg.evaluate.normalizer, words.versions()),
     }
 
 

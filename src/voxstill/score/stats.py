@@ -26,18 +26,22 @@ class Blocks:
     counts: tuple[ErrorCounts, ...]
 
 
-def blocks(rows: Iterable[Scored], speakers: Mapping[str, str | None]) -> Blocks:
-    """The word errors of each speaker, or of each utterance where fewer than two speakers are known.
+def blocks(
+    rows: Iterable[Scored], speakers: Mapping[str, str | None], of: Literal["words", "characters"] = "words"
+) -> Blocks:
+    """The errors of each speaker, or of each utterance where fewer than two speakers are known.
 
     `speakers` maps utterance ids to speakers; an utterance of nobody known is a block of its own.
     """
     rows = list(rows)
     if len({name for row in rows if (name := speakers.get(row.id)) is not None}) < 2:
-        return Blocks(unit="utterances", counts=tuple(row.words for row in rows))
+        return Blocks(unit="utterances", counts=tuple(getattr(row, of) for row in rows))
     groups: dict[tuple[str, str], list[ErrorCounts]] = {}
     for row in rows:
         speaker = speakers.get(row.id)
-        groups.setdefault(("utterance", row.id) if speaker is None else ("speaker", speaker), []).append(row.words)
+        groups.setdefault(("utterance", row.id) if speaker is None else ("speaker", speaker), []).append(
+            getattr(row, of)
+        )
     return Blocks(unit="speakers", counts=tuple(map(ErrorCounts.sum, groups.values())))
 
 

@@ -1,0 +1,205 @@
+"""score: error rates of files that anybody made, each stamped with what counted it."""
+
+from __future__ import annotations
+
+import platform
+import unicodedata
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Literal
+
+import voxstill
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.records import ErrorCounts
+from voxstill.score import checks, stats, words
+from voxstill.score.words import Scored
+from voxstill.text import normalize, transcripts
+from voxstill.text.transcripts import Said
+
+CONFUSIONS = 10
+Unit = Literal["words", "characters"]
+
+
+def of_words(
+    cfg: Config,
+    reference: str,
+    hypothesis: str,
+    *,
+    form: str | None = None,
+    language: str | None = None,
+    normalizer: str | None = None,
+    unit: Unit = "words",
+    by_speaker: bool = False,
+) -> dict[str, Any]:
+    """Error rates of two files, matched by id. A reference without a hypothesis counts as if nothing was heard.
+
+    DataError where no id is in both, or where speakers are asked for that nobody named.
+    """
+    said, heard = both(reference, hypothesis, form)
+    name = normalizer or (normalize.name_for(language) if language else cfg.evaluate.normalizer)
+    alike = normalize.normalizer(name, language)
+    pairs = [(alike(each.text), alike(heard.get(id_, ""))) for id_, each in said.items()]
+    rows = [words.score(id_, *pair) for id_, pair in zip(said, pairs, strict=True)]
+    speakers = {id_: each.speaker for id_, each in said.items()}
+    if by_speaker and not any(speakers.values()):
+        raise DataError(
+            f"`{reference}` names no speakers",
+            why="Kaldi's text and plain lines cannot",
+            fix="give references as JSONL, TRN or STM, or leave out `--by speaker`",
+        )
+    silence = checks.silence((row.words, _duration_ms(each)) for row, each in zip(rows, said.values(), strict=True))
+    split = (str.split, list)[unit == "characters"]
+    aligned = (words.align(split(ref), split(hyp))[1] for ref, hyp in pairs if ref != hyp)
+    return {
+        **figures(rows, speakers, cfg, unit),
+        "unit": unit,
+        **({"by_speaker": rates(words.by(rows, lambda row: speakers[row.id]), unit)} if by_speaker else {}),
+        "empty_references": sum(not ref for ref, _ in pairs),
+        "empty_hypotheses": sum(not hyp for _, hyp in pairs),
+        "without_hypothesis": len(said.keys() - heard.keys()),
+        "without_reference": len(heard.keys() - said.keys()),
+        "words_in_silence": silence.words,
+        "words_per_hour_of_silence": silence.words_per_hour,
+        "confusions": [
+            {"reference": ref, "hypothesis": hyp, "count": count}
+            for (ref, hyp), count in words.confusions(aligned, CONFUSIONS)
+        ],
+        "warnings": checks.of_words(pairs, ErrorCounts.sum(row.words for row in rows)),
+        **stamp(name, words.versions()),
+    }
+
+
+def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, Said], dict[str, str]]:
+    """The rows of the references and the texts of the hypotheses, by id.
+
+    Words of a CTM go into the segments of an STM; in no segment they are a row with an empty reference. DataError where
+    an id comes twice in a file, or where no id is in both.
+    """
+    first, second = (transcripts.read(each, form) for each in (reference, hypothesis))
+    forms = [form or transcripts.form_of(each) for each in (reference, hypothesis)]
+    if forms[0] == "stm":
+        ignored = {each.id for each in first if each.text == transcripts.IGNORED}
+        if forms[1] == "ctm":
+            second = transcripts.by_segment(first, second)
+            known = {each.id for each in first}
+            outside = [each for each in second if each.id not in known]
+            first = [*first, *(Said(id=each.id, text="") for each in outside)]
+        first = [each for each in first if each.id not in ignored]
+        second = [each for each in second if each.id not in ignored]
+    elif "ctm" in forms:
+        raise DataError(
+            "a CTM has words but no utterances", why="only the segments of an STM tell", fix="give references as STM"
+        )
+    said, heard = _by_id(first, reference), {id_: each.text for id_, each in _by_id(second, hypothesis).items()}
+    if not said.keys() & heard.keys():
+        raise DataError(
+            f"`{reference}` and `{hypothesis}` have no id in common",
+            why=f"{len(said):,} and {len(heard):,} were read, such as {_some(said)} and {_some(heard)}",
+            fix="check that they belong together; lines without ids are `--form text`",
+        )
+    return said, heard
+
+
+def _by_id(rows: Sequence[Said], uri: str) -> dict[str, Said]:
+    found: dict[str, Said] = {}
+    for row in rows:
+        if found.setdefault(row.id, row) is not row:
+            raise DataError(
+                f"`{uri}` says `{row.id}` twice",
+                why="an id has one line",
+                fix="remove one of them; lines without ids are `--form text`",
+            )
+    return found
+
+
+def _some(ids: Mapping[str, Any]) -> str:
+    return f"`{next(iter(ids))}`" if ids else "none"
+
+
+def _duration_ms(each: Said) -> int | None:
+    return None if each.start_ms is None or each.end_ms is None else each.end_ms - each.start_ms
+
+
+def figures(
+    rows: Sequence[Scored], speakers: Mapping[str, str | None], cfg: Config, unit: Unit = "words"
+) -> dict[str, Any]:
+    """Both rates, and the counts of one unit with the interval of its rate, drawn over speakers."""
+    total = words.total(rows)
+    counts: ErrorCounts = getattr(total, unit)
+    blocks = stats.blocks(rows, speakers, unit)
+    return {
+        "wer": total.words.rate,
+        "cer": total.characters.rate,
+        "interval": stats.interval(blocks.counts, cfg.evaluate.resamples, cfg.seed),
+        "interval_over": blocks.unit,
+        "errors": counts.errors,
+        unit: counts.reference,
+        "hits": counts.hits,
+        "substitutions": counts.substitutions,
+        "insertions": counts.insertions,
+        "deletions": counts.deletions,
+        "utterances": len(rows),
+    }
+
+
+def rates(groups: Mapping[str, Scored], unit: Unit = "words") -> dict[str, dict[str, float | int | None]]:
+    """The figures of each group."""
+    name = "wer" if unit == "words" else "cer"
+    found = {}
+    for key, row in groups.items():
+        counts: ErrorCounts = getattr(row, unit)
+        found[key] = {name: counts.rate, "errors": counts.errors, unit: counts.reference}
+    return found
+
+
+def stamp(normalizer: str | None, scorer: Mapping[str, str]) -> dict[str, Any]:
+    """What made figures, so that nobody compares what cannot be compared."""
+    versions = {"voxstill": voxstill.__version__, **scorer, "python": platform.python_version()}
+    if normalizer is not None:
+        versions["unicode"] = unicodedata.unidata_version
+    if normalizer is not None and normalizer.startswith(normalize.WHISPER):
+        versions["transformers"] = version("transformers")
+    return {"scorer": next(iter(scorer), "voxstill"), "normalizer": normalizer, "versions": versions}
+
+
+def picture(found: Mapping[str, Any]) -> str:
+    """The figures of words as people read them."""
+    unit = found["unit"]
+    span = found["interval"]
+    sure = f"  (95 % of draws of {found['interval_over']}: {percent(span[0])} to {percent(span[1])})" if span else ""
+    names = (("WER", "wer", "words"), ("CER", "cer", "characters"))
+    lines = [f"{name}  {percent(found[key]):>8}{sure if of == unit else ''}" for name, key, of in names]
+    lines += [
+        f"{found['errors']:,} errors in {found[unit]:,} {unit}: {found['substitutions']:,} substitutions,"
+        f" {found['insertions']:,} insertions, {found['deletions']:,} deletions",
+        f"{found['utterances']:,} utterances: {found['empty_references']:,} empty references,"
+        f" {found['empty_hypotheses']:,} empty hypotheses, {found['without_hypothesis']:,} without a hypothesis;"
+        f" {found['without_reference']:,} hypotheses without a reference were left out",
+    ]
+    if found["empty_references"]:
+        hourly = found["words_per_hour_of_silence"]
+        told = f", {hourly:,.0f} an hour" if hourly is not None else ""
+        lines.append(f"{found['words_in_silence']:,} words where nothing was said{told}")
+    for name, row in found.get("by_speaker", {}).items():
+        rate = row["wer" if unit == "words" else "cer"]
+        lines.append(f"  {name:<24}{percent(rate):>9}  {row['errors']:,} of {row[unit]:,}")
+    if found["confusions"]:
+        lines.append("most frequent errors:")
+        lines += [
+            f"  {each['count']:>6,}  {each['reference'] or '(nothing)'} → {each['hypothesis'] or '(nothing)'}"
+            for each in found["confusions"]
+        ]
+    return "\n".join([*lines, *ending(found)])
+
+
+def ending(found: Mapping[str, Any]) -> list[str]:
+    """The warnings and the stamp: the last lines of every picture."""
+    made = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    by = f"normalizer {found['normalizer']}; " if found["normalizer"] else ""
+    return [*(f"warning: {each}" for each in found["warnings"]), f"scored by {found['scorer']}; {by}{made}"]
+
+
+def percent(rate: float | None) -> str:
+    """A rate as it is read; a stroke where there is none."""
+    return "–" if rate is None else f"{100 * rate:.2f} %"

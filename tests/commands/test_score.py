@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxstill import cli
+
+SAID = {"a": "Eins, zwei DREI!", "b": "vier fünf", "c": ""}
+HEARD = {"a": "eins zwo drei", "b": "vier", "c": "äh"}
+
+
+def kaldi(path: Path, texts: dict[str, str]) -> str:
+    path.write_text("".join(f"{id_} {text}\n" for id_, text in texts.items()), encoding="utf-8")
+    return str(path)
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def score(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*argv: str, code: int = 0) -> dict[str, Any]:
+        assert cli.main([*argv, "--json"]) == code
+        captured = capsys.readouterr()
+        return json.loads(captured.out) if code == 0 else {"error": captured.err}
+
+    return run
+
+
+def test_files_of_words_are_scored_and_stamped(tmp_path: Path, score: Any) -> None:
+    files = kaldi(tmp_path / "ref", SAID), kaldi(tmp_path / "hyp.txt", HEARD)
+    found = score("score", "words", *files)
+    assert (found["errors"], found["wer"], found["words"]) == (3, 0.6, 5)
+    assert (found["substitutions"], found["insertions"], found["deletions"]) == (1, 1, 1)
+    assert found["empty_references"] == found["words_in_silence"] == 1
+    assert found["words_per_hour_of_silence"] is None
+    assert {"reference": "zwei", "hypothesis": "zwo", "count": 1} in found["confusions"]
+    assert (found["scorer"], found["normalizer"]) == ("rapidfuzz", "basic")
+    assert {"voxstill", "rapidfuzz", "unicode", "python"} <= found["versions"].keys()
+    assert score("score", "words", *files, "--normalizer", "none")["errors"] == 5
+    assert "transformers" in score("score", "words", *files, "--normalizer", "whisper", "--lang", "de")["versions"]
+    assert score("score", "words", *files, "--lang", "tr")["normalizer"] == "tr"
+
+
+def test_characters_are_counted_where_they_are_asked_for(tmp_path: Path, score: Any) -> None:
+    files = kaldi(tmp_path / "ref", {"a": "我有2台"}), kaldi(tmp_path / "hyp", {"a": "我有3台"})
+    found = score("score", "words", *files, "--cer")
+    assert (found["errors"], found["characters"], found["cer"], found["wer"]) == (1, 4, 0.25, 1.0)
+    assert score("score", "words", *files, "--lang", "zh")["wer"] == 0.25
+
+
+def test_speakers_are_told_apart(tmp_path: Path, score: Any) -> None:
+    said = [{"id": id_, "text": text, "speaker": {"a": "ann"}.get(id_, "bob")} for id_, text in SAID.items()]
+    files = lines(tmp_path / "ref.jsonl", said), kaldi(tmp_path / "hyp", HEARD)
+    found = score("score", "words", *files, "--by", "speaker")
+    assert found["by_speaker"] == {
+        "ann": {"wer": pytest.approx(1 / 3), "errors": 1, "words": 3},
+        "bob": {"wer": 1.0, "errors": 2, "words": 2},
+    }
+    assert found["interval_over"] == "speakers"
+    assert "names no speakers" in score("score", "words", files[1], files[1], "--by", "speaker", code=3)["error"]
+
+
+def test_ids_that_are_in_one_file_alone_are_counted(tmp_path: Path, score: Any) -> None:
+    files = kaldi(tmp_path / "ref", {"a": "one", "b": "two"}), kaldi(tmp_path / "hyp", {"a": "one", "c": "three"})
+    found = score("score", "words", *files)
+    assert (found["deletions"], found["without_hypothesis"], found["without_reference"]) == (1, 1, 1)
+    apart = kaldi(tmp_path / "other", {"x": "one"})
+    assert "no id in common" in score("score", "words", files[0], apart, code=3)["error"]
+    (tmp_path / "twice").write_text("a one\na two\n")
+    assert "`a` twice" in score("score", "words", files[0], str(tmp_path / "twice"), code=3)["error"]
+
+
+def test_a_ctm_is_cut_by_the_segments_of_its_stm(tmp_path: Path, score: Any) -> None:
+    (tmp_path / "ref.stm").write_text(
+        "m 1 ann 0 1 <o> one two\nm 1 bob 1 2 three\nm 1 bob 3 4 IGNORE_TIME_SEGMENT_IN_SCORING\n"
+    )
+    (tmp_path / "hyp.ctm").write_text("m 1 0.1 0.1 one\nm 1 1.2 0.1 free\nm 1 2.5 0.1 uh\nm 1 3.5 0.1 never\n")
+    found = score("score", "words", str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm"))
+    assert (found["substitutions"], found["insertions"], found["deletions"], found["words"]) == (1, 1, 1, 3)
+    found = score("score", "words", str(tmp_path / "hyp.ctm"), str(tmp_path / "hyp.ctm"), code=3)
+    assert "no utterances" in found["error"]
+
+
+def test_people_read_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = kaldi(tmp_path / "ref", SAID), kaldi(tmp_path / "hyp", HEARD)
+    assert cli.main(["score", "words", *files]) == 0
+    out = capsys.readouterr().out
+    assert "60.00 %" in out
+    assert "normalizer basic; voxstill" in out
+    assert cli.main(["score", "words", files[0], files[0]]) == 0
+    assert "same file" in capsys.readouterr().out
