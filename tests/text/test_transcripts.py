@@ -56,6 +56,7 @@ def test_every_form_is_read(folder: Path) -> None:
     ("name", "text", "told"),
     [
         ("a.trn", "one two\n", r"a\.trn:1 cannot be read"),
+        ("a.trn", "one { two / too } (a-1)\n", "alternatives"),
         ("a.stm", "m 1 ann 0.5\n", r"a\.stm:1"),
         ("a.stm", ";;\nm 1 ann x 2 one\n", r"a\.stm:2"),
         ("a.ctm", "m 1 0.5 one\n", r"a\.ctm:1"),

@@ -111,6 +111,13 @@ def by_segment(segments: Sequence[Said], words: Sequence[Said]) -> list[Said]:
     return [replace(homes[id_], text=" ".join(some)) for id_, some in found.items()]
 
 
+def _one(text: str, where: str, number: int) -> str:
+    """The text, where it says one thing; sclite's alternatives would be counted as words."""
+    if "{" in text.split():
+        raise bad_line(where, number, "it has alternatives, `{ a / b }`, which are not read: keep one of them")
+    return text
+
+
 def _kaldi(text: str, _: str) -> Iterator[Said]:
     """`id words ...`; an id alone said nothing."""
     for _number, line in rows_of_lines(text):
@@ -152,7 +159,7 @@ def _trn(text: str, where: str) -> Iterator[Said]:
         found = _TRN.match(line)
         if found is None:
             raise bad_line(where, number, "it does not end with `(id)`")
-        yield Said(id=found[2], text=found[1].strip(), speaker=re.split("[-_]", found[2])[0])
+        yield Said(id=found[2], text=_one(found[1].strip(), where, number), speaker=re.split("[-_]", found[2])[0])
 
 
 def _stm(text: str, where: str) -> Iterator[Said]:
@@ -167,7 +174,7 @@ def _stm(text: str, where: str) -> Iterator[Said]:
         label, *after = words.split(None, 1) or [""]
         yield Said(
             id=f"{session}-{channel}-{speaker}-{start_ms}-{end_ms}",
-            text=" ".join(after) if _LABEL.match(label) else words,
+            text=_one(" ".join(after) if _LABEL.match(label) else words, where, number),
             speaker=speaker,
             session=session,
             channel=channel,
