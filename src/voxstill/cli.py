@@ -129,15 +129,21 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
     sub.add_argument("--work", help="where the utterances are; default: that of the experiment's own configuration")
     text = "error rates of files that anybody made"
-    scores = commands.add_parser("score", help=text, description=text).add_subparsers(
-        title="commands", metavar="WHAT", required=True
-    )
+    more = "Each takes --json, --set, --config, --log-level and --yes, as every command does."
+    group = commands.add_parser("score", help=text, description=text, epilog=more)
+    scores = group.add_subparsers(title="commands", metavar="WHAT", required=True)
     sub = command("words", score_words, "WER and CER of two files of texts, matched by id", of=scores)
     sub.add_argument("reference", metavar="REF", help="what was said: Kaldi text, JSONL, STM, TRN")
     sub.add_argument("hypothesis", metavar="HYP", help="what was heard: the same, or CTM beside an STM")
     text_options(sub)
     sub.add_argument("--cer", action="store_true", help="count, break down and show characters instead of words")
     sub.add_argument("--by", choices=("speaker",), help="a line for each speaker")
+    sub = command("compare", compare, "whether one of two recognisers makes fewer errors, and how sure that is")
+    sub.add_argument("first", metavar="RUN_A", help="an experiment that was evaluated, or a file of hypotheses")
+    sub.add_argument("second", metavar="RUN_B")
+    sub.add_argument("--ref", metavar="REF", help="what was said; experiments know it")
+    sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
+    text_options(sub)
     sub = command("doctor", doctor, "what was wrong with a step that training skipped")
     sub.add_argument("experiment", metavar="EXP")
     sub.add_argument("--batch", required=True, metavar="FILE", help="a file of its folder `skipped`")
@@ -307,14 +313,16 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     from pathlib import Path
 
     from voxstill.commands import measure
+    from voxstill.rundir import RunDir
 
     own = Path(args.model) / "config.yaml"
     overrides = [f"evaluate.split={args.on}"] if args.on else []
     overrides += [f"work={json.dumps(args.work)}"] if args.work else []
     base = args.config or (str(own) if own.is_file() else None)
-    figures = measure.evaluate(load(args, *overrides, base=base), args.model)
+    cfg = load(args, *overrides, base=base)
+    figures = measure.evaluate(cfg, args.model)
     if own.is_file():
-        measure.write_figures(Path(args.model) / "evaluation", figures)
+        measure.write_figures(RunDir(Path(args.model)).evaluation, figures, measure.references(cfg))
     return {key: value for key, value in figures.items() if key != "hypotheses"}
 
 
@@ -334,6 +342,16 @@ def score_words(args: argparse.Namespace) -> dict[str, Any]:
         by_speaker=args.by == "speaker",
     )
     return {**found, TEXT: score.picture(found)}
+
+
+def compare(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill compare`."""
+    cfg = load(args, *([f"evaluate.split={args.on}"] if args.on else []))
+    from voxstill.commands import compare as page
+
+    given = {"form": args.form, "language": args.lang, "normalizer": args.normalizer}
+    found = page.runs(cfg, args.first, args.second, args.ref, **given)
+    return {**found, TEXT: page.verdict(found)}
 
 
 def doctor(args: argparse.Namespace) -> dict[str, Any]:

@@ -95,3 +95,48 @@ def test_people_read_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "normalizer basic; voxstill" in out
     assert cli.main(["score", "words", files[0], files[0]]) == 0
     assert "same file" in capsys.readouterr().out
+
+
+def experiment(path: Path, texts: dict[str, str], said: dict[str, str] | None = None) -> str:
+    folder = path / "evaluation"
+    folder.mkdir(parents=True)
+    known = said or {f"u{i}": "one two three four" for i in range(40)}
+    lines(folder / "test.ref.jsonl", [{"id": id_, "text": t, "speaker": f"s{id_[-1]}"} for id_, t in known.items()])
+    lines(folder / "test.hyp.jsonl", [{"id": id_, "text": text} for id_, text in texts.items()])
+    return str(path)
+
+
+def test_two_experiments_are_compared_by_speakers(tmp_path: Path, score: Any) -> None:
+    good = experiment(tmp_path / "good", {f"u{i}": "one two three four" for i in range(40)})
+    bad = experiment(tmp_path / "bad", {f"u{i}": "one two four" for i in range(40)})
+    found = score("compare", good, bad)
+    assert [each["wer"] for each in found["runs"]] == [0.0, 0.25]
+    assert found["difference"] == 0.25
+    assert found["p_value"] == pytest.approx(2 / 2**10)
+    assert (found["blocks"], found["blocks_are"], found["exact"]) == (10, "speakers", True)
+    assert [each["better"] for each in found["runs"]] == [40, 0]
+    assert score("compare", good, good)["p_value"] == 1.0
+    assert "was not evaluated on `dev`" in score("compare", good, bad, "--on", "dev", code=3)["error"]
+
+
+def test_files_of_hypotheses_are_compared_by_a_reference(
+    tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = kaldi(tmp_path / "a", HEARD), kaldi(tmp_path / "b", {**SAID, "b": "vier"})
+    assert "nothing tells what was said" in score("compare", *files, code=3)["error"]
+    found = score("compare", *files, "--ref", kaldi(tmp_path / "ref", SAID))
+    assert [each["errors"] for each in found["runs"]] == [3, 1]
+    assert found["blocks_are"] == "utterances"
+    assert len(found["warnings"]) == 2
+    assert cli.main(["compare", *files, "--ref", str(tmp_path / "ref")]) == 0
+    out = capsys.readouterr().out
+    assert "-40.00 points" in out
+    assert "may be chance" in out
+
+
+def test_experiments_judged_by_other_texts_are_not_compared(tmp_path: Path, score: Any) -> None:
+    one = experiment(tmp_path / "one", {"u0": "one"}, {"u0": "one"})
+    two = experiment(tmp_path / "two", {"u0": "one"}, {"u0": "two"})
+    three = experiment(tmp_path / "three", {"u3": "one"}, {"u3": "one"})
+    assert "`u0`" in score("compare", one, two, code=3)["error"]
+    assert "share no utterance" in score("compare", one, three, code=3)["error"]

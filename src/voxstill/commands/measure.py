@@ -25,6 +25,8 @@ from voxstill.text.normalize import normalizer
 
 DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
 DURATIONS = ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "over 20 s")
+REFERENCES, HYPOTHESES = "{split}.ref.jsonl", "{split}.hyp.jsonl"
+"""What was said and what was heard, in the folder of an experiment's evaluation."""
 SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""
 
@@ -177,8 +179,17 @@ def speeds(recognisers: Mapping[str, Teacher], clips: Sequence[Clip], rounds: in
     return {name: total_ms / 1000 / max(sorted(each)[len(each) // 2], 1e-9) for name, each in took.items()}
 
 
-def write_figures(folder: Path, figures: Mapping[str, Any]) -> None:
-    """Keep the figures of one split beside the experiment."""
+def write_figures(folder: Path, figures: Mapping[str, Any], judged: Sequence[Utterance]) -> None:
+    """Keep the figures of one split beside the experiment, and what was said and heard in forms that can be scored."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
-    Store(str(folder)).replace(f"{figures['split']}.json", data.encode())
+    split, store = figures["split"], Store(str(folder))
+    said = [
+        {"id": each.id, "text": each.text, "speaker": each.speaker, "start_ms": each.start_ms, "end_ms": each.end_ms}
+        for each in judged
+    ]
+    heard = [{"id": each.id, "text": figures["hypotheses"].get(each.id, "")} for each in judged]
+    for name, rows in ((REFERENCES, said), (HYPOTHESES, heard)):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        store.replace(name.format(split=split), "".join(lines).encode())
+    told = {key: value for key, value in figures.items() if key != "hypotheses"}
+    store.replace(f"{split}.json", (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -37,8 +37,7 @@ def of_words(
     DataError where no id is in both, or where speakers are asked for that nobody named.
     """
     said, heard = both(reference, hypothesis, form)
-    name = normalizer or (normalize.name_for(language) if language else cfg.evaluate.normalizer)
-    alike = normalize.normalizer(name, language)
+    name, alike = rules(cfg, language, normalizer)
     pairs = [(alike(each.text), alike(heard.get(id_, ""))) for id_, each in said.items()]
     rows = [words.score(id_, *pair) for id_, pair in zip(said, pairs, strict=True)]
     speakers = {id_: each.speaker for id_, each in said.items()}
@@ -70,6 +69,12 @@ def of_words(
     }
 
 
+def rules(cfg: Config, language: str | None, normalizer: str | None) -> tuple[str, Callable[[str], str]]:
+    """The normalizer that was named, else that of the language, else the configured one; its name and itself."""
+    name = normalizer or (normalize.name_for(language) if language else cfg.evaluate.normalizer)
+    return name, normalize.normalizer(name, language)
+
+
 def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, Said], dict[str, str]]:
     """The rows of the references and the texts of the hypotheses, by id.
 
@@ -91,7 +96,7 @@ def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, S
         raise DataError(
             "a CTM has words but no utterances", why="only the segments of an STM tell", fix="give references as STM"
         )
-    said, heard = _by_id(first, reference), {id_: each.text for id_, each in _by_id(second, hypothesis).items()}
+    said, heard = by_id(first, reference), {id_: each.text for id_, each in by_id(second, hypothesis).items()}
     if not said.keys() & heard.keys():
         raise DataError(
             f"`{reference}` and `{hypothesis}` have no id in common",
@@ -101,7 +106,8 @@ def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, S
     return said, heard
 
 
-def _by_id(rows: Sequence[Said], uri: str) -> dict[str, Said]:
+def by_id(rows: Sequence[Said], uri: str) -> dict[str, Said]:
+    """The rows by their id, in their order; DataError where one comes twice."""
     found: dict[str, Said] = {}
     for row in rows:
         if found.setdefault(row.id, row) is not row:
