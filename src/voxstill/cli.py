@@ -138,6 +138,16 @@ def parser() -> argparse.ArgumentParser:
     text_options(sub)
     sub.add_argument("--cer", action="store_true", help="count, break down and show characters instead of words")
     sub.add_argument("--by", choices=("speaker",), help="a line for each speaker")
+    sub = command("speakers", score_speakers, "who spoke when: the diarization error rate of two RTTMs", of=scores)
+    sub.add_argument("reference", metavar="REF")
+    sub.add_argument("hypothesis", metavar="HYP")
+    sub.add_argument(
+        "--uem", metavar="FILE", help="what is judged; default: from the reference's first turn to its last"
+    )
+    sub.add_argument(
+        "--collar", type=seconds, default=0.0, metavar="S", help="seconds not judged either side of a turn"
+    )
+    sub.add_argument("--ignore-overlap", action="store_true", help="judge only where one speaker of REF speaks")
     sub = command("compare", compare, "whether one of two recognisers makes fewer errors, and how sure that is")
     sub.add_argument("first", metavar="RUN_A", help="an experiment that was evaluated, or a file of hypotheses")
     sub.add_argument("second", metavar="RUN_B")
@@ -290,6 +300,17 @@ def milliseconds(text: str) -> int:
     return round(value)
 
 
+def seconds(text: str) -> float:
+    """A time of 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"`{text}` is no time in seconds: write 0.25")
+    return value
+
+
 def plan(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill plan`."""
     given = {"plan.budget_ms": args.budget, "seed": args.seed, "plan.layout": args.layout}
@@ -342,6 +363,16 @@ def score_words(args: argparse.Namespace) -> dict[str, Any]:
         by_speaker=args.by == "speaker",
     )
     return {**found, TEXT: score.picture(found)}
+
+
+def score_speakers(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill score speakers`."""
+    load(args)
+    from voxstill.commands import score
+
+    given = {"uem": args.uem, "collar_s": args.collar, "ignore_overlap": args.ignore_overlap}
+    found = score.of_speakers(args.reference, args.hypothesis, **given)
+    return {**found, TEXT: score.picture_of_speakers(found)}
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:

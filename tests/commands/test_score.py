@@ -140,3 +140,35 @@ def test_experiments_judged_by_other_texts_are_not_compared(tmp_path: Path, scor
     three = experiment(tmp_path / "three", {"u3": "one"}, {"u3": "one"})
     assert "`u0`" in score("compare", one, two, code=3)["error"]
     assert "share no utterance" in score("compare", one, three, code=3)["error"]
+
+
+def rttm(path: Path, rows: list[tuple[str, str, float, float]]) -> str:
+    text = "".join(
+        f"SPEAKER {session} 1 {start} {end - start} <NA> <NA> {who} <NA>\n" for session, who, start, end in rows
+    )
+    path.write_text(text)
+    return str(path)
+
+
+def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    said = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("m", "bob", 4, 8), ("n", "ann", 0, 2)])
+    heard = rttm(tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 5, 8), ("k", "1", 0, 9)])
+    found = score("score", "speakers", said, heard)
+    assert (found["der"], found["missed_ms"], found["false_alarm_ms"], found["confused_ms"]) == (0.3, 3000, 0, 0)
+    assert [each["recording"] for each in found["recordings"]] == ["m", "n"]
+    assert found["recordings"][0]["mapping"] == {"1": "ann", "2": "bob"}
+    assert found["scorer"] == "voxstill"
+    assert any("`n 1`" in each for each in found["warnings"])
+    assert any("`k 1`" in each for each in found["warnings"])
+    assert score("score", "speakers", said, heard, "--collar", "1")["missed_ms"] == 0
+    (tmp_path / "a.uem").write_text("m 1 0 4\nn 1 0 1\n")
+    assert score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"))["missed_ms"] == 1000
+    other = rttm(tmp_path / "other.rttm", [("x", "1", 0, 4)])
+    assert "no recording in common" in score("score", "speakers", said, other, code=3)["error"]
+    assert cli.main(["score", "speakers", said, heard, "--ignore-overlap"]) == 0
+    assert "overlap not judged" in capsys.readouterr().out
+    for text, told in (("SPEAKER m 1 0\n", "eight columns"), ("SPEAKER m 1 0 -1 <NA> <NA> a <NA>\n", "lasts -1")):
+        (tmp_path / "bad.rttm").write_text(text)
+        assert told in score("score", "speakers", said, str(tmp_path / "bad.rttm"), code=3)["error"]
+    (tmp_path / "a.uem").write_text("m 1 0 4\nm 1 3 5\n")
+    assert "overlap" in score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"), code=3)["error"]

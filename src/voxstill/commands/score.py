@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import platform
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import voxstill
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.records import ErrorCounts
-from voxstill.score import checks, stats, words
+from voxstill.score import checks, speakers, stats, words
 from voxstill.score.words import Scored
-from voxstill.text import normalize, transcripts
+from voxstill.text import normalize, rttm, transcripts
+from voxstill.text.rttm import Mark, Stretch
 from voxstill.text.transcripts import Said
 
 CONFUSIONS = 10
 Unit = Literal["words", "characters"]
+Timed = TypeVar("Timed", Mark, Stretch)
 
 
 def of_words(
@@ -40,8 +42,8 @@ def of_words(
     name, alike = rules(cfg, language, normalizer)
     pairs = [(alike(each.text), alike(heard.get(id_, ""))) for id_, each in said.items()]
     rows = [words.score(id_, *pair) for id_, pair in zip(said, pairs, strict=True)]
-    speakers = {id_: each.speaker for id_, each in said.items()}
-    if by_speaker and not any(speakers.values()):
+    names = {id_: each.speaker for id_, each in said.items()}
+    if by_speaker and not any(names.values()):
         raise DataError(
             f"`{reference}` names no speakers",
             why="Kaldi's text and plain lines cannot",
@@ -51,9 +53,9 @@ def of_words(
     split = (str.split, list)[unit == "characters"]
     aligned = (words.align(split(ref), split(hyp))[1] for ref, hyp in pairs if ref != hyp)
     return {
-        **figures(rows, speakers, cfg, unit),
+        **figures(rows, names, cfg, unit),
         "unit": unit,
-        **({"by_speaker": rates(words.by(rows, lambda row: speakers[row.id]), unit)} if by_speaker else {}),
+        **({"by_speaker": rates(words.by(rows, lambda row: names[row.id]), unit)} if by_speaker else {}),
         "empty_references": sum(not ref for ref, _ in pairs),
         "empty_hypotheses": sum(not hyp for _, hyp in pairs),
         "without_hypothesis": len(said.keys() - heard.keys()),
@@ -128,12 +130,12 @@ def _duration_ms(each: Said) -> int | None:
 
 
 def figures(
-    rows: Sequence[Scored], speakers: Mapping[str, str | None], cfg: Config, unit: Unit = "words"
+    rows: Sequence[Scored], names: Mapping[str, str | None], cfg: Config, unit: Unit = "words"
 ) -> dict[str, Any]:
-    """Both rates, and the counts of one unit with the interval of its rate, drawn over speakers."""
+    """Both rates, and the counts of one unit with the interval of its rate, drawn over the speakers named by id."""
     total = words.total(rows)
     counts: ErrorCounts = getattr(total, unit)
-    blocks = stats.blocks(rows, speakers, unit)
+    blocks = stats.blocks(rows, names, unit)
     return {
         "wer": total.words.rate,
         "cer": total.characters.rate,
@@ -209,3 +211,79 @@ def ending(found: Mapping[str, Any]) -> list[str]:
 def percent(rate: float | None) -> str:
     """A rate as it is read; a stroke where there is none."""
     return "–" if rate is None else f"{100 * rate:.2f} %"
+
+
+def of_speakers(
+    reference: str, hypothesis: str, *, uem: str | None = None, collar_s: float = 0.0, ignore_overlap: bool = False
+) -> dict[str, Any]:
+    """The diarization error rate of two RTTMs, as md-eval counts it, over all recordings of the reference.
+
+    DataError where they share no recording.
+    """
+    said, heard = _by_channel(rttm.read(reference)), _by_channel(rttm.read(hypothesis))
+    said = {key: marks for key, marks in said.items() if any(each.kind == "SPEAKER" for each in marks)}
+    if not said.keys() & heard.keys():
+        raise DataError(
+            f"`{reference}` and `{hypothesis}` have no recording in common",
+            why=f"{_channels(said)} and {_channels(heard)} were read, with their channels",
+            fix="give recordings and channels the same names in both",
+        )
+    judged_in = _by_channel(rttm.read_uem(uem)) if uem else {}
+    total, rows, warnings = speakers.SpeakerTime(), [], []
+    for key, marks in sorted(said.items()):
+        other, stretches = heard.get(key, []), judged_in.get(key, [])
+        judged = speakers.judge(marks, other, stretches, collar_us=round(collar_s * 1e6), ignore_overlap=ignore_overlap)
+        total += judged.time
+        rows.append({"recording": key[0], "channel": key[1], **_times(judged.time), "mapping": dict(judged.mapping)})
+        warnings += [f"{key[0]}: {each}" for each in checks.of_turns(marks, other, stretches)]
+    for told, keys in (
+        ("are not in the hypothesis, and all their speech is missed", said.keys() - heard.keys()),
+        ("of the hypothesis are not in the reference and were left out", heard.keys() - said.keys()),
+        ("are not in the UEM and are judged from their first turn to their last", said.keys() - judged_in.keys()),
+    ):
+        if keys and (uem or "UEM" not in told):
+            warnings.append(f"{len(keys)} recordings {told}: {_channels(keys)}")
+    return {
+        **_times(total),
+        "recordings": rows,
+        "collar_s": collar_s,
+        "ignore_overlap": ignore_overlap,
+        "warnings": [*checks.of_times(total), *warnings],
+        **stamp(None, {}),
+    }
+
+
+def _by_channel(rows: Sequence[Timed]) -> dict[tuple[str, str], list[Timed]]:
+    found: dict[tuple[str, str], list[Timed]] = {}
+    for row in rows:
+        found.setdefault((row.session, row.channel), []).append(row)
+    return found
+
+
+def _channels(keys: Iterable[tuple[str, str]]) -> str:
+    names = [f"`{session} {channel}`" for session, channel in sorted(keys)]
+    return ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])]) or "none"
+
+
+def _times(time: speakers.SpeakerTime) -> dict[str, float | None]:
+    return {
+        "der": time.rate,
+        "scored_ms": time.scored_us / 1000,
+        "missed_ms": time.missed_us / 1000,
+        "false_alarm_ms": time.false_alarm_us / 1000,
+        "confused_ms": time.confused_us / 1000,
+    }
+
+
+def picture_of_speakers(found: Mapping[str, Any]) -> str:
+    """The figures of speakers as people read them."""
+    rows = found["recordings"]
+    rows = [*rows, {"recording": "all", "channel": "", **found}] if len(rows) > 1 else rows
+    width = max(len(f"{each['recording']} {each['channel']}") for each in rows) + 2
+    lines = [f"{'':<{width}}{'DER':>10}{'missed':>12}{'false alarm':>13}{'confused':>12}{'scored':>12}"]
+    for each in rows:
+        parts = (each[f"{name}_ms"] / 1000 for name in ("missed", "false_alarm", "confused", "scored"))
+        times = "".join(f"{part:>{size - 2},.2f} s" for part, size in zip(parts, (12, 13, 12, 12), strict=True))
+        lines.append(f"{each['recording'] + ' ' + each['channel']:<{width}}{percent(each['der']):>10}{times}")
+    overlap = "not judged" if found["ignore_overlap"] else "judged"
+    return "\n".join([*lines, f"collar {found['collar_s']} s either side, overlap {overlap}", *ending(found)])
