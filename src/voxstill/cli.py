@@ -148,6 +148,11 @@ def parser() -> argparse.ArgumentParser:
         "--collar", type=seconds, default=0.0, metavar="S", help="seconds not judged either side of a turn"
     )
     sub.add_argument("--ignore-overlap", action="store_true", help="judge only where one speaker of REF speaks")
+    sub = command("meeting", score_meeting, "who said what: cpWER and tcpWER of two files with speakers", of=scores)
+    sub.add_argument("reference", metavar="REF", help="STM, SegLST, or JSONL with `session` and `speaker`")
+    sub.add_argument("hypothesis", metavar="HYP")
+    text_options(sub)
+    sub.add_argument("--collar", type=seconds, default=5.0, metavar="S", help="of tcpWER, in seconds (default: 5)")
     sub = command("compare", compare, "whether one of two recognisers makes fewer errors, and how sure that is")
     sub.add_argument("first", metavar="RUN_A", help="an experiment that was evaluated, or a file of hypotheses")
     sub.add_argument("second", metavar="RUN_B")
@@ -373,6 +378,16 @@ def score_speakers(args: argparse.Namespace) -> dict[str, Any]:
     given = {"uem": args.uem, "collar_s": args.collar, "ignore_overlap": args.ignore_overlap}
     found = score.of_speakers(args.reference, args.hypothesis, **given)
     return {**found, TEXT: score.picture_of_speakers(found)}
+
+
+def score_meeting(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill score meeting`."""
+    cfg = load(args)
+    from voxstill.commands import score
+
+    given = {"form": args.form, "language": args.lang, "normalizer": args.normalizer, "collar_s": args.collar}
+    found = score.of_meetings(cfg, args.reference, args.hypothesis, **given)
+    return {**found, TEXT: score.picture_of_meetings(found)}
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:

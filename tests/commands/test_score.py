@@ -172,3 +172,25 @@ def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest
         assert told in score("score", "speakers", said, str(tmp_path / "bad.rttm"), code=3)["error"]
     (tmp_path / "a.uem").write_text("m 1 0 4\nm 1 3 5\n")
     assert "overlap" in score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"), code=3)["error"]
+
+
+def test_files_of_meetings_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ref.stm").write_text("m 1 ann 0 1 One, two.\nm 1 bob 1 2 three\nn 1 ann 0 1 four\n")
+    (tmp_path / "hyp.stm").write_text("m 1 x 60 61 one two\nm 1 y 1 2 free\nk 1 x 0 1 one\n")
+    files = str(tmp_path / "ref.stm"), str(tmp_path / "hyp.stm")
+    found = score("score", "meeting", *files)
+    assert (found["cpwer"], found["errors"], found["words"], found["tcpwer"]) == (0.5, 2, 4, 1.5)
+    assert found["sessions"][0]["mapping"] == {"x": "ann", "y": "bob"}
+    assert {"rapidfuzz", "unicode"} <= found["versions"].keys()
+    assert len([each for each in found["warnings"] if each[:2] in ("n:", "k:")]) == 3
+    assert score("score", "meeting", *files, "--collar", "90")["tcpwer"] == 0.5
+    untimed = [{"id": i, "session": "m", "speaker": "p", "text": "one two"} for i in range(2)]
+    found = score("score", "meeting", files[0], lines(tmp_path / "hyp.jsonl", untimed))
+    assert found["tcpwer"] is None
+    plain = kaldi(tmp_path / "plain", SAID)
+    assert "does not name session" in score("score", "meeting", files[0], plain, code=3)["error"]
+    (tmp_path / "other.stm").write_text("z 1 x 0 1 one two\n")
+    other = str(tmp_path / "other.stm")
+    assert "no session in common" in score("score", "meeting", files[0], other, code=3)["error"]
+    assert cli.main(["score", "meeting", *files]) == 0
+    assert "tcpWER with a collar" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +13,7 @@ import voxstill
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.records import ErrorCounts
-from voxstill.score import checks, speakers, stats, words
+from voxstill.score import checks, meetings, speakers, stats, words
 from voxstill.score.words import Scored
 from voxstill.text import normalize, rttm, transcripts
 from voxstill.text.rttm import Mark, Stretch
@@ -287,3 +288,96 @@ def picture_of_speakers(found: Mapping[str, Any]) -> str:
         lines.append(f"{each['recording'] + ' ' + each['channel']:<{width}}{percent(each['der']):>10}{times}")
     overlap = "not judged" if found["ignore_overlap"] else "judged"
     return "\n".join([*lines, f"collar {found['collar_s']} s either side, overlap {overlap}", *ending(found)])
+
+
+def of_meetings(
+    cfg: Config,
+    reference: str,
+    hypothesis: str,
+    *,
+    form: str | None = None,
+    language: str | None = None,
+    normalizer: str | None = None,
+    collar_s: float = 5.0,
+) -> dict[str, Any]:
+    """cpWER over all sessions of the reference, and tcpWER where both files have times.
+
+    DataError where a row names no session or speaker, or where the files share no session.
+    """
+    name, alike = rules(cfg, language, normalizer)
+    said, heard = (_by_session(transcripts.read(each, form), each, alike) for each in (reference, hypothesis))
+    if not said.keys() & heard.keys():
+        raise DataError(
+            f"`{reference}` and `{hypothesis}` have no session in common",
+            why=f"{len(said):,} and {len(heard):,} were read, such as {_some(said)} and {_some(heard)}",
+            fix="give sessions the same names in both",
+        )
+    shared = [said, {key: rows for key, rows in heard.items() if key in said}]
+    timed = all(_duration_ms(row) is not None for some in shared for rows in some.values() for row in rows)
+    total, total_in_time, sessions = ErrorCounts(), ErrorCounts(), []
+    for key, rows in sorted(said.items()):
+        other = heard.get(key, [])
+        found = meetings.cp(rows, other)
+        in_time = meetings.tcp(rows, other, round(collar_s * 1000)).counts if timed else None
+        total += found.counts
+        total_in_time += in_time or ErrorCounts()
+        sessions.append(
+            {
+                "session": key,
+                **_meeting(found.counts, in_time),
+                "speakers": [len({each.speaker for each in some}) for some in (rows, other)],
+                "mapping": dict(found.mapping),
+            }
+        )
+    warnings = [] if timed else ["not every row has its times, so that there is no tcpWER"]
+    warnings += [f"{each}: the hypothesis has nothing of this session" for each in sorted(said.keys() - heard.keys())]
+    warnings += [f"{each}: the reference has no such session: left out" for each in sorted(heard.keys() - said.keys())]
+    warnings += [
+        f"{each['session']}: {each['speakers'][1]} speakers were heard where {each['speakers'][0]} spoke"
+        for each in sessions
+        if each["speakers"][0] != each["speakers"][1]
+    ]
+    return {
+        **_meeting(total, total_in_time if timed else None),
+        "collar_s": collar_s,
+        "sessions": sessions,
+        "warnings": warnings,
+        **stamp(name, words.versions()),
+    }
+
+
+def _by_session(rows: Sequence[Said], uri: str, alike: Callable[[str], str]) -> dict[str, list[Said]]:
+    found: dict[str, list[Said]] = {}
+    for row in rows:
+        if row.session is None or row.speaker is None:
+            raise DataError(
+                f"`{uri}` does not name session and speaker of `{row.id}`",
+                why="words of meetings are judged by who said them",
+                fix="give STM, SegLST, or JSONL with `session` and `speaker`",
+            )
+        found.setdefault(row.session, []).append(replace(row, text=alike(row.text)))
+    return found
+
+
+def _meeting(counts: ErrorCounts, in_time: ErrorCounts | None) -> dict[str, Any]:
+    return {
+        "cpwer": counts.rate,
+        "tcpwer": None if in_time is None else in_time.rate,
+        "errors": counts.errors,
+        "errors_in_time": None if in_time is None else in_time.errors,
+        "words": counts.reference,
+        "substitutions": counts.substitutions,
+        "insertions": counts.insertions,
+        "deletions": counts.deletions,
+    }
+
+
+def picture_of_meetings(found: Mapping[str, Any]) -> str:
+    """The figures of meetings as people read them."""
+    rows = [*found["sessions"], *([{"session": "all", **found}] if len(found["sessions"]) > 1 else [])]
+    width = max(len(each["session"]) for each in rows) + 2
+    lines = [f"{'':<{width}}{'cpWER':>10}{'tcpWER':>10}{'errors':>9}{'words':>9}"]
+    for each in rows:
+        both_rates = f"{percent(each['cpwer']):>10}{percent(each['tcpwer']):>10}"
+        lines.append(f"{each['session']:<{width}}{both_rates}{each['errors']:>9,}{each['words']:>9,}")
+    return "\n".join([*lines, f"tcpWER with a collar of {found['collar_s']} s", *ending(found)])

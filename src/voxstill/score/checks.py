@@ -130,7 +130,8 @@ def of_times(total: speakers.SpeakerTime) -> list[str]:
 def offset_us(reference: Sequence[Mark], hypothesis: Sequence[Mark]) -> int:
     """By how much the hypothesis is too late throughout, to 10 ms.
 
-    0 where moving it would not spare a quarter of the errors. How many speak at each time is correlated between the two; the shift that fits best is tried.
+    0 where moving it would not spare a quarter of the errors. How many speak at each time is correlated between the
+    two, and the shift that fits best is tried.
     """
     turns, heard = ([each for each in some if each.kind == "SPEAKER"] for some in (reference, hypothesis))
     if not turns or not heard:

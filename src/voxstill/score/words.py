@@ -44,12 +44,17 @@ def count(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
     """The fewest edits, and of those the most hits; an empty reference makes everything an insertion."""
     edit = len(reference) + len(hypothesis) + 1  # so dear that no number of substitutions outweighs one edit
     cost = Levenshtein.distance(reference, hypothesis, weights=(edit, edit, edit + 1))
+    return split(cost, edit, len(reference), len(hypothesis))
+
+
+def split(cost: int, edit: int, num_reference: int, num_hypothesis: int) -> ErrorCounts:
+    """The counts of an alignment in which an edit costs `edit`, a substitution one more, and all of them `cost`."""
     errors, substitutions = divmod(cost, edit)
-    longer = len(hypothesis) - len(reference)
+    longer = num_hypothesis - num_reference
     insertions = (errors - substitutions + longer) // 2
     deletions = insertions - longer
     return ErrorCounts(
-        hits=len(reference) - substitutions - deletions,
+        hits=num_reference - substitutions - deletions,
         substitutions=substitutions,
         insertions=insertions,
         deletions=deletions,
