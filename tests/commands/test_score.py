@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from voxstill import cli
+from voxstill.config import Evaluate
+from voxstill.text.normalize import NORMALIZERS, WHISPER
+from voxstill.text.transcripts import FORMS
 
 SAID = {"a": "Eins, zwei DREI!", "b": "vier fünf", "c": ""}
 HEARD = {"a": "eins zwo drei", "b": "vier", "c": "äh"}
@@ -194,3 +198,11 @@ def test_files_of_meetings_are_scored(tmp_path: Path, score: Any, capsys: pytest
     assert "no session in common" in score("score", "meeting", files[0], other, code=3)["error"]
     assert cli.main(["score", "meeting", *files]) == 0
     assert "tcpWER with a collar" in capsys.readouterr().out
+
+
+def test_the_names_of_forms_and_normalizers_are_those_there_are() -> None:
+    [into] = [each for each in cli.parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    form = next(each for each in into.choices["compare"]._actions if each.dest == "form")
+    assert list(form.choices or []) == list(FORMS)
+    named = get_args(Evaluate.model_fields["normalizer"].annotation)
+    assert set(named) == {*NORMALIZERS, WHISPER}

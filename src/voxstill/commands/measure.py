@@ -16,7 +16,7 @@ from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
 from voxstill.factory import extract, label
 from voxstill.monitor import Progress, log
-from voxstill.records import Label, Utterance
+from voxstill.records import ErrorCounts, Label, Utterance
 from voxstill.score import checks, words
 from voxstill.store import Store, read_uri
 from voxstill.teachers.teacher import Clip, Teacher
@@ -126,7 +126,8 @@ def evaluate_teacher(cfg: Config) -> dict[str, Any]:
 def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> dict[str, Any]:
     """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said."""
     alike = normalizer(cfg.evaluate.normalizer)
-    rows = [words.score(each.id, alike(each.text or ""), alike(texts.get(each.id, ""))) for each in judged]
+    pairs = [(alike(each.text or ""), alike(texts.get(each.id, ""))) for each in judged]
+    rows = [words.score(each.id, *pair) for each, pair in zip(judged, pairs, strict=True)]
     speakers = {each.id: each.speaker for each in judged}
     datasets = {each.id: each.dataset for each in judged}
     dialects = {each.id: each.dialect for each in judged}
@@ -146,6 +147,7 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
         "by_dataset": score.rates(words.by(rows, lambda row: datasets[row.id])),
         "by_dialect": score.rates(words.by(rows, lambda row: dialects[row.id])),
         "by_duration": score.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
+        "warnings": checks.of_words(pairs, ErrorCounts.sum(row.words for row in rows)),
         **score.stamp(cfg.evaluate.normalizer, words.versions()),
     }
 
