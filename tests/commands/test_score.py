@@ -84,7 +84,7 @@ def test_a_ctm_is_cut_by_the_segments_of_its_stm(tmp_path: Path, score: Any) -> 
     (tmp_path / "ref.stm").write_text(
         "m 1 ann 0 1 <o> one two\nm 1 bob 1 2 three\nm 1 bob 3 4 IGNORE_TIME_SEGMENT_IN_SCORING\n"
     )
-    (tmp_path / "hyp.ctm").write_text("m 1 0.1 0.1 one\nm 1 1.2 0.1 free\nm 1 2.5 0.1 uh\nm 1 3.5 0.1 never\n")
+    (tmp_path / "hyp.ctm").write_text("m 1 0.1 0.1 one\nm 1 1.2 0.1 free\nm 1 1.8 0.1 uh\nm 1 3.5 0.1 never\n")
     found = score("score", "words", str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm"))
     assert (found["substitutions"], found["insertions"], found["deletions"], found["words"]) == (1, 1, 1, 3)
     found = score("score", "words", str(tmp_path / "hyp.ctm"), str(tmp_path / "hyp.ctm"), code=3)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from voxstill.commands.score import of_words
+from voxstill.config import Config
 from voxstill.records import ErrorCounts
 from voxstill.score.words import cer, count, wer
 from voxstill.text.transcripts import read
@@ -99,11 +101,17 @@ def test_each_pair_is_counted_as_jiwer_does() -> None:
 
 
 @pytest.fixture
-def sclite(tmp_path: Path) -> Callable[[Sequence[tuple[str, str]]], list[ErrorCounts]]:
-    """NIST's program, where it is installed (Debian's `sctk`)."""
-    program = shutil.which("sclite") or shutil.which("sclite", path="/usr/lib/sctk/bin")
-    if program is None:
+def program() -> str:
+    """NIST's sclite, where it is installed (Debian's `sctk`)."""
+    found = shutil.which("sclite") or shutil.which("sclite", path="/usr/lib/sctk/bin")
+    if found is None:
         pytest.skip("sclite is not installed")
+    return found
+
+
+@pytest.fixture
+def sclite(program: str, tmp_path: Path) -> Callable[[Sequence[tuple[str, str]]], list[ErrorCounts]]:
+    """Its counts of each pair."""
 
     def run(pairs: Sequence[tuple[str, str]]) -> list[ErrorCounts]:
         for name, side in (("ref", 0), ("hyp", 1)):
@@ -132,6 +140,34 @@ def test_the_split_is_that_of_sclite_wherever_it_finds_the_fewest(
     fewest = [(our, their) for our, their in zip(ours, theirs, strict=True) if our.errors == their.errors]
     assert all(our == their for our, their in fewest)
     assert len(fewest) > 0.97 * len(pairs)
+
+
+def test_words_with_times_are_cut_into_segments_as_sclite_cuts_them(program: str, tmp_path: Path) -> None:
+    chance = random.Random(0)
+    segments, heard = [], []
+    for recording in "abcdefgh":
+        at = 0.0
+        for _ in range(20):
+            at += chance.choice([0, chance.uniform(0.1, 2)])
+            said = chance.choices(WORDS[:12], k=chance.randint(1, 10))
+            segments.append(
+                f"{recording} 1 s{chance.randint(0, 2)} {at:.3f} {at + 0.4 * len(said):.3f} {' '.join(said)}"
+            )
+            for i, word in enumerate(said):
+                start = at + 0.4 * i + chance.uniform(0, 0.2)
+                heard += [f"{recording} 1 {start:.3f} 0.123 {word}"] if chance.random() > 0.2 else []
+                heard += [f"{recording} 1 {start + 0.33:.3f} 0.017 oh"] if chance.random() > 0.9 else []
+            at += 0.4 * len(said)
+    heard.sort(key=lambda line: (line[0], float(line.split()[2])))
+    (tmp_path / "ref.stm").write_text("\n".join(segments) + "\n", encoding="utf-8")
+    (tmp_path / "hyp.ctm").write_text("\n".join(heard) + "\n", encoding="utf-8")
+    files = str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm")
+    command = [program, "-r", files[0], "stm", "-h", files[1], "ctm", "-e", "utf-8", "-o", "rsum", "stdout"]
+    out = subprocess.run(command, capture_output=True, check=True).stdout.decode("utf-8", "replace")
+    theirs = [int(each) for each in re.findall(r"\d+", re.findall(r"\| Sum .*", out)[0])[:7]]
+    ours = of_words(Config(), *files)
+    names = ("utterances", "words", "hits", "substitutions", "deletions", "insertions", "errors")
+    assert [ours[name] for name in names] == theirs
 
 
 def test_published_counts_of_librispeech(shared_data: Callable[[str], Path]) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxstill.errors import ConfigError, DataError
-from voxstill.text.transcripts import FORMS, IGNORED, Said, by_segment, form_of, read
+from voxstill.text.transcripts import FORMS, Said, by_segment, form_of, read
 
 FILES = {
     "ref": "a one two\nb\nc\tthree\u3000four\n",
@@ -88,22 +88,21 @@ def test_a_name_has_a_form(ending: str) -> None:
     assert form_of("file.TRN") == "trn"
 
 
-def test_words_go_where_their_middle_lies() -> None:
+def test_words_go_to_the_segment_that_ends_after_their_middle() -> None:
     def segment(id_: str, start_ms: int, end_ms: int, text: str = "") -> Said:
         return Said(id=id_, text=text, session="m", channel="1", start_ms=start_ms, end_ms=end_ms)
 
-    segments = [segment("b", 2000, 3000), segment("a", 0, 1000), segment("x", 4000, 5000, IGNORED)]
+    segments = [segment("b", 2000, 3000), segment("a", 0, 1000)]
     heard = [
         segment("", 900, 1050, "two"),
         segment("", 0, 10, "one"),
-        segment("", 980, 1900, "lost"),
+        segment("", 1500, 1600, "between"),
         segment("", 2900, 3000, "three"),
-        segment("", 4500, 4600, "noise"),
+        segment("", 4500, 4600, "after"),
         Said(id="", text="elsewhere", session="n", channel="1", start_ms=0, end_ms=10),
     ]
     assert {each.id: each.text for each in by_segment(segments, heard)} == {
         "a": "one two",
-        "b": "three",
-        "m-1: in no segment": "lost",
-        "n-1: in no segment": "elsewhere",
+        "b": "between three after",
+        "n-1": "elsewhere",
     }

@@ -81,20 +81,14 @@ def rules(cfg: Config, language: str | None, normalizer: str | None) -> tuple[st
 def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, Said], dict[str, str]]:
     """The rows of the references and the texts of the hypotheses, by id.
 
-    Words of a CTM go into the segments of an STM; in no segment they are a row with an empty reference. DataError where
-    an id comes twice in a file, or where no id is in both.
+    Words of a CTM go into the segments of an STM. DataError where an id comes twice in a file or none is in both.
     """
     first, second = (transcripts.read(each, form) for each in (reference, hypothesis))
     forms = [form or transcripts.form_of(each) for each in (reference, hypothesis)]
     if forms[0] == "stm":
         ignored = {each.id for each in first if each.text == transcripts.IGNORED}
-        if forms[1] == "ctm":
-            second = transcripts.by_segment(first, second)
-            known = {each.id for each in first}
-            outside = [each for each in second if each.id not in known]
-            first = [*first, *(Said(id=each.id, text="") for each in outside)]
-        first = [each for each in first if each.id not in ignored]
-        second = [each for each in second if each.id not in ignored]
+        second = transcripts.by_segment(first, second) if forms[1] == "ctm" else second
+        first, second = ([each for each in some if each.id not in ignored] for some in (first, second))
     elif "ctm" in forms:
         raise DataError(
             "a CTM has words but no utterances", why="only the segments of an STM tell", fix="give references as STM"

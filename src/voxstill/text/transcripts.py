@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -87,28 +87,24 @@ def milliseconds(seconds: str, where: str, number: int) -> int:
 def by_segment(segments: Sequence[Said], words: Sequence[Said]) -> list[Said]:
     """The words of a CTM as one row for each segment of an STM that has some, with the id of the segment.
 
-    A word belongs where its middle lies. What lies in no segment of its recording and channel is a row of its own that
-    no segment has, and what lies in an ignored one is left out. Segments are sorted by time and do not overlap.
+    As in sclite a word belongs to the first segment of its recording and channel that does not end before the word's
+    middle, or else to the last; so words between segments go to the next. Words of a recording without segments are a
+    row that no segment has.
     """
     places: dict[tuple[str | None, str | None], list[Said]] = {}
-    for each in segments:
+    for each in sorted(segments, key=lambda each: each.end_ms or 0):
         places.setdefault((each.session, each.channel), []).append(each)
-    for some in places.values():
-        some.sort(key=lambda each: each.start_ms or 0)
-    starts = {key: [each.start_ms or 0 for each in some] for key, some in places.items()}
+    ends = {key: [each.end_ms or 0 for each in some] for key, some in places.items()}
     found: dict[str, list[str]] = {}
-    homes: dict[str, Said] = {}
     for word in sorted(words, key=lambda each: each.start_ms or 0):
-        middle_ms = ((word.start_ms or 0) + (word.end_ms or 0)) / 2
         key = word.session, word.channel
-        at = bisect_right(starts.get(key, []), middle_ms) - 1
-        home = places[key][at] if at >= 0 and middle_ms <= (places[key][at].end_ms or 0) else None
-        if home is None:
-            home = replace(word, id=f"{word.session}-{word.channel}: in no segment", speaker=None, text="")
-        if home.text != IGNORED:
-            homes[home.id] = home
-            found.setdefault(home.id, []).append(word.text)
-    return [replace(homes[id_], text=" ".join(some)) for id_, some in found.items()]
+        if some := places.get(key):
+            at = bisect_left(ends[key], ((word.start_ms or 0) + (word.end_ms or 0)) / 2)
+            id_ = some[min(at, len(some) - 1)].id
+        else:
+            id_ = f"{word.session}-{word.channel}"
+        found.setdefault(id_, []).append(word.text)
+    return [Said(id=id_, text=" ".join(some)) for id_, some in found.items()]
 
 
 def _one(text: str, where: str, number: int) -> str:
