@@ -91,6 +91,15 @@ def test_a_ctm_is_cut_by_the_segments_of_its_stm(tmp_path: Path, score: Any) -> 
     assert "no utterances" in found["error"]
 
 
+def test_long_texts_are_counted_although_their_errors_are_not_listed(tmp_path: Path, score: Any) -> None:
+    texts = [" ".join(f"w{(i * step) % 97}" for i in range(6000)) for step in (1, 3)]
+    files = kaldi(tmp_path / "ref", {"a": texts[0]}), kaldi(tmp_path / "hyp", {"a": texts[1]})
+    found = score("score", "words", *files)
+    assert found["errors"] > 1000
+    assert found["confusions"] == []
+    assert any("too long to list" in each for each in found["warnings"])
+
+
 def test_people_read_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = kaldi(tmp_path / "ref", SAID), kaldi(tmp_path / "hyp", HEARD)
     assert cli.main(["score", "words", *files]) == 0

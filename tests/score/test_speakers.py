@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from voxstill.commands import score
 from voxstill.score.checks import of_times, of_turns, offset_us
-from voxstill.score.speakers import SpeakerTime, assignment, judge
+from voxstill.score.speakers import SpeakerTime, assignment, judge, twice_us
 from voxstill.text.rttm import Mark, Stretch
 
 Turns = list[tuple[str, float, float]]
@@ -233,6 +233,7 @@ def test_odd_turns_are_told() -> None:
     stretches = [Stretch(session="m", channel="1", start_us=0, end_us=10_000_000)]
     told = "\n".join(of_turns(turns([("a", 1, 3), ("a", 2.5, 4)]), turns([("x", -1, 4), ("y", 9, 12)]), stretches))
     assert "`a` of the reference overlaps with itself for 0.50 s" in told
+    assert twice_us(turns([("a", 0, 10), ("a", 1, 2), ("a", 3, 4), ("a", 10, 11)])) == 2_000_000
     assert "the hypothesis has turns before the recording starts" in told
     assert "3.00 s of the hypothesis lie outside" in told
     assert "same file" in of_times(SpeakerTime(scored_us=1))[0]

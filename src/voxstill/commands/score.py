@@ -20,6 +20,8 @@ from voxstill.text.rttm import Mark, Stretch
 from voxstill.text.transcripts import Said
 
 CONFUSIONS = 10
+LARGEST = 25_000_000
+"""Cells of the table of an alignment: 5,000 words against 5,000, some hundred megabytes."""
 Unit = Literal["words", "characters"]
 Timed = TypeVar("Timed", Mark, Stretch)
 
@@ -52,7 +54,12 @@ def of_words(
         )
     silence = checks.silence((row.words, _duration_ms(each)) for row, each in zip(rows, said.values(), strict=True))
     split = (str.split, list)[unit == "characters"]
-    aligned = (words.align(split(ref), split(hyp))[1] for ref, hyp in pairs if ref != hyp)
+    unlike = [(split(ref), split(hyp)) for ref, hyp in pairs if ref != hyp]
+    shown = [pair for pair in unlike if len(pair[0]) * len(pair[1]) <= LARGEST]
+    aligned = (words.align(*pair)[1] for pair in shown)
+    warnings = checks.of_words(pairs, ErrorCounts.sum(row.words for row in rows))
+    if len(shown) < len(unlike):
+        warnings.append(f"{len(unlike) - len(shown):,} texts are too long to list their errors, which are counted")
     return {
         **figures(rows, names, cfg, unit),
         "unit": unit,
@@ -67,7 +74,7 @@ def of_words(
             {"reference": ref, "hypothesis": hyp, "count": count}
             for (ref, hyp), count in words.confusions(aligned, CONFUSIONS)
         ],
-        "warnings": checks.of_words(pairs, ErrorCounts.sum(row.words for row in rows)),
+        "warnings": warnings,
         **stamp(name, words.versions()),
     }
 

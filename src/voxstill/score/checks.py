@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,8 @@ from voxstill.text.rttm import Mark, Stretch
 _SHIFTED_PAIRS = 2000
 """So many pairs are enough to see that all are shifted."""
 _STEP_US = 10_000
+_LEAST_TWICE_US = 1000
+"""Less is how programs round."""
 _LONGEST_STEPS = 10_000_000
 """A day: times beyond are in another unit."""
 _LEAST_OFFSET_US = 100_000
@@ -90,9 +91,9 @@ def of_turns(reference: Sequence[Mark], hypothesis: Sequence[Mark], stretches: S
     for side, marks in (("reference", reference), ("hypothesis", hypothesis)):
         turns = [each for each in marks if each.kind == "SPEAKER"]
         for name in sorted({each.speaker for each in turns}):
-            own = sorted((each.start_us, each.end_us) for each in turns if each.speaker == name)
-            twice_us = sum(max(0, before[1] - after[0]) for before, after in pairwise(own))
-            if twice_us:
+            own = [each for each in turns if each.speaker == name]
+            twice_us = speakers.twice_us(own)
+            if twice_us >= _LEAST_TWICE_US:
                 found.append(
                     f"speaker `{name}` of the {side} overlaps with itself for {twice_us / 1e6:.2f} s, counted once"
                 )

@@ -162,6 +162,12 @@ def _speaking(turns: Sequence[Mark], time_T: Int) -> tuple[Flags, list[str]]:
     return np.array(rows, dtype=bool).reshape(len(names), len(time_T) - 1), names
 
 
+def twice_us(turns: Sequence[Mark]) -> int:
+    """For how long more than one of the turns goes on."""
+    time_T = np.unique(np.array([(each.start_us, each.end_us) for each in turns], dtype=np.int64))
+    return int(np.diff(time_T) @ (_covered([(each.start_us, each.end_us) for each in turns], time_T) > 1))
+
+
 def assignment(gain_RC: Int) -> list[tuple[int, int]]:
     """Pairs of a row and a column, each in one pair at most, whose gains have the largest sum; gains are whole numbers.
 
