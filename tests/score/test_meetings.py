@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.commands import score
@@ -35,6 +35,7 @@ def some(names: str) -> Any:
     return st.lists(row, max_size=6).map(rows)
 
 
+@settings(deadline=None)
 @given(some("xyz"), some("pqr"))
 def test_speakers_are_paired_as_well_as_any_pairing_does(said: list[Said], heard: list[Said]) -> None:
     def spoken(rows: list[Said], name: str) -> list[str]:
@@ -50,6 +51,7 @@ def test_speakers_are_paired_as_well_as_any_pairing_does(said: list[Said], heard
     assert found.counts.reference == sum(len(each.text.split()) for each in said)
 
 
+@settings(deadline=None)
 @given(some("xyz"), some("pqr"), st.integers(0, 5000))
 def test_time_only_makes_it_harder_and_a_long_collar_makes_it_no_matter(
     said: list[Said], heard: list[Said], collar_ms: int

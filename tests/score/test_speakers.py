@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.commands import score
@@ -49,6 +49,7 @@ def write(path: Path, sessions: dict[str, Turns]) -> str:
     return str(path)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_an_assignment_has_the_largest_sum(rows: list[list[int]]) -> None:
     gain_RC = np.array(rows, dtype=np.int64)
@@ -68,6 +69,7 @@ some_turns = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(some_turns, some_turns, st.integers(0, 2))
 def test_errors_are_never_negative_and_names_do_not_matter(said: Any, heard: Any, collar: int) -> None:
     found = judge(turns(said), turns(heard), collar_us=collar * 1_000_000)

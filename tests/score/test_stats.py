@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.records import ErrorCounts
@@ -26,6 +26,7 @@ def row(id_: str, errors: int) -> Scored:
     return Scored(id=id_, words=ErrorCounts(hits=10 - errors, substitutions=errors), characters=ErrorCounts())
 
 
+@settings(deadline=None)
 @given(st.lists(counts, min_size=1, max_size=12), st.integers(0, 9))
 def test_the_interval_lies_between_the_best_and_the_worst_block(each: list[ErrorCounts], seed: int) -> None:
     found = interval(each, 200, seed)
@@ -86,6 +87,7 @@ def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
     assert first.interval == tuple(-each for each in reversed(second.interval))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(counts, st.integers(0, 9)), min_size=1, max_size=9))
 def test_p_of_few_blocks_is_the_share_of_all_ways_to_swap(rows: list[tuple[ErrorCounts, int]]) -> None:
     one, two = [each for each, _ in rows], [ErrorCounts(insertions=errors) for _, errors in rows]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.records import ErrorCounts
@@ -20,6 +20,7 @@ def levenshtein(reference: list[str], hypothesis: list[str]) -> int:
     return row[-1]
 
 
+@settings(deadline=None)
 @given(sentences, sentences)
 def test_an_alignment_has_the_fewest_edits_and_spells_both_sides(reference: list[str], hypothesis: list[str]) -> None:
     _, pairs = align(reference, hypothesis)
@@ -28,6 +29,7 @@ def test_an_alignment_has_the_fewest_edits_and_spells_both_sides(reference: list
     assert [hyp for _, hyp in pairs if hyp is not None] == hypothesis
 
 
+@settings(deadline=None)
 @given(sentences, sentences)
 def test_counts_are_of_the_fewest_edits_and_then_of_the_most_hits(reference: list[str], hypothesis: list[str]) -> None:
     counts, aligned = align(reference, hypothesis)
@@ -39,6 +41,7 @@ def test_counts_are_of_the_fewest_edits_and_then_of_the_most_hits(reference: lis
     assert min(counts.hits, counts.substitutions, counts.insertions, counts.deletions) >= 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.text(alphabet="ab ", max_size=9), st.text(alphabet="ab ", max_size=9)), max_size=5))
 def test_rates_over_many_pairs_are_sums_of_counts(pairs: list[tuple[str, str]]) -> None:
     rows = [score(str(i), *pair) for i, pair in enumerate(pairs)]

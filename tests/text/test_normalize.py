@@ -4,7 +4,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.errors import ConfigError
@@ -12,6 +12,7 @@ from voxstill.text.normalize import NORMALIZERS, basic, characters, name_for, no
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
+@settings(deadline=None)
 @given(text=st.text())
 def test_normalising_twice_changes_nothing_more(name: str, text: str) -> None:
     once = normalizer(name)(text)
@@ -19,6 +20,7 @@ def test_normalising_twice_changes_nothing_more(name: str, text: str) -> None:
     assert once == " ".join(words(once))
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_basic_makes_unicode_forms_and_cases_alike(text: str) -> None:
     assert basic(unicodedata.normalize("NFD", text)) == basic(unicodedata.normalize("NFC", text))
@@ -51,6 +53,7 @@ def test_an_unknown_normalizer_is_named_in_the_error() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NORMALIZERS if name != "none"])
+@settings(deadline=None)
 @given(text=st.text(st.characters(categories=["Lo", "Lm", "Mn", "Mc"], min_codepoint=0x900, max_codepoint=0xEFF)))
 def test_no_word_of_hindi_or_thai_is_broken(name: str, text: str) -> None:
     assert len(normalizer(name)(text).split()) <= 1
@@ -58,6 +61,7 @@ def test_no_word_of_hindi_or_thai_is_broken(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
+@settings(deadline=None)
 @given(parts=st.lists(st.text()), space=st.sampled_from("\u3000\u00a0\t\n\u2003\u2028\x1c"))
 def test_any_space_of_unicode_is_a_space(name: str, parts: list[str], space: str) -> None:
     assert normalizer(name)(space.join(parts)) == normalizer(name)(" ".join(parts))
@@ -106,6 +110,7 @@ def test_scripts_without_spaces_are_counted_by_the_character() -> None:
     assert units("안녕 하세요") == ["안녕", "하세요"]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_units_lose_nothing_but_spaces(text: str) -> None:
     assert "".join(units(text)) == "".join(text.split())

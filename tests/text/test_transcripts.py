@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.errors import ConfigError, DataError
@@ -82,6 +82,7 @@ def test_what_is_not_utf_8_and_what_is_no_form_is_told(tmp_path: Path) -> None:
         read(str(tmp_path / "a.txt"), "xml")
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_a_name_has_a_form(ending: str) -> None:
     assert form_of(f"file.{ending}") in FORMS
