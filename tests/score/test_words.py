@@ -37,7 +37,7 @@ def test_counts_are_of_the_fewest_edits_and_then_of_the_most_hits(reference: lis
     assert counts.errors == levenshtein(reference, hypothesis)
     assert counts.reference == len(reference)
     assert counts.hits + counts.substitutions + counts.insertions == len(hypothesis)
-    assert counts.hits >= sum(ref == hyp for ref, hyp in aligned)
+    assert counts.hits >= sum(ref == hyp for ref, hyp in aligned)  # nearly always as many
     assert min(counts.hits, counts.substitutions, counts.insertions, counts.deletions) >= 0
 
 

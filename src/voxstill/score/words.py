@@ -34,10 +34,15 @@ class Scored:
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[ErrorCounts, list[Pair]]:
     """The counts of `count`, and an alignment with so few edits to look at; no unit may be the empty string.
 
-    Where several alignments have the fewest edits, the one shown may have other kinds of them.
+    The alignment is sclite's where that has the fewest edits, and so the kinds that were counted. Where it has more,
+    one with the fewest is shown, whose kinds may be others.
     """
-    found = kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING)
-    return count(reference, hypothesis), [(ref or None, hyp or None) for ref, hyp in found]
+    counts = count(reference, hypothesis)
+    for sclite in (True, False):
+        found = kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING, sclite_mode=sclite)
+        if sum(ref != hyp for ref, hyp in found) == counts.errors:
+            break
+    return counts, [(ref or None, hyp or None) for ref, hyp in found]
 
 
 def count(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
