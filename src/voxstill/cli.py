@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"voxstill {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, run: Handler, text: str, *aliases: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text, aliases=list(aliases))
+    def command(name: str, run: Handler, text: str, *aliases: str, of: Any = commands) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = of.add_parser(name, help=text, description=text, aliases=list(aliases))
         sub.set_defaults(run=run)
         common = sub.add_argument_group("common options")
         common.add_argument(
@@ -130,6 +130,37 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("model", metavar="EXP_OR_MODEL")
     sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
     sub.add_argument("--work", help="where the utterances are; default: that of the experiment's own configuration")
+    text = "error rates of files that anybody made"
+    more = "Each takes --json, --set, --config, --log-level and --yes, as every command does."
+    group = commands.add_parser("score", help=text, description=text, epilog=more)
+    scores = group.add_subparsers(title="commands", metavar="WHAT", required=True)
+    sub = command("words", score_words, "WER and CER of two files of texts, matched by id", of=scores)
+    sub.add_argument("reference", metavar="REF", help="what was said: Kaldi text, JSONL, STM, TRN")
+    sub.add_argument("hypothesis", metavar="HYP", help="what was heard: the same, or CTM beside an STM")
+    text_options(sub)
+    sub.add_argument("--cer", action="store_true", help="count, break down and show characters instead of words")
+    sub.add_argument("--by", choices=("speaker",), help="a line for each speaker")
+    sub = command("speakers", score_speakers, "who spoke when: the diarization error rate of two RTTMs", of=scores)
+    sub.add_argument("reference", metavar="REF")
+    sub.add_argument("hypothesis", metavar="HYP")
+    sub.add_argument(
+        "--uem", metavar="FILE", help="what is judged; default: from the reference's first turn to its last"
+    )
+    sub.add_argument(
+        "--collar", type=seconds, default=0.0, metavar="S", help="seconds not judged either side of a turn"
+    )
+    sub.add_argument("--ignore-overlap", action="store_true", help="judge only where one speaker of REF speaks")
+    sub = command("meeting", score_meeting, "who said what: cpWER and tcpWER of two files with speakers", of=scores)
+    sub.add_argument("reference", metavar="REF", help="STM, SegLST, or JSONL with `session` and `speaker`")
+    sub.add_argument("hypothesis", metavar="HYP")
+    text_options(sub)
+    sub.add_argument("--collar", type=seconds, default=5.0, metavar="S", help="of tcpWER, in seconds (default: 5)")
+    sub = command("compare", compare, "whether one of two recognisers makes fewer errors, and how sure that is")
+    sub.add_argument("first", metavar="RUN_A", help="an experiment that was evaluated, or a file of hypotheses")
+    sub.add_argument("second", metavar="RUN_B")
+    sub.add_argument("--ref", metavar="REF", help="what was said; experiments know it")
+    sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
+    text_options(sub)
     sub = command("doctor", doctor, "what was wrong with a step that training skipped")
     sub.add_argument("experiment", metavar="EXP")
     sub.add_argument("--batch", required=True, metavar="FILE", help="a file of its folder `skipped`")
@@ -139,6 +170,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--format", default="text", choices=("text", "srt", "vtt", "json"))
     sub.add_argument("--output", metavar="FOLDER", help="one file for each audio file, instead of standard output")
     return top
+
+
+def text_options(sub: argparse.ArgumentParser) -> None:
+    """What all that compares files of texts can be told."""
+    forms = ("kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst")
+    sub.add_argument("--form", choices=forms, help="of both files; default: by ending, else Kaldi's `id words ...`")
+    sub.add_argument("--lang", metavar="LANGUAGE", help="takes the normalizer of this language: en, zh, tr, ar, ...")
+    sub.add_argument("--normalizer", metavar="NAME", help="none, basic, zh, tr, ar, whisper, whisper:FILE")
 
 
 def load(args: argparse.Namespace, *overrides: str, base: str | None = None) -> Any:
@@ -241,15 +280,15 @@ def compare_teachers(args: argparse.Namespace) -> dict[str, Any]:
     from pathlib import Path
 
     cfg = load(args, f"work={json.dumps(args.work)}")
-    from voxstill.commands import compare
+    from voxstill.commands import teachers
     from voxstill.store import Store
 
-    found = compare.teachers(cfg, args.recipes, args.price_per_hour)
+    found = teachers.compared(cfg, args.recipes, args.price_per_hour)
     if args.report is not None:
         path = Path(args.report)
-        Store(str(path.parent)).replace(path.name, compare.page(cfg, found).encode())
+        Store(str(path.parent)).replace(path.name, teachers.page(cfg, found).encode())
         found["report"] = str(path)
-    return {**found, TEXT: compare.table(found)}
+    return {**found, TEXT: teachers.table(found)}
 
 
 def shard(args: argparse.Namespace) -> dict[str, Any]:
@@ -286,6 +325,17 @@ def milliseconds(text: str) -> int:
     return round(value)
 
 
+def seconds(text: str) -> float:
+    """A time of 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"`{text}` is no time in seconds: write 0.25")
+    return value
+
+
 def plan(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill plan`."""
     given = {"plan.budget_ms": args.budget, "seed": args.seed, "plan.layout": args.layout}
@@ -309,15 +359,65 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     from pathlib import Path
 
     from voxstill.commands import measure
+    from voxstill.rundir import RunDir
 
     own = Path(args.model) / "config.yaml"
     overrides = [f"evaluate.split={args.on}"] if args.on else []
     overrides += [f"work={json.dumps(args.work)}"] if args.work else []
     base = args.config or (str(own) if own.is_file() else None)
-    figures = measure.evaluate(load(args, *overrides, base=base), args.model)
+    cfg = load(args, *overrides, base=base)
+    figures = measure.evaluate(cfg, args.model)
     if own.is_file():
-        measure.write_figures(Path(args.model) / "evaluation", figures)
+        measure.write_figures(RunDir(Path(args.model)).evaluation, figures, measure.references(cfg))
     return {key: value for key, value in figures.items() if key != "hypotheses"}
+
+
+def score_words(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill score words`."""
+    cfg = load(args)
+    from voxstill.commands import score
+
+    found = score.of_words(
+        cfg,
+        args.reference,
+        args.hypothesis,
+        form=args.form,
+        language=args.lang,
+        normalizer=args.normalizer,
+        unit="characters" if args.cer else "words",
+        by_speaker=args.by == "speaker",
+    )
+    return {**found, TEXT: score.picture(found)}
+
+
+def score_speakers(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill score speakers`."""
+    load(args)
+    from voxstill.commands import score
+
+    given = {"uem": args.uem, "collar_s": args.collar, "ignore_overlap": args.ignore_overlap}
+    found = score.of_speakers(args.reference, args.hypothesis, **given)
+    return {**found, TEXT: score.picture_of_speakers(found)}
+
+
+def score_meeting(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill score meeting`."""
+    cfg = load(args)
+    from voxstill.commands import score
+
+    given = {"form": args.form, "language": args.lang, "normalizer": args.normalizer, "collar_s": args.collar}
+    found = score.of_meetings(cfg, args.reference, args.hypothesis, **given)
+    return {**found, TEXT: score.picture_of_meetings(found)}
+
+
+def compare(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill compare`."""
+    cfg = load(args, *([f"evaluate.split={args.on}"] if args.on else []))
+    from voxstill.commands import compare as page
+
+    given = {"form": args.form, "language": args.lang, "normalizer": args.normalizer}
+    found = page.runs(cfg, args.first, args.second, args.ref, **given)
+    return {**found, TEXT: page.verdict(found)}
 
 
 def doctor(args: argparse.Namespace) -> dict[str, Any]:

@@ -419,8 +419,8 @@ class Evaluate(Section):
 
     split: Literal["train", "dev", "test"] = option("test")
     """Utterances judged."""
-    normalizer: Literal["none", "basic"] = option("basic")
-    """What is made alike before words are compared: `basic` folds case, punctuation and Unicode form."""
+    normalizer: Literal["none", "basic", "zh", "tr", "ar", "whisper"] = option("basic")
+    """What is made alike before words are compared: `basic` folds case, punctuation, digits and Unicode form."""
     texts: str | None = option(None)
     """JSONL of `id` and `text`: human words that no step but evaluation may read."""
     resamples: int = option(1000, unit="draws", ge=100)

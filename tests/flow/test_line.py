@@ -66,6 +66,15 @@ def test_one_command_makes_every_table_and_a_judged_student(line: Line) -> None:
     assert Path(line.said["report"]).stat().st_size > 1000
 
 
+def test_what_was_heard_can_be_scored_again_and_compared(line: Line, voxstill: Command) -> None:
+    run = Path(line.said["student"]["path"])
+    found = voxstill("score", "words", *(str(run / f"evaluation/test.{side}.jsonl") for side in ("ref", "hyp")))
+    assert found["wer"] == line.said["student"]["wer"]
+    assert found["interval"] == list(line.said["student"]["interval"])
+    same = voxstill("compare", str(run), str(run / "evaluation/test.hyp.jsonl"))
+    assert (same["difference"], same["p_value"]) == (0.0, 1.0)
+
+
 def test_run_says_in_json_what_scripts_rely_on(line: Line) -> None:
     assert {"teacher", "student", "steps", "seconds", "report"} <= line.said.keys()
     assert {"wer", "rtfx"} <= line.said["teacher"].keys()

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import itertools
+import operator
 import time
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.records import ErrorCounts
-from voxstill.score.stats import blocks, interval
+from voxstill.score.stats import blocks, interval, paired
 from voxstill.score.words import Scored
 
 counts = st.builds(
@@ -23,6 +26,7 @@ def row(id_: str, errors: int) -> Scored:
     return Scored(id=id_, words=ErrorCounts(hits=10 - errors, substitutions=errors), characters=ErrorCounts())
 
 
+@settings(deadline=None)
 @given(st.lists(counts, min_size=1, max_size=12), st.integers(0, 9))
 def test_the_interval_lies_between_the_best_and_the_worst_block(each: list[ErrorCounts], seed: int) -> None:
     found = interval(each, 200, seed)
@@ -69,3 +73,45 @@ def test_a_thousand_draws_of_ten_thousand_take_about_a_second() -> None:
     began = time.perf_counter()
     interval(each, 1000, 0)
     assert time.perf_counter() - began < 5  # 0.3 s alone on the machine
+
+
+def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
+    one = [ErrorCounts(hits=10 - i % 3, substitutions=i % 3) for i in range(40)]
+    two = [ErrorCounts(hits=10 - i % 4, substitutions=i % 4) for i in range(40)]
+    first, second = paired(one, two, 2000, 0), paired(two, one, 2000, 0)
+    assert first is not None
+    assert second is not None
+    assert first.difference == -second.difference > 0
+    assert first.p == second.p
+    assert first.interval[0] <= first.difference <= first.interval[1]
+    assert first.interval == tuple(-each for each in reversed(second.interval))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(counts, st.integers(0, 9)), min_size=1, max_size=9))
+def test_p_of_few_blocks_is_the_share_of_all_ways_to_swap(rows: list[tuple[ErrorCounts, int]]) -> None:
+    one, two = [each for each, _ in rows], [ErrorCounts(insertions=errors) for _, errors in rows]
+    found = paired(one, two, 100, 0)
+    if not ErrorCounts.sum(one).reference:
+        assert found is None
+        return
+    gaps = [b.errors - a.errors for a, b in zip(one, two, strict=True)]
+    ways = [sum(map(operator.mul, gaps, signs)) for signs in itertools.product((1, -1), repeat=len(gaps))]
+    assert found is not None
+    assert found.exact
+    assert found.p == pytest.approx(sum(abs(way) >= abs(sum(gaps)) for way in ways) / len(ways))
+
+
+def test_equal_systems_seldom_differ_and_unequal_ones_do() -> None:
+    chance = np.random.default_rng(0)
+
+    def drawn(rate: float) -> list[ErrorCounts]:
+        return [ErrorCounts(hits=100 - int(k), substitutions=int(k)) for k in chance.binomial(100, rate, 30)]
+
+    alike = [found.p for i in range(200) if (found := paired(drawn(0.2), drawn(0.2), 500, i))]
+    assert 0.01 <= np.mean([p <= 0.05 for p in alike]) <= 0.1  # 0.05 and its binomial spread
+    unlike = paired(drawn(0.2), drawn(0.25), 500, 0)
+    assert unlike is not None
+    assert not unlike.exact
+    assert unlike.p < 0.01
+    assert unlike.p >= 1 / 501

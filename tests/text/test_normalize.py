@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.errors import ConfigError
-from voxstill.text.normalize import NORMALIZERS, basic, characters, normalizer, units, words
+from voxstill.text.normalize import NORMALIZERS, basic, characters, name_for, normalizer, units, words
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
+@settings(deadline=None)
 @given(text=st.text())
 def test_normalising_twice_changes_nothing_more(name: str, text: str) -> None:
     once = normalizer(name)(text)
@@ -18,6 +20,7 @@ def test_normalising_twice_changes_nothing_more(name: str, text: str) -> None:
     assert once == " ".join(words(once))
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_basic_makes_unicode_forms_and_cases_alike(text: str) -> None:
     assert basic(unicodedata.normalize("NFD", text)) == basic(unicodedata.normalize("NFC", text))
@@ -37,6 +40,7 @@ def test_basic_makes_unicode_forms_and_cases_alike(text: str) -> None:
         ("สวัสดี\u200bครับ", "สวัสดี ครับ"),
         ("''--''", ""),
         ("Привет, мир", "привет мир"),
+        ("१२ ٣٤ １２ x²", "12 34 12 x2"),
     ],
 )
 def test_basic_keeps_what_is_heard(written: str, alike: str) -> None:
@@ -46,6 +50,51 @@ def test_basic_keeps_what_is_heard(written: str, alike: str) -> None:
 def test_an_unknown_normalizer_is_named_in_the_error() -> None:
     with pytest.raises(ConfigError, match="no normalizer `english`"):
         normalizer("english")
+
+
+@pytest.mark.parametrize("name", [name for name in NORMALIZERS if name != "none"])
+@settings(deadline=None)
+@given(text=st.text(st.characters(categories=["Lo", "Lm", "Mn", "Mc"], min_codepoint=0x900, max_codepoint=0xEFF)))
+def test_no_word_of_hindi_or_thai_is_broken(name: str, text: str) -> None:
+    assert len(normalizer(name)(text).split()) <= 1
+    assert normalizer(name)(text) == basic(text)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+@settings(deadline=None)
+@given(parts=st.lists(st.text()), space=st.sampled_from("\u3000\u00a0\t\n\u2003\u2028\x1c"))
+def test_any_space_of_unicode_is_a_space(name: str, parts: list[str], space: str) -> None:
+    assert normalizer(name)(space.join(parts)) == normalizer(name)(" ".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("language", "name", "written", "alike"),
+    [
+        ("zh", "zh", "我有2台MacBook。", "我 有 2 台 macbook"),
+        ("ja-JP", "zh", "カタカナとひらがな", "カ タ カ ナ と ひ ら が な"),
+        ("tr_TR", "tr", "Işık İstanbul", "ışık istanbul"),
+        ("ar", "ar", "السَّلَامُ عَلَيْكُمْ أحمـــد إلى", "السلام عليكم احمد الي"),
+        ("fa", "ar", "۱۲", "12"),
+        ("en", "basic", "I'm 3", "i'm 3"),
+        (None, "basic", "Işık", "işık"),
+    ],
+)
+def test_a_language_has_its_rules(language: str | None, name: str, written: str, alike: str) -> None:
+    assert name_for(language) == name
+    assert normalizer(name)(written) == alike
+
+
+def test_rules_of_whisper_are_those_of_transformers(tmp_path: Path) -> None:
+    assert normalizer("whisper")("Mr. Smith's twenty-one, um, colours!") == "mister smith is 21 colours"
+    (tmp_path / "normalizer.json").write_text('{"colours": "colors"}')
+    assert normalizer(f"whisper:{tmp_path}/normalizer.json", "en-GB")("Colours!") == "colors"
+    assert normalizer("whisper", "de")("Grüße, [Musik] Welt!") == "grüße welt"
+
+
+def test_whisper_is_the_exception_that_the_document_names() -> None:
+    english, other = normalizer("whisper"), normalizer("whisper", "hi")
+    assert english("um um") == ""
+    assert len(other("नमस्ते दुनिया").split()) > 2
 
 
 def test_words_and_characters_know_every_unicode_space() -> None:
@@ -61,6 +110,7 @@ def test_scripts_without_spaces_are_counted_by_the_character() -> None:
     assert units("안녕 하세요") == ["안녕", "하세요"]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_units_lose_nothing_but_spaces(text: str) -> None:
     assert "".join(units(text)) == "".join(text.split())

@@ -138,7 +138,7 @@ def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         log.warning("evaluate: %s (%s)", error.what, error.why)
         return {}, {}
     student = measure.evaluate(cfg, path)
-    measure.write_figures(RunDir(Path(path)).evaluation, student)
+    measure.write_figures(RunDir(Path(path)).evaluation, student, judged)
     pupil = measure.recogniser(path)
     master = registry.make(cfg.teacher)
     if master.reads_texts:

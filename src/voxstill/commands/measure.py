@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from voxstill import config, tables, workdir
+from voxstill.commands import score
 from voxstill.commands.prepare import utterances_recipe
 from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
 from voxstill.factory import extract, label
 from voxstill.monitor import Progress, log
-from voxstill.records import Label, Utterance
-from voxstill.score import stats, words
-from voxstill.score.words import Scored
+from voxstill.records import ErrorCounts, Label, Utterance
+from voxstill.score import checks, words
 from voxstill.store import Store, read_uri
 from voxstill.teachers.teacher import Clip, Teacher
 from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
@@ -25,6 +25,8 @@ from voxstill.text.normalize import normalizer
 
 DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
 DURATIONS = ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "over 20 s")
+REFERENCES, HYPOTHESES = "{split}.ref.jsonl", "{split}.hyp.jsonl"
+"""What was said and what was heard, in the folder of an experiment's evaluation."""
 SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""
 
@@ -124,44 +126,29 @@ def evaluate_teacher(cfg: Config) -> dict[str, Any]:
 def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> dict[str, Any]:
     """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said."""
     alike = normalizer(cfg.evaluate.normalizer)
-    rows = [words.score(each.id, alike(each.text or ""), alike(texts.get(each.id, ""))) for each in judged]
+    pairs = [(alike(each.text or ""), alike(texts.get(each.id, ""))) for each in judged]
+    rows = [words.score(each.id, *pair) for each, pair in zip(judged, pairs, strict=True)]
     speakers = {each.id: each.speaker for each in judged}
     datasets = {each.id: each.dataset for each in judged}
     dialects = {each.id: each.dialect for each in judged}
     durations = {each.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, each.duration_ms)] for each in judged}
-    total = words.total(rows)
-    if not total.words.reference:
+    if not any(row.words.reference for row in rows):
         raise DataError(
             "the references hold no words",
             why="after normalising, every human text is empty",
             fix="look at the texts, or set `evaluate.normalizer: none`",
         )
-    blocks = stats.blocks(rows, speakers)
+    silence = checks.silence((row.words, each.duration_ms) for row, each in zip(rows, judged, strict=True))
     by_duration = words.by(rows, lambda row: durations[row.id])
     return {
-        "wer": total.words.rate,
-        "cer": total.characters.rate,
-        "interval": stats.interval(blocks.counts, cfg.evaluate.resamples, cfg.seed),
-        "interval_over": blocks.unit,
-        "errors": total.words.errors,
-        "words": total.words.reference,
-        "hits": total.words.hits,
-        "substitutions": total.words.substitutions,
-        "insertions": total.words.insertions,
-        "deletions": total.words.deletions,
-        "utterances": len(rows),
-        "by_speaker": _rates(words.by(rows, lambda row: speakers[row.id])),
-        "by_dataset": _rates(words.by(rows, lambda row: datasets[row.id])),
-        "by_dialect": _rates(words.by(rows, lambda row: dialects[row.id])),
-        "by_duration": _rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
-        "normalizer": cfg.evaluate.normalizer,
-    }
-
-
-def _rates(groups: Mapping[str, Scored]) -> dict[str, dict[str, float | int | None]]:
-    return {
-        name: {"wer": row.words.rate, "errors": row.words.errors, "words": row.words.reference}
-        for name, row in groups.items()
+        **score.figures(rows, speakers, cfg),
+        "words_per_hour_of_silence": silence.words_per_hour,
+        "by_speaker": score.rates(words.by(rows, lambda row: speakers[row.id])),
+        "by_dataset": score.rates(words.by(rows, lambda row: datasets[row.id])),
+        "by_dialect": score.rates(words.by(rows, lambda row: dialects[row.id])),
+        "by_duration": score.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
+        "warnings": checks.of_words(pairs, ErrorCounts.sum(row.words for row in rows)),
+        **score.stamp(cfg.evaluate.normalizer, words.versions()),
     }
 
 
@@ -194,8 +181,17 @@ def speeds(recognisers: Mapping[str, Teacher], clips: Sequence[Clip], rounds: in
     return {name: total_ms / 1000 / max(sorted(each)[len(each) // 2], 1e-9) for name, each in took.items()}
 
 
-def write_figures(folder: Path, figures: Mapping[str, Any]) -> None:
-    """Keep the figures of one split beside the experiment."""
+def write_figures(folder: Path, figures: Mapping[str, Any], judged: Sequence[Utterance]) -> None:
+    """Keep the figures of one split beside the experiment, and what was said and heard in forms that can be scored."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
-    Store(str(folder)).replace(f"{figures['split']}.json", data.encode())
+    split, store = figures["split"], Store(str(folder))
+    said = [
+        {"id": each.id, "text": each.text, "speaker": each.speaker, "start_ms": each.start_ms, "end_ms": each.end_ms}
+        for each in judged
+    ]
+    heard = [{"id": each.id, "text": figures["hypotheses"].get(each.id, "")} for each in judged]
+    for name, rows in ((REFERENCES, said), (HYPOTHESES, heard)):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        store.replace(name.format(split=split), "".join(lines).encode())
+    told = {key: value for key, value in figures.items() if key != "hypotheses"}
+    store.replace(f"{split}.json", (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode())

@@ -21,7 +21,7 @@ from voxstill.score import words
 from voxstill.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
 
-VERSION = 1
+VERSION = 2
 """Rises when the same label is measured in another way."""
 PARTS = 16
 """Of utterances, whose labels are measured together."""

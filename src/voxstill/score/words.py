@@ -1,6 +1,8 @@
 """Word and character error rates: what was aligned with what, per utterance, per group and in all.
 
-The alignment is kaldialign's: fewest edits, each costing one, and its split into kinds is sclite's.
+Errors are the fewest edits, each costing one, as jiwer counts them. Of the ways to make so few edits the one with most
+hits counts, so substitutions, insertions and deletions are the same on every machine. They are sclite's where sclite,
+whose edits cost 3, 3 and 4, finds the fewest.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import kaldialign
+from rapidfuzz.distance import Levenshtein
 
 from voxstill.records import ErrorCounts
 
@@ -28,26 +32,36 @@ class Scored:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[ErrorCounts, list[Pair]]:
-    """An alignment with the fewest edits, and its counts; no unit may be the empty string."""
-    pairs: list[Pair] = [
-        (ref or None, hyp or None)
-        for ref, hyp in kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING)
-    ]
-    kinds = Counter(
-        "insertions" if ref is None else "deletions" if hyp is None else "hits" if ref == hyp else "substitutions"
-        for ref, hyp in pairs
-    )
-    return ErrorCounts(**kinds), pairs
+    """The counts of `count`, and an alignment with so few edits to look at; no unit may be the empty string.
+
+    The alignment is sclite's where that has the fewest edits, and so the kinds that were counted. Where it has more,
+    one with the fewest is shown, whose kinds may be others.
+    """
+    counts = count(reference, hypothesis)
+    for sclite in (True, False):
+        found = kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING, sclite_mode=sclite)
+        if sum(ref != hyp for ref, hyp in found) == counts.errors:
+            break
+    return counts, [(ref or None, hyp or None) for ref, hyp in found]
 
 
 def count(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
-    """The counts of `align`, quicker; an empty reference makes everything an insertion."""
-    found = kaldialign.edit_distance(reference, hypothesis)
-    substitutions, deletions = int(found["sub"]), int(found["del"])
+    """The fewest edits, and of those the most hits; an empty reference makes everything an insertion."""
+    edit = len(reference) + len(hypothesis) + 1  # so dear that no number of substitutions outweighs one edit
+    cost = Levenshtein.distance(reference, hypothesis, weights=(edit, edit, edit + 1))
+    return split(cost, edit, len(reference), len(hypothesis))
+
+
+def split(cost: int, edit: int, num_reference: int, num_hypothesis: int) -> ErrorCounts:
+    """The counts of an alignment in which an edit costs `edit`, a substitution one more, and all of them `cost`."""
+    errors, substitutions = divmod(cost, edit)
+    longer = num_hypothesis - num_reference
+    insertions = (errors - substitutions + longer) // 2
+    deletions = insertions - longer
     return ErrorCounts(
-        hits=len(reference) - substitutions - deletions,
+        hits=num_reference - substitutions - deletions,
         substitutions=substitutions,
-        insertions=int(found["ins"]),
+        insertions=insertions,
         deletions=deletions,
     )
 
@@ -103,6 +117,11 @@ def confusions(alignments: Iterable[Iterable[Pair]], limit: int) -> list[tuple[P
     """The commonest errors and how often each was made."""
     found = Counter(pair for pairs in alignments for pair in pairs if pair[0] != pair[1])
     return sorted(found.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or ""))[:limit]
+
+
+def versions() -> dict[str, str]:
+    """What counted, with its version: figures are stamped with it."""
+    return {"rapidfuzz": version("rapidfuzz")}
 
 
 def _characters(text: str) -> str:

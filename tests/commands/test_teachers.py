@@ -12,7 +12,7 @@ import pytest
 
 from voxstill import tables
 from voxstill.cli import main
-from voxstill.commands import compare, prepare
+from voxstill.commands import prepare, teachers
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
 from voxstill.factory import label
@@ -55,11 +55,11 @@ def test_teachers_are_held_against_each_other_and_the_human_texts(
     labelled: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     work, recipes = labelled
-    found = compare.teachers(config(work), recipes)
+    found = teachers.compared(config(work), recipes)
     assert [each["recipe"] for each in found["teachers"]] == recipes
     assert all(0.2 < each["wer"] < 0.5 for each in found["teachers"])
     assert all(0.3 < rate < 0.8 for i, some in enumerate(found["apart"]) for j, rate in enumerate(some) if i != j)
-    assert len(found["different"]) == compare.MOST_DIFFERENT
+    assert len(found["different"]) == teachers.MOST_DIFFERENT
     assert found["different"][0]["apart"] >= found["different"][-1]["apart"] > 0
     assert set(found["different"][0]["heard"]) == set(recipes)
     assert main(["compare-teachers", work, *recipes, "--set", "engine.name=inline"]) == 0
@@ -79,7 +79,7 @@ def test_a_comparison_can_be_looked_at_and_listened_to(
         assert each["work_s"] == pytest.approx(3600 * found["hours"] / each["rtfx"])
         assert each["cost"] == pytest.approx(2 * each["work_s"] / 3600)
     html = page.read_text(encoding="utf-8")
-    assert html.count("<audio") == compare.MOST_DIFFERENT
+    assert html.count("<audio") == teachers.MOST_DIFFERENT
     assert all(recipe in html for recipe in recipes)
     assert all(each["id"] in html for each in found["different"])
     assert main(["compare-teachers", work, *recipes, *more]) == 0
@@ -95,7 +95,7 @@ def test_three_teachers_agree_on_better_labels_than_the_best_of_them_has(labelle
     told = prepare.label_(cfg)
     assert told["failed"] == 0
     assert prepare.label_(cfg) == told | {"hours": told["hours"]}  # nothing is done twice
-    rows = compare.teachers(cfg, [*recipes, told["recipe"]])["teachers"]
+    rows = teachers.compared(cfg, [*recipes, told["recipe"]])["teachers"]
     assert rows[-1]["wer"] < 0.8 * min(each["wer"] for each in rows[:-1])
     verdicts = prepare.filter_(cfg)  # the line goes on from it, and what they agree on is surer
     assert verdicts["labels"] == told["recipe"]
@@ -128,7 +128,7 @@ def test_who_has_no_label_is_told(labelled: tuple[str, list[str]], tmp_path: Pat
     cfg = config(str(tmp_path / "alone"))
     write_tables(cfg, corpus(10), 5)
     with pytest.raises(DataError, match="two are needed"):
-        compare.teachers(cfg)
+        teachers.compared(cfg)
 
 
 def test_an_utterance_on_which_all_fail_is_a_failed_label(tmp_path: Path) -> None:

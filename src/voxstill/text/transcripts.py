@@ -1,0 +1,235 @@
+"""Files of what was said: Kaldi text, plain lines, JSONL, TRN, STM, CTM and SegLST, each read into the same rows.
+
+Nothing is normalised here but the space around words. What a file says wrongly is a DataError that names file and line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from voxstill.errors import ConfigError, DataError
+from voxstill.store import read_uri, shown
+
+IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
+"""What sclite's STM says of a stretch that is not judged."""
+_TRN = re.compile(r"(.*)\(([^()\s]+)\)\s*$")
+_LABEL = re.compile(r"<[^<>]*>$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A stretch of words. `session` is the recording; times are in it; None is what the form does not know."""
+
+    id: str
+    text: str
+    speaker: str | None = None
+    session: str | None = None
+    channel: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+def read(uri: str, form: str | None = None) -> list[Said]:
+    """The rows of a file in its order; `form` is one of `FORMS`, and without it the ending tells.
+
+    A CTM has a row for each word. DataError for a line that is not of the form, ConfigError for no form.
+    """
+    name = form or form_of(uri)
+    if name not in FORMS:
+        raise ConfigError(f"there is no form `{name}`", fix=f"take one of {', '.join(FORMS)}")
+    return list(FORMS[name](text_of(uri), shown(uri)))
+
+
+def form_of(uri: str) -> str:
+    """The form that the ending of a name tells; Kaldi's text where it tells none."""
+    ending = PurePosixPath(uri).suffix.lower().removeprefix(".")
+    return "seglst" if ending == "json" else ending if ending in _BY_ENDING else "kaldi"
+
+
+def text_of(uri: str) -> str:
+    """What a file holds; DataError where it is not UTF-8."""
+    try:
+        return read_uri(uri).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"`{shown(uri)}` is not UTF-8", why=str(error), fix="convert it, with `iconv` perhaps"
+        ) from None
+
+
+def bad_line(where: str, number: int, why: str) -> DataError:
+    """The error of a line that is not of its form."""
+    return DataError(
+        f"{where}:{number} cannot be read", why=why, fix="correct the line, or name its form with `--form`"
+    )
+
+
+def rows_of_lines(text: str, comment: str = "") -> Iterator[tuple[int, str]]:
+    """The lines with something in them and their numbers from 1; what starts with `comment` is none."""
+    for number, line in enumerate(text.split("\n"), start=1):  # splitlines would also part at what ids may hold
+        if line.strip() and not (comment and line.lstrip().startswith(comment)):
+            yield number, line.strip()
+
+
+def milliseconds(seconds: str, where: str, number: int) -> int:
+    """What a time in a file means; the error of its line where it is none."""
+    try:
+        return round(float(seconds) * 1000)
+    except (ValueError, OverflowError):
+        raise bad_line(where, number, f"`{seconds}` is no time in seconds") from None
+
+
+def by_segment(segments: Sequence[Said], words: Sequence[Said]) -> list[Said]:
+    """The words of a CTM as one row for each segment of an STM that has some, with the id of the segment.
+
+    As in sclite a word belongs to the first segment of its recording and channel that does not end before the word's
+    middle, or else to the last; so words between segments go to the next. Words of a recording without segments are a
+    row that no segment has.
+    """
+    places: dict[tuple[str | None, str | None], list[Said]] = {}
+    for each in sorted(segments, key=lambda each: each.end_ms or 0):
+        places.setdefault((each.session, each.channel), []).append(each)
+    ends = {key: [each.end_ms or 0 for each in some] for key, some in places.items()}
+    found: dict[str, list[str]] = {}
+    for word in sorted(words, key=lambda each: each.start_ms or 0):
+        key = word.session, word.channel
+        if some := places.get(key):
+            at = bisect_left(ends[key], ((word.start_ms or 0) + (word.end_ms or 0)) / 2)
+            id_ = some[min(at, len(some) - 1)].id
+        else:
+            id_ = f"{word.session}-{word.channel}"
+        found.setdefault(id_, []).append(word.text)
+    return [Said(id=id_, text=" ".join(some)) for id_, some in found.items()]
+
+
+def _one(text: str, where: str, number: int) -> str:
+    """The text, where it says one thing; sclite's alternatives would be counted as words."""
+    if "{" in text.split():
+        raise bad_line(where, number, "it has alternatives, `{ a / b }`, which are not read: keep one of them")
+    return text
+
+
+def _kaldi(text: str, _: str) -> Iterator[Said]:
+    """`id words ...`; an id alone said nothing."""
+    for _number, line in rows_of_lines(text):
+        id_, *words = line.split(None, 1)
+        yield Said(id=id_, text=" ".join(words))
+
+
+def _plain(text: str, _: str) -> Iterator[Said]:
+    """Words alone; the number of the line is its id, and an empty line said nothing."""
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        yield Said(id=str(number), text=line.strip())
+
+
+def _json_lines(text: str, where: str) -> Iterator[Said]:
+    """Objects with `id` and `text`, and where known `speaker`, `session`, `start_ms`, `end_ms`."""
+    for number, line in rows_of_lines(text):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise bad_line(where, number, f"it is not JSON: {error}") from None
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str | int) or "text" not in row:
+            raise bad_line(where, number, "it is no object with `id` and `text`")
+        if not all(isinstance(row.get(name), int | None) for name in ("start_ms", "end_ms")):
+            raise bad_line(where, number, "`start_ms` and `end_ms` are whole milliseconds")
+        session, speaker = row.get("session"), row.get("speaker")
+        yield Said(
+            id=str(row["id"]),
+            text=str(row["text"] or ""),
+            speaker=None if speaker is None else str(speaker),
+            session=None if session is None else str(session),
+            start_ms=row.get("start_ms"),
+            end_ms=row.get("end_ms"),
+        )
+
+
+def _trn(text: str, where: str) -> Iterator[Said]:
+    """`words ... (id)`; the speaker is what stands before the first `-` or `_` of the id, as sclite's `spu_id`."""
+    for number, line in rows_of_lines(text, ";;"):
+        found = _TRN.match(line)
+        if found is None:
+            raise bad_line(where, number, "it does not end with `(id)`")
+        yield Said(id=found[2], text=_one(found[1].strip(), where, number), speaker=re.split("[-_]", found[2])[0])
+
+
+def _stm(text: str, where: str) -> Iterator[Said]:
+    """`recording channel speaker start end [<label>] words ...`."""
+    for number, line in rows_of_lines(text, ";;"):
+        parts = line.split(None, 5)
+        if len(parts) < 5:
+            raise bad_line(where, number, "it is not `recording channel speaker start end words ...`")
+        session, channel, speaker = parts[:3]
+        start_ms, end_ms = (milliseconds(each, where, number) for each in parts[3:5])
+        words = parts[5] if len(parts) > 5 else ""
+        label, *after = words.split(None, 1) or [""]
+        yield Said(
+            id=f"{session}-{channel}-{speaker}-{start_ms}-{end_ms}",
+            text=_one(" ".join(after) if _LABEL.match(label) else words, where, number),
+            speaker=speaker,
+            session=session,
+            channel=channel,
+            start_ms=start_ms,
+            end_ms=end_ms,
+        )
+
+
+def _ctm(text: str, where: str) -> Iterator[Said]:
+    """`recording channel start duration word [confidence]`."""
+    for number, line in rows_of_lines(text, ";;"):
+        parts = line.split()
+        if len(parts) < 5:
+            raise bad_line(where, number, "it is not `recording channel start duration word`")
+        start_ms = milliseconds(parts[2], where, number)
+        end_ms = start_ms + milliseconds(parts[3], where, number)
+        yield Said(
+            id=f"{parts[0]}-{parts[1]}-{number}",
+            text=parts[4],
+            session=parts[0],
+            channel=parts[1],
+            start_ms=start_ms,
+            end_ms=end_ms,
+        )
+
+
+def _seglst(text: str, where: str) -> Iterator[Said]:
+    """meeteval's list of objects with `session_id`, `speaker`, `words`, and where known `start_time`, `end_time`."""
+    try:
+        rows: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise bad_line(where, 1, f"it is not JSON: {error}") from None
+    if not isinstance(rows, list):
+        raise bad_line(where, 1, "it is no list")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not {"session_id", "speaker", "words"} <= row.keys():
+            raise DataError(f"segment {number} of {where} has no `session_id`, `speaker` and `words`", fix="add them")
+        times = [
+            None if row.get(name) is None else milliseconds(str(row[name]), where, number)
+            for name in ("start_time", "end_time")
+        ]
+        yield Said(
+            id=f"{row['session_id']}-{number}",
+            text=str(row["words"]),
+            speaker=str(row["speaker"]),
+            session=str(row["session_id"]),
+            start_ms=times[0],
+            end_ms=times[1],
+        )
+
+
+FORMS: dict[str, Callable[[str, str], Iterator[Said]]] = {
+    "kaldi": _kaldi,
+    "text": _plain,
+    "jsonl": _json_lines,
+    "trn": _trn,
+    "stm": _stm,
+    "ctm": _ctm,
+    "seglst": _seglst,
+}
+"""The forms by name; each reads a text and where it comes from."""
+_BY_ENDING = {"jsonl", "trn", "stm", "ctm"}

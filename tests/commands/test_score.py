@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from voxstill import cli
+from voxstill.config import Evaluate
+from voxstill.text.normalize import NORMALIZERS, WHISPER
+from voxstill.text.transcripts import FORMS
+
+SAID = {"a": "Eins, zwei DREI!", "b": "vier fünf", "c": ""}
+HEARD = {"a": "eins zwo drei", "b": "vier", "c": "äh"}
+
+
+def kaldi(path: Path, texts: dict[str, str]) -> str:
+    path.write_text("".join(f"{id_} {text}\n" for id_, text in texts.items()), encoding="utf-8")
+    return str(path)
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def score(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*argv: str, code: int = 0) -> dict[str, Any]:
+        assert cli.main([*argv, "--json"]) == code
+        captured = capsys.readouterr()
+        return json.loads(captured.out) if code == 0 else {"error": captured.err}
+
+    return run
+
+
+def test_files_of_words_are_scored_and_stamped(tmp_path: Path, score: Any) -> None:
+    files = kaldi(tmp_path / "ref", SAID), kaldi(tmp_path / "hyp.txt", HEARD)
+    found = score("score", "words", *files)
+    assert (found["errors"], found["wer"], found["words"]) == (3, 0.6, 5)
+    assert (found["substitutions"], found["insertions"], found["deletions"]) == (1, 1, 1)
+    assert found["empty_references"] == found["words_in_silence"] == 1
+    assert found["words_per_hour_of_silence"] is None
+    assert {"reference": "zwei", "hypothesis": "zwo", "count": 1} in found["confusions"]
+    assert (found["scorer"], found["normalizer"]) == ("rapidfuzz", "basic")
+    assert {"voxstill", "rapidfuzz", "unicode", "python"} <= found["versions"].keys()
+    assert score("score", "words", *files, "--normalizer", "none")["errors"] == 5
+    assert "transformers" in score("score", "words", *files, "--normalizer", "whisper", "--lang", "de")["versions"]
+    assert score("score", "words", *files, "--lang", "tr")["normalizer"] == "tr"
+
+
+def test_characters_are_counted_where_they_are_asked_for(tmp_path: Path, score: Any) -> None:
+    files = kaldi(tmp_path / "ref", {"a": "我有2台"}), kaldi(tmp_path / "hyp", {"a": "我有3台"})
+    found = score("score", "words", *files, "--cer")
+    assert (found["errors"], found["characters"], found["cer"], found["wer"]) == (1, 4, 0.25, 1.0)
+    assert score("score", "words", *files, "--lang", "zh")["wer"] == 0.25
+
+
+def test_speakers_are_told_apart(tmp_path: Path, score: Any) -> None:
+    said = [{"id": id_, "text": text, "speaker": {"a": "ann"}.get(id_, "bob")} for id_, text in SAID.items()]
+    files = lines(tmp_path / "ref.jsonl", said), kaldi(tmp_path / "hyp", HEARD)
+    found = score("score", "words", *files, "--by", "speaker")
+    assert found["by_speaker"] == {
+        "ann": {"wer": pytest.approx(1 / 3), "errors": 1, "words": 3},
+        "bob": {"wer": 1.0, "errors": 2, "words": 2},
+    }
+    assert found["interval_over"] == "speakers"
+    assert "names no speakers" in score("score", "words", files[1], files[1], "--by", "speaker", code=3)["error"]
+
+
+def test_ids_that_are_in_one_file_alone_are_counted(tmp_path: Path, score: Any) -> None:
+    files = kaldi(tmp_path / "ref", {"a": "one", "b": "two"}), kaldi(tmp_path / "hyp", {"a": "one", "c": "three"})
+    found = score("score", "words", *files)
+    assert (found["deletions"], found["without_hypothesis"], found["without_reference"]) == (1, 1, 1)
+    apart = kaldi(tmp_path / "other", {"x": "one"})
+    assert "no id in common" in score("score", "words", files[0], apart, code=3)["error"]
+    (tmp_path / "twice").write_text("a one\na two\n")
+    assert "`a` twice" in score("score", "words", files[0], str(tmp_path / "twice"), code=3)["error"]
+
+
+def test_a_ctm_is_cut_by_the_segments_of_its_stm(tmp_path: Path, score: Any) -> None:
+    (tmp_path / "ref.stm").write_text(
+        "m 1 ann 0 1 <o> one two\nm 1 bob 1 2 three\nm 1 bob 3 4 IGNORE_TIME_SEGMENT_IN_SCORING\n"
+    )
+    (tmp_path / "hyp.ctm").write_text("m 1 0.1 0.1 one\nm 1 1.2 0.1 free\nm 1 1.8 0.1 uh\nm 1 3.5 0.1 never\n")
+    found = score("score", "words", str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm"))
+    assert (found["substitutions"], found["insertions"], found["deletions"], found["words"]) == (1, 1, 1, 3)
+    found = score("score", "words", str(tmp_path / "hyp.ctm"), str(tmp_path / "hyp.ctm"), code=3)
+    assert "no utterances" in found["error"]
+
+
+def test_long_texts_are_counted_although_their_errors_are_not_listed(tmp_path: Path, score: Any) -> None:
+    texts = [" ".join(f"w{(i * step) % 97}" for i in range(6000)) for step in (1, 3)]
+    files = kaldi(tmp_path / "ref", {"a": texts[0]}), kaldi(tmp_path / "hyp", {"a": texts[1]})
+    found = score("score", "words", *files)
+    assert found["errors"] > 1000
+    assert found["confusions"] == []
+    assert any("too long to list" in each for each in found["warnings"])
+
+
+def test_people_read_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = kaldi(tmp_path / "ref", SAID), kaldi(tmp_path / "hyp", HEARD)
+    assert cli.main(["score", "words", *files]) == 0
+    out = capsys.readouterr().out
+    assert "60.00 %" in out
+    assert "normalizer basic; voxstill" in out
+    assert cli.main(["score", "words", files[0], files[0]]) == 0
+    assert "same file" in capsys.readouterr().out
+
+
+def experiment(path: Path, texts: dict[str, str], said: dict[str, str] | None = None) -> str:
+    folder = path / "evaluation"
+    folder.mkdir(parents=True)
+    known = said or {f"u{i}": "one two three four" for i in range(40)}
+    lines(folder / "test.ref.jsonl", [{"id": id_, "text": t, "speaker": f"s{id_[-1]}"} for id_, t in known.items()])
+    lines(folder / "test.hyp.jsonl", [{"id": id_, "text": text} for id_, text in texts.items()])
+    return str(path)
+
+
+def test_two_experiments_are_compared_by_speakers(tmp_path: Path, score: Any) -> None:
+    good = experiment(tmp_path / "good", {f"u{i}": "one two three four" for i in range(40)})
+    bad = experiment(tmp_path / "bad", {f"u{i}": "one two four" for i in range(40)})
+    found = score("compare", good, bad)
+    assert [each["wer"] for each in found["runs"]] == [0.0, 0.25]
+    assert found["difference"] == 0.25
+    assert found["p_value"] == pytest.approx(2 / 2**10)
+    assert (found["blocks"], found["blocks_are"], found["exact"]) == (10, "speakers", True)
+    assert [each["better"] for each in found["runs"]] == [40, 0]
+    assert score("compare", good, good)["p_value"] == 1.0
+    assert "was not evaluated on `dev`" in score("compare", good, bad, "--on", "dev", code=3)["error"]
+
+
+def test_files_of_hypotheses_are_compared_by_a_reference(
+    tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = kaldi(tmp_path / "a", HEARD), kaldi(tmp_path / "b", {**SAID, "b": "vier"})
+    assert "nothing tells what was said" in score("compare", *files, code=3)["error"]
+    found = score("compare", *files, "--ref", kaldi(tmp_path / "ref", SAID))
+    assert [each["errors"] for each in found["runs"]] == [3, 1]
+    assert found["blocks_are"] == "utterances"
+    assert len(found["warnings"]) == 2
+    assert cli.main(["compare", *files, "--ref", str(tmp_path / "ref")]) == 0
+    out = capsys.readouterr().out
+    assert "-40.00 points" in out
+    assert "may be chance" in out
+
+
+def test_experiments_judged_by_other_texts_are_not_compared(tmp_path: Path, score: Any) -> None:
+    one = experiment(tmp_path / "one", {"u0": "one"}, {"u0": "one"})
+    two = experiment(tmp_path / "two", {"u0": "one"}, {"u0": "two"})
+    three = experiment(tmp_path / "three", {"u3": "one"}, {"u3": "one"})
+    assert "`u0`" in score("compare", one, two, code=3)["error"]
+    assert "share no utterance" in score("compare", one, three, code=3)["error"]
+
+
+def rttm(path: Path, rows: list[tuple[str, str, float, float]]) -> str:
+    text = "".join(
+        f"SPEAKER {session} 1 {start} {end - start} <NA> <NA> {who} <NA>\n" for session, who, start, end in rows
+    )
+    path.write_text(text)
+    return str(path)
+
+
+def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    said = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("m", "bob", 4, 8), ("n", "ann", 0, 2)])
+    heard = rttm(tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 5, 8), ("k", "1", 0, 9)])
+    found = score("score", "speakers", said, heard)
+    assert (found["der"], found["missed_ms"], found["false_alarm_ms"], found["confused_ms"]) == (0.3, 3000, 0, 0)
+    assert [each["recording"] for each in found["recordings"]] == ["m", "n"]
+    assert found["recordings"][0]["mapping"] == {"1": "ann", "2": "bob"}
+    assert found["scorer"] == "voxstill"
+    assert any("`n 1`" in each for each in found["warnings"])
+    assert any("`k 1`" in each for each in found["warnings"])
+    assert score("score", "speakers", said, heard, "--collar", "1")["missed_ms"] == 0
+    (tmp_path / "a.uem").write_text("m 1 0 4\nn 1 0 1\n")
+    assert score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"))["missed_ms"] == 1000
+    other = rttm(tmp_path / "other.rttm", [("x", "1", 0, 4)])
+    assert "no recording in common" in score("score", "speakers", said, other, code=3)["error"]
+    assert cli.main(["score", "speakers", said, heard, "--ignore-overlap"]) == 0
+    assert "overlap not judged" in capsys.readouterr().out
+    for text, told in (("SPEAKER m 1 0\n", "eight columns"), ("SPEAKER m 1 0 -1 <NA> <NA> a <NA>\n", "lasts -1")):
+        (tmp_path / "bad.rttm").write_text(text)
+        assert told in score("score", "speakers", said, str(tmp_path / "bad.rttm"), code=3)["error"]
+    (tmp_path / "a.uem").write_text("m 1 0 4\nm 1 3 5\n")
+    assert "overlap" in score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"), code=3)["error"]
+
+
+def test_files_of_meetings_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ref.stm").write_text("m 1 ann 0 1 One, two.\nm 1 bob 1 2 three\nn 1 ann 0 1 four\n")
+    (tmp_path / "hyp.stm").write_text("m 1 x 60 61 one two\nm 1 y 1 2 free\nk 1 x 0 1 one\n")
+    files = str(tmp_path / "ref.stm"), str(tmp_path / "hyp.stm")
+    found = score("score", "meeting", *files)
+    assert (found["cpwer"], found["errors"], found["words"], found["tcpwer"]) == (0.5, 2, 4, 1.5)
+    assert found["sessions"][0]["mapping"] == {"x": "ann", "y": "bob"}
+    assert {"rapidfuzz", "unicode"} <= found["versions"].keys()
+    assert len([each for each in found["warnings"] if each[:2] in ("n:", "k:")]) == 3
+    assert score("score", "meeting", *files, "--collar", "90")["tcpwer"] == 0.5
+    untimed = [{"id": i, "session": "m", "speaker": "p", "text": "one two"} for i in range(2)]
+    found = score("score", "meeting", files[0], lines(tmp_path / "hyp.jsonl", untimed))
+    assert found["tcpwer"] is None
+    plain = kaldi(tmp_path / "plain", SAID)
+    assert "does not name session" in score("score", "meeting", files[0], plain, code=3)["error"]
+    (tmp_path / "other.stm").write_text("z 1 x 0 1 one two\n")
+    other = str(tmp_path / "other.stm")
+    assert "no session in common" in score("score", "meeting", files[0], other, code=3)["error"]
+    assert cli.main(["score", "meeting", *files]) == 0
+    assert "tcpWER with a collar" in capsys.readouterr().out
+
+
+def test_the_names_of_forms_and_normalizers_are_those_there_are() -> None:
+    [into] = [each for each in cli.parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    form = next(each for each in into.choices["compare"]._actions if each.dest == "form")
+    assert list(form.choices or []) == list(FORMS)
+    named = get_args(Evaluate.model_fields["normalizer"].annotation)
+    assert set(named) == {*NORMALIZERS, WHISPER}

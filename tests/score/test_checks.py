@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from voxstill.records import ErrorCounts
+from voxstill.score import words
+from voxstill.score.checks import of_words, shift, silence
+
+TEXTS = ["one two three", "four five", "six", "seven eight nine ten", "eleven", "twelve"]
+
+
+def told(pairs: list[tuple[str, str]]) -> str:
+    return "\n".join(of_words(pairs, words.wer(pairs)))
+
+
+def test_hypotheses_that_slipped_by_a_line_are_seen_either_way() -> None:
+    late = list(zip(TEXTS, ["", *TEXTS], strict=False))
+    early = list(zip(TEXTS, [*TEXTS[1:], ""], strict=True))
+    assert shift(late) == -1
+    assert shift(early) == 1
+    assert "shifted by one line" in told(late)
+    assert "before its own" in told(late)
+    assert "after its own" in told(early)
+
+
+def test_what_is_merely_bad_is_not_called_shifted() -> None:
+    assert shift([(each, "nothing of that") for each in TEXTS]) == 0
+    assert shift([(each, each) for each in TEXTS]) == 0
+    assert shift([("a", "b"), ("b", "a")]) == 0
+    assert "shifted" not in told([(each, "nothing of that") for each in TEXTS])
+
+
+def test_rates_that_cannot_be_are_explained() -> None:
+    assert "same file" in told([(each, each) for each in TEXTS])
+    assert "more errors than words" in told([("one", "two three four")])
+    assert "no words" in told([("", "two")])
+    assert "are empty" in told([("one two", ""), ("three", "three")])
+    assert told([(each, each.replace("o", "u")) for each in TEXTS]) == ""
+
+
+def test_words_in_silence_are_counted_by_the_hour() -> None:
+    nothing, made_up, said = ErrorCounts(), ErrorCounts(insertions=3), ErrorCounts(hits=1, insertions=5)
+    found = silence([(nothing, 1_800_000), (made_up, 1_800_000), (said, 5)])
+    assert (found.utterances, found.words, found.hours, found.words_per_hour) == (2, 3, 1.0, 3.0)
+    assert silence([(made_up, None), (made_up, 1000)]).words_per_hour is None
+    assert silence([(said, 5)]).words_per_hour is None
