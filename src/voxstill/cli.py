@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from voxstill.errors import StorageError, VoxstillError
     from voxstill.monitor import log
 
-    monitor.start_logging(args.log_level)
+    monitor.start_logging(args.log_level or "info")
     world.pin_threads(1)
     try:
         result = args.run(args)
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
             "--set", action="append", default=[], metavar="KEY=VALUE", help="section.key=value, repeatable"
         )
         common.add_argument("--config", metavar="FILE", help="YAML configuration")
-        common.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+        common.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
         common.add_argument("--yes", action="store_true", help="ask nothing")
         return sub
 
@@ -141,11 +141,13 @@ def parser() -> argparse.ArgumentParser:
 
 def load(args: argparse.Namespace, *overrides: str, base: str | None = None) -> Any:
     """The configuration of this command: file, environment, what the command line means, `--set`."""
-    from voxstill import config, world
+    from voxstill import config, monitor, world
     from voxstill.monitor import METRICS
 
     path = base or args.config
-    cfg = config.load(path, [*overrides, *args.set], world.environment())
+    level = [f"monitor.log_level={args.log_level}"] if args.log_level else []
+    cfg = config.load(path, [*overrides, *args.set, *level], world.environment())
+    monitor.set_level(cfg.monitor.log_level)
     if cfg.monitor.port is not None:
         METRICS.serve(cfg.monitor.host, cfg.monitor.port)
     return cfg
