@@ -112,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--tune", action="store_true", help="propose thresholds by human texts; judge nothing")
         if name == "shard":
             sub.add_argument("--from", nargs="+", dest="source", metavar="SOURCE", help="repack these tars or folders")
+    sub = command("control", control, "what a running labelling job shall do otherwise: --set teacher.revision=...")
+    sub.add_argument("work", metavar="WORK")
+    sub.add_argument("--clear", action="store_true", help="take back all that was asked for before")
     sub = command("compare-teachers", compare_teachers, "labels of several teachers side by side")
     sub.add_argument("work", metavar="WORK")
     sub.add_argument("recipes", nargs="*", metavar="RECIPE", help="of finished labels; default: all that are there")
@@ -234,6 +237,18 @@ def filter_(args: argparse.Namespace) -> dict[str, Any]:
         found = tune.tune(cfg)
         return {**found, TEXT: tune.picture(found)}
     return prepare.filter_(cfg)
+
+
+def control(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill control`."""
+    from voxstill import config, world
+
+    # `--set` is for the job; and not `load`, for that would want the port of the job's metrics
+    cfg = config.load(args.config, [f"work={json.dumps(args.work)}"], world.environment())
+    from voxstill.commands import control as page
+
+    found = page.control(cfg, args.set, clear=args.clear)
+    return {**found, TEXT: page.table(found)}
 
 
 def compare_teachers(args: argparse.Namespace) -> dict[str, Any]:

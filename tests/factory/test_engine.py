@@ -751,6 +751,52 @@ print(sorted((gpu, len(pids)) for gpu, pids in places.items()), list(summary.bus
     assert done.stdout.strip() == "[('0', 2), ('1', 2)] ['teach']", done.stderr[-2000:]
 
 
+@pytest.mark.slow
+def test_where_there_is_no_gpu_to_spare_one_worker_makes_room_and_is_back_where_the_other_fails() -> None:
+    code = """
+import os, time, ray
+from itertools import count
+from voxstill.config import Engine
+from voxstill.errors import TeacherError
+from voxstill.factory import engine
+ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False)
+def make(name):
+    def made():
+        if name == "bad":
+            raise TeacherError("no such revision")
+        def work(items, _):
+            time.sleep(0.1)
+            return [f"{name} {os.environ['CUDA_VISIBLE_DEVICES']}" for _ in items]
+        return work
+    return made
+makes = {name: make(name) for name in ("old", "bad", "new")}
+def stages(name):
+    return (engine.Stage(name="teach", make=makes[name], num_gpus=1),)
+class Changes:
+    todo, told = ["bad", "new"], []
+    def wanted(self):
+        now = self.todo and len(rows) >= 4 * (3 - len(self.todo))
+        return (stages(self.todo.pop(0)), Engine(attempts=2)) if now else None
+    def taken(self, _):
+        self.told.append("taken")
+    def refused(self, error):
+        self.told.append(error.what)
+changes, rows = Changes(), []
+def source():
+    left = 10
+    for chunk in engine.chunks_of(count(), 1, str):
+        left -= len(changes.told) == 2
+        if left < 0:
+            return
+        yield chunk
+engine.run(source(), stages("old"), lambda _, some: rows.extend(some), None, Engine(attempts=2), None, changes)
+print(changes.told, sorted(set(rows)), rows[0], rows[-1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    told = "['no such revision', 'taken'] ['new 0', 'old 0'] old 0 new 0"
+    assert done.stdout.strip() == told, done.stderr[-2000:]
+
+
 # ------------------------------------------------------------------------------------------------ the driver killed
 
 
