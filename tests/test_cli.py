@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import voxstill
-from voxstill import cli, config
+from voxstill import cli, config, monitor
 from voxstill.errors import (
     ConfigError,
     DataError,
@@ -110,6 +110,17 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
         "run",
         "demo",
     }
+
+
+def test_the_log_level_of_the_configuration_holds_unless_the_command_line_names_one() -> None:
+    for arguments, level in (
+        (["--set", "monitor.log_level=error"], "error"),
+        (["--set", "monitor.log_level=error", "--log-level", "debug"], "debug"),
+        ([], "info"),
+    ):
+        monitor.start_logging()
+        cli.load(cli.parser().parse_args(["label", "work", *arguments]))
+        assert monitor.level() == level
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

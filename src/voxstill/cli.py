@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from voxstill.errors import StorageError, VoxstillError
     from voxstill.monitor import log
 
-    monitor.start_logging(args.log_level)
+    monitor.start_logging(args.log_level or "info")
     world.pin_threads(1)
     try:
         result = args.run(args)
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
             "--set", action="append", default=[], metavar="KEY=VALUE", help="section.key=value, repeatable"
         )
         common.add_argument("--config", metavar="FILE", help="YAML configuration")
-        common.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+        common.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
         common.add_argument("--yes", action="store_true", help="ask nothing")
         return sub
 
@@ -112,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--tune", action="store_true", help="propose thresholds by human texts; judge nothing")
         if name == "shard":
             sub.add_argument("--from", nargs="+", dest="source", metavar="SOURCE", help="repack these tars or folders")
+    sub = command("control", control, "what a running labelling job shall do otherwise: --set teacher.revision=...")
+    sub.add_argument("work", metavar="WORK")
+    sub.add_argument("--clear", action="store_true", help="take back all that was asked for before")
     sub = command("compare-teachers", compare_teachers, "labels of several teachers side by side")
     sub.add_argument("work", metavar="WORK")
     sub.add_argument("recipes", nargs="*", metavar="RECIPE", help="of finished labels; default: all that are there")
@@ -182,11 +185,13 @@ def text_options(sub: argparse.ArgumentParser) -> None:
 
 def load(args: argparse.Namespace, *overrides: str, base: str | None = None) -> Any:
     """The configuration of this command: file, environment, what the command line means, `--set`."""
-    from voxstill import config, world
+    from voxstill import config, monitor, world
     from voxstill.monitor import METRICS
 
     path = base or args.config
-    cfg = config.load(path, [*overrides, *args.set], world.environment())
+    level = [f"monitor.log_level={args.log_level}"] if args.log_level else []
+    cfg = config.load(path, [*overrides, *args.set, *level], world.environment())
+    monitor.set_level(cfg.monitor.log_level)
     if cfg.monitor.port is not None:
         METRICS.serve(cfg.monitor.host, cfg.monitor.port)
     return cfg
@@ -273,6 +278,18 @@ def filter_(args: argparse.Namespace) -> dict[str, Any]:
         found = tune.tune(cfg)
         return {**found, TEXT: tune.picture(found)}
     return prepare.filter_(cfg)
+
+
+def control(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill control`."""
+    from voxstill import config, world
+
+    # `--set` is for the job; and not `load`, for that would want the port of the job's metrics
+    cfg = config.load(args.config, [f"work={json.dumps(args.work)}"], world.environment())
+    from voxstill.commands import control as page
+
+    found = page.control(cfg, args.set, clear=args.clear)
+    return {**found, TEXT: page.table(found)}
 
 
 def compare_teachers(args: argparse.Namespace) -> dict[str, Any]:

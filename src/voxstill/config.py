@@ -165,6 +165,8 @@ class Monitor(Section):
     """Prometheus reads the figures of the steps here, at `/metrics`; 0 lets the system choose, unset serves nothing."""
     host: str = option("127.0.0.1")
     """Address that is listened on: only this machine can ask, unless another is given."""
+    log_level: Literal["debug", "info", "warning", "error"] = option("info")
+    """Messages of this weight and above are shown; `--log-level` says the same."""
 
 
 class Teacher(BaseModel):
@@ -487,19 +489,25 @@ def load(
 
     Raises ConfigError with the dotted path of the first option that is wrong.
     """
-    tree = _read_yaml(path) if path else {}
+    below = _read_yaml(path) if path else {}
     for name, text in sorted((environment or {}).items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             dotted = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
-            _set(tree, dotted, _scalar(text, name), name)
+            _set(below, dotted, _scalar(text, name), name)
+    return validated(Config, tree(overrides, below))
+
+
+def tree(overrides: Sequence[str], below: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`key=value` overrides as a tree of options, over one that there is; nothing but their form is checked."""
+    found = dict(below or {})
     for each in overrides:
         dotted, equals, text = each.partition("=")
         if not equals or not dotted.strip():
             raise ConfigError(
                 f"`--set {each}` is not an override", why="it has no `=`", fix="write --set section.key=value"
             )
-        _set(tree, dotted.strip(), _scalar(text, f"--set {each}"), f"--set {each}")
-    return validated(Config, tree)
+        _set(found, dotted.strip(), _scalar(text, f"--set {each}"), f"--set {each}")
+    return found
 
 
 def validated(kind: type[S], tree: Mapping[str, Any], prefix: str = "") -> S:

@@ -295,7 +295,20 @@ def start_logging(level: str = "info") -> None:
     """Messages go to standard error, one line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
-    handler.setLevel(level.upper())
     log.handlers[:] = [handler]
-    log.setLevel("DEBUG" if level == "debug" else "INFO")  # a file of its own, such as train.log, hears more
     log.propagate = False
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Messages of this level and above go to standard error from now on."""
+    for handler in log.handlers:
+        if not isinstance(handler, logging.FileHandler):
+            handler.setLevel(level.upper())
+    log.setLevel("DEBUG" if level == "debug" else "INFO")  # a file of its own, such as train.log, hears more
+
+
+def level() -> str:
+    """That of `set_level`; where nobody has started logging, that of the program around."""
+    heard = log.handlers[0].level if log.handlers else log.getEffectiveLevel()
+    return logging.getLevelName(heard).lower()

@@ -183,7 +183,7 @@ def filter_(cfg: Config) -> dict[str, Any]:
             workdir.prefix("verdicts", recipe),
             recipe,
             cfg.filter,
-            errors=not labels["teacher"].startswith("reference@"),
+            errors=not label.are_human_texts(labels),
         ),
     }
     work.write_json(f"{workdir.prefix('verdicts', recipe)}/{tables.SUCCESS}", figures)

@@ -12,7 +12,7 @@ from voxstill.commands.measure import hidden_texts
 from voxstill.commands.prepare import measured_labels
 from voxstill.config import Config
 from voxstill.errors import DataError
-from voxstill.factory import tuning
+from voxstill.factory import label, tuning
 from voxstill.factory.filter import SPLITS, Confidences
 from voxstill.records import Label, Score
 from voxstill.score import words
@@ -31,7 +31,7 @@ def tune(cfg: Config) -> dict[str, Any]:
     import pyarrow as pa
 
     labels, measured = measured_labels(cfg)
-    if labels["teacher"].startswith("reference@"):
+    if label.are_human_texts(labels):
         raise DataError(
             "labels that are the human texts cannot be judged by them",
             why="the teacher is `reference`",

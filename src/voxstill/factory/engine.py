@@ -8,7 +8,6 @@ retries: after the loss of a node they can wait for ever, so every call has a le
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import queue
@@ -18,10 +17,10 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from voxstill import world
 from voxstill.config import Engine
@@ -46,6 +45,10 @@ COMMITTERS = 8
 HOPELESS_ITEMS = 16
 """So many items set aside and not one that worked: the fault is not in the items."""
 REASON_CHARS = 500
+SPARE_CPUS = 0.01
+"""Share of the CPUs that no worker reserves at the start, so that those hired later find a little everywhere."""
+LEAST_CPUS = 1e-4
+"""As few as Ray can count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,22 @@ class Stage:
         return in_flight + self.calls - 1
 
 
+class Changes(Protocol):
+    """What somebody wants changed in a run that is under way; asked and told in the thread of the run."""
+
+    def wanted(self) -> tuple[Sequence[Stage], Engine] | None:
+        """Stages and limits as they shall be from now on, once for each change; None where there is none. At once."""
+        ...
+
+    def taken(self, stages: Sequence[Stage]) -> None:
+        """These are at work from now on."""
+        ...
+
+    def refused(self, error: VoxstillError) -> None:
+        """Why the change was not made: the run goes on as before."""
+        ...
+
+
 def chunk_id(ids: Iterable[str]) -> str:
     """Equal sets of ids give equal chunk ids, in whatever order they come."""
     return fingerprint(sorted(ids))
@@ -93,6 +112,7 @@ def run(
     fail: Callable[[Any, str], Any],
     cfg: Engine,
     on_progress: Callable[[Summary], None] | None = None,
+    changes: Changes | None = None,
 ) -> Summary:
     """Each chunk is committed once, with one row for each of its items in order; the rows do not depend on timing.
 
@@ -101,6 +121,11 @@ def run(
     the inline engine survives only the first of these. `chunks` is consumed as workers come free: at most
     `cfg.in_flight` chunks for each worker, and one for each further call that it takes at once, are between it and
     `commit`. `on_progress` is called after each commit.
+
+    `changes` may give a stage another number of workers or another `make`, and other `cfg.attempts`, `cfg.lease_s` and
+    `cfg.in_flight`. Workers that are too many finish what they hold. The work of another `make` is on trial until it
+    has worked on one chunk: only then do those of before make room, and where it fails they go on with that chunk as if
+    nothing had been. The inline engine knows one worker of each stage.
 
     SIGINT and SIGTERM stop the run: no chunk is begun any more, what the workers have in hand is finished and committed
     within `STOP_LIMIT_S`, the rest is given back, and Interrupted says so. A second signal stops at once.
@@ -114,9 +139,9 @@ def run(
     if first is not None:  # a model is not loaded for nothing
         source = itertools.chain([first], source)
         if cfg.name == "inline":
-            _run_inline(source, stages, commit, ledger)
+            _Inline(stages, commit, ledger, changes).run(source)
         else:
-            _Driver(stages, commit, cfg, ledger).run(source)
+            _Driver(stages, commit, cfg, ledger, changes).run(source)
     return ledger.summary()
 
 
@@ -152,23 +177,39 @@ class _Part:
         return self.job.chunk.items[self.start : self.stop]
 
 
+@dataclass(frozen=True, slots=True)
+class _Staff:
+    """Workers of a stage since a moment, and the working time that there was before it."""
+
+    workers: int
+    since: float
+    before_s: float
+
+    def seconds(self, now: float) -> float:
+        """Time in which all of them together could have worked."""
+        return self.before_s + self.workers * (now - self.since)
+
+
 class _Ledger:
     """Rows in equal rows out: each part is answered, tried again, halved, or (one item) set aside with its reason."""
 
     def __init__(
         self, attempts: int, fail: Callable[[Any, str], Any], on_progress: Callable[[Summary], None] | None
     ) -> None:
-        self._attempts, self._fail, self._on_progress = attempts, fail, on_progress
+        self.attempts, self._fail, self._on_progress = attempts, fail, on_progress
         self._start = time.monotonic()
-        self._workers: dict[str, int] = {}
+        self._staff: dict[str, _Staff] = {}
         self._busy_s: dict[str, float] = {}
         self._chunks = self._items = self._set_aside = self._worked = self._retries = 0
         self.restarts = 0
         self.num_open = 0
 
     def staffed(self, stage: Stage, workers: int) -> None:
-        """Counts the workers of a stage, by the calls that they take."""
-        self._workers[stage.name], self._busy_s[stage.name] = workers, 0.0
+        """Counts the workers of a stage from now on, by the calls that they take."""
+        now = time.monotonic()
+        before = self._staff.get(stage.name)
+        self._staff[stage.name] = _Staff(workers, now, before.seconds(now) if before else 0.0)
+        self._busy_s.setdefault(stage.name, 0.0)
 
     def opened(self, chunk: Chunk) -> _Part:
         """All of a chunk, to be worked on."""
@@ -194,7 +235,7 @@ class _Ledger:
         """
         num_items = part.stop - part.start
         self._retries += 1
-        attempts = self._attempts if num_items in (1, len(part.job.rows)) else 1
+        attempts = self.attempts if num_items in (1, len(part.job.rows)) else 1
         if part.attempt + 1 < attempts:
             return [replace(part, attempt=part.attempt + 1)]
         if num_items > 1:
@@ -245,8 +286,8 @@ class _Ledger:
         )
 
     def _busy(self) -> dict[str, float]:
-        elapsed_s = max(time.monotonic() - self._start, 1e-9)
-        return {name: self._busy_s[name] / workers / elapsed_s for name, workers in self._workers.items()}
+        now = time.monotonic()
+        return {name: self._busy_s[name] / max(staff.seconds(now), 1e-9) for name, staff in self._staff.items()}
 
     @staticmethod
     def _fill(part: _Part, rows: Sequence[Any]) -> None:
@@ -275,42 +316,98 @@ def _reason(error: BaseException) -> str:
     return " ".join(text.split())[:REASON_CHARS]
 
 
+def _refusal(error: BaseException | str) -> VoxstillError:
+    """Why a work that was on trial did not pass."""
+    if isinstance(error, VoxstillError):
+        return error
+    why = error if isinstance(error, str) else _reason(error)
+    return VoxstillError("it failed on the first chunk that it was given", why=why, fix="mend the cause and ask again")
+
+
 # ---------------------------------------------------------------------------------------------- in this process
 
 
-def _run_inline(
-    chunks: Iterator[Chunk], stages: Sequence[Stage], commit: Callable[[Chunk, list[Any]], None], ledger: _Ledger
-) -> None:
-    for stage in stages:
-        ledger.staffed(stage, 1)
-    with contextlib.ExitStack() as closing:
-        works = []
-        for stage in stages:
-            work = _open(stage.name, stage.make)
-            closing.callback(_close, work)
-            works.append(work)
-        signals = closing.enter_context(world.Signals(_last_chunks))
-        for chunk in chunks:
-            whole = ledger.opened(chunk)
-            todo = [whole]
-            while todo:
-                part = todo.pop()
-                payload: Any = None
-                try:
-                    for stage, work in zip(stages, works, strict=True):
-                        start = time.perf_counter()
-                        payload = work(part.items, payload)
-                        ledger.worked(stage, time.perf_counter() - start)
-                except TeacherError:
-                    raise
-                except Exception as error:
-                    todo += ledger.failed(part, _reason(error))
-                else:
-                    todo += ledger.answered(part, payload)
-            commit(chunk, whole.job.rows)
-            ledger.committed(whole.job)
-            if signals.caught:
-                raise ledger.interrupted(signals.caught)
+class _Inline:
+    """The state of one run in this process: a work for each stage."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        commit: Callable[[Chunk, list[Any]], None],
+        ledger: _Ledger,
+        changes: Changes | None,
+    ) -> None:
+        self._stages, self._commit, self._ledger, self._changes = stages, commit, ledger, changes
+        self._works: dict[str, Work] = {}
+
+    def run(self, chunks: Iterator[Chunk]) -> None:
+        for stage in self._stages:
+            self._ledger.staffed(stage, 1)
+        try:
+            with world.Signals(_last_chunks) as signals:
+                for chunk in chunks:
+                    whole = self._ledger.opened(chunk)
+                    self._work_on(self._tried(whole))
+                    self._commit(chunk, whole.job.rows)
+                    self._ledger.committed(whole.job)
+                    if signals.caught:
+                        raise self._ledger.interrupted(signals.caught)
+        finally:
+            for work in self._works.values():
+                _close(work)
+
+    def _tried(self, whole: _Part) -> list[_Part]:
+        """What is left to do of a chunk after the works of a change, where there is one, were on trial with it."""
+        wanted = self._changes.wanted() if self._changes is not None else None
+        if self._changes is None or wanted is None:
+            return [whole]
+        stages, cfg = wanted
+        makes = {stage.name: stage.make for stage in self._stages}
+        new: dict[str, Work] = {}
+        try:
+            for stage in stages:
+                if stage.make != makes[stage.name]:
+                    new[stage.name] = _open(stage.name, stage.make)
+            if new:
+                self._open(but=new)
+                payload = self._through(whole, self._works | new)
+        except Exception as error:
+            for work in new.values():
+                _close(work)
+            self._changes.refused(_refusal(error))
+            return [whole]
+        for name in new.keys() & self._works.keys():
+            _close(self._works[name])
+        self._stages, self._works, self._ledger.attempts = stages, self._works | new, cfg.attempts
+        self._changes.taken(stages)
+        return self._ledger.answered(whole, payload) if new else [whole]
+
+    def _work_on(self, todo: list[_Part]) -> None:
+        if todo:
+            self._open(but=())
+        while todo:
+            part = todo.pop()
+            try:
+                payload = self._through(part, self._works)
+            except TeacherError:
+                raise
+            except Exception as error:
+                todo += self._ledger.failed(part, _reason(error))
+            else:
+                todo += self._ledger.answered(part, payload)
+
+    def _open(self, but: Container[str]) -> None:
+        for stage in self._stages:
+            if stage.name not in self._works and stage.name not in but:
+                self._works[stage.name] = _open(stage.name, stage.make)
+
+    def _through(self, part: _Part, works: Mapping[str, Work]) -> Any:
+        payload: Any = None
+        for stage in self._stages:
+            start = time.perf_counter()
+            payload = works[stage.name](part.items, payload)
+            self._ledger.worked(stage, time.perf_counter() - start)
+        return payload
 
 
 def _close(work: Work) -> None:
@@ -358,28 +455,44 @@ class _Crew:
 
     stage: Stage
     place: int
-    size: int
+    size: int = 0
     workers: list[_Worker] = field(default_factory=list)
     waiting: deque[tuple[_Part, Any]] = field(default_factory=deque)
     has_started: bool = False
     bad_starts: int = 0
     """Workers that failed to start since the last that did."""
+    trial: _Worker | None = None
+    """The one worker with another work than that of `stage`, until that has worked on a chunk."""
+    held: int = 0
+    """Places that are not filled while there is a trial."""
+
+    @property
+    def staying(self) -> list[_Worker]:
+        """The workers of `stage` that are not on their way out."""
+        return [worker for worker in self.workers if not worker.leaving and worker is not self.trial]
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
     crew: _Crew
+    stage: Stage
     handle: Any
+    num_cpus: float
+    """Those it reserves."""
     since: float
     """When its start began."""
     ready: bool = False
+    leaving: bool = False
+    """It finishes what it holds and gets nothing more."""
+    closing: float | None = None
+    """Since when it closes its work: nothing is left that it holds."""
     calls: deque[_Call] = field(default_factory=deque)
     failures: int = 0
     """Calls that raised since the last that did not."""
 
     def begin(self) -> None:
         """Counts the lease of the calls that it can work on from now."""
-        for call in itertools.islice(self.calls, self.crew.stage.calls):
+        for call in itertools.islice(self.calls, self.stage.calls):
             call.since = call.since or time.monotonic()
 
 
@@ -396,16 +509,18 @@ class _Driver:
     """The state of one run under Ray. Everything happens in one thread; answers come in as events of one queue."""
 
     def __init__(
-        self, stages: Sequence[Stage], commit: Callable[[Chunk, list[Any]], None], cfg: Engine, ledger: _Ledger
+        self,
+        stages: Sequence[Stage],
+        commit: Callable[[Chunk, list[Any]], None],
+        cfg: Engine,
+        ledger: _Ledger,
+        changes: Changes | None,
     ) -> None:
         self._ray = start_ray(cfg)
-        self._commit, self._cfg, self._ledger = commit, cfg, ledger
-        sizes = _sizes(self._ray, stages)
-        self._cpu_share = _cpu_share(self._ray, stages, sizes)
-        self._crews = [_Crew(stage, place, size) for place, (stage, size) in enumerate(zip(stages, sizes, strict=True))]
-        for crew in self._crews:
-            ledger.staffed(crew.stage, crew.size * crew.stage.calls)
-        self._limit = sum(crew.size * crew.stage.room(cfg.in_flight) for crew in self._crews)
+        self._commit, self._cfg, self._ledger, self._changes = commit, cfg, ledger, changes
+        self._wanted = stages, cfg
+        self._crews = [_Crew(stage, place) for place, stage in enumerate(stages)]
+        self._set_sizes(stages)
         self._num_writing = 0
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
@@ -414,7 +529,8 @@ class _Driver:
         with world.Signals(_last_chunks) as signals:
             try:
                 self._work(chunks, signals)
-                closing = [worker.handle.close.remote() for worker in self._all_workers() if worker.ready]
+                at_work = [worker for worker in self._all_workers() if worker.ready and worker.closing is None]
+                closing = [worker.handle.close.remote() for worker in at_work]
                 self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_LIMIT_S)
             finally:
                 for worker in self._all_workers():
@@ -425,11 +541,12 @@ class _Driver:
 
     def _work(self, chunks: Iterator[Chunk], signals: world.Signals) -> None:
         """Until all is committed or, after a signal, what the workers have in hand."""
-        for crew in self._crews:
-            for _ in range(crew.size):
-                self._hire(crew)
         while not signals.caught:
-            for chunk in itertools.islice(chunks, self._limit - self._ledger.num_open):
+            self._look()
+            for crew in self._crews:
+                self._staff(crew)
+            room = sum(crew.size * crew.stage.room(self._cfg.in_flight) for crew in self._crews)
+            for chunk in itertools.islice(chunks, max(0, room - self._ledger.num_open)):
                 self._crews[0].waiting.append((self._ledger.opened(chunk), None))
             if not self._ledger.num_open:
                 return
@@ -443,19 +560,135 @@ class _Driver:
     def _all_workers(self) -> list[_Worker]:
         return [worker for crew in self._crews for worker in crew.workers]
 
-    def _hire(self, crew: _Crew) -> None:
-        stage = crew.stage
+    def _set_sizes(self, stages: Sequence[Stage]) -> None:
+        """ConfigError where there are not so many GPUs; then nothing is set."""
+        sizes = _sizes(self._ray, stages)
+        self._cpu_share = _cpu_share(self._ray, stages, sizes)
+        for crew, stage, size in zip(self._crews, stages, sizes, strict=True):
+            crew.stage, crew.size = stage, size
+            self._ledger.staffed(stage, size * stage.calls)
+
+    def _staff(self, crew: _Crew) -> None:
+        """Hires, or lets go those that have least to do, until there are as many as there shall be."""
+        staying, size = crew.staying, crew.size - crew.held
+        for _ in range(size - len(staying)):
+            self._hire(crew, crew.stage)
+        staying.sort(key=lambda worker: (worker.ready, len(worker.calls)))
+        for worker in staying[: max(0, len(staying) - size)]:
+            self._let_go(worker)
+
+    def _hire(self, crew: _Crew, stage: Stage) -> _Worker:
+        num_cpus = self._cpus_for(stage)
         actor = self._ray.remote(_Host).options(
-            num_cpus=int(stage.num_cpus * self._cpu_share * 1e4) / 1e4,  # Ray counts in such steps
+            num_cpus=num_cpus,
             num_gpus=stage.num_gpus,
             max_concurrency=stage.calls,
             max_restarts=0,
             max_task_retries=0,
         )
-        worker = _Worker(crew, actor.remote(max(1, int(stage.num_cpus))), time.monotonic())
+        worker = _Worker(crew, stage, actor.remote(max(1, int(stage.num_cpus))), num_cpus, time.monotonic())
         crew.workers.append(worker)
         opened = worker.handle.open.remote(stage.name, stage.make).future()
         self._when(opened, lambda: self._on_open(worker, opened))
+        return worker
+
+    def _cpus_for(self, stage: Stage) -> float:
+        """What a worker of the stage reserves: its share, or next to nothing where others have all.
+
+        Else one that is hired for a run that has grown would wait for those that it shall help.
+        """
+        wanted = stage.num_cpus * self._cpu_share
+        free = self._ray.cluster_resources().get("CPU", 0) - sum(worker.num_cpus for worker in self._all_workers())
+        return int(wanted * 1e4) / 1e4 if wanted <= free else LEAST_CPUS  # Ray counts in such steps
+
+    def _let_go(self, worker: _Worker) -> None:
+        """It ends as soon as it has finished what it holds."""
+        worker.leaving = True
+        if worker.calls or worker.closing is not None:
+            return
+        if not worker.ready:
+            self._dismiss(worker)
+            return
+        worker.closing = time.monotonic()
+        closed = worker.handle.close.remote().future()
+        self._when(closed, lambda: self._dismiss(worker))
+
+    def _dismiss(self, worker: _Worker) -> None:
+        """Ends its process, whatever it is at."""
+        if worker in worker.crew.workers:
+            worker.crew.workers.remove(worker)
+            self._ray.kill(worker.handle)
+
+    # ------------------------------------------------------------------------------------------ changes
+
+    def _look(self) -> None:
+        """Begins to make the change that is wanted, where there is one."""
+        wanted = self._changes.wanted() if self._changes is not None else None
+        if self._changes is None or wanted is None:
+            return
+        try:
+            _cpu_share(self._ray, wanted[0], _sizes(self._ray, wanted[0]))
+        except ConfigError as error:
+            self._changes.refused(error)
+            return
+        self._wanted = wanted
+        for crew, stage in zip(self._crews, wanted[0], strict=True):
+            if crew.trial is not None and crew.trial.stage.make != stage.make:
+                self._end_trial(crew)
+            if crew.trial is None and crew.stage.make != stage.make:
+                self._begin_trial(crew, stage)
+        self._take()
+
+    def _begin_trial(self, crew: _Crew, stage: Stage) -> None:
+        """Hires one with another work, beside the others where there is a GPU for it, else in the place of one."""
+        if not crew.workers:
+            crew.held = crew.size  # the run has not begun: what it began with is opened only where this fails
+        elif stage.num_gpus > self._ray.available_resources().get("GPU", 0):
+            crew.held = 1
+        crew.bad_starts = 0
+        crew.trial = self._hire(crew, stage)
+
+    def _end_trial(self, crew: _Crew) -> None:
+        """The work that was on trial is given up, and what it held is queued again as if it had never been given."""
+        assert crew.trial is not None
+        worker, crew.trial, crew.held, crew.bad_starts = crew.trial, None, 0, 0
+        calls, worker.calls = worker.calls, deque()
+        self._queue([call.part for call in calls])
+        self._dismiss(worker)
+
+    def _refuse(self, error: BaseException | str) -> None:
+        """Nothing of a change is made where one of its works fails."""
+        refusal = _refusal(error)
+        self._check_node(refusal.why or refusal.what)
+        for crew in self._crews:
+            if crew.trial is not None:
+                self._end_trial(crew)
+        assert self._changes is not None
+        self._changes.refused(refusal)
+
+    def _adopt(self, crew: _Crew) -> None:
+        """The work on trial has worked on a chunk: it is that of the stage from now on, and those of before leave."""
+        assert crew.trial is not None
+        before = crew.staying
+        crew.stage, crew.trial, crew.held, crew.has_started, crew.bad_starts = crew.trial.stage, None, 0, True, 0
+        for worker in before:
+            self._let_go(worker)
+        self._take()
+
+    def _take(self) -> None:
+        """Makes what is left of the change, once nothing of it is on trial any more."""
+        if self._changes is None or any(crew.trial for crew in self._crews):
+            return
+        stages, cfg = self._wanted
+        try:
+            self._set_sizes(stages)
+        except ConfigError as error:
+            self._changes.refused(error)
+            return
+        self._cfg, self._ledger.attempts = cfg, cfg.attempts
+        self._changes.taken(stages)
+
+    # ------------------------------------------------------------------------------------------ calls
 
     def _when(self, future: Future[Any], event: Callable[[], None]) -> None:
         """`event` happens in the driver's thread once the future is done."""
@@ -481,8 +714,9 @@ class _Driver:
                 self._call(min(free, key=lambda worker: len(worker.calls)), *crew.waiting.popleft())
 
     def _has_room(self, worker: _Worker, part: _Part) -> bool:
-        alone = part.alone or any(call.part.alone for call in worker.calls)
-        return worker.ready and len(worker.calls) < (1 if alone else worker.crew.stage.room(self._cfg.in_flight))
+        alone = part.alone or any(call.part.alone for call in worker.calls) or worker is worker.crew.trial
+        room = 1 if alone else worker.stage.room(self._cfg.in_flight)
+        return worker.ready and not worker.leaving and len(worker.calls) < room
 
     def _call(self, worker: _Worker, part: _Part, payload: Any) -> None:
         status, result = worker.handle.work.options(num_returns=2).remote(part.items, payload)
@@ -493,12 +727,18 @@ class _Driver:
 
     def _on_open(self, worker: _Worker, opened: Future[VoxstillError | None]) -> None:
         crew = worker.crew
+        if worker not in crew.workers:  # it was ended meanwhile
+            return
         error = opened.exception() or opened.result()
         if error is None:
-            worker.ready = crew.has_started = True
+            worker.ready = True
+            crew.has_started = crew.has_started or worker is not crew.trial
             crew.bad_starts = 0
             return
         crew.bad_starts += 1
+        if worker is crew.trial:
+            self._on_bad_trial(worker, error)
+            return
         # What started before may start again: a GPU is not always free at once after its process was killed.
         again = crew.has_started or not isinstance(error, VoxstillError)
         if again and crew.bad_starts < self._cfg.attempts:
@@ -512,19 +752,39 @@ class _Driver:
                 fix="see whether memory is short; `--set engine.name=inline` shows what happens",
             )
 
+    def _on_bad_trial(self, worker: _Worker, error: BaseException) -> None:
+        """A work on trial did not start: once more where that may help, else the run goes on without it."""
+        crew, may_help = worker.crew, bool(worker.stage.num_gpus) or not isinstance(error, VoxstillError)
+        if may_help and crew.bad_starts < self._cfg.attempts:
+            self._dismiss(worker)
+            crew.trial = self._hire(crew, worker.stage)
+            return
+        self._refuse(error)
+
     def _on_answer(self, worker: _Worker, call: _Call) -> None:
         if call not in worker.calls:  # its worker was given up meanwhile
             return
         error = call.status.exception()
+        if worker is worker.crew.trial:
+            failure = error or call.status.result()[0]
+            if failure is not None:
+                self._refuse(failure)
+                return
+            self._adopt(worker.crew)
         if error is not None and not self._is_of_the_call(error):
             self._on_death(worker, error)
             return
         worker.calls.remove(call)
         worker.begin()
+        if worker.leaving:
+            self._let_go(worker)
         reason, seconds = call.status.result() if error is None else (self._loss(error), 0.0)
-        self._ledger.worked(worker.crew.stage, seconds)
+        self._ledger.worked(worker.stage, seconds)
         if isinstance(reason, TeacherError):
-            raise reason
+            if not worker.leaving:
+                raise reason
+            self._queue([call.part])  # those that take its place may fare better
+            return
         if reason is None:
             worker.failures = 0
             self._pass_on(worker.crew, call)
@@ -600,7 +860,8 @@ class _Driver:
                 unanswered.append(call)
         return unanswered
 
-    def _replace(self, worker: _Worker, reason: str) -> None:
+    def _check_node(self, reason: str) -> None:
+        """ClusterError where what died is the node that this process belongs to."""
         here = self._ray.get_runtime_context().get_node_id()
         if any(node["NodeID"] == here and not node["Alive"] for node in self._ray.nodes()):
             raise ClusterError(  # workers of a dead owner are ended, and those it still asks for never start
@@ -608,22 +869,32 @@ class _Driver:
                 why=f"to the cluster this process is dead with it: {reason}",
                 fix="the same command goes on where this one stopped",
             )
-        log.warning("a worker of `%s` is replaced: %s", worker.crew.stage.name, reason)
+
+    def _replace(self, worker: _Worker, reason: str) -> None:
+        self._check_node(reason)
+        log.warning("a worker of `%s` is replaced: %s", worker.stage.name, reason)
         self._ledger.restarts += 1
-        self._ray.kill(worker.handle)
-        worker.crew.workers.remove(worker)
-        self._hire(worker.crew)
+        self._dismiss(worker)
+        self._staff(worker.crew)
 
     def _check_limits(self) -> None:
         now = time.monotonic()
         for worker in self._all_workers():
+            if worker.closing is not None and now - worker.closing > CLOSE_LIMIT_S:
+                self._dismiss(worker)
+            if worker is worker.crew.trial and not worker.ready and now - worker.since > START_LIMIT_S:
+                self._refuse(VoxstillError(f"it has not started within {START_LIMIT_S:.0f} s"))
             if any(call.since is not None and now - call.since > self._cfg.lease_s for call in worker.calls):
                 reason = f"no answer within the time limit of {self._cfg.lease_s:g} s"
+                if worker is worker.crew.trial:
+                    self._refuse(VoxstillError(reason))
+                    continue
                 lost = self._lose(worker, reason)
                 self._queue([call.part for call in lost if call.since is None])
                 self._suspect([call.part for call in lost if call.since is not None], reason)
         for crew in self._crews:
-            if not any(w.ready for w in crew.workers) and now - crew.workers[0].since > START_LIMIT_S:
+            waited_s = max((now - worker.since for worker in crew.workers), default=0.0)
+            if not any(worker.ready for worker in crew.workers) and waited_s > START_LIMIT_S:
                 free = self._ray.available_resources()
                 raise VoxstillError(
                     f"no worker of the stage `{crew.stage.name}` has started within {START_LIMIT_S:.0f} s",
@@ -657,7 +928,7 @@ def _cpu_share(ray: Any, stages: Sequence[Stage], sizes: Sequence[int]) -> float
             why=", ".join(f"`{stage.name}`: {size} workers of {stage.num_gpus:g} GPUs" for stage, size in wanted),
             fix="lower `engine.teachers` or `engine.teacher_gpus`",
         )
-    return min(1.0, have.get("CPU", 0) / cpus) if cpus else 1.0
+    return min(1.0, (1 - SPARE_CPUS) * have.get("CPU", 0) / cpus) if cpus else 1.0
 
 
 def start_ray(cfg: Engine) -> Any:

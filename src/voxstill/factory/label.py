@@ -1,4 +1,7 @@
-"""Every utterance gets exactly one label of one recipe: a row, also where the teacher failed.
+"""Every utterance gets exactly one label: a row, also where the teacher failed.
+
+The labels of a run lie in one folder, named after the recipe that the run began with. A run whose teacher is changed
+while it works (`factory/control.py`) goes on in the same folder: each row names its own teacher and recipe.
 
 The unit of work and of output is a chunk of utterances in the order of their table; its name is the hash of their
 ids, so that whoever writes a chunk second does no harm. Resuming is the plan minus the utterances that have a label.
@@ -22,9 +25,9 @@ from numpy.typing import NDArray
 from voxstill import config, tables, workdir
 from voxstill.audio.decoder import Decoder
 from voxstill.cache import Cache
-from voxstill.errors import TeacherError, VoxstillError
-from voxstill.factory import engine, extract
-from voxstill.monitor import StepMeter, log
+from voxstill.errors import ConfigError, TeacherError, VoxstillError
+from voxstill.factory import control, engine, extract
+from voxstill.monitor import StepMeter, level, log
 from voxstill.records import Label, Utterance, fingerprint
 from voxstill.store import Store
 from voxstill.teachers import registry
@@ -32,6 +35,10 @@ from voxstill.teachers.teacher import Clip, Heard, Teacher
 
 SET_ASIDE = "set aside"
 """So begins the reason of an utterance that no worker could get through."""
+MAKER = ("recipe", "teacher")
+"""The columns that say who made a label."""
+AND = " + "
+"""Between the names of several teachers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +125,9 @@ def label(
 ) -> dict[str, Any]:
     """Label what has no label yet, up to the limits, and return the figures of all labels.
 
-    `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. Raises TeacherError
-    where the teacher fails on everything, Interrupted after a signal.
+    `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. What is asked for in
+    `WORK/control.json` is taken while it works. Raises TeacherError where the teacher fails on everything, Interrupted
+    after a signal.
     """
     source = tables.listing(work, utterances)
     done = workdir.success(work, "labels", task.recipe)
@@ -132,29 +140,40 @@ def label(
         meter.safe(sum(each.duration_ms for each in chunk.items), (row.error for row in rows if row.error))
 
     def fail(utterance: Utterance, reason: str) -> Label:
+        made = at_work()
         return Label(
             utterance_id=utterance.id,
-            recipe=task.recipe,
-            teacher=task.name,
+            recipe=made.recipe,
+            teacher=made.name,
             finish="failed",
             error=f"{SET_ASIDE}: {reason}",
         )
 
-    stages = (
-        engine.Stage(name="decode", make=Decode(reading), workers=cfg.workers),
-        engine.Stage(
-            name="teach",
-            make=Teach(task),
-            workers=cfg.teachers,
-            num_cpus=cfg.teacher_cpus,
-            num_gpus=cfg.teacher_gpus,
-            calls=task.calls_at_once,
-        ),
-    )
+    def at_work() -> Task:
+        make = watch.stages[-1].make
+        assert isinstance(make, Teach)
+        return make.task
+
+    def stages(now: control.Settings) -> tuple[engine.Stage, ...]:
+        teaching = task if now.teacher == task.teacher else _successor(work, task, now.teacher)
+        return (
+            engine.Stage(name="decode", make=Decode(reading), workers=now.engine.workers),
+            engine.Stage(
+                name="teach",
+                make=Teach(teaching),
+                workers=now.engine.teachers,
+                num_cpus=now.engine.teacher_cpus,
+                num_gpus=now.engine.teacher_gpus,
+                calls=teaching.calls_at_once,
+            ),
+        )
+
+    watch = control.Watch(work, task.recipe, control.Settings(task.teacher, cfg, level()), stages)
     chunks = plan(work, utterances, task.prefix, cfg.chunk)
     limit_ms = None if limit_hours is None else limit_hours * 3_600_000
     try:
-        engine.run(limited(chunks, max_chunks, limit_ms), stages, commit, fail, cfg, meter.engine)
+        with watch:
+            engine.run(limited(chunks, max_chunks, limit_ms), watch.stages, commit, fail, cfg, meter.engine, watch)
     except VoxstillError as error:
         if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher
             raise
@@ -171,6 +190,28 @@ def label(
     return found
 
 
+def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
+    """The task of a teacher that takes over in a run; its options are kept beside the labels, under its recipe.
+
+    ConfigError where only one of both is shown the human texts: what is told of the labels holds for all of them.
+    """
+    found = task(teacher)
+    if found.reads_texts != before.reads_texts:
+        raise ConfigError(
+            f"`{teacher.name}` cannot take over from `{before.teacher.name}`",
+            why="one of them is shown the human texts and the other is not",
+            fix="label with it in a run of its own: its labels are then another table",
+        )
+    if found.recipe != before.recipe:
+        work.write_json(_options_key(before, found.recipe), teacher.model_dump())
+    return found
+
+
+def _options_key(task: Task, recipe: str) -> str:
+    """Of the options of a teacher that took over: a row tells its recipe and no more."""
+    return f"{task.prefix}/_{recipe}.json"
+
+
 def is_whole(work: Store, source: str, task: Task, done: Mapping[str, Any]) -> bool:
     """Whether finished labels are still those of all utterances, whose table has the listing `source`."""
     same = (done["source"], done["listing"]) == (source, tables.listing(work, task.prefix))
@@ -180,15 +221,21 @@ def is_whole(work: Store, source: str, task: Task, done: Mapping[str, Any]) -> b
 
 
 def figures(work: Store, task: Task) -> dict[str, Any]:
-    """Counts and a checksum of everything the recipe has; TeacherError where nothing but failures is there."""
+    """Counts and a checksum of everything the recipe has; TeacherError where nothing but failures is there.
+
+    Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
+    many labels each has made.
+    """
     keys = tables.parts(work, task.prefix)
     digest, labels = hashlib.sha256(), 0
     errors: Counter[str] = Counter()
+    made: Counter[tuple[str, str]] = Counter()
     with ThreadPoolExecutor(tables.READERS) as pool:
-        for part_digest, num_rows, reasons in pool.map(lambda key: _count(work.read(key)), keys):
+        for part_digest, num_rows, reasons, made_here in pool.map(lambda key: _count(work.read(key)), keys):
             digest.update(part_digest)
             labels += num_rows
             errors.update(reasons)
+            made.update(made_here)
     failed = errors.total()
     if labels and failed == labels:
         raise TeacherError(
@@ -196,10 +243,19 @@ def figures(work: Store, task: Task) -> dict[str, Any]:
             why=max(errors, key=lambda reason: errors[reason]),
             fix=f"mend the cause, remove `{work.uri(task.prefix)}` and run again",
         )
+    own = (task.recipe, task.name)
+    makers = sorted(made, key=lambda each: (-made[each], each)) or [own]
+    several: dict[str, Any] = {} if makers == [own] else {"teachers": []}
+    for recipe, name in makers if several else ():
+        options = task.teacher.model_dump() if recipe == task.recipe else work.read_json(_options_key(task, recipe))
+        several["teachers"].append(
+            {"recipe": recipe, "teacher": name, "options": options, "labels": made[recipe, name]}
+        )
     return {
         "recipe": task.recipe,
-        "teacher": task.name,
+        "teacher": AND.join(dict.fromkeys(name for _, name in makers)),
         "options": task.teacher.model_dump(),
+        **several,
         "chunks": len(keys),
         "labels": labels,
         "failed": failed,
@@ -208,8 +264,13 @@ def figures(work: Store, task: Task) -> dict[str, Any]:
     }
 
 
-def _count(data: bytes) -> tuple[bytes, int, list[str]]:
-    """Checksum, rows and reasons of one part; the column of reasons is read only where it holds some."""
+def are_human_texts(figures: Mapping[str, Any]) -> bool:
+    """Whether some of the labels are what humans wrote down, so that nothing can be judged by that."""
+    return any(name.startswith("reference@") for name in figures["teacher"].split(AND))
+
+
+def _count(data: bytes) -> tuple[bytes, int, list[str], Counter[tuple[str, str]]]:
+    """Checksum, rows, reasons and makers (recipe and teacher) of one part; columns are read where they hold several."""
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(io.BytesIO(data))
@@ -217,7 +278,16 @@ def _count(data: bytes) -> tuple[bytes, int, list[str]]:
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     found = sum(each.num_values - each.statistics.null_count for each in columns if each.path_in_schema == "error")
     reasons = file.read(columns=["error"])["error"].drop_null().to_pylist() if found else []
-    return hashlib.sha256(data).digest(), file.metadata.num_rows, reasons
+    ends = [
+        {end for each in columns if each.path_in_schema == name for end in (each.statistics.min, each.statistics.max)}
+        for name in MAKER
+    ]
+    if all(len(each) == 1 and None not in each for each in ends):
+        makers = Counter({(ends[0].pop(), ends[1].pop()): file.metadata.num_rows})
+    else:
+        table = file.read(columns=list(MAKER))
+        makers = Counter(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
+    return hashlib.sha256(data).digest(), file.metadata.num_rows, reasons, makers
 
 
 @dataclass(frozen=True, slots=True)
