@@ -155,7 +155,8 @@ class Engine(Section):
     decode_mb: int = option(4096, unit="MB", ge=64)
     """Memory that the decoder of one recording may take: six hours of audio take 2 GB, a decompression bomb any."""
     lease_s: float = option(600.0, unit="s", gt=0)
-    """A chunk not back after this long is taken from its worker, which is ended, and given to another."""
+    """A chunk not back after this long is taken from its worker, which is ended, and given to others in halves. A slow
+    teacher wants a smaller `engine.chunk` or a longer lease."""
 
 
 class Monitor(Section):

@@ -278,6 +278,20 @@ def test_a_call_that_hangs_beside_others_that_do_not_is_found(ray: Any) -> None:
     assert time.monotonic() - start < 60
 
 
+def test_a_chunk_too_large_for_a_slow_work_is_halved_and_not_tried_again_whole(ray: Any) -> None:
+    def slow() -> Any:
+        def work(items: Sequence[Any], _: Any) -> list[str]:
+            time.sleep(2.0 * len(items))
+            return [f"ok {item}" for item in items]
+
+        return work
+
+    stage = Stage(name="work", make=slow, workers=1)
+    committed, summary = run(chunks_of(range(4), 4, str), (stage,), lease_s=6.0, attempts=3)
+    assert flat(committed) == [f"ok {i}" for i in range(4)]
+    assert summary.num_restarts == 1
+
+
 def test_killed_workers_lose_nothing_and_repeat_nothing(ray: Any, tmp_path: Path) -> None:
     def tracked(stage: str, inner: Callable[[], Any]) -> Any:
         (tmp_path / f"{stage}.{os.getpid()}").touch()

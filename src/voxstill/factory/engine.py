@@ -227,15 +227,17 @@ class _Ledger:
         self._fill(part, rows)
         return []
 
-    def failed(self, part: _Part, reason: str) -> list[_Part]:
+    def failed(self, part: _Part, reason: str, *, late: bool = False) -> list[_Part]:
         """What to do after a part failed: again, in halves, or nothing more because its one item is set aside.
 
         A whole chunk and a single item get all attempts; the halves between get one, since their chunk is known to be
-        bad and each further try may cost the loading of a model.
+        bad and each further try may cost the loading of a model. So does a chunk that was late: if it is the teacher
+        that is slow, it would be late again.
         """
         num_items = part.stop - part.start
         self._retries += 1
-        attempts = self.attempts if num_items in (1, len(part.job.rows)) else 1
+        again = num_items == 1 or (num_items == len(part.job.rows) and not late)
+        attempts = self.attempts if again else 1
         if part.attempt + 1 < attempts:
             return [replace(part, attempt=part.attempt + 1)]
         if num_items > 1:
@@ -842,9 +844,9 @@ class _Driver:
         """
         self._suspect([call.part for call in self._lose(worker, _reason(error))], "its worker died")
 
-    def _suspect(self, parts: list[_Part], reason: str) -> None:
+    def _suspect(self, parts: list[_Part], reason: str, *, late: bool = False) -> None:
         """Charges an attempt where there is but one part; where there are more, each is tried again alone."""
-        todo = self._ledger.failed(parts[0], reason) if len(parts) == 1 else parts
+        todo = self._ledger.failed(parts[0], reason, late=late) if len(parts) == 1 else parts
         for part in parts[:1]:
             self._settle(part, [replace(each, alone=True) for each in todo])
 
@@ -891,7 +893,7 @@ class _Driver:
                     continue
                 lost = self._lose(worker, reason)
                 self._queue([call.part for call in lost if call.since is None])
-                self._suspect([call.part for call in lost if call.since is not None], reason)
+                self._suspect([call.part for call in lost if call.since is not None], reason, late=True)
         for crew in self._crews:
             waited_s = max((now - worker.since for worker in crew.workers), default=0.0)
             if not any(worker.ready for worker in crew.workers) and waited_s > START_LIMIT_S:
