@@ -158,7 +158,7 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(tiny_lm: lm.LanguageM
         fused = fusions(tiny_lm, pieces)[number]
         totals = exhaustive(log_probs_FV, num_tokens - 1, fused)
         places = 2 << (len(totals) - 1).bit_length()
-        tokens_U, total = prefixes.search(log_probs_FV, num_tokens - 1, places, np.inf, fused)
+        tokens_U, total = prefixes.search(log_probs_FV, num_tokens - 1, places, 99, np.inf, fused)
         assert total == pytest.approx(max(totals.values()), abs=1e-9), case
         assert total == pytest.approx(totals[tuple(tokens_U.tolist())], abs=1e-9)
 
@@ -169,7 +169,7 @@ def test_the_score_never_falls_as_the_beam_grows(tiny_lm: lm.LanguageModel, numb
     fused = fusions(tiny_lm, WORDS)[number]
     for _ in range(250):
         log_probs_FV = emissions(draw, int(draw.integers(1, 40)), len(WORDS), draw.choice([0.3, 1, 2, 4]))
-        totals = [prefixes.search(log_probs_FV, len(WORDS) - 1, 2**k, np.inf, fused)[1] for k in range(7)]
+        totals = [prefixes.search(log_probs_FV, len(WORDS) - 1, 2**k, 99, np.inf, fused)[1] for k in range(7)]
         assert all(narrow <= wide + 1e-9 for narrow, wide in itertools.pairwise(totals)), totals
 
 
@@ -180,7 +180,7 @@ def test_what_is_left_out_without_a_model_is_no_loss() -> None:
     few, all_ = fusion.fusion(pieces), fusion.fusion(pieces, word_bonus=1e-15)
     for _ in range(100):
         log_probs_FV = emissions(draw, 30, 41, 2)
-        found, expected = (prefixes.search(log_probs_FV, 40, 8, np.inf, each) for each in (few, all_))
+        found, expected = (prefixes.search(log_probs_FV, 40, 8, 99, np.inf, each) for each in (few, all_))
         assert found[0].tolist() == expected[0].tolist()
         assert found[1] == pytest.approx(expected[1], abs=1e-9)
 

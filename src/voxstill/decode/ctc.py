@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from voxstill.decode.fusion import Fusion
 
-BAND = 12.0
-"""With a language model, tokens are looked at whose log-probability is at most so much below the best of the frame."""
+MOST_TOKENS, BAND = 32, 8.0
+"""With a language model or phrases, so many tokens of a frame are looked at, whose log-probability is at most so much
+below the best of the frame: see `docs/decoding.md` for what that costs."""
 
 
 def greedy(
@@ -66,7 +67,7 @@ def beam(
     found = []
     for id_, logprob_FV, frames in zip(ids, log_probs_BFV, map(int, frames_B), strict=True):
         spoken_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
-        tokens_U, _ = prefixes.search(spoken_FV, blank_id, 1 << (width - 1).bit_length(), BAND, fusion)
+        tokens_U, _ = prefixes.search(spoken_FV, blank_id, 1 << (width - 1).bit_length(), MOST_TOKENS, BAND, fusion)
         start_U, end_U = prefixes.aligned(spoken_FV, tokens_U, blank_id)
         tokens = [
             Token(token, start, end, spoken_FV[start:end, token])

@@ -168,3 +168,24 @@ def _extended(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> 
         weight, heard = step(fusion.characters, heard, fusion.character_C[at])
         added += weight
     return added, word, state, heard
+
+
+@compiled
+def gains(fusion: Fusion, texts_N: NDArray[np.void], pieces_NC: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What each of the pieces would add to its text."""
+    gain_NC = np.zeros(pieces_NC.shape)
+    for n in range(len(texts_N)):
+        for c in range(pieces_NC.shape[1]):
+            gain_NC[n, c] = gain(fusion, texts_N, n, pieces_NC[n, c])
+    return gain_NC
+
+
+@compiled
+def said(
+    fusion: Fusion, texts_N: NDArray[np.void], from_M: NDArray[np.int64], piece_M: NDArray[np.int64]
+) -> NDArray[np.void]:
+    """The texts `from_M`, each with its piece behind it."""
+    texts_M = texts_N[from_M]
+    for m in range(len(texts_M)):
+        say(fusion, texts_M, m, piece_M[m])
+    return texts_M

@@ -51,28 +51,14 @@ def _likeliest(row_V: NDArray[np.float32], blank_id: int, chosen_C: NDArray[np.i
 
 
 @compiled
-def _within(row_V: NDArray[np.float32], blank_id: int, band: float, chosen_C: NDArray[np.int64]) -> int:
-    """The tokens of a frame that are not by `band` less likely than its likeliest, and how many there are."""
-    high = NEVER
-    for v in range(len(row_V)):
-        high = max(high, row_V[v])
-    num = 0
-    for v in range(len(row_V)):
-        if v != blank_id and row_V[v] >= high - band:
-            chosen_C[num] = v
-            num += 1
-    return num
-
-
-@compiled
 def search(
-    logprob_FV: NDArray[np.float32], blank_id: int, num_places: int, band: float, fusion: Fusion
+    logprob_FV: NDArray[np.float32], blank_id: int, num_places: int, most_tokens: int, band: float, fusion: Fusion
 ) -> tuple[NDArray[np.int64], float]:
     """The tokens of the best text, and the logarithm of its probability with what `fusion` adds.
 
     `num_places` is a power of two. Without anything to add, tokens that cannot reach a place are left out, and nothing
-    is lost; else those less likely than the best of their frame by more than `band`. With twice as many places as there
-    are texts and an infinite band, the search is exhaustive.
+    is lost. Else the `most_tokens` likeliest of a frame are looked at, but for those less likely than the best by more
+    than `band`. With twice as many places as there are texts and nothing left out, the search is exhaustive.
     """
     num_frames, num_tokens = logprob_FV.shape
     num_beams = 1
@@ -89,7 +75,7 @@ def search(
     parent_N, token_N = np.zeros(num_frames * num_places + 1, np.int64), np.zeros(num_frames * num_places + 1, np.int64)
     num_nodes = 1
     # candidates: each text as it is, and each text with one of C tokens behind it
-    most = min(num_places + 1, num_tokens) if fusion.plain else num_tokens
+    most = min(num_places + 1 if fusion.plain else most_tokens, num_tokens)
     token_C = np.zeros(most, np.int64)
     gain_PC, score_PC = np.zeros((num_places, most)), np.zeros((num_places, most))
     best_P, best_score_P = np.zeros(num_places, np.int64), np.zeros(num_places)
@@ -99,7 +85,11 @@ def search(
     is_said_V = np.zeros(num_tokens, np.bool_)
     for f in range(num_frames):
         row_V = logprob_FV[f]
-        num_chosen = _likeliest(row_V, blank_id, token_C) if fusion.plain else _within(row_V, blank_id, band, token_C)
+        num_chosen = _likeliest(row_V, blank_id, token_C)
+        if not fusion.plain:
+            lowest = max(row_V[blank_id], row_V[token_C[0]]) - band
+            while row_V[token_C[num_chosen - 1]] < lowest and num_chosen > 1:
+                num_chosen -= 1
         for p in range(num):
             above_P[p], taken_P[p] = -1, False
             for q in range(num):
