@@ -421,6 +421,17 @@ class Decode(Section):
     boost_weight: float = option(2.0, unit="nats", ge=0)
     """Added for each word of a phrase of `boost` that is said."""
 
+    @model_validator(mode="after")
+    def _help_needs_a_choice(self) -> Self:
+        """A language model and phrases choose between texts, and there must be some."""
+        for name in (each for each in ("lm", "boost") if self.beam == 1 and getattr(self, each)):
+            raise ConfigError(
+                f"`decode.{name}` has no use with `decode.beam: 1`",
+                why="where one text is followed, there is nothing to choose from",
+                fix="set `decode.beam`, to 16 for example",
+            )
+        return self
+
 
 class Evaluate(Section):
     """How a recogniser is judged."""

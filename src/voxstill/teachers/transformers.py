@@ -373,17 +373,9 @@ def said(
 
 
 def beam_of(decoding: Decode, pieces: Sequence[str]) -> Mapping[str, Any] | None:
-    """What a beam search is given beside the audio; None where decoding is greedy.
-
-    ConfigError where a language model or phrases are to help and there is no beam; DataError where the model is none.
-    """
+    """What a beam search is given beside the audio, None where decoding is greedy; DataError where the language model
+    is none."""
     if decoding.beam == 1:
-        for name in (each for each in ("lm", "boost") if getattr(decoding, each)):
-            raise ConfigError(
-                f"`decode.{name}` has no use with `decode.beam: 1`",
-                why="where one text is followed, there is nothing to choose from",
-                fix="set `decode.beam`, to 16 for example",
-            )
         return None
     from voxstill.decode.fusion import fusion
     from voxstill.text import lm
