@@ -25,7 +25,7 @@ from voxstill.errors import (
 )
 
 HEAVY = ("torch", "ray", "vllm", "transformers", "pyarrow", "numpy", "av", "soundfile", "onnxruntime", "pocketsphinx")
-HEAVY += ("obstore", "lightning_fabric", "jinja2", "rich")
+HEAVY += ("obstore", "lightning_fabric", "jinja2", "rich", "numba", "llvmlite")
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

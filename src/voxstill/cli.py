@@ -129,6 +129,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--layout", choices=("local", "remote"), help="shuffle everything, or a few shards at a time")
     sub = command("train", train, "a student in an experiment folder")
     sub.add_argument("config_file", metavar="CONFIG")
+    sub = command("train-lm", train_lm, "a language model for decoding, from texts or the labels of a corpus")
+    sub.add_argument("source", metavar="SOURCE", help="text file, folder of .txt files, or work folder with shards")
+    sub.add_argument("--output", required=True, metavar="FILE", help="ARPA file; gzipped where it ends in .gz")
+    sub.add_argument("--order", type=int, default=3, choices=range(1, 8), metavar="N", help="longest n-gram, up to 7")
     sub = command("evaluate", evaluate, "error rates of a student with intervals")
     sub.add_argument("model", metavar="EXP_OR_MODEL")
     sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
@@ -369,6 +373,14 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     from voxstill.commands import learn  # a wrong option is told before anything heavy is loaded
 
     return learn.train(cfg)
+
+
+def train_lm(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill train-lm`."""
+    cfg = load(args)
+    from voxstill.commands import language
+
+    return language.train_lm(cfg, args.source, args.output, args.order)
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:

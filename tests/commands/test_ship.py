@@ -114,3 +114,40 @@ def test_a_model_that_is_not_there_is_a_configuration_error(
     code, out, err = run(capsys, str(tmp_path), files[0])
     assert (code, out) == (2, "")
     assert "fix: " in err
+
+
+def test_a_beam_with_a_language_model_says_the_same_where_nothing_is_in_doubt(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    arpa = str(tmp_path / "words.arpa.gz")
+    assert cli.main(["train-lm", str(tmp_path / "texts.txt"), "--output", arpa, "--json"]) == 0
+    decode = f"decode={{beam: 10, lm: '{arpa}', boost: [mi ba]}}"
+    code, out, _ = run(capsys, str(tone_student), files[0], files[2], "--json", "--set", decode)
+    assert (code, [each["text"] for each in json.loads(out)["transcripts"]]) == (0, [TEXTS[0], TEXTS[1]])
+    _, plain, _ = run(capsys, str(tone_student), files[0], files[2], "--json")
+    assert json.loads(plain)["transcripts"][0]["words"] == json.loads(out)["transcripts"][0]["words"]
+
+
+def test_a_strong_wish_is_heard(capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]) -> None:
+    wanted = "decode={beam: 10, boost: [du], boost_weight: 30}"
+    _, out, _ = run(capsys, str(tone_student), files[0], "--set", wanted)
+    assert out.split().count("du") > TEXTS[0].split().count("du")
+
+
+@pytest.mark.parametrize(
+    ("decode", "code", "told"),
+    [
+        ("{lm: words.arpa}", 2, "decode.beam"),
+        ("{boost: [ba]}", 2, "decode.beam"),
+        ("{beam: 4, lm: README.md}", 3, "ARPA"),
+        ("{beam: 0}", 2, "decode.beam"),
+    ],
+)
+def test_decoding_that_cannot_be_is_told(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], decode: str, code: int, told: str
+) -> None:
+    decode = decode.replace("README.md", files[1])
+    found, out, err = run(capsys, str(tone_student), files[0], "--set", f"decode={decode}")
+    assert (found, out) == (code, "")
+    assert told in err

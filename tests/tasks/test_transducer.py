@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tones import PLAIN, TEXTS, batch_of, loss_of, share_of
-from voxstill.config import Train
+from voxstill.config import Decode, Train
 from voxstill.nn import students
 from voxstill.nn.frontend import EXTRACTOR
 from voxstill.records import Utterance
@@ -87,8 +87,9 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(mo
     with torch.no_grad():
         said = theirs.generate(**inputs.to(theirs.device)).sequences
     assert processor.batch_decode(said, skip_special_tokens=True) == list(TEXTS)
-    ours = TransformersTeacher(TransformersOptions(model=str(tmp_path)))
-    ours.open()
     utterance = Utterance(id="u", recording_id="r", uri="u", channel=0, start_ms=0, end_ms=1000, split="test")
-    heard = ours.hear([Clip(utterance=utterance, samples_T=samples_T) for samples_T, _ in clips])
-    assert [each.text for each in heard] == list(TEXTS)
+    for decoding in (Decode(), Decode(beam=4), Decode(beam=4, boost=["ba du"], boost_weight=0.1)):
+        ours = TransformersTeacher(TransformersOptions(model=str(tmp_path)), decoding)
+        ours.open()
+        heard = ours.hear([Clip(utterance=utterance, samples_T=samples_T) for samples_T, _ in clips])
+        assert [each.text for each in heard] == list(TEXTS)

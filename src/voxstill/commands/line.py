@@ -139,7 +139,7 @@ def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {}
     student = measure.evaluate(cfg, path)
     measure.write_figures(RunDir(Path(path)).evaluation, student, judged)
-    pupil = measure.recogniser(path)
+    pupil = measure.recogniser(cfg, path)
     master = registry.make(cfg.teacher)
     if master.reads_texts:
         return {}, student

@@ -55,10 +55,10 @@ def references(cfg: Config) -> list[Utterance]:
     return judged
 
 
-def recogniser(model: str) -> TransformersTeacher:
-    """A student as something that hears; ConfigError where the folder holds none."""
+def recogniser(cfg: Config, model: str) -> TransformersTeacher:
+    """A student as something that hears, decoded as `decode` says; ConfigError where the folder holds none."""
     tree = {"model": model, "dtype": "float32"}  # the same figures on every machine
-    return TransformersTeacher(config.validated(TransformersOptions, tree, prefix="teacher."))
+    return TransformersTeacher(config.validated(TransformersOptions, tree, prefix="teacher."), cfg.decode)
 
 
 def hidden_texts(cfg: Config) -> dict[str, str]:
@@ -80,7 +80,7 @@ def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
 
 def evaluate(cfg: Config, target: str) -> dict[str, Any]:
     """Error rates of a student on one split, with intervals, by speaker and data set; speed on one thread."""
-    student = recogniser(target)
+    student = recogniser(cfg, target)
     judged = references(cfg)
     student.open()
     clips, unread = read_clips(cfg, judged)
@@ -103,6 +103,7 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
         "rtfx": audio_s / max(heard_s, 1e-9),
         "parameters": student.num_parameters(),
         "unread": unread,
+        "decode": cfg.decode.model_dump(),
         "hypotheses": texts,
     }
 

@@ -22,7 +22,7 @@ FORMATS = ("text", "srt", "vtt", "json")
 
 def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     """One transcript for each file, in order, with word times; a file that cannot be read has its reason instead."""
-    student = measure.recogniser(model)
+    student = measure.recogniser(cfg, model)
     student.open()
     transcripts: list[dict[str, Any]] = []
     with Progress("transcribe", len(paths), "files") as bar:

@@ -16,6 +16,12 @@ from voxstill.records import Hypothesis
 if TYPE_CHECKING:
     import torch
 
+    from voxstill.decode.fusion import Fusion
+
+MOST_TOKENS, BAND = 32, 8.0
+"""With a language model or phrases, so many tokens of a frame are looked at, whose log-probability is at most so much
+below the best of the frame: see `docs/decoding.md` for what that costs."""
+
 
 def greedy(
     log_probs_BFV: torch.Tensor | NDArray[np.floating],
@@ -65,6 +71,40 @@ def likelihoods(
         -loss / num if num and math.isfinite(loss) else None
         for loss, num in zip(loss_B.tolist(), num_B.tolist(), strict=True)
     ]
+
+
+def beam(
+    log_probs_BFV: torch.Tensor | NDArray[np.floating],
+    frames_B: Iterable[int],
+    *,
+    width: int,
+    fusion: Fusion,
+    ids: Sequence[str],
+    pieces: Sequence[str],
+    blank_id: int,
+    frame_ms: int,
+) -> list[Hypothesis]:
+    """One hypothesis for each id: the likeliest text, all of its alignments together, of those that a beam keeps.
+
+    `width` texts are kept, rounded up to a power of two: a wider beam never finds a worse one. `fusion` adds what a
+    language model and phrases say. Times and confidences are those of the text's likeliest alignment, by the rules of
+    `greedy`. Frames beyond `frames_B` are never read.
+    """
+    from voxstill.decode import prefixes  # compiled code: greedy decoding does without
+
+    if not isinstance(log_probs_BFV, np.ndarray):
+        log_probs_BFV = log_probs_BFV.detach().float().cpu().numpy()
+    found = []
+    for id_, logprob_FV, frames in zip(ids, log_probs_BFV, map(int, frames_B), strict=True):
+        spoken_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
+        tokens_U, _ = prefixes.search(spoken_FV, blank_id, 1 << (width - 1).bit_length(), MOST_TOKENS, BAND, fusion)
+        start_U, end_U = prefixes.aligned(spoken_FV, tokens_U, blank_id)
+        tokens = [
+            Token(token, start, end, spoken_FV[start:end, token])
+            for token, start, end in zip(tokens_U.tolist(), start_U.tolist(), end_U.tolist(), strict=True)
+        ]
+        found.append(hypothesis(id_, tokens, pieces, frame_ms))
+    return found
 
 
 def _best(log_probs_BFV: torch.Tensor | NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -36,7 +37,7 @@ def hypothesis(id_: str, tokens: Sequence[Token], pieces: Sequence[str], frame_m
     return Hypothesis(
         id=id_,
         text=spell(token_ids, pieces),
-        score=float(np.mean([token.logprobs_F.mean() for token in tokens])) if tokens else None,
+        score=_mean([_mean(token.logprobs_F.tolist()) for token in tokens]) if tokens else None,
         token_ids=token_ids,
         words=tuple(_words(tokens, pieces, frame_ms)),
     )
@@ -51,5 +52,9 @@ def _words(tokens: Sequence[Token], pieces: Sequence[str], frame_ms: int) -> Ite
                 text=text,
                 start_ms=spoken[0].start * frame_ms,
                 end_ms=spoken[-1].end * frame_ms,
-                prob=float(np.exp(np.concatenate([token.logprobs_F for token in spoken])).mean()),
+                prob=_mean([math.exp(each) for token in spoken for each in token.logprobs_F.tolist()]),
             )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)  # of a few, in a tenth of numpy's time

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from voxstill import world
-from voxstill.config import Augment, Section, option
+from voxstill.config import Augment, Decode, Section, option
 from voxstill.errors import ConfigError, DataError
 from voxstill.monitor import log
 from voxstill.records import RATE_HZ, Hypothesis, fingerprint
@@ -78,8 +78,8 @@ class TransformersTeacher:
     Options: ClassVar[type[Section]] = TransformersOptions
     reads_texts: ClassVar[bool] = False
 
-    def __init__(self, options: TransformersOptions) -> None:
-        self.options = options
+    def __init__(self, options: TransformersOptions, decoding: Decode | None = None) -> None:
+        self.options, self.decoding = options, decoding or Decode()
         self.folder = None if checkpoint.on_hub(options.model) else model_folder(options.model)
         self._model: Any = None
 
@@ -111,9 +111,15 @@ class TransformersTeacher:
         self._ear: _Student | _Writer
         kind = students.KINDS.get(config.model_type, "seq2seq")
         if kind == "seq2seq":
+            if self.decoding != Decode():
+                raise ConfigError(
+                    "the section `decode` has no use",
+                    why=f"`{self.options.model}` writes its texts by itself",
+                    fix="leave the section out; a teacher has `num_beams`",
+                )
             self._ear = _Writer(folder, config, self.options, self._device)
         else:
-            self._ear = (_Ctc if kind == "ctc" else _Student)(folder, self.options, self._device)
+            self._ear = (_Ctc if kind == "ctc" else _Student)(folder, self.options, self.decoding, self._device)
         self._model = self._ear.model
 
     def num_parameters(self) -> int:
@@ -183,7 +189,7 @@ class _Student:
 
     longest_ms, hears_many = None, True
 
-    def __init__(self, folder: Path, options: TransformersOptions, device: torch.device) -> None:
+    def __init__(self, folder: Path, options: TransformersOptions, decoding: Decode, device: torch.device) -> None:
         from voxstill.nn import students
         from voxstill.text.pretrained import Pieces
 
@@ -197,12 +203,13 @@ class _Student:
         self._spelling = Pieces(folder, students.blank_of(self.model), self.model.config.vocab_size)
         self._hearing = students.hearing(self.model.config, Augment(), checkpoint=str(folder))
         self._hearing.move(device)
+        self._beam = beam_of(decoding, self._spelling.pieces)
 
     def hear(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Heard]:
         """An answer for each, in order."""
         return [
             Heard(text=each.text, mean_logprob=each.score, num_tokens=len(each.token_ids), words=each.words)
-            for each in said(self.model, self._hearing, self._spelling, audio_BT, audio_len_B, ids)
+            for each in said(self.model, self._hearing, self._spelling, audio_BT, audio_len_B, ids, self._beam)
         ]
 
 
@@ -367,8 +374,9 @@ def said(
     audio_BT: torch.Tensor,
     audio_len_B: torch.Tensor,
     ids: Sequence[str],
+    beam: Mapping[str, Any] | None = None,
 ) -> list[Hypothesis]:
-    """What a student says of each utterance, greedily decoded, in order."""
+    """What a student says of each utterance, in order: greedily decoded, or with the beam that `beam_of` gives."""
     import torch
 
     from voxstill.decode import ctc, seq2seq, transducer
@@ -398,17 +406,34 @@ def said(
     }
     if students.kind_of(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)
-        return ctc.greedy(logits_BFV.float().log_softmax(-1), out_B.tolist(), **named)
+        log_probs_BFV = logits_BFV.float().log_softmax(-1)
+        if beam:
+            return ctc.beam(log_probs_BFV, out_B.tolist(), **beam, **named)
+        return ctc.greedy(log_probs_BFV, out_B.tolist(), **named)
     nothing_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
     encoded_BFP, out_B, _ = students.transduced(model, inputs, len_B, nothing_B0)
-    return transducer.greedy(
-        encoded_BFP,
-        out_B,
-        predict=functools.partial(students.predict, model),
-        joint=functools.partial(students.joint, model),
-        durations=students.durations(model),
-        **named,
-    )
+    named |= {
+        "predict": functools.partial(students.predict, model),
+        "joint": functools.partial(students.joint, model),
+        "durations": students.durations(model),
+    }
+    if beam:
+        return transducer.beam(encoded_BFP, out_B, **beam, **named)
+    return transducer.greedy(encoded_BFP, out_B, **named)
+
+
+def beam_of(decoding: Decode, pieces: Sequence[str]) -> Mapping[str, Any] | None:
+    """What a beam search is given beside the audio, None where decoding is greedy; DataError where the language model
+    is none."""
+    if decoding.beam == 1:
+        return None
+    from voxstill.decode.fusion import fusion
+    from voxstill.text import lm
+
+    model = lm.read(decoding.lm) if decoding.lm else None
+    word_bonus = decoding.word_bonus if model else 0.0
+    fused = fusion(pieces, model, decoding.lm_weight, word_bonus, decoding.boost, decoding.boost_weight)
+    return {"width": decoding.beam, "fusion": fused}
 
 
 def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[int]]:

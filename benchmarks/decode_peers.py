@@ -1,0 +1,63 @@
+"""flashlight-text and pyctcdecode as a process that decodes when it is asked to; `benchmarks/decode.py` starts it.
+
+It needs numpy, flashlight-text and pyctcdecode, and nothing of voxstill: pyctcdecode wants a numpy older than ours.
+Each line on standard input names a setting and a file of log-probabilities; each answer is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+import numpy as np
+from flashlight.lib.text.decoder import CriterionType, LexiconFreeDecoder, LexiconFreeDecoderOptions, ZeroLM
+from pyctcdecode import build_ctcdecoder
+
+EVERYTHING = 1e9
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    logging.disable(logging.WARNING)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        log_probs_BFV = np.load(asked["file"])[: asked["utterances"]]
+        num_tokens = log_probs_BFV.shape[2]
+        if asked["peer"] == "flashlight":
+            found = flashlight(log_probs_BFV, asked["beam"], num_tokens if asked["all_tokens"] else asked["beam"] + 1)
+        else:
+            found = pyctcdecode(log_probs_BFV, asked["beam"])
+        print(json.dumps({"seconds": found[0], "scores": found[1]}), flush=True)
+
+
+def flashlight(log_probs_BFV: np.ndarray, beam: int, num_tokens: int) -> tuple[float, list[float]]:
+    """Seconds, and the score of each best text."""
+    options = LexiconFreeDecoderOptions(
+        beam_size=beam,
+        beam_size_token=num_tokens,
+        beam_threshold=EVERYTHING,
+        lm_weight=0,
+        sil_score=0,
+        log_add=True,
+        criterion_type=CriterionType.CTC,
+    )
+    blank_id = log_probs_BFV.shape[2] - 1
+    decoder = LexiconFreeDecoder(options, ZeroLM(), -1, blank_id, [])
+    start = time.process_time()
+    scores = [decoder.decode(each.ctypes.data, *each.shape)[0].score for each in log_probs_BFV]
+    return time.process_time() - start, scores
+
+
+def pyctcdecode(log_probs_BFV: np.ndarray, beam: int) -> tuple[float, list[float]]:
+    """Seconds, and the score of each best text; it prunes as it does by itself."""
+    labels = [f"▁{k}" for k in range(log_probs_BFV.shape[2] - 1)]
+    decoder = build_ctcdecoder([*labels, ""])
+    start = time.process_time()
+    scores = [decoder.decode_beams(each, beam_width=beam)[0][-2] for each in log_probs_BFV]
+    return time.process_time() - start, scores
+
+
+if __name__ == "__main__":
+    main()

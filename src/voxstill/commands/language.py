@@ -1,0 +1,60 @@
+"""train-lm: texts become a language model for decoding."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from voxstill import workdir
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.monitor import log
+from voxstill.store import Store, read_uri
+from voxstill.text import kneser_ney
+from voxstill.text.normalize import normalizer
+from voxstill.train.data import Corpus
+
+
+def train_lm(cfg: Config, source: str, output: str, order: int) -> dict[str, Any]:
+    """The n-grams of a text file, of the `.txt` files in a folder, or of what a WORK teaches: the labels that were kept
+    of its training split. Texts are written as the student writes; nothing of the dev or test split is read."""
+    num = {"sentences": 0, "words": 0}
+
+    def counted() -> Iterator[str]:
+        for text in texts(cfg, source):
+            if words := len(text.split()):
+                num["sentences"] += 1
+                num["words"] += words
+                yield text
+
+    lines = list(kneser_ney.arpa(counted(), order))
+    data = ("\n".join(lines) + "\n").encode()
+    path = Path(output)
+    Store(str(path.parent)).replace(path.name, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    ngrams = [int(line.partition("=")[2]) for line in lines if line.startswith("ngram ")]
+    log.info("train-lm: %d words of %d sentences", num["words"], num["sentences"])
+    return {"path": output, **num, "ngrams": ngrams}
+
+
+def texts(cfg: Config, source: str) -> Iterator[str]:
+    """The sentences of the source, one a line in files; DataError where there are none."""
+    alike = normalizer(cfg.student.text)
+    if Path(source).is_file():
+        files = [source]
+    else:
+        store = Store(source)
+        if workdir.finished_recipes(store, "shards"):
+            shards = workdir.finished(store, "shards")
+            yield from Corpus.texts(store, workdir.prefix("shards", shards["recipe"]), "train", alike)
+            return
+        files = [store.uri(entry.key) for entry in store.list() if entry.key.endswith(".txt")]
+    if not files:
+        raise DataError(
+            f"`{source}` holds no texts",
+            why="it is no file, has no `.txt` file in it, and no finished shards",
+            fix="give a text file with a sentence in each line, a folder of such, or a WORK after `voxstill shard`",
+        )
+    for file in sorted(files):
+        yield from map(alike, read_uri(file).decode().splitlines())
