@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from voxstill import cli, config, monitor, tables, workdir
 from voxstill.audio import codec
-from voxstill.commands import compare, prepare
+from voxstill.commands import prepare, teachers
 from voxstill.errors import ConfigError
 from voxstill.factory import control, engine, extract, label
 from voxstill.monitor import StepMeter
@@ -452,7 +452,7 @@ def test_what_comes_after_sees_one_table_of_labels_with_the_names_of_both(
     sharded = prepare.shard(cfg)
     assert sharded["utterances"] == 60
     assert set(sharded["teacher"].split(label.AND)) == {each.teacher for each in labels}
-    found = compare.teachers(cfg)
+    found = teachers.compared(cfg)
     assert [each["teacher"] for each in found["teachers"] if each["recipe"] == figures["recipe"]] == [
         figures["teacher"]
     ]

@@ -572,7 +572,10 @@ def test_another_work_takes_over_between_chunks_and_the_one_before_is_closed(
     assert changes.told == ["taken"]
     assert (summary.num_retries, summary.num_restarts, summary.num_set_aside) == (0, 0, 0)
     closed = sorted(path.stem for path in tmp_path.iterdir())
-    assert closed == (["new", "old"] if name == "inline" else ["new", "new", "old", "old"])
+    if name == "ray":  # the second of the new ones may not have started before all was done
+        assert closed in (["new", "old", "old"], ["new", "new", "old", "old"])
+    else:
+        assert closed == ["new", "old"]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_terminal_that_interrupts_labelling_under_ray_loses_and_repeats_nothin
 ) -> None:
     torture, work = Torture(tmp_path), tmp_path / "work"
     engine = {"name": "ray", "chunk": 2}
-    config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO | {"delay_ms": 200}, engine=engine)
+    config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO | {"delay_ms": 500}, engine=engine)
     command = ("label", work, "--config", config)
     voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
     code = torture.kill_when(lambda: num(work, "labels/*/*.parquet") >= 2, *command, number=signal.SIGINT)
