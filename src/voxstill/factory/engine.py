@@ -36,6 +36,8 @@ end."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 TICK_S = 0.2
 JOIN_LIMIT_S = 10.0
+HOMELESS_S = 10.0
+"""A worker that is still not ready by then may wait for CPUs that are gone."""
 START_LIMIT_S = 1800.0
 """A large model may take minutes to load; a stage of which nothing has started by then never will."""
 CLOSE_LIMIT_S = 10.0
@@ -894,6 +896,7 @@ class _Driver:
                 lost = self._lose(worker, reason)
                 self._queue([call.part for call in lost if call.since is None])
                 self._suspect([call.part for call in lost if call.since is not None], reason, late=True)
+        self._replace_homeless(now)
         for crew in self._crews:
             waited_s = max((now - worker.since for worker in crew.workers), default=0.0)
             if not any(worker.ready for worker in crew.workers) and waited_s > START_LIMIT_S:
@@ -904,6 +907,20 @@ class _Driver:
                     f"and {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free",
                     fix="free or add machines, or lower `engine.workers` or `engine.teachers`",
                 )
+
+    def _replace_homeless(self, now: float) -> None:
+        """Workers that wait for CPUs which the cluster has no more, because a node died, are hired for less."""
+        late = [
+            worker
+            for worker in self._all_workers()
+            if not worker.ready
+            and worker is not worker.crew.trial
+            and worker.num_cpus > LEAST_CPUS
+            and now - worker.since > HOMELESS_S
+        ]
+        if late and sum(each.num_cpus for each in self._all_workers()) > self._ray.cluster_resources().get("CPU", 0):
+            for worker in late:
+                self._replace(worker, "the cluster has fewer CPUs than before, and it waits for one")
 
 
 def _sizes(ray: Any, stages: Sequence[Stage]) -> list[int]:
