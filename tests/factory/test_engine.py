@@ -275,7 +275,7 @@ def test_a_call_that_hangs_beside_others_that_do_not_is_found(ray: Any) -> None:
     committed, summary = run(chunks_of(items, 1, str), (stage,), lease_s=3.0, attempts=1)
     assert Counter(row.split()[0] for row in flat(committed)) == {"ok": 40, "aside": 1}
     assert summary.num_restarts == 2
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 120
 
 
 def test_a_chunk_too_large_for_a_slow_work_is_halved_and_not_tried_again_whole(ray: Any) -> None:
