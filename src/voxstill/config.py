@@ -387,6 +387,8 @@ class Train(Section):
     """The error rate on the dev split is measured, and there is a checkpoint of what was judged."""
     log_every: int = option(20, unit="steps", ge=1)
     """A line in `metrics.jsonl` and TensorBoard."""
+    patience: int | None = option(None, unit="judgements", ge=1)
+    """So many on the dev split in a row without a new best one end the training; null: it goes on to its end."""
     stall_s: float = option(600.0, unit="s", gt=0)
     """A rank that makes no step for so long ends all of them, with their stacks in the log."""
     seed_mode: Literal["debug", "production"] = option("production")
@@ -446,6 +448,46 @@ class Decode(Section):
         return self
 
 
+class Pretrain(Section):
+    """How a model learns from audio alone; steps, learning rate and checkpoints are those of `train`."""
+
+    method: Literal["wav2vec2", "best_rq"] = option("wav2vec2")
+    """`wav2vec2` tells hidden frames from others of the utterance and makes its code book as it learns; `best_rq` says
+    the codes of a random one, is cheaper, and makes the encoder of a `ctc`, `rnnt` or `tdt` student."""
+    size: Literal["tiny", "base", "large"] = option("base")
+    """Of a new wav2vec 2.0: 1.2, 95 or 317 million parameters. For `best_rq` it is `student.size` that counts."""
+    checkpoint: str | None = option(None)
+    """A Hugging Face folder, or a name on the Hub, to start from: wav2vec 2.0, or a Parakeet for `best_rq`."""
+    crop_ms: int = option(15_600, unit="ms", ge=100)
+    """Of a longer utterance so much is heard at a time, each epoch another stretch."""
+    mask_prob: float | None = option(None, unit="share", gt=0, le=1)
+    """Share of the frames that spans would hide if none lay over another. Null: 0.65, or 0.4 for `best_rq`."""
+    mask_ms: int | None = option(None, unit="ms", ge=20)
+    """Length of a span that is hidden. Null: 200, or 400 for `best_rq`."""
+    min_masks: int = option(2, unit="spans", ge=1)
+    """As much as so many spans is hidden of every utterance; those too short for it are left out, with a count."""
+    negatives: int = option(100, unit="frames", ge=1)
+    """Hidden frames of the same utterance that a hidden frame is to be told from."""
+    diversity_weight: float = option(0.1, unit="weight", ge=0)
+    """How much it counts that all codes are used."""
+    max_temperature: float = option(2.0, gt=0)
+    """Of the Gumbel softmax that draws codes, at the start."""
+    min_temperature: float = option(0.5, gt=0)
+    """Below this it does not fall."""
+    temperature_decay: float = option(0.999995, unit="share", gt=0, le=1)
+    """What remains of it in each step."""
+    feature_gradient: float = option(0.1, unit="share", ge=0, le=1)
+    """What reaches the convolutions of the gradient: they learn more slowly."""
+    layer_drop: float = option(0.05, unit="probability", ge=0, lt=1)
+    """Share of the layers of a wav2vec 2.0 that a batch does not go through."""
+    dropout: float = option(0.1, unit="share", ge=0, lt=1)
+    """Dropout in the encoder."""
+    codes: int = option(8192, unit="codes", ge=2)
+    """Size of the code book of `best_rq`."""
+    code_dims: int = option(16, unit="dimensions", ge=1)
+    """Its vectors have so many dimensions."""
+
+
 class Evaluate(Section):
     """How a recogniser is judged."""
 
@@ -492,6 +534,7 @@ class Config(Section):
     augment: Augment = Augment()
     train: Train = Train()
     decode: Decode = Decode()
+    pretrain: Pretrain = Pretrain()
     evaluate: Evaluate = Evaluate()
     demo: Demo = Demo()
 

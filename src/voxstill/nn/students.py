@@ -108,7 +108,7 @@ def load(folder: Path) -> Any:
     try:
         config = described(str(folder))
         if config.model_type in SAMPLES_TYPES:
-            return _padding_ignored(AutoModelForCTC.from_pretrained(folder, local_files_only=True))
+            return padding_ignored(AutoModelForCTC.from_pretrained(folder, local_files_only=True))
         known = {
             "ctc": ParakeetForCTC,
             "seq2seq": WhisperForConditionalGeneration,
@@ -226,7 +226,7 @@ def _hearing_samples(checkpoint: str, num_pieces: int, same_pieces: bool, dropou
     mask = getattr(model.base_model, "masked_spec_embed", None)
     if mask is not None:  # a batch without a mask gives it no gradient
         mask.requires_grad_(False)
-    return _padding_ignored(model)
+    return padding_ignored(model)
 
 
 def _parakeet(
@@ -291,7 +291,7 @@ class _OwnFramesNorm(nn.GroupNorm):
         return scaled.to(heard_BCF.dtype)
 
 
-def _padding_ignored(model: Any) -> Any:
+def padding_ignored(model: Any) -> Any:
     """The model, whose first norm looks at own frames only; weights keep their names."""
     first = model.base_model.feature_extractor.conv_layers[0]
     if not isinstance(getattr(first, "layer_norm", None), nn.GroupNorm):

@@ -1,0 +1,212 @@
+"""Models that learn without labels, as `transformers` has them; a saved one needs nothing of ours to run.
+
+wav2vec 2.0 with its quantizer (Baevski et al. 2020), whose weights a student that hears samples starts from; and a
+FastConformer with a head for the codes of a random projection (Chiu et al. 2022, "Self-supervised learning with
+random-projection quantizer"), which is a student of CTC to look at, so any student starts from its encoder.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from voxstill.config import Pretrain
+from voxstill.errors import ConfigError, DataError
+from voxstill.nn import contrastive, students
+from voxstill.nn.frontend import SUBSAMPLING
+
+_SMALL = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "conv_dim": (64,) * 7,
+    "num_conv_pos_embeddings": 64,
+    "num_conv_pos_embedding_groups": 8,
+    "num_codevectors_per_group": 64,
+    "codevector_dim": 64,
+    "proj_codevector_dim": 64,
+}
+_LARGE = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+    "conv_bias": True,
+    "codevector_dim": 768,
+    "proj_codevector_dim": 768,
+}
+SHAPES: dict[str, dict[str, Any]] = {"tiny": _SMALL, "base": {}, "large": _LARGE}
+"""What differs from the base of the paper. All have layer norms before what they norm, which also fp16 survives."""
+
+
+def wav2vec2(cfg: Pretrain, seed: int) -> Any:
+    """A Wav2Vec2ForPreTraining, new or with the weights of `cfg.checkpoint`; equal arguments give equal weights.
+
+    Its forward pass gives what `found` says. ConfigError or DataError where the checkpoint is none of wav2vec 2.0.
+    """
+    from safetensors import SafetensorError
+    from transformers import Wav2Vec2Config
+    from transformers.utils import logging
+
+    changes = {
+        **dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), cfg.dropout),
+        "layerdrop": 0.0,  # `_sometimes` does it
+        "mask_time_prob": cfg.mask_prob or WAV2VEC2_MASKS[0],
+        "num_negatives": cfg.negatives,
+        "diversity_loss_weight": cfg.diversity_weight,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if cfg.checkpoint is None:
+            config = Wav2Vec2Config(**SHAPES[cfg.size], **changes, do_stable_layer_norm=True, feat_extract_norm="layer")
+            model = _class()(config)
+        else:
+            found = students.described(cfg.checkpoint)
+            if found.model_type != "wav2vec2":
+                raise ConfigError(
+                    f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `wav2vec2`",
+                    why=f"it is a `{found.model_type}`",
+                    fix="give one of wav2vec 2.0, or set `pretrain.method: best_rq` for a Parakeet",
+                )
+            logging.disable_progress_bar()
+            before = logging.get_verbosity()
+            logging.set_verbosity_error()  # that the quantizer is new is no news
+            try:
+                model = _class().from_pretrained(
+                    cfg.checkpoint, **changes, local_files_only=Path(cfg.checkpoint).is_dir(), dtype=torch.float32
+                )
+            except (OSError, ValueError, SafetensorError) as error:
+                raise DataError(
+                    f"the weights of `{cfg.checkpoint}` cannot be loaded",
+                    why=str(error).splitlines()[0],
+                    fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
+                ) from None
+            finally:
+                logging.set_verbosity(before)
+    model.train()
+    for layer in model.wav2vec2.encoder.layers:
+        _sometimes(layer, cfg.layer_drop)
+    _slowed(model.wav2vec2.feature_extractor, cfg.feature_gradient)
+    return students.padding_ignored(model)
+
+
+WAV2VEC2_MASKS, BEST_RQ_MASKS = (0.65, 200), (0.4, 400)
+"""Probability and length in milliseconds, where the configuration does not say; those of the papers."""
+
+
+@functools.cache
+def _class() -> Any:
+    import transformers
+
+    def forward(
+        self: Any,
+        input_values: Tensor,
+        attention_mask: Tensor,
+        hidden_BF: Tensor,
+        place_BM: Tensor,
+        noise_BMGV: Tensor | None,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        heard = self.wav2vec2(input_values, attention_mask=attention_mask, mask_time_indices=hidden_BF)
+        predicted_BMD = self.project_hid(_at(heard.last_hidden_state, place_BM))
+        features_BMD = self.dropout_features(_at(heard.extract_features, place_BM))
+        book = self.quantizer
+        logits_BMGV = book.weight_proj(features_BMD).unflatten(-1, (book.num_groups, book.num_vars))
+        codebook_GVD = book.codevectors[0].unflatten(0, (book.num_groups, book.num_vars))
+        vectors_BMD, code_BM, probs_BMGV = contrastive.quantized(logits_BMGV, codebook_GVD, noise_BMGV, temperature)
+        return predicted_BMD, self.project_q(vectors_BMD.to(predicted_BMD.dtype)), code_BM, probs_BMGV
+
+    return type("Wav2Vec2ForPreTraining", (transformers.Wav2Vec2ForPreTraining,), {"forward": forward})
+
+
+def found(
+    model: nn.Module,
+    samples_BT: Tensor,
+    len_B: Tensor,
+    hidden_BF: Tensor,
+    place_BM: Tensor,
+    noise_BMGV: Tensor | None,
+    temperature: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """At the hidden places: what is predicted and what is to be (B, M, D), its code (B, M), and the probabilities of
+    all codes (B, M, G, V). Nothing is projected or quantized elsewhere."""
+    own_BT = torch.arange(samples_BT.shape[1], device=len_B.device) < len_B[:, None]
+    given = {"attention_mask": own_BT.long(), "hidden_BF": hidden_BF, "place_BM": place_BM}
+    told: tuple[Tensor, Tensor, Tensor, Tensor] = model(
+        input_values=samples_BT, **given, noise_BMGV=noise_BMGV, temperature=temperature
+    )
+    return told
+
+
+def _at(heard_BFD: Tensor, place_BM: Tensor) -> Tensor:
+    return heard_BFD.gather(1, place_BM[..., None].expand(-1, -1, heard_BFD.shape[-1]))
+
+
+def _slowed(layer: nn.Module, factor: float) -> None:
+    """The gradient that reaches the layer is multiplied: convolutions learn more slowly than what hears them."""
+
+    def scale(_: nn.Module, __: Any, out: Tensor) -> None:
+        if out.requires_grad and factor != 1:
+            out.register_hook(lambda gradient: gradient * factor)
+
+    layer.register_forward_hook(scale)
+
+
+def _sometimes(layer: Any, drop: float) -> None:
+    """In training the layer is left out with probability `drop` (Fan et al. 2019, "LayerDrop").
+
+    Its weights then have a gradient of zero: ranks that leave out different layers would else wait for each other.
+    """
+
+    def call(self: Any, heard_BFD: Tensor, *given: Any, **named: Any) -> Tensor:
+        if self.training and drop and float(torch.rand(())) < drop:
+            return heard_BFD + 0 * sum(weight.sum() for weight in self.parameters())
+        out: Tensor = kind.__call__(self, heard_BFD, *given, **named)
+        return out
+
+    kind: Any = type(layer)
+    layer.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+
+
+def fast_conformer(cfg: Pretrain, size: students.Size, seed: int) -> Any:
+    """A ParakeetForCTC that says codes: new, or with the encoder of `cfg.checkpoint`."""
+    if cfg.checkpoint is None:
+        return students.build(size, cfg.codes, dropout=cfg.dropout, seed=seed)
+    wanted: dict[str, Any] = {"dropout": cfg.dropout, "seed": seed, "kind": "ctc", "frozen": False}
+    model = students.from_checkpoint(cfg.checkpoint, cfg.codes, same_pieces=False, **wanted)
+    if model.config.model_type not in students.PARAKEET_TYPES:
+        raise ConfigError(
+            f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `best_rq`",
+            why=f"it is a `{model.config.model_type}`",
+            fix="give a Parakeet, such as a student of ours, or set `pretrain.method: wav2vec2`",
+        )
+    return model
+
+
+class RandomQuantizer:
+    """Log-mels to codes, by a projection and a code book that are drawn once and never learnt.
+
+    The eight feature frames of an output frame are projected; the code is that of the nearest vector by angle.
+    """
+
+    def __init__(self, num_mels: int, codes: int, dims: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        wide = num_mels * SUBSAMPLING
+        bound = (6 / (wide + dims)) ** 0.5  # of Glorot and Bengio 2010
+        self.projection_WD = (torch.rand(wide, dims, generator=generator) * 2 - 1) * bound
+        self.book_DV = nn.functional.normalize(torch.randn(dims, codes, generator=generator), dim=0)
+
+    def move(self, device: torch.device) -> None:
+        """Both to a device."""
+        self.projection_WD, self.book_DV = self.projection_WD.to(device), self.book_DV.to(device)
+
+    def codes(self, features_BFD: Tensor) -> Tensor:
+        """(B, F') codes of normalised features (B, F, D), one for eight frames, padded with zeros."""
+        short = -features_BFD.shape[1] % SUBSAMPLING
+        stacked_BFW = nn.functional.pad(features_BFD, (0, 0, 0, short)).unflatten(1, (-1, SUBSAMPLING)).flatten(2)
+        return (stacked_BFW @ self.projection_WD @ self.book_DV).argmax(-1)

@@ -1,0 +1,101 @@
+"""Steps of pre-training as ours and as transformers' own model take them: the same masks, negatives and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxstill.config import Pretrain
+from voxstill.nn import contrastive, unlabelled
+from voxstill.nn.frontend import frame_mask
+
+LENGTH, TEMPERATURE = 10, 2.0
+
+
+@dataclass(frozen=True)
+class Given:
+    samples_BT: Tensor
+    len_B: Tensor
+    num_B: Tensor
+    hidden_BF: Tensor
+    place_BM: Tensor
+    own_BM: Tensor
+    negative_BMK: Tensor
+    noise_BFGV: Tensor | None
+
+
+def random_audio(seconds: Sequence[float], seed: int = 0) -> tuple[Tensor, Tensor]:
+    len_B = torch.tensor([int(each * 16_000) for each in seconds])
+    samples_BT = torch.randn(len(len_B), int(len_B.max()), generator=torch.Generator().manual_seed(seed))
+    return samples_BT * frame_mask(len_B, samples_BT.shape[1]), len_B
+
+
+def step_of(model: Any, audio: tuple[Tensor, Tensor], cfg: Pretrain, *, noisy: bool, seed: int = 0) -> Given:
+    """What is drawn for a batch; noise for every frame, as theirs wants it."""
+    samples_BT, len_B = audio
+    generator = torch.Generator().manual_seed(seed)
+    frames_B = model._get_feat_extract_output_lengths(len_B)
+    num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, cfg.min_masks)
+    hidden_BF = contrastive.hidden(frames_B, num_B, LENGTH, generator)
+    place_BM, own_BM = contrastive.places(hidden_BF, num_B)
+    negative_BMK = contrastive.negatives(num_B, cfg.negatives, generator)
+    book = model.quantizer
+    shape = (*hidden_BF.shape, book.num_groups, book.num_vars)
+    noise_BFGV = contrastive.gumbel(shape, generator) if noisy else None
+    return Given(samples_BT, len_B, num_B, hidden_BF, place_BM, own_BM, negative_BMK, noise_BFGV)
+
+
+def gathered(model: Any, step: Given, divided_by: int = 1) -> Tensor:
+    """Our loss, a sum by some count."""
+    noise_BMGV = None
+    if step.noise_BFGV is not None:
+        wide = step.noise_BFGV.shape[2:]
+        noise_BMGV = step.noise_BFGV.gather(1, step.place_BM[:, :, None, None].expand(-1, -1, *wide))
+    given = (step.samples_BT, step.len_B, step.hidden_BF, step.place_BM, noise_BMGV, TEMPERATURE)
+    predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(model, *given)
+    config, weight_BM = model.config, step.own_BM.float()
+    likeness = config.contrastive_logits_temperature
+    loss_BM, _ = contrastive.contrastive(predicted_BMD, targets_BMD, code_BM, step.negative_BMK, likeness)
+    unused = 1 - contrastive.perplexity(probs_BMGV, weight_BM) / probs_BMGV[0, 0].numel()
+    loss = (loss_BM * weight_BM).sum() + config.diversity_loss_weight * unused * weight_BM.sum()
+    return loss / divided_by
+
+
+def theirs_like(model: Any) -> Any:
+    """Their model with the same weights."""
+    from transformers import Wav2Vec2ForPreTraining
+
+    theirs: Any = Wav2Vec2ForPreTraining(model.config)
+    theirs.load_state_dict(model.state_dict())
+    return theirs
+
+
+def like_theirs(model: Any, step: Given) -> Tensor:
+    """Their loss, a sum; it draws the noise that we were given."""
+    num, frames = step.hidden_BF.shape
+    negative_BFK = torch.zeros(num, frames, step.negative_BMK.shape[2], dtype=torch.long)
+    for b, count in enumerate(step.num_B.tolist()):
+        place_M = step.place_BM[b, :count]
+        negative_BFK[b, place_M] = place_M[step.negative_BMK[b, :count]] + b * frames
+    drawn = torch.Tensor.exponential_
+    if step.noise_BFGV is not None:
+        noise = step.noise_BFGV
+
+        def known(into: Tensor, *_: Any, **__: Any) -> Tensor:
+            return into.copy_((-noise).exp().view_as(into))
+
+        torch.Tensor.exponential_ = known  # type: ignore[method-assign, assignment]
+    try:
+        loss: Tensor = model(
+            step.samples_BT,
+            attention_mask=frame_mask(step.len_B, step.samples_BT.shape[1]).long(),
+            mask_time_indices=step.hidden_BF,
+            sampled_negative_indices=negative_BFK,
+        ).loss
+    finally:
+        torch.Tensor.exponential_ = drawn  # type: ignore[method-assign]
+    return loss
