@@ -59,7 +59,7 @@ def gathered(model: Any, step: Given, divided_by: int = 1) -> Tensor:
     predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(model, *given)
     config, weight_BM = model.config, step.own_BM.float()
     likeness = config.contrastive_logits_temperature
-    loss_BM, _ = contrastive.contrastive(predicted_BMD, targets_BMD, code_BM, step.negative_BMK, likeness)
+    loss_BM, *_ = contrastive.contrastive(predicted_BMD, targets_BMD, code_BM, step.negative_BMK, likeness)
     unused = 1 - contrastive.perplexity(probs_BMGV, weight_BM) / probs_BMGV[0, 0].numel()
     loss = (loss_BM * weight_BM).sum() + config.diversity_loss_weight * unused * weight_BM.sum()
     return loss / divided_by

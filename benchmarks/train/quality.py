@@ -130,7 +130,7 @@ def ours(cfg: Config, seed: int, seconds: float, folder: Path) -> dict[str, Any]
     class Budget(loop.Budget):
         """So much CPU time."""
 
-        def progress(self, step: int, seconds: float) -> float:
+        def progress(self, step: int, seconds: float, stale: int = 0) -> float:
             return progress()
 
     vars(loop)["Budget"] = Budget

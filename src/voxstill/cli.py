@@ -112,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--tune", action="store_true", help="propose thresholds by human texts; judge nothing")
         if name == "shard":
             sub.add_argument("--from", nargs="+", dest="source", metavar="SOURCE", help="repack these tars or folders")
+            sub.add_argument("--unlabelled", action="store_true", help="all utterances, without labels: for pretrain")
     sub = command("control", control, "what a running labelling job shall do otherwise: --set teacher.revision=...")
     sub.add_argument("work", metavar="WORK")
     sub.add_argument("--clear", action="store_true", help="take back all that was asked for before")
@@ -127,6 +128,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--epoch", type=int, default=0)
     sub.add_argument("--seed", type=int)
     sub.add_argument("--layout", choices=("local", "remote"), help="shuffle everything, or a few shards at a time")
+    sub = command("pretrain", pretrain, "a model that has heard much and was told nothing, to start students from")
+    sub.add_argument("config_file", metavar="CONFIG")
     sub = command("train", train, "a student in an experiment folder")
     sub.add_argument("config_file", metavar="CONFIG")
     sub = command("train-lm", train_lm, "a language model for decoding, from texts or the labels of a corpus")
@@ -319,7 +322,8 @@ def shard(args: argparse.Namespace) -> dict[str, Any]:
     if args.source:
         given = f"work={json.dumps(args.work)}", f"source.uri={json.dumps(args.source)}"
         return prepare.repack(load(args, *given, *prepare.REPACK))
-    return prepare.shard(load(args, f"work={json.dumps(args.work)}"))
+    cfg = load(args, f"work={json.dumps(args.work)}")
+    return prepare.shard_unlabelled(cfg) if args.unlabelled else prepare.shard(cfg)
 
 
 def price(text: str) -> float:
@@ -381,6 +385,14 @@ def train_lm(args: argparse.Namespace) -> dict[str, Any]:
     from voxstill.commands import language
 
     return language.train_lm(cfg, args.source, args.output, args.order)
+
+
+def pretrain(args: argparse.Namespace) -> dict[str, Any]:
+    """`voxstill pretrain`."""
+    cfg = load(args, base=args.config_file)
+    from voxstill.commands import pretrain as page
+
+    return page.pretrain(cfg)
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
@@ -34,7 +35,7 @@ from noise_corpus import (
 from voxstill import cli, tables
 from voxstill.audio import codec
 from voxstill.batches.load import Batches, Loader, Spent
-from voxstill.batches.plan import plan
+from voxstill.batches.plan import Crops, plan
 from voxstill.config import Plan
 from voxstill.errors import ConfigError, DataError
 from voxstill.shards import Sample
@@ -306,3 +307,21 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
 )
 def test_a_run_knows_what_it_was_held_up_by(spent: Spent, says: str) -> None:
     assert says in (spent + Spent()).limit(100.0, workers=2)
+
+
+def test_of_a_long_utterance_the_stretch_is_heard_that_the_plan_has_drawn(store: Store) -> None:
+    corpus = corpus_of(store)
+    longest = int(np.median(corpus.num_samples))
+    seen = set()
+    for epoch in range(3):
+        crops = Crops.drawn(corpus.num_samples, longest, seed=0, epoch=epoch)
+        cropped = dataclasses.replace(planned(corpus), crops=crops)
+        assert cropped.sha256() != planned(corpus).sha256()
+        for batch in read_all(Loader(Batches(corpus, cropped), workers=0)):
+            for b, name in enumerate(batch.ids):
+                i = int(name.removeprefix("u/"))
+                start, num_samples = int(crops.start_N[i]), int(batch.audio_len_B[b])
+                assert num_samples == min(longest, len(samples_of(i)))
+                assert np.array_equal(batch.audio_BT[b, :num_samples], samples_of(i)[start : start + num_samples])
+                seen.add((i, start))
+    assert len(seen) > NUM  # another stretch each time

@@ -263,3 +263,22 @@ def test_a_shard_lists_what_it_dropped_also_when_it_was_written_before(tmp_path:
     again = prepare.shard(cfg)
     assert sum(again.pop("dropped").values()) == num_dropped
     assert again == {name: value for name, value in told.items() if name != "dropped"}
+
+
+def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_for_labelled(tmp_path: Path) -> None:
+    rows = corpus(30, uri=str(tmp_path / "{}.wav"))
+    voices(tmp_path, rows)
+    cfg = config(str(tmp_path / "work"), shard={"utterances": 10})
+    write_tables(cfg, rows, 10)
+    told = prepare.heard_shards(cfg)  # there are none yet, so they are made
+    whole = pa.concat_tables(shards.sidecars(Store(cfg.work), f"shards/{told['recipe']}"))
+    listened = [said for said, _ in rows if said.split != "test"]
+    assert sorted(whole["id"].to_pylist()) == sorted(said.id for said in listened)
+    assert set(whole["text"].to_pylist()) == {""}
+    assert prepare.heard_shards(cfg) == told
+    prepare.filter_(cfg)
+    with pytest.raises(DataError, match="no labels"):
+        prepare.finished_shards(cfg)
+    labelled = prepare.shard(cfg)
+    assert prepare.finished_shards(cfg) == labelled
+    assert prepare.heard_shards(cfg) == told

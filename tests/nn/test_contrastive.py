@@ -92,10 +92,11 @@ def test_a_negative_of_the_same_code_does_not_count_and_is_no_success() -> None:
     predicted_BMD = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
     code_BM = torch.tensor([[3, 3, 5]])
     negative_BMK = torch.tensor([[[1, 1], [0, 2], [0, 1]]])
-    loss_BM, right_BM = contrastive.contrastive(predicted_BMD, predicted_BMD, code_BM, negative_BMK, 0.1)
+    loss_BM, right_BM, chance_BM = contrastive.contrastive(predicted_BMD, predicted_BMD, code_BM, negative_BMK, 0.1)
     assert loss_BM[0, 0] == 0  # nothing to tell it from
     assert loss_BM[0, 1] == pytest.approx(np.log1p(np.exp(-10)), abs=1e-6)
     assert right_BM.tolist() == [[False, True, True]]
+    assert chance_BM.tolist() == [[1.0, 0.5, 0.5]]
 
 
 def test_perplexity_is_the_number_of_codes_in_use() -> None:

@@ -34,10 +34,10 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     number: int,
-    wer: float | None = None,
+    error: float | None = None,
     cfg: Train = Train(),  # noqa: B008
 ) -> Path:
-    checkpoint.save(run, model, optimizer, optim.Average(), State(step=number, wer=wer), cfg)
+    checkpoint.save(run, model, optimizer, optim.Average(), State(step=number, error=error), cfg)
     return run.checkpoint(0, number)
 
 
@@ -52,7 +52,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
     for number in range(3):
         step(model, optimizer, number)
         average.add(model)
-    state = State(step=3, epoch=1, step_in_epoch=2, seconds=1.5, ascending=False, best_wer=0.1, loss=0.3, rows=7)
+    state = State(step=3, epoch=1, step_in_epoch=2, seconds=1.5, ascending=False, best_error=0.1, loss=0.3, rows=7)
     checkpoint.save(run, model, optimizer, average, state, Train())
     other, other_optimizer = made(1)
     other_average = optim.Average()
@@ -118,7 +118,7 @@ def test_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     model, optimizer = made()
     for number in range(1, 6):
-        save(run, model, optimizer, number, wer=abs(number - 3) / 10)
+        save(run, model, optimizer, number, error=abs(number - 3) / 10)
     assert {path.name for path in run.checkpoints.iterdir()} == {"last", "best", "epoch=0-step=3", "epoch=0-step=5"}
     assert (run.last.resolve().name, run.best.resolve().name) == ("epoch=0-step=5", "epoch=0-step=3")
 
@@ -127,8 +127,8 @@ def test_the_best_stay_and_those_of_every_so_many_steps(tmp_path: Path) -> None:
     run, cfg = RunDir(tmp_path), Train(keep_best=3, keep_every=4)
     model, optimizer = made()
     errors = {1: 0.5, 2: 0.2, 3: None, 4: 0.9, 5: 0.2, 6: 0.4, 7: 0.6, 8: None, 9: None}
-    for number, wer in errors.items():
-        save(run, model, optimizer, number, wer, cfg)
+    for number, error in errors.items():
+        save(run, model, optimizer, number, error, cfg)
     assert [path.name for path in checkpoint.best(run, 3)] == [f"epoch=0-step={step}" for step in (5, 2, 6)]
     there = {int(path.name.rpartition("=")[2]) for path in run.checkpoints.glob("epoch=*")}
     assert there == {5, 2, 6} | {4, 8} | {9}
@@ -140,10 +140,10 @@ def test_what_is_handed_over_may_be_the_mean_of_the_best(tmp_path: Path) -> None
     run, cfg = RunDir(tmp_path), Train(keep_best=2)
     model, optimizer = made()
     seen = []
-    for number, wer in enumerate((0.3, 0.9, 0.1, None), 1):
+    for number, error in enumerate((0.3, 0.9, 0.1, None), 1):
         step(model, optimizer, number)
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
-        save(run, model, optimizer, number, wer, cfg)
+        save(run, model, optimizer, number, error, cfg)
     checkpoint.load_mean(model, checkpoint.best(run, 2))
     for name, value in model.state_dict().items():
         wanted = (seen[0][name] + seen[2][name]) / 2 if value.is_floating_point() else seen[2][name]

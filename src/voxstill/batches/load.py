@@ -125,7 +125,7 @@ class Batches(Dataset[Step]):
 
     def _batch(self, rows: Rows, audio: list[NDArray[np.int16] | None]) -> Batch:
         """One padded batch. Where nothing of it could be read it is silence of the planned length, of weight 0."""
-        corpus, tempo_N = self.corpus, self.plan.tempo_N
+        corpus, tempo_N, crops = self.corpus, self.plan.tempo_N, self.plan.crops
         weight_B = corpus.weight[rows].copy()
         heard = [i for i, samples_T in enumerate(audio) if samples_T is not None]
         rows = rows.copy()
@@ -135,14 +135,16 @@ class Batches(Dataset[Step]):
                 if heard:
                     nearest = min(heard, key=lambda j: abs(j - i))
                     rows[i], audio[i] = rows[nearest], audio[nearest]
-        audio_len_B = corpus.num_samples[rows]
+        start_B, audio_len_B = np.zeros(len(rows), np.int64), corpus.num_samples[rows]
+        if crops is not None:
+            start_B, audio_len_B = crops.start_N[rows], crops.lengths(audio_len_B)
         audio_BT = np.zeros((len(rows), audio_len_B.max()), np.int16)
         token_len_B = corpus.num_tokens[rows]
         tokens_BU = np.full((len(rows), token_len_B.max()), -1, np.int64)
         times_BU2 = np.full((*tokens_BU.shape, 2), -1, np.int64)
         for i, (row, samples_T) in enumerate(zip(rows.tolist(), audio, strict=True)):
             if samples_T is not None:
-                audio_BT[i, : len(samples_T)] = samples_T
+                audio_BT[i, : audio_len_B[i]] = samples_T[start_B[i] : start_B[i] + audio_len_B[i]]
             tokens_BU[i, : token_len_B[i]], times_BU2[i, : token_len_B[i]] = corpus.tokens_of(row)
         return Batch(
             ids=tuple(map(corpus.id_of, rows.tolist())),

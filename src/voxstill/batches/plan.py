@@ -38,8 +38,26 @@ Tempos = NDArray[np.float32]
 _BISECTIONS = 5  # fills the last step of a window to about a twentieth
 _BLOCK = 1 << 18  # utterances sorted at a time: what is in the processor's cache is four times faster
 _UNEVEN = 1.25  # the most that one lane of a window may have of another's audio: chance alone gives less
-_TEMPOS = 1  # draws that no other draw of the epoch looks like
+_TEMPOS, _CROPS = 1, 2  # draws that no other draw of the epoch looks like
 _MANY_STEPS = 500  # in a window of more steps than this, one small step does no harm
+
+
+@dataclass(frozen=True, slots=True)
+class Crops:
+    """What an epoch hears of each utterance, by row of the index: all, or `longest` samples from `start_N` on."""
+
+    longest: int
+    start_N: Ints
+
+    @staticmethod
+    def drawn(num_samples: Ints, longest: int, *, seed: int, epoch: int) -> Crops:
+        """Stretches that begin anywhere with even chances, each epoch elsewhere."""
+        random = np.random.default_rng([seed, epoch, _CROPS])
+        return Crops(longest, random.integers(0, np.maximum(num_samples - longest, 0), endpoint=True))
+
+    def lengths(self, num_samples: Ints) -> Ints:
+        """Samples that are heard of so many."""
+        return np.minimum(num_samples, self.longest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +80,8 @@ class EpochPlan:
     dropped: Mapping[str, int]
     repeated: int
     """How often an utterance comes that was there before: wanted so, or because there were fewer than slots."""
+    crops: Crops | None = None
+    """What is heard of long utterances; None where all of each is. Lengths and counts above are of what is heard."""
 
     @property
     def steps(self) -> int:
@@ -88,6 +108,8 @@ class EpochPlan:
             digest.update(array.astype("<i8", copy=False).data)
         if self.tempo_N is not None:
             digest.update(self.tempo_N[self.order].astype("<f4", copy=False).data)
+        if self.crops is not None:
+            digest.update(self.crops.start_N[self.order].astype("<i8", copy=False).data)
         return digest.hexdigest()
 
     def heard_ms(self) -> Ints:

@@ -10,7 +10,8 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from voxstill.rundir import RunDir
 from voxstill.store import Store, shown
 from voxstill.tasks.ctc import CtcTask
 from voxstill.tasks.seq2seq import Seq2SeqTask
+from voxstill.tasks.task import Task
 from voxstill.tasks.transducer import TransducerTask
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
@@ -50,18 +52,49 @@ _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up 
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What is learnt, from what, and what is left of it: all that the loop and its folder need to know."""
+
+    model: Any
+    task: Task
+    corpus: Corpus
+    about: str
+    """What begins, in words."""
+    notes: Mapping[str, Any]
+    """For `environment.json`."""
+    error: str
+    """What the summary calls the least error on the dev split."""
+    save: Callable[[RunDir, dict[str, torch.Tensor]], None]
+    """Writes what is handed over, given all weights."""
+
+
+Teach = Callable[[Any, Config, RunDir, Store, str], Lesson]
+"""Makes a lesson on this rank of a fabric: configuration, experiment folder, work and the prefix of its shards."""
+
+
 def train(cfg: Config) -> dict[str, Any]:
     """A student trained on the kept labels: its folder, steps, seconds and loss.
 
     In a process that was started as one of several, these are empty but for the first.
     """
     check(cfg)
+    return learn(cfg, finished_shards, recognition, train_settings(cfg))
+
+
+def learn(
+    cfg: Config, shards_of: Callable[[Config], dict[str, Any]], teach: Teach, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """A lesson in an experiment folder of its own, from its beginning or from where it was stopped: its figures.
+
+    `settings` are those that change what is learnt.
+    """
     ranks = world.ranks()
     cfg = parallel.among(ranks, cfg) if ranks else cfg
-    shards = finished_shards(cfg)
+    shards = shards_of(cfg)
     if ranks:
-        return _as_one_of(ranks, cfg, shards)
-    run = open_run(cfg, shards)
+        return _as_one_of(ranks, cfg, shards, teach, settings)
+    run = open_run(cfg, shards, settings)
     done = summary(run)
     if done is not None:
         log.info("train: nothing to do, %s is finished", run.path)
@@ -70,28 +103,30 @@ def train(cfg: Config) -> dict[str, Any]:
         from voxstill.train import cluster  # Ray is not where one machine trains
 
         run = RunDir(run.path.absolute())
-        cluster.train(functools.partial(_on_ray, cfg, run, shards, Path.cwd()), cfg.train.devices, cfg.engine)
+        cluster.train(functools.partial(_on_ray, cfg, run, shards, teach, Path.cwd()), cfg.train.devices, cfg.engine)
         return summary(run) or _stopped(run)
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
     with parallel.ranks_told(run, cfg.train.devices):
-        figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards))
+        figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards, teach=teach))
     return figures or summary(run) or _stopped(run)
 
 
-def _as_one_of(ranks: world.Ranks, cfg: Config, shards: dict[str, Any]) -> dict[str, Any]:
+def _as_one_of(
+    ranks: world.Ranks, cfg: Config, shards: dict[str, Any], teach: Teach, settings: dict[str, Any]
+) -> dict[str, Any]:
     """This process as one of those that torchrun, srun or Ray has started; rank 0 opens the folder for all."""
     fabric = parallel.fabric(cfg.train, ranks)
     fabric.launch()
-    run = RunDir(parallel.of_first(fabric, lambda: open_run(cfg, shards).path))
+    run = RunDir(parallel.of_first(fabric, lambda: open_run(cfg, shards, settings).path))
     _must_see(run)
     if parallel.of_first(fabric, lambda: summary(run)) is None:
-        _train_rank(fabric, cfg, run, shards)
+        _train_rank(fabric, cfg, run, shards, teach)
     figures = parallel.of_first(fabric, lambda: summary(run) or _stopped(run))
     return figures if ranks.rank == 0 else {}
 
 
-def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any], where: Path) -> None:
+def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any], teach: Teach, where: Path) -> None:
     """This worker of Ray as a rank of the training; it was begun `where`, and relative paths are meant from there."""
     _must_see(run)
     if where.is_dir():
@@ -99,7 +134,7 @@ def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any], where: Path) -> No
     ranks = world.ranks()
     fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_here if ranks else 1}), ranks)
     fabric.launch()
-    _train_rank(fabric, cfg, run, shards)
+    _train_rank(fabric, cfg, run, shards, teach)
 
 
 def _must_see(run: RunDir) -> None:
@@ -153,13 +188,16 @@ def check(cfg: Config) -> None:
         )
 
 
-def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any] | None:
-    """One process of the training; rank 0 writes the student. None where a signal has stopped it."""
+def train_rank(
+    fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], teach: Teach | None = None
+) -> dict[str, Any] | None:
+    """One process of the training, of a student where nothing else is taught; rank 0 writes what is handed over. None
+    where a signal has stopped it."""
     with parallel.errors_kept(run, fabric):
-        return _train_rank(fabric, cfg, run, shards)
+        return _train_rank(fabric, cfg, run, shards, teach or recognition)
 
 
-def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -> dict[str, Any] | None:
+def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], teach: Teach) -> dict[str, Any] | None:
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
@@ -169,38 +207,22 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
     first = fabric.global_rank == 0
     handler = _log_to(run.log) if first else None
     try:
-        alike: Callable[[str], str] = normalizer(cfg.student.text)
-        store, prefix = Store(cfg.work), workdir.prefix("shards", shards["recipe"])
-        with fabric.rank_zero_first():  # which makes vocabulary and index, for the others to open
-            hearing = hearing_of(cfg, sounds.load(cfg.augment))
-            vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", alike), cfg, hearing)
-            corpus = Corpus(
-                *(store, prefix, run.corpus, vocabulary, alike, hearing, cfg),
-                rank=fabric.global_rank,
-                ranks=fabric.world_size,
-            )
+        lesson = teach(fabric, cfg, run, Store(cfg.work), workdir.prefix("shards", shards["recipe"]))
+        model, corpus = lesson.model, lesson.corpus
         plan = corpus.plan(0, ascending=True)
-        log.info("train: %s", describe(corpus, vocabulary, plan.statistics()))
-        model = new_student(cfg, vocabulary)
         log.info(
-            "train: %s student of %.2f million parameters; precision %s, because %s",
-            f"`{cfg.student.checkpoint}` as a" if cfg.student.checkpoint else cfg.student.size,
+            "train: %s of %.2f million parameters; precision %s, because %s",
+            lesson.about,
             students.num_parameters(model) / 1e6,
             *parallel.precision(cfg.train),
         )
         if first:
-            _note(
-                run,
-                plan_hash=plan.sha256(),
-                vocabulary=len(vocabulary.pieces),
-                precision=parallel.precision(cfg.train)[0],
-            )
-        task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
+            _note(run, plan_hash=plan.sha256(), precision=parallel.precision(cfg.train)[0], **lesson.notes)
         steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
         minutes = cfg.train.max_minutes
-        budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None)
+        budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None, cfg.train.patience)
         start = time.perf_counter()
-        state = loop.train(fabric, model, task, corpus, cfg, run, budget)
+        state = loop.train(fabric, model, lesson.task, corpus, cfg, run, budget)
         log.info("train: %s", corpus.limit(time.perf_counter() - start))
         if state is None:
             return None
@@ -211,7 +233,7 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
             "epochs": state.epoch,
             "seconds": state.seconds,
             "loss": state.loss,
-            "dev_wer": state.best_wer,
+            lesson.error: state.best_error,
             "parameters": students.num_parameters(model),
             "skipped": state.skipped,
             "replaced": state.replaced,
@@ -220,7 +242,7 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
         }
         weights = checkpoint.whole_weights(model)
         if first:
-            save_student(run, model, vocabulary, hearing, weights)
+            lesson.save(run, weights)
             _write_whole(run.summary, figures)
             shutil.rmtree(run.corpus, ignore_errors=True)
         return figures
@@ -228,6 +250,35 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any]) -
         if handler is not None:
             log.removeHandler(handler)
             handler.close()
+
+
+def recognition(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> Lesson:
+    """A student that learns what the labels say."""
+    alike: Callable[[str], str] = normalizer(cfg.student.text)
+    with fabric.rank_zero_first():  # which makes vocabulary and index, for the others to open
+        hearing = hearing_of(cfg, sounds.load(cfg.augment))
+        vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", alike), cfg, hearing)
+        corpus = Corpus(
+            *(store, prefix, run.corpus, vocabulary, alike, hearing, cfg),
+            rank=fabric.global_rank,
+            ranks=fabric.world_size,
+        )
+    spelt = f", {len(vocabulary.pieces)} {vocabulary.unit}s"
+    log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), spelt))
+    model = new_student(cfg, vocabulary)
+
+    def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
+        save_student(run, model, vocabulary, hearing, weights)
+
+    return Lesson(
+        model,
+        TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing),
+        corpus,
+        f"`{cfg.student.checkpoint}` as a student" if cfg.student.checkpoint else f"{cfg.student.size} student",
+        notes={"vocabulary": len(vocabulary.pieces)},
+        error="dev_wer",
+        save=save,
+    )
 
 
 def hearing_of(cfg: Config, found: Sounds | None) -> Hearing:
@@ -278,6 +329,15 @@ def save_student(
     run: RunDir, model: Any, vocabulary: Spelling, hearing: Hearing, weights: dict[str, torch.Tensor]
 ) -> None:
     """The Hugging Face folder of the student, whole or absent."""
+
+    def rest(folder: Path) -> None:
+        vocabulary.save(folder, hearing.extractor, students.kind_of(model))
+
+    save_model(run, model, weights, rest)
+
+
+def save_model(run: RunDir, model: Any, weights: dict[str, torch.Tensor], rest: Callable[[Path], None]) -> None:
+    """A Hugging Face folder with these weights and what `rest` writes beside them, whole or absent."""
     from transformers.utils import logging as transformers_logging
 
     draft = run.model.with_name(".model.draft")
@@ -285,14 +345,14 @@ def save_student(
     transformers_logging.disable_progress_bar()
     with checkpoint.told_as_storage(draft):
         model.save_pretrained(draft, state_dict=weights)
-    vocabulary.save(draft, hearing.extractor, students.kind_of(model))
+    rest(draft)
     shutil.rmtree(run.model, ignore_errors=True)
     draft.rename(run.model)
 
 
-def open_run(cfg: Config, shards: dict[str, Any]) -> RunDir:
-    """The experiment folder of this configuration on these shards: the one that is there, or a new one."""
-    recipe = fingerprint("train", train_settings(cfg), shards["recipe"])
+def open_run(cfg: Config, shards: dict[str, Any], settings: dict[str, Any]) -> RunDir:
+    """The experiment folder of these settings on these shards: the one that is there, or a new one."""
+    recipe = fingerprint("train", settings, shards["recipe"])
     root = Path(cfg.train.root)
     for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True):
         if _noted(RunDir(path)).get("recipe") == recipe:
@@ -365,13 +425,13 @@ def machine() -> dict[str, Any]:
     return {"system": platform.system(), "processor": platform.machine(), "cores": world.num_cores(), "gpus": gpus}
 
 
-def describe(corpus: Corpus, vocabulary: Spelling, statistics: dict[str, Any]) -> str:
-    """The corpus and its plan in one sentence."""
+def describe(statistics: dict[str, Any], more: str = "") -> str:
+    """A corpus and its plan in one sentence."""
     dropped = ", ".join(f"{count} {reason}" for reason, count in statistics["dropped"].items() if count)
     return (
         f"{statistics['utterances']:,} utterances, {statistics['hours']:.2f} h, "
-        f"{statistics['steps']:,} steps an epoch, {statistics['padding']:.1%} padding, "
-        f"{len(vocabulary.pieces)} {vocabulary.unit}s" + (f"; dropped: {dropped}" if dropped else "")
+        f"{statistics['steps']:,} steps an epoch, {statistics['padding']:.1%} padding"
+        f"{more}" + (f"; dropped: {dropped}" if dropped else "")
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from voxstill import shards, tables, workdir
@@ -155,8 +155,28 @@ def shard_recipe(cfg: Config, verdicts: Mapping[str, Any]) -> str:
 
 
 def finished_shards(cfg: Config) -> dict[str, Any]:
-    """The shards of this configuration, or the only ones that are there."""
-    return workdir.finished(Store(cfg.work), "shards", shard_recipe(cfg, finished_verdicts(cfg)))
+    """The shards of this configuration, or the only ones that are there; DataError where those have no labels."""
+    found = workdir.finished(Store(cfg.work), "shards", shard_recipe(cfg, finished_verdicts(cfg)))
+    if found.get("unlabelled"):
+        raise DataError(
+            f"the shards {found['recipe']} in `{cfg.work}` have no labels",
+            why="they were written for `voxstill pretrain`",
+            fix=f"run: voxstill shard {cfg.work}",
+        )
+    return found
+
+
+def heard_shards(cfg: Config) -> dict[str, Any]:
+    """Shards to listen to, labelled or not: the only ones that are there; of several, those of this configuration
+    without labels, as nothing is left out of them, else with; and where there are none, new ones without labels.
+    """
+    work = Store(cfg.work)
+    recipes = workdir.finished_recipes(work, "shards")
+    if len(recipes) == 1:
+        return workdir.named(work, "shards", recipes[0])
+    if not recipes or unlabelled_recipe(cfg) in recipes:
+        return shard_unlabelled(cfg)
+    return finished_shards(cfg)
 
 
 def filter_(cfg: Config) -> dict[str, Any]:
@@ -265,17 +285,47 @@ def _refuse_added(work: Store, labels: Mapping[str, Any]) -> None:
 
 def shard(cfg: Config) -> dict[str, Any]:
     """Every utterance that was kept lies in one shard, with its label and all that is known of it."""
-    work = Store(cfg.work)
     verdicts = finished_verdicts(cfg)
-    recipe = shard_recipe(cfg, verdicts)
+    about = {"verdicts": verdicts["recipe"], "teacher": verdicts["teacher"]}
+
+    def parts(work: Store) -> list[join.Part]:
+        return _parts(cfg, work, verdicts["utterances"], verdicts["labels"])
+
+    return _shard(cfg, shard_recipe(cfg, verdicts), parts, workdir.prefix("verdicts", verdicts["recipe"]), about)
+
+
+def unlabelled_recipe(cfg: Config) -> str:
+    """Name of the shards that this configuration makes of all utterances."""
+    source = workdir.finished(Store(cfg.work), "utterances", utterances_recipe(cfg))
+    return fingerprint("unlabelled", cfg.shard.model_dump(), source["recipe"], cfg.seed)
+
+
+def shard_unlabelled(cfg: Config) -> dict[str, Any]:
+    """Every utterance but those of the test split lies in one shard, with no label: nobody has judged it."""
+    source = workdir.finished(Store(cfg.work), "utterances", utterances_recipe(cfg))
+
+    def parts(work: Store) -> list[join.Part]:
+        return join.unlabelled(work, workdir.prefix("utterances", source["recipe"]))
+
+    return _shard(cfg, unlabelled_recipe(cfg), parts, None, {"unlabelled": True})
+
+
+def _shard(
+    cfg: Config,
+    recipe: str,
+    parts_of: Callable[[Store], list[join.Part]],
+    verdicts: str | None,
+    about: dict[str, Any],
+) -> dict[str, Any]:
+    """The shards of what was kept, by these verdicts."""
+    work = Store(cfg.work)
     done = workdir.success(work, "shards", recipe)
     if done is not None:
         log.info("shard: nothing to do, shards %s are there", recipe)
         return done
-    prefix = workdir.prefix("shards", recipe)
-    parts = _parts(cfg, work, verdicts["utterances"], verdicts["labels"])
+    prefix, parts = workdir.prefix("shards", recipe), parts_of(work)
     in_place = cfg.shard.format == "in_place"
-    corpus = sharding.survey(work, parts, workdir.prefix("verdicts", verdicts["recipe"]), by_tar=in_place)
+    corpus = sharding.survey(work, parts, verdicts, by_tar=in_place)
     windows = sharding.assign_in_place(corpus) if in_place else sharding.assign(corpus, cfg.shard, cfg.seed)
     sizes = [len(members) for window in windows for members in window]
     there = sharding.written(work, prefix)
@@ -297,8 +347,7 @@ def shard(cfg: Config) -> dict[str, Any]:
         dropped.update(each.dropped)
     figures = {
         "recipe": recipe,
-        "verdicts": verdicts["recipe"],
-        "teacher": verdicts["teacher"],
+        **about,
         "shards": len(sizes),
         "utterances": sum(each.utterances for each in written),
         "hours": sum(each.duration_ms for each in written) / 3_600_000,

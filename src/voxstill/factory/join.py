@@ -23,6 +23,8 @@ class Part:
 
     utterances: str
     labels: tuple[str, ...]
+    labelled: bool = True
+    """Whether each utterance that was kept must have a label."""
 
     @property
     def name(self) -> str:
@@ -48,6 +50,11 @@ def parts(work: Store, utterances: str, labels: str, size: int) -> list[Part]:
         for found, ids in zip(named, _ids(work, keys, Utterance, "id"), strict=True):
             found += [others[place] for place in set(places.of(ids).tolist()) if place >= 0]
     return [Part(key, tuple(sorted(found))) for key, found in zip(keys, named, strict=True)]
+
+
+def unlabelled(work: Store, utterances: str) -> list[Part]:
+    """One `Part` for each part of the table, in the order of their names, of utterances that are to have no labels."""
+    return [Part(key, (), labelled=False) for key in tables.parts(work, utterances)]
 
 
 def columns(

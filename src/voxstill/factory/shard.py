@@ -132,23 +132,21 @@ def set_aside(job: Job, reason: str) -> Written:
 # ----------------------------------------------------------------------------------------------------------- planning
 
 
-def survey(work: Store, parts: Sequence[join.Part], verdicts: str, *, by_tar: bool = False) -> Corpus:
+def survey(work: Store, parts: Sequence[join.Part], verdicts: str | None, *, by_tar: bool = False) -> Corpus:
     """What is to be known of every utterance that was kept; some 90 bytes for each are in use meanwhile.
 
-    With `by_tar` those of one tar are of one voice; DataError where one is not a member of a tar.
+    Without verdicts all but those of the test split are kept. With `by_tar` those of one tar are of one voice;
+    DataError where one is not a member of a tar.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kept = tables.Ids(
-        id_
-        for judged in tables.columns(work, tables.parts(work, verdicts), Verdict, ("utterance_id", "kept"))
-        for id_ in judged["utterance_id"].filter(judged["kept"]).to_pylist()
-    )
+    kept = None if verdicts is None else _kept(work, verdicts)
     ids, part, row, split, voice, duration_ms = [], array("i"), array("i"), array("b"), array("Q"), array("q")
     keys = (each.utterances for each in parts)
     for number, every in enumerate(tables.columns(work, keys, Utterance, _SURVEYED)):
-        row_K = np.flatnonzero(kept.has(every["id"].to_pylist()))
+        chosen = pc.not_equal(every["split"], "test").to_numpy() if kept is None else kept.has(every["id"].to_pylist())
+        row_K = np.flatnonzero(chosen)
         some = every.take(row_K)
         ids.append(some["id"].combine_chunks().cast(pa.large_string()))
         part.extend([number] * len(row_K))
@@ -174,6 +172,14 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str, *, by_tar: bo
         split_N=ordered(columns, np.int8),
         voice_N=ordered(columns, np.uint64),
         duration_ms_N=ordered(columns, np.int64),
+    )
+
+
+def _kept(work: Store, verdicts: str) -> tables.Ids:
+    return tables.Ids(
+        id_
+        for judged in tables.columns(work, tables.parts(work, verdicts), Verdict, ("utterance_id", "kept"))
+        for id_ in judged["utterance_id"].filter(judged["kept"]).to_pylist()
     )
 
 
@@ -329,7 +335,8 @@ def _window_jobs(
     start = 0
     for number, place_K in todo.items():
         row_K = row_W[start : start + len(place_K)]
-        yield Job(number, tables.of_arrow(utterances.take(row_K)), tables.of_arrow(labels.take(row_K)))
+        heard = labels.take(row_K) if len(labels) else labels  # of none or of all
+        yield Job(number, tables.of_arrow(utterances.take(row_K)), tables.of_arrow(heard))
         start += len(place_K)
 
 
@@ -340,8 +347,13 @@ def _rows(work: Store, parts: Sequence[join.Part], corpus: Corpus, place_N: NDAr
     numbers_P, starts_P = np.unique(corpus.part_N[place_N], return_index=True)
     rows_P = np.split(corpus.row_N[place_N], starts_P[1:])
     utterances, labels = [], []
-    for (said, heard), row_K in zip(join.columns(work, [parts[i] for i in numbers_P]), rows_P, strict=True):
+    chosen = [parts[i] for i in numbers_P]
+    for part, (said, heard), row_K in zip(chosen, join.columns(work, chosen), rows_P, strict=True):
         members = said.take(row_K)
+        if not part.labelled:
+            utterances.append(members)
+            labels.append(heard)
+            continue
         rows = join.rows_of(members["id"].to_pylist(), heard["utterance_id"].to_pylist())
         if None in rows:
             raise DataError(

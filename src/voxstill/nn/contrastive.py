@@ -99,11 +99,12 @@ def contrastive(
     code_BM: Tensor,
     negative_BMK: Tensor,
     temperature: float,
-) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of telling a frame's own target from its negatives (B, M), in fp32, and where that was right.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross-entropy of telling a frame's own target from its negatives, in fp32, where that was right, and the
+    probability that it is by chance; all (B, M).
 
     Likeness is the cosine by `temperature`. A negative of the same code is the target itself and does not count; a
-    frame that has no other is not right, whatever its loss.
+    frame that has no other is not right, whatever its loss. Negatives of one code are one to guess by chance.
     """
     predicted_BMD = functional.normalize(predicted_BMD.float(), dim=-1, eps=_NO_LENGTH)
     targets_BMD = functional.normalize(targets_BMD.float(), dim=-1, eps=_NO_LENGTH)
@@ -113,7 +114,10 @@ def contrastive(
     own_BM1 = like_BMM.diagonal(dim1=1, dim2=2)[..., None]
     loss_BM = torch.cat([own_BM1, others_BMK], dim=-1).logsumexp(-1) - own_BM1[..., 0]
     nearest_BM = others_BMK.detach().amax(-1)
-    return loss_BM, (own_BM1.detach()[..., 0] > nearest_BM) & nearest_BM.isfinite()
+    right_BM = (own_BM1.detach()[..., 0] > nearest_BM) & nearest_BM.isfinite()
+    told_BMK = code_BM[:, None].expand_as(same_BMM).gather(2, negative_BMK)
+    sorted_BMK = torch.cat([code_BM[..., None], told_BMK], dim=-1).sort(-1).values
+    return loss_BM, right_BM, 1 / (1 + (sorted_BMK.diff(dim=-1) > 0).sum(-1))
 
 
 def perplexity(probs_BMGV: Tensor, weight_BM: Tensor) -> Tensor:

@@ -143,6 +143,16 @@ def found(
     return told
 
 
+def likeness_temperature(model: Any) -> float:
+    """What cosines are divided by."""
+    return float(model.config.contrastive_logits_temperature)
+
+
+def codebook(model: Any) -> tuple[int, int]:
+    """Groups of codes, and codes of each."""
+    return int(model.quantizer.num_groups), int(model.quantizer.num_vars)
+
+
 def _at(heard_BFD: Tensor, place_BM: Tensor) -> Tensor:
     return heard_BFD.gather(1, place_BM[..., None].expand(-1, -1, heard_BFD.shape[-1]))
 
@@ -150,7 +160,7 @@ def _at(heard_BFD: Tensor, place_BM: Tensor) -> Tensor:
 def _slowed(layer: nn.Module, factor: float) -> None:
     """The gradient that reaches the layer is multiplied: convolutions learn more slowly than what hears them."""
 
-    def scale(_: nn.Module, __: Any, out: Tensor) -> None:
+    def scale(_: nn.Module, __: Any, out: Any) -> None:
         if out.requires_grad and factor != 1:
             out.register_hook(lambda gradient: gradient * factor)
 
@@ -165,7 +175,8 @@ def _sometimes(layer: Any, drop: float) -> None:
 
     def call(self: Any, heard_BFD: Tensor, *given: Any, **named: Any) -> Tensor:
         if self.training and drop and float(torch.rand(())) < drop:
-            return heard_BFD + 0 * sum(weight.sum() for weight in self.parameters())
+            unused: Tensor = sum(weight.sum() for weight in self.parameters())
+            return heard_BFD + 0 * unused
         out: Tensor = kind.__call__(self, heard_BFD, *given, **named)
         return out
 
@@ -208,5 +219,7 @@ class RandomQuantizer:
     def codes(self, features_BFD: Tensor) -> Tensor:
         """(B, F') codes of normalised features (B, F, D), one for eight frames, padded with zeros."""
         short = -features_BFD.shape[1] % SUBSAMPLING
-        stacked_BFW = nn.functional.pad(features_BFD, (0, 0, 0, short)).unflatten(1, (-1, SUBSAMPLING)).flatten(2)
-        return (stacked_BFW @ self.projection_WD @ self.book_DV).argmax(-1)
+        padded_BFD = nn.functional.pad(features_BFD, (0, 0, 0, short))
+        stacked_BFW = padded_BFD.reshape(len(padded_BFD), -1, SUBSAMPLING * padded_BFD.shape[2])
+        code_BF: Tensor = (stacked_BFW @ self.projection_WD @ self.book_DV).argmax(-1)
+        return code_BF

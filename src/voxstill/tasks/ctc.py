@@ -7,6 +7,7 @@ word times takes it past that, and CTC then finds alignments of its own.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -87,6 +88,9 @@ class CtcTask:
     def move(self, device: torch.device) -> None:
         """What it hears with to the device."""
         self.hearing.move(device)
+
+    def watch(self, step: int, figures: Mapping[str, float]) -> None:
+        """The loss and the dev split say enough."""
 
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:

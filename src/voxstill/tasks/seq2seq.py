@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
@@ -53,6 +55,9 @@ class Seq2SeqTask:
     def move(self, device: torch.device) -> None:
         """What it hears with to the device."""
         self.hearing.move(device)
+
+    def watch(self, step: int, figures: Mapping[str, float]) -> None:
+        """The loss and the dev split say enough."""
 
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:

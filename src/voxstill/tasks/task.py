@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
-from voxstill.records import Batch, Hypothesis
+from voxstill.records import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Share:
     progress: float
     num_tokens: int
     num_frames: int
+    step: int = 0
+    """Steps made before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,8 @@ class Task(Protocol):
         """The batch's part of the loss."""
         ...
 
-    def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
-        """What the model says of each utterance of the batch, in order."""
+    def watch(self, step: int, figures: Mapping[str, float]) -> None:
+        """Look at the figures that its loss had in a step, of all ranks, and say in the log where it goes wrong."""
         ...
 
     def move(self, device: torch.device) -> None:

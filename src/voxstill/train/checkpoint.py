@@ -30,9 +30,10 @@ from voxstill.train.optim import Average
 
 @dataclass(slots=True)
 class State:
-    """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error rate.
+    """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error.
 
-    `wer` is that of just these weights on the dev split, None where nobody has measured it.
+    `error` is that of just these weights on the dev split, None where nobody has measured it; `stale` says how often in
+    a row it was no better than the best.
     `rows` counts the lines of `metrics.jsonl`: those written after the checkpoint go when it is resumed.
     """
 
@@ -41,9 +42,10 @@ class State:
     step_in_epoch: int = 0
     seconds: float = 0.0
     ascending: bool = True
-    best_wer: float | None = None
+    best_error: float | None = None
     scaling: dict[str, float] | None = None
-    wer: float | None = None
+    error: float | None = None
+    stale: int = 0
     skipped: int = 0
     replaced: int = 0
     loss: float | None = None
@@ -60,7 +62,7 @@ def save(
     *,
     writes: bool = True,
 ) -> None:
-    """Write a checkpoint beside the others; `last` points to it, and `best` to that with the fewest errors.
+    """Write a checkpoint beside the others; `last` points to it, and `best` to that with the least error.
 
     Of the older ones those stay that `keep_best` and `keep_every` say. All ranks call it, as each may have a part of
     every tensor, and one of them `writes`.
@@ -84,12 +86,12 @@ def save(
 
 
 def best(run: RunDir, num: int) -> list[Path]:
-    """The checkpoints that were judged with the fewest errors on the dev split, at most `num`, the best first."""
+    """The checkpoints that were judged with the least error on the dev split, at most `num`, the best first."""
     judged = []
     for folder in run.checkpoints.glob("epoch=*"):
         state = json.loads((folder / "state.json").read_text())
-        if state["wer"] is not None:
-            judged.append((state["wer"], -state["step"], folder))
+        if state["error"] is not None:
+            judged.append((state["error"], -state["step"], folder))
     return [folder for _, _, folder in sorted(judged)[:num]]
 
 

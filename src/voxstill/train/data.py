@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import nn
@@ -21,7 +21,6 @@ from voxstill.nn.hearing import Hearing
 from voxstill.records import Batch, Split, Word, fingerprint
 from voxstill.score import words
 from voxstill.store import Store
-from voxstill.tasks.task import Task
 from voxstill.text.tokenizer import Spelling
 
 Normal = Callable[[str], str]
@@ -29,14 +28,17 @@ Made = TypeVar("Made")
 
 
 class Corpus:
-    """A `Data`: the train split planned by epochs, the dev split in one fixed order; their indexes are in `folder`."""
+    """A `Data`: the train split planned by epochs, the dev split in one fixed order; their indexes are in `folder`.
+
+    Without a `spelling` no text is learnt.
+    """
 
     def __init__(
         self,
         store: Store,
         prefix: str,
         folder: Path,
-        spelling: Spelling,
+        spelling: Spelling | None,
         alike: Normal,
         hearing: Hearing,
         cfg: Config,
@@ -51,14 +53,19 @@ class Corpus:
         self._place = Place(place / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
 
         def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
+            assert spelling is not None
             same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
             return spelling.encode(alike(text), same)
 
-        encoder = fingerprint(*spelling.key, cfg.student.text)
+        encoder = fingerprint(*(spelling.key if spelling else ()), cfg.student.text)
         of_split: dict[Split, Mapping[str, float]] = {"train": cfg.train.dialect_weights, "dev": {}}
         self._train, self._dev = (
             corpus.opened(
-                *(store, prefix, folder), splits=(split,), encode=encode, encoder=encoder, dialect_weights=given
+                *(store, prefix, folder),
+                splits=(split,),
+                encode=encode if spelling else None,
+                encoder=encoder,
+                dialect_weights=given,
             )
             for split, given in of_split.items()
         )
@@ -102,7 +109,7 @@ class Corpus:
         """Utterances replaced by a neighbour so far."""
         return self._replaced + (self._loader.replaced if self._loader else 0)
 
-    def dev_error(self, task: Task, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
+    def dev_error(self, task: Any, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
         """Word and utterance counts and WER against the labels of the dev split; None where there is none."""
         if not len(self._dev):
             return None

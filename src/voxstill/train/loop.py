@@ -51,8 +51,9 @@ class Data(Protocol):
         """Utterances that could not be read so far, each replaced by a neighbour of weight zero."""
         ...
 
-    def dev_error(self, task: Task, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
-        """Figures on the dev split, `wer` among them; None where there is no dev split. `beat` is called on the way."""
+    def dev_error(self, task: Any, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
+        """Figures on the dev split, the first of them the one that is to become small; None where there is no dev
+        split. `beat` is called on the way."""
         ...
 
 
@@ -62,9 +63,13 @@ class Budget:
 
     steps: int | None
     seconds: float | None
+    patience: int | None = None
+    """Judgements in a row without a better one."""
 
-    def progress(self, step: int, seconds: float) -> float:
-        """Share of the training done, in [0, 1], after so many steps and seconds."""
+    def progress(self, step: int, seconds: float, stale: int = 0) -> float:
+        """Share of the training done, in [0, 1], after so many steps, seconds and judgements in a row none better."""
+        if self.patience and stale >= self.patience:
+            return 1.0
         shares = [step / self.steps] if self.steps else []
         shares += [seconds / self.seconds] if self.seconds else []
         return min(max(shares), 1.0)
@@ -109,7 +114,7 @@ def train(
         Progress("train", 1.0, "") as bar,
     ):
         meter.flops_per_s = rehearse(fabric, wrapped, task, data, cfg, room)
-        while (progress := budget.progress(state.step, state.seconds)) < 1:
+        while (progress := budget.progress(state.step, state.seconds, state.stale)) < 1:
             if state.step_in_epoch == 0:
                 state.ascending = progress < cfg.train.ascending_share
             plan = data.plan(state.epoch, ascending=state.ascending)
@@ -121,14 +126,15 @@ def train(
                 return given(fabric, task, batches, now, cfg.seed, before + k)
 
             steps = iter(data.steps(plan, state.step_in_epoch, ready))
-            while state.step_in_epoch < plan.steps and (progress := budget.progress(state.step, state.seconds)) < 1:
+            while state.step_in_epoch < plan.steps:
+                if (progress := budget.progress(state.step, state.seconds, state.stale)) >= 1:
+                    break
                 start = time.perf_counter()
                 watchdog.beat(state.step)
                 with meter.waiting.running():
                     step = next(steps)
-                share = Share(
-                    progress, int(plan.step_tokens[state.step_in_epoch]), int(plan.step_frames[state.step_in_epoch])
-                )
+                tokens, frames = (int(each[state.step_in_epoch]) for each in (plan.step_tokens, plan.step_frames))
+                share = Share(progress, tokens, frames, state.step)
                 for group in optimizer.param_groups:
                     group["lr"] = optim.lr_at(progress, cfg.train)
                 with room.told(state.step):
@@ -158,11 +164,12 @@ def train(
                 state.step_in_epoch += 1
                 spent_s += time.perf_counter() - start
                 meter.count(step.batches, loss, sums)
+                task.watch(state.step, sums)
                 state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
                 bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
                 if state.step % cfg.train.log_every == 0:
                     meter.write(state, norm, optimizer.param_groups[0]["lr"], progress)
-                state.wer = None
+                state.error = None
                 if state.step % cfg.train.validate_every == 0:
                     validate(task, model, data, state, meter, watchdog)
                 state.scaling = scaling.state()
@@ -189,7 +196,7 @@ def train(
 def is_saved(state: State, cfg: Train) -> bool:
     """Whether a step leaves a checkpoint: to resume from, because it was judged, or to be kept."""
     every = (cfg.checkpoint_every, cfg.keep_every)
-    return state.wer is not None or any(each and state.step % each == 0 for each in every)
+    return state.error is not None or any(each and state.step % each == 0 for each in every)
 
 
 def one_step(
@@ -315,8 +322,9 @@ def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Mete
     model.train()
     if figures is None:
         return
-    state.wer = figures["wer"]
-    state.best_wer = state.wer if state.best_wer is None else min(state.wer, state.best_wer)
+    state.error = next(iter(figures.values()))
+    state.stale = 0 if state.best_error is None or state.error < state.best_error else state.stale + 1
+    state.best_error = state.error if state.best_error is None else min(state.error, state.best_error)
     meter.write_split("dev", state, figures)
 
 

@@ -1,0 +1,209 @@
+"""Learning to hear without labels: a part of each utterance is hidden, and the model is to say what was there.
+
+How much is hidden of an utterance depends on its length alone (`contrastive.num_hidden`). So the plan knows it of every
+step, and all ranks divide by the same count without asking each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from voxstill.config import Pretrain
+from voxstill.monitor import log
+from voxstill.nn import contrastive, students, unlabelled
+from voxstill.nn.frontend import SUBSAMPLING, frame_mask
+from voxstill.nn.hearing import Hearing
+from voxstill.records import Batch
+from voxstill.tasks.task import Heard, Loss, Share
+
+_MEMORY = 1 / 50
+"""What is watched is a running mean over so many steps."""
+_PATIENCE = 100
+"""Steps that something may look wrong before it is said."""
+_AGAIN = 1000
+"""Steps until it is said again."""
+_NOISE = 0.1
+"""Deviation of what stands where features are hidden."""
+_COLLAPSED = "raise `pretrain.diversity_weight`, lower `train.lr` or raise `train.warmup`, and begin anew"
+_MONOTONE = "the audio is all alike, as silence is; listen to it"
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden(Heard):
+    """What is hidden of a batch: `place_BM` says where, `weight_BM` what it counts, 0 where there is nothing."""
+
+    hidden_BF: Tensor
+    place_BM: Tensor
+    weight_BM: Tensor
+    drawn: tuple[Tensor, ...]
+    """What else was drawn, as the task knows."""
+
+
+class Masks:
+    """How much is hidden of an utterance, and where."""
+
+    def __init__(self, cfg: Pretrain, hearing: Hearing, otherwise: tuple[float, int]) -> None:
+        self._hearing, self._least = hearing, cfg.min_masks
+        self._prob = otherwise[0] if cfg.mask_prob is None else cfg.mask_prob
+        mask_ms = otherwise[1] if cfg.mask_ms is None else cfg.mask_ms
+        self._length = max(round(mask_ms / hearing.frame_ms), 1)
+
+    def frames(self, num_samples: Any) -> Any:
+        """Frames that are hidden of so many samples; 0 where there are too few to learn from."""
+        frames = self._hearing.frames(num_samples)
+        return contrastive.num_hidden(frames, self._prob, self._length, self._least)
+
+    def drawn(self, batch: Batch, generator: Generator) -> tuple[Tensor, ...]:
+        """Hidden frames of a batch (B, F), their places (B, M), what each counts (B, M) and their number (B,)."""
+        frames_B, num_B = self._hearing.frames(batch.audio_len_B), self.frames(batch.audio_len_B)
+        hidden_BF = contrastive.hidden(frames_B, num_B, self._length, generator)
+        place_BM, own_BM = contrastive.places(hidden_BF, num_B)
+        return hidden_BF, place_BM, own_BM * batch.weight_B[:, None], num_B
+
+
+class ContrastiveTask:
+    """A `Task`: wav2vec 2.0, which tells the code of a hidden frame from those of others (Baevski et al. 2020)."""
+
+    measures = ("contrastive", "diversity", "accuracy", "perplexity")
+    """What the dev split is judged by, the first to become small."""
+
+    def __init__(self, cfg: Pretrain, hearing: Hearing, codebook: tuple[int, int]) -> None:
+        self.cfg, self.hearing, self._codebook = cfg, hearing, codebook
+        self.masks = Masks(cfg, hearing, unlabelled.WAV2VEC2_MASKS)
+        self._watch = Watch(codebook[0], _COLLAPSED)
+
+    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
+        """Plain samples; drawn are the negatives and the noise that chooses codes."""
+        inputs, len_B = self.hearing.plain(batch.audio_BT, batch.audio_len_B)
+        hidden_BF, place_BM, weight_BM, num_B = self.masks.drawn(batch, generator)
+        negative_BMK = contrastive.negatives(num_B, self.cfg.negatives, generator)
+        noise_BMGV = contrastive.gumbel((*place_BM.shape, *self._codebook), generator)
+        frame_ms_B = torch.full_like(batch.tempo_B, self.hearing.frame_ms)
+        return Hidden(
+            *(batch, inputs, len_B, frame_ms_B, hidden_BF, place_BM, weight_BM), drawn=(negative_BMK, noise_BMGV)
+        )
+
+    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+        """Contrastive and diversity loss per hidden frame of the step. A model that is judged draws no codes."""
+        assert isinstance(heard, Hidden)
+        cfg, weight_BM, (negative_BMK, noise_BMGV) = self.cfg, heard.weight_BM, heard.drawn
+        temperature = max(cfg.max_temperature * cfg.temperature_decay**share.step, cfg.min_temperature)
+        predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(
+            *(model, heard.inputs, heard.len_B, heard.hidden_BF, heard.place_BM),
+            *(noise_BMGV if model.training else None, temperature),
+        )
+        loss_BM, right_BM, chance_BM = contrastive.contrastive(
+            *(predicted_BMD, targets_BMD, code_BM, negative_BMK), unlabelled.likeness_temperature(model)
+        )
+        part = weight_BM.sum() / share.num_tokens
+        perplexity = contrastive.perplexity(probs_BMGV, weight_BM)
+        main = (loss_BM * weight_BM).sum() / share.num_tokens
+        diversity = (1 - perplexity / probs_BMGV[0, 0].numel()) * part
+        figures = {
+            "contrastive": main.detach(),
+            "diversity": diversity.detach(),
+            "masked": weight_BM.sum() / share.num_frames,
+            "perplexity": perplexity.detach() * part,
+            "temperature": temperature * part,
+            "accuracy": (right_BM * weight_BM).sum() / share.num_tokens,
+            "chance": (chance_BM * weight_BM).sum() / share.num_tokens,
+        }
+        return Loss(main + cfg.diversity_weight * diversity, figures)
+
+    def watch(self, step: int, figures: Mapping[str, float]) -> None:
+        """Tell when the code book has shrunk to a code, or when hidden frames are found by chance alone."""
+        self._watch.see(step, figures)
+
+    def move(self, device: torch.device) -> None:
+        """What it hears with to the device."""
+        self.hearing.move(device)
+
+
+class RandomCodesTask:
+    """A `Task`: BEST-RQ, which says the codes of hidden frames in a random code book (Chiu et al. 2022, section 3)."""
+
+    measures = ("loss", "accuracy", "perplexity")
+
+    def __init__(self, cfg: Pretrain, hearing: Hearing, num_mels: int, seed: int) -> None:
+        self.cfg, self.hearing = cfg, hearing
+        self.masks = Masks(cfg, hearing, unlabelled.BEST_RQ_MASKS)
+        self.quantizer = unlabelled.RandomQuantizer(num_mels, cfg.codes, cfg.code_dims, seed)
+        self._watch = Watch(1, _MONOTONE)
+
+    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
+        """Features, noise where they are hidden; drawn are the codes of what was there."""
+        features_BFD, frames_B = self.hearing.plain(batch.audio_BT, batch.audio_len_B)
+        features_BFD = features_BFD[:, : int(frames_B.max())]
+        hidden_BF, place_BM, weight_BM, _ = self.masks.drawn(batch, generator)
+        code_BM = self.quantizer.codes(features_BFD).gather(1, place_BM)
+        over_BF = hidden_BF.repeat_interleave(SUBSAMPLING, dim=1)[:, : features_BFD.shape[1]]
+        over_BF &= frame_mask(frames_B, features_BFD.shape[1])
+        noise_BFD = _NOISE * torch.randn(features_BFD.shape, generator=generator, device=features_BFD.device)
+        noisy_BFD = torch.where(over_BF[..., None], noise_BFD, features_BFD)
+        frame_ms_B = torch.full_like(batch.tempo_B, self.hearing.frame_ms)
+        return Hidden(batch, noisy_BFD, frames_B, frame_ms_B, hidden_BF, place_BM, weight_BM, drawn=(code_BM,))
+
+    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+        """Cross-entropy per hidden frame of the step, in fp32."""
+        assert isinstance(heard, Hidden)
+        weight_BM, (code_BM,) = heard.weight_BM, heard.drawn
+        logits_BFV, _ = students.logits(model, heard.inputs, heard.len_B)
+        wide = logits_BFV.shape[2]
+        logits_BMV = logits_BFV.gather(1, heard.place_BM[..., None].expand(-1, -1, wide)).float()
+        loss_BM = functional.cross_entropy(logits_BMV.transpose(1, 2), code_BM, reduction="none")
+        used_BM1V = functional.one_hot(code_BM, wide).float()[:, :, None]
+        part = weight_BM.sum() / share.num_tokens
+        figures = {
+            "masked": weight_BM.sum() / share.num_frames,
+            "perplexity": contrastive.perplexity(used_BM1V, weight_BM) * part,
+            "accuracy": ((logits_BMV.detach().argmax(-1) == code_BM) * weight_BM).sum() / share.num_tokens,
+            "chance": torch.einsum("bmgv,bm->v", used_BM1V, weight_BM).max() / share.num_tokens,
+        }
+        return Loss((loss_BM * weight_BM).sum() / share.num_tokens, figures)
+
+    def watch(self, step: int, figures: Mapping[str, float]) -> None:
+        """Tell when codes are said by chance alone."""
+        self._watch.see(step, figures)
+
+    def move(self, device: torch.device) -> None:
+        """What it hears with, and the code book, to the device."""
+        self.hearing.move(device)
+        self.quantizer.move(device)
+
+
+class Watch:
+    """Says in the log that a pre-training learns nothing, before a night is lost; within 200 steps of its beginning."""
+
+    def __init__(self, groups: int, advice: str) -> None:
+        self._groups, self._advice = groups, advice
+        self._mean: dict[str, float] = {}
+        self._bad: dict[str, int] = {}
+
+    def see(self, step: int, figures: Mapping[str, float]) -> None:
+        """The figures of one more step."""
+        for name in ("perplexity", "accuracy", "chance"):
+            before = self._mean.get(name, figures[name])
+            self._mean[name] = before + (figures[name] - before) * _MEMORY
+        perplexity, accuracy, chance = (self._mean[name] for name in ("perplexity", "accuracy", "chance"))
+        if self._says("perplexity", perplexity < 2 * self._groups):
+            log.warning(
+                "step %d: %.1f codes are in use, all %d code books together, where one of each is the least: %s",
+                *(step, perplexity, self._groups, self._advice),
+            )
+        if self._says("accuracy", accuracy < 1.5 * chance):
+            log.warning(
+                "step %d: %.2f %% of the hidden frames are found, by chance alone it were %.2f %%; this passes where"
+                " the learning rate is still rising, else lower `train.lr` or take larger batches (`plan.budget_ms`)",
+                *(step, 100 * accuracy, 100 * chance),
+            )
+
+    def _says(self, name: str, bad: bool) -> bool:
+        """Whether it is bad for the hundredth step in a row, or for a thousand more."""
+        self._bad[name] = self._bad.get(name, 0) + 1 if bad else 0
+        return self._bad[name] >= _PATIENCE and (self._bad[name] - _PATIENCE) % _AGAIN == 0

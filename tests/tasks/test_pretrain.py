@@ -1,0 +1,94 @@
+"""What a pre-training hears and says of itself."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from tones import PLAIN, speak
+from voxstill.config import Pretrain
+from voxstill.monitor import log
+from voxstill.nn import unlabelled
+from voxstill.nn.hearing import Mels
+from voxstill.records import Batch
+from voxstill.tasks.pretrain import Hidden, RandomCodesTask, Watch
+
+
+def batch_of(texts: list[str]) -> Batch:
+    clips = [torch.from_numpy(speak(text, seed)[0]) for seed, text in enumerate(texts)]
+    num = len(clips)
+    return Batch(
+        ids=tuple(map(str, range(num))),
+        audio_BT=torch.nn.utils.rnn.pad_sequence(clips, batch_first=True),
+        audio_len_B=torch.tensor([len(clip) for clip in clips]),
+        tokens_BU=torch.zeros(num, 0, dtype=torch.long),
+        token_len_B=torch.zeros(num, dtype=torch.long),
+        times_BU2=torch.zeros(num, 0, 2, dtype=torch.long),
+        tempo_B=torch.ones(num),
+        weight_B=torch.ones(num),
+    )
+
+
+def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there() -> None:
+    cfg = Pretrain(method="best_rq", mask_ms=160, min_masks=1, codes=64)
+    task = RandomCodesTask(cfg, Mels(PLAIN), 80, seed=0)
+    batch = batch_of(["ba du ko mi ba du", "mi ba ko du"])
+    heard = task.heard(batch, 0.0, torch.Generator().manual_seed(0))
+    assert isinstance(heard, Hidden)
+    plain_BFD, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
+    frames = heard.inputs.shape[1]
+    over_BF = heard.hidden_BF.repeat_interleave(8, dim=1)[:, :frames]
+    own_BF = torch.arange(frames) < heard.len_B[:, None]
+    assert torch.equal(heard.inputs[~over_BF], plain_BFD[:, :frames][~over_BF])
+    assert heard.inputs[over_BF & own_BF].std() == pytest.approx(0.1, rel=0.1)
+    codes_BF = task.quantizer.codes(plain_BFD)
+    for b, num in enumerate(heard.hidden_BF.sum(1).tolist()):
+        assert heard.drawn[0][b, :num].tolist() == codes_BF[b][heard.place_BM[b, :num]].tolist()
+    assert task.masks.frames(batch.audio_len_B).tolist() == heard.hidden_BF.sum(1).tolist()
+
+
+def test_equal_sounds_have_equal_codes_and_others_others() -> None:
+    quantizer = unlabelled.RandomQuantizer(80, 256, 16, seed=1)
+    sound_BFD = torch.randn(20, 8, 80, generator=torch.Generator().manual_seed(0))
+    code_BF = quantizer.codes(sound_BFD)
+    assert torch.equal(quantizer.codes(sound_BFD * 3), code_BF)
+    assert len(set(code_BF[:, 0].tolist())) > 10
+    assert torch.equal(unlabelled.RandomQuantizer(80, 256, 16, seed=1).codes(sound_BFD), code_BF)
+
+
+class Told(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def watched(figures: dict[str, float]) -> list[str]:
+    watch, told = Watch(2, "do this"), Told()
+    log.addHandler(told)
+    try:
+        for step in range(1, 201):
+            watch.see(step, figures)
+    finally:
+        log.removeHandler(told)
+    return told.messages
+
+
+def test_a_collapse_is_told_once_within_200_steps_with_what_to_do() -> None:
+    (told,) = watched({"perplexity": 2.1, "accuracy": 0.5, "chance": 0.01})
+    assert "2.1 codes are in use" in told
+    assert "do this" in told
+
+
+def test_accuracy_at_chance_is_told_within_200_steps() -> None:
+    (told,) = watched({"perplexity": 90.0, "accuracy": 0.011, "chance": 0.01})
+    assert "1.10 % of the hidden frames" in told
+    assert "train.lr" in told
+
+
+def test_a_pre_training_that_goes_well_warns_of_nothing() -> None:
+    assert watched({"perplexity": 90.0, "accuracy": 0.3, "chance": 0.01}) == []
