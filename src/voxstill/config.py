@@ -455,7 +455,7 @@ class Pretrain(Section):
     """`wav2vec2` tells hidden frames from others of the utterance and makes its code book as it learns; `best_rq` says
     the codes of a random one, is cheaper, and makes the encoder of a `ctc`, `rnnt` or `tdt` student."""
     size: Literal["tiny", "base", "large"] = option("base")
-    """Of a new wav2vec 2.0: 1.2, 95 or 317 million parameters. For `best_rq` it is `student.size` that counts."""
+    """Of a new wav2vec 2.0: 1.0, 95 or 317 million parameters. For `best_rq` it is `student.size` that counts."""
     checkpoint: str | None = option(None)
     """A Hugging Face folder, or a name on the Hub, to start from: wav2vec 2.0, or a Parakeet for `best_rq`."""
     crop_ms: int = option(15_600, unit="ms", ge=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
     if not run.last.exists():
         raise DataError(
             f"`{experiment}` has no checkpoint", why="it made too few steps", fix="replay needs its weights"
+        )
+    if "method" in json.loads(run.environment.read_text(encoding="utf-8")):
+        raise ConfigError(
+            f"`{experiment}` is a pre-training",
+            why="what is replayed is the learning of labels",
+            fix=f"listen to the utterances that `{run.log}` names, and lower `train.lr`",
         )
     batches, share, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from voxstill.config import Pretrain
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn import contrastive, students
+from voxstill.nn.convolutions import time_first
 from voxstill.nn.frontend import SUBSAMPLING
 
 _SMALL = {
@@ -91,6 +92,7 @@ def wav2vec2(cfg: Pretrain, seed: int) -> Any:
     model.train()
     for layer in model.wav2vec2.encoder.layers:
         _sometimes(layer, cfg.layer_drop)
+    time_first(model.wav2vec2.feature_extractor)
     _slowed(model.wav2vec2.feature_extractor, cfg.feature_gradient)
     return students.padding_ignored(model)
 

@@ -1,0 +1,371 @@
+"""Pre-training beside the example of transformers: is it the same, and how fast is it?
+
+    python benchmarks/train/pretrain.py
+
+The peer is `examples/pytorch/speech-pretraining/run_wav2vec2_pretraining_no_trainer.py` of huggingface/transformers:
+masks and negatives from the functions that its collator calls, the forward pass of `Wav2Vec2ForPreTraining`, gradients
+divided after each batch by its hidden frames, their norm asked of each weight, AdamW. Both sides have the same
+configuration, the same first weights and the same audio, ready in memory; reading is not measured. Three questions:
+
+- `right`: loss and gradient of ours beside theirs, with the same masks, negatives and noise; and with two batches to a
+  step, what the rule of the example makes of their gradient.
+- `head`: forward and backward of all that comes behind the encoder (quantizer, projections, negatives, loss), the
+  encoder being replaced by what it would give; and of the contrastive block alone, from vectors to the loss.
+- `step`: the whole step.
+
+Both take turns in one process; the medians count. Seconds of the processor are told beside those of the clock: with one
+thread they are what it costs where others use the machine. `--batch` and `--seconds` make it small enough for a busy
+one. Prints a table and writes `benchmarks/results/pretrain.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+LENGTH, NEGATIVES = 10, 100
+
+
+def main() -> None:
+    """Ask the three questions and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="base", choices=("tiny", "base", "large"))
+    parser.add_argument("--batch", type=int, default=8, help="utterances")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each utterance")
+    parser.add_argument("--rounds", type=int, default=5, help="of the head")
+    parser.add_argument("--steps", type=int, default=3, help="whole steps of each; 0 leaves them out")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", default=str(HERE.parent / "results/pretrain.json"))
+    args = parser.parse_args()
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(args.threads)
+    import torch
+
+    from voxstill.commands import learn
+
+    torch.set_num_threads(args.threads)
+    figures: dict[str, Any] = {
+        "machine": learn.machine(),
+        "versions": learn.versions(),
+        **{name: getattr(args, name) for name in ("size", "batch", "seconds", "threads")},
+        "right": right(),
+        "head": turns(heads(args), args.rounds),
+        "contrastive": turns(blocks(args), args.rounds),
+    }
+    if args.steps:
+        figures["step"] = turns(steps(args), args.steps)
+        figures["audio_seconds_per_second"] = {
+            name: args.batch * args.seconds / statistics.median(rows["seconds"])
+            for name, rows in figures["step"].items()
+        }
+    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures["right"], indent=1))
+    print(table(figures))
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Medians of both, and how many times as fast ours is, by the clock and by the processor."""
+    lines = ["| | theirs, s | ours, s | by the clock | by the processor |", "|---|---|---|---|---|"]
+    for name in ("contrastive", "head", "step"):
+        if name in figures:
+            rows = figures[name]
+            clock, cpu = (
+                {who: statistics.median(rows[who][kind]) for who in ("theirs", "ours")}
+                for kind in ("seconds", "cpu_seconds")
+            )
+            lines.append(
+                f"| {name} | {clock['theirs']:.3f} | {clock['ours']:.3f} | {clock['theirs'] / clock['ours']:.2f}x "
+                f"| {cpu['theirs'] / cpu['ours']:.2f}x |"
+            )
+    return "\n".join(lines)
+
+
+def turns(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each side, by turns, after one of each that does not count."""
+    import torch
+
+    found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "cpu_seconds": []} for name in sides}
+    for number in range(rounds + 1):
+        for name, once in sides.items():
+            clock, cpu = time.perf_counter(), time.process_time()
+            once()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if number:
+                found[name]["seconds"].append(time.perf_counter() - clock)
+                found[name]["cpu_seconds"].append(time.process_time() - cpu)
+    return found
+
+
+def models(size: str, dropout: float) -> tuple[Any, Any, Any]:
+    """Ours, theirs with the same weights, and the configuration of ours."""
+    import torch
+    from transformers import Wav2Vec2ForPreTraining
+
+    from voxstill.config import Pretrain
+    from voxstill.nn import unlabelled
+
+    cfg = Pretrain.model_validate(
+        {"size": size, "dropout": dropout, "layer_drop": 0.0, "feature_gradient": 1.0, "negatives": NEGATIVES}
+    )
+    ours = unlabelled.wav2vec2(cfg, seed=0)
+    theirs: Any = Wav2Vec2ForPreTraining(ours.config)
+    theirs.load_state_dict(ours.state_dict())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return ours.to(device).train(), theirs.to(device).train(), cfg
+
+
+def collated(model: Any, num: int, num_samples: int, device: Any) -> tuple[Any, Any]:
+    """Masks and negatives as the collator of the example draws them."""
+    import torch
+    from transformers.models.wav2vec2 import modeling_wav2vec2 as theirs
+
+    shape = (num, int(model._get_feat_extract_output_lengths(num_samples)))
+    mask_BF = theirs._compute_mask_indices(shape, model.config.mask_time_prob, model.config.mask_time_length)
+    negative_BFK = theirs._sample_negative_indices(shape, model.config.num_negatives, mask_time_indices=mask_BF)
+    return (
+        torch.tensor(mask_BF, dtype=torch.long, device=device),
+        torch.tensor(negative_BFK, dtype=torch.long, device=device),
+    )
+
+
+def divided(model: Any, by: float) -> None:
+    """What the example does to all gradients there are after the backward pass of each batch."""
+    for weight in model.parameters():
+        if weight.grad is not None:
+            weight.grad.mul_(1 / by)
+
+
+# ------------------------------------------------------------------------------------------------------------- speed
+
+
+def task_of(model: Any, cfg: Any) -> Any:
+    """Ours, that hears plain samples."""
+    from voxstill.config import Augment
+    from voxstill.nn import students, unlabelled
+    from voxstill.tasks.pretrain import ContrastiveTask
+
+    return ContrastiveTask(cfg, students.hearing(model.config, Augment()), unlabelled.codebook(model))
+
+
+def audio(args: Any) -> Any:
+    """A batch of noise, as int16."""
+    import torch
+
+    from voxstill.records import RATE_HZ, Batch
+
+    num, device = args.batch, "cuda" if torch.cuda.is_available() else "cpu"
+    audio_BT = torch.randint(-3000, 3000, (num, int(args.seconds * RATE_HZ)), dtype=torch.int16, device=device)
+    none_BU = torch.zeros(num, 0, dtype=torch.long, device=device)
+    return Batch(
+        ids=tuple(map(str, range(num))),
+        audio_BT=audio_BT,
+        audio_len_B=torch.full((num,), audio_BT.shape[1], device=device),
+        tokens_BU=none_BU,
+        token_len_B=torch.zeros(num, dtype=torch.long, device=device),
+        times_BU2=none_BU[..., None].expand(-1, -1, 2),
+        tempo_B=torch.ones(num, device=device),
+        weight_B=torch.ones(num, device=device),
+    )
+
+
+def steps(args: Any) -> dict[str, Callable[[], None]]:
+    """A whole step of each, from samples in memory to new weights."""
+    import torch
+
+    from voxstill.config import Train
+    from voxstill.tasks.task import Share
+    from voxstill.train import optim
+
+    ours, theirs, cfg = models(args.size, dropout=0.1)
+    task, batch = task_of(ours, cfg), audio(args)
+    task.move(batch.audio_BT.device)
+    generator = torch.Generator(batch.audio_BT.device)
+    own = optim.adamw(ours, Train())
+    hidden = int(task.masks.frames(batch.audio_len_B).sum())
+    peer = torch.optim.AdamW(list(theirs.parameters()), lr=5e-5, betas=(0.9, 0.999), eps=1e-8)
+    inputs_BT, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
+
+    def our_step() -> None:
+        loss = task.loss(ours, task.heard(batch, 0.0, generator), Share(0.0, hidden, hidden))
+        loss.value.backward()
+        torch.nn.utils.clip_grad_norm_(ours.parameters(), 5.0)
+        own.step()
+        own.zero_grad(set_to_none=True)
+
+    def their_step() -> None:
+        mask_BF, negative_BFK = collated(theirs, len(inputs_BT), inputs_BT.shape[1], inputs_BT.device)
+        theirs(inputs_BT, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
+        divided(theirs, float(mask_BF.sum()))
+        norms = [weight.grad.norm(2).item() ** 2 for weight in theirs.parameters() if weight.grad is not None]
+        assert sum(norms) >= 0
+        peer.step()
+        peer.zero_grad()
+
+    return {"theirs": their_step, "ours": our_step}
+
+
+def heads(args: Any) -> dict[str, Callable[[], None]]:
+    """All behind the encoder, which is replaced in both by what it would give."""
+    import torch
+    from transformers.modeling_outputs import Wav2Vec2BaseModelOutput
+
+    from voxstill.tasks.task import Share
+
+    ours, theirs, cfg = models(args.size, dropout=0.0)
+    task, batch = task_of(ours, cfg), audio(args)
+    device = batch.audio_BT.device
+    generator = torch.Generator(device)
+    frames = int(task.hearing.frames(batch.audio_BT.shape[1]))
+    hidden = int(task.masks.frames(batch.audio_len_B).sum())
+    given = {
+        "last_hidden_state": torch.randn(args.batch, frames, ours.config.hidden_size, device=device),
+        "extract_features": torch.randn(args.batch, frames, ours.config.conv_dim[-1], device=device),
+    }
+    for each in given.values():
+        each.requires_grad_()
+    for model in (ours, theirs):
+        model.wav2vec2.forward = lambda *_, **__: Wav2Vec2BaseModelOutput(**given)
+    mask_BF, negative_BFK = collated(theirs, args.batch, batch.audio_BT.shape[1], device)
+    heard = task.heard(batch, 0.0, generator)
+
+    def our_head() -> None:
+        task.loss(ours, heard, Share(0.0, hidden, hidden)).value.backward()
+
+    def their_head() -> None:
+        theirs(heard.inputs, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
+
+    return {"theirs": their_head, "ours": our_head}
+
+
+def blocks(args: Any) -> dict[str, Callable[[], None]]:
+    """The contrastive loss alone, from what is predicted and what is to be; negatives are drawn before."""
+    import torch
+    from torch.nn import functional
+
+    from voxstill.nn import contrastive
+
+    ours, theirs, _ = models(args.size, dropout=0.0)
+    device = next(ours.parameters()).device
+    num_samples = int(args.seconds * 16_000)
+    mask_BF, negative_BFK = collated(theirs, args.batch, num_samples, device)
+    frames, wide = mask_BF.shape[1], ours.config.proj_codevector_dim
+    generator = torch.Generator(device).manual_seed(0)
+    frames_B = torch.full((args.batch,), frames, device=device)
+    num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, 2)
+    place_BM, _ = contrastive.places(contrastive.hidden(frames_B, num_B, LENGTH, generator), num_B)
+    negative_BMK = contrastive.negatives(num_B, NEGATIVES, generator)
+    code_BF = torch.randint(0, 320**2, (args.batch, frames), device=device)
+    predicted_BFD, targets_BFD = (
+        torch.randn(args.batch, frames, wide, device=device).requires_grad_() for _ in range(2)
+    )
+    at_BMD = place_BM[..., None].expand(-1, -1, wide)
+
+    def our_block() -> None:
+        own_BMD = predicted_BFD.gather(1, at_BMD), targets_BFD.gather(1, at_BMD)
+        code_BM = code_BF.gather(1, place_BM)
+        loss_BM, *_ = contrastive.contrastive(own_BMD[0], own_BMD[1], code_BM, negative_BMK, 0.1)
+        loss_BM.sum().backward()  # type: ignore[no-untyped-call]
+
+    def their_block() -> None:
+        negatives_KBFD = targets_BFD.reshape(-1, wide)[negative_BFK.flatten()]
+        negatives_KBFD = negatives_KBFD.view(args.batch, frames, -1, wide).permute(2, 0, 1, 3)
+        logits_NBF = theirs.compute_contrastive_logits(targets_BFD[None], negatives_KBFD, predicted_BFD, 0.1)
+        same_KBF = (targets_BFD == negatives_KBFD).all(-1)
+        if same_KBF.any():
+            logits_NBF[1:][same_KBF] = -torch.inf
+        wanted_BF = (1 - mask_BF) * -100
+        loss = functional.cross_entropy(logits_NBF.permute(1, 2, 0).flatten(0, 1), wanted_BF.flatten(), reduction="sum")
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    return {"theirs": their_block, "ours": our_block}
+
+
+# ----------------------------------------------------------------------------------------------------------- the same
+
+
+def right() -> dict[str, float]:
+    """Relative differences from the sum of all batches divided by all hidden frames, which is what is wanted."""
+    import torch
+
+    from voxstill.nn import contrastive
+
+    ours, theirs, cfg = models("tiny", dropout=0.0)
+    device = next(ours.parameters()).device
+    config = ours.config
+    generator = torch.Generator(device).manual_seed(0)
+    groups, codes = config.num_codevector_groups, config.num_codevectors_per_group
+    wanted: dict[str, Any] = {}
+    rule: dict[str, Any] = {}
+    total, our_total, all_hidden = 0.0, 0.0, 0
+    batches = []
+    for seconds in (2.0, 6.0):  # a batch of short ones and one of long ones
+        samples_BT = torch.randn(2, int(seconds * 16_000), generator=generator, device=device)
+        len_B = torch.full((2,), samples_BT.shape[1], device=device)
+        frames_B = ours._get_feat_extract_output_lengths(len_B)
+        num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, 2)
+        hidden_BF = contrastive.hidden(frames_B, num_B, LENGTH, generator)
+        place_BM, own_BM = contrastive.places(hidden_BF, num_B)
+        negative_BMK = contrastive.negatives(num_B, NEGATIVES, generator)
+        batches.append((samples_BT, len_B, hidden_BF, place_BM, own_BM.float(), negative_BMK))
+        all_hidden += int(num_B.sum())
+    for number, (samples_BT, len_B, hidden_BF, place_BM, weight_BM, negative_BMK) in enumerate(batches):
+        row_B11 = torch.arange(2, device=device)[:, None, None]
+        negative_BFK = torch.zeros(*hidden_BF.shape, NEGATIVES, dtype=torch.long, device=device)
+        at_BMK = place_BM.gather(1, negative_BMK.flatten(1)).view_as(negative_BMK) + row_B11 * hidden_BF.shape[1]
+        negative_BFK.scatter_(1, place_BM[..., None].expand(-1, -1, NEGATIVES), at_BMK)
+        torch.manual_seed(number)
+        loss = theirs(samples_BT, mask_time_indices=hidden_BF, sampled_negative_indices=negative_BFK).loss
+        loss.backward()
+        total += float(loss.detach()) / all_hidden
+        for name, weight in theirs.named_parameters():
+            part = weight.grad / all_hidden
+            wanted[name] = wanted.get(name, 0) + part
+            rule[name] = (rule.get(name, 0) + weight.grad / len(batches)) / int(weight_BM.sum())
+            weight.grad = None
+        torch.manual_seed(number)
+        noise = -torch.empty(hidden_BF.numel() * groups, codes, device=device).exponential_().log()
+        noise_BFGV = noise.view(*hidden_BF.shape, groups, codes)
+        noise_BMGV = noise_BFGV.gather(1, place_BM[..., None, None].expand(-1, -1, groups, codes))
+        our_total += our_part(
+            ours, cfg, len_B, (samples_BT, hidden_BF, place_BM, weight_BM, negative_BMK, noise_BMGV), all_hidden
+        )
+    found = {name: weight.grad for name, weight in ours.named_parameters()}
+    return {
+        "loss": abs(our_total - total) / total,
+        "gradient": apart(found, wanted),
+        "gradient_by_the_rule_of_the_example": apart(rule, wanted),
+    }
+
+
+def our_part(model: Any, cfg: Any, len_B: Any, given: tuple[Any, ...], count: int) -> float:
+    """Our part of the loss of a batch, its gradients added to those there are."""
+    from voxstill.config import Augment
+    from voxstill.nn import students, unlabelled
+    from voxstill.tasks.pretrain import ContrastiveTask, Hidden
+    from voxstill.tasks.task import Share
+
+    samples_BT, hidden_BF, place_BM, weight_BM, negative_BMK, noise_BMGV = given
+    task = ContrastiveTask(cfg, students.hearing(model.config, Augment()), unlabelled.codebook(model))
+    none: Any = None
+    heard = Hidden(none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=(negative_BMK, noise_BMGV))
+    loss = task.loss(model, heard, Share(0.0, count, count))
+    loss.value.backward()  # type: ignore[no-untyped-call]
+    return float(loss.value.detach())
+
+
+def apart(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+    """The length of the difference of two gradients, by the length of the second."""
+    difference = sum(float((found[name] - each).square().sum()) for name, each in wanted.items())
+    return float((difference / sum(float(each.square().sum()) for each in wanted.values())) ** 0.5)
+
+
+if __name__ == "__main__":
+    main()
