@@ -99,6 +99,14 @@ def test_a_negative_of_the_same_code_does_not_count_and_is_no_success() -> None:
     assert chance_BM.tolist() == [[1.0, 0.5, 0.5]]
 
 
+def test_codes_are_not_rounded_in_half_precision() -> None:
+    codebook_GVD = torch.randn(2, 8, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        vectors_BMD, code_BM, _ = contrastive.quantized(torch.randn(1, 6, 2, 8), codebook_GVD, None, 2.0)
+    for vector_D, code in zip(vectors_BMD[0], code_BM[0].tolist(), strict=True):
+        assert torch.equal(vector_D, torch.cat([codebook_GVD[0, code % 8], codebook_GVD[1, code // 8]]))
+
+
 def test_perplexity_is_the_number_of_codes_in_use() -> None:
     probs_BMGV = torch.nn.functional.one_hot(torch.tensor([[[0, 0], [1, 0], [2, 0], [3, 0], [9, 9]]]), 10).float()
     weight_BM = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]])

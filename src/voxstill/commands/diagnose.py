@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from voxstill import config
-from voxstill.commands.learn import TASKS, hearing_of, new_student, vocabulary_of
+from voxstill.commands.learn import TASKS, hearing_of, new_student, noted, vocabulary_of
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn.hearing import Hearing
@@ -38,7 +37,7 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         raise DataError(
             f"`{experiment}` has no checkpoint", why="it made too few steps", fix="replay needs its weights"
         )
-    if "method" in json.loads(run.environment.read_text(encoding="utf-8")):
+    if "method" in noted(run):
         raise ConfigError(
             f"`{experiment}` is a pre-training",
             why="what is replayed is the learning of labels",

@@ -355,7 +355,7 @@ def open_run(cfg: Config, shards: dict[str, Any], settings: dict[str, Any]) -> R
     recipe = fingerprint("train", settings, shards["recipe"])
     root = Path(cfg.train.root)
     for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True):
-        if _noted(RunDir(path)).get("recipe") == recipe:
+        if noted(RunDir(path)).get("recipe") == recipe:
             return RunDir(path)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     run, number = RunDir(root / f"{stamp}_{cfg.train.name}"), 1
@@ -435,7 +435,8 @@ def describe(statistics: dict[str, Any], more: str = "") -> str:
     )
 
 
-def _noted(run: RunDir) -> dict[str, Any]:
+def noted(run: RunDir) -> dict[str, Any]:
+    """What `environment.json` of a training says; nothing where there is none."""
     try:
         found: dict[str, Any] = json.loads(run.environment.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -444,7 +445,7 @@ def _noted(run: RunDir) -> dict[str, Any]:
 
 
 def _note(run: RunDir, **facts: Any) -> None:
-    _write_whole(run.environment, {**_noted(run), **facts})
+    _write_whole(run.environment, {**noted(run), **facts})
 
 
 def _write_whole(path: Path, value: dict[str, Any]) -> None:

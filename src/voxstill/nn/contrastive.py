@@ -88,7 +88,8 @@ def quantized(
         code_BMG = soft_BMGV.argmax(-1)
         chosen_BMGV = functional.one_hot(code_BMG, size) - soft_BMGV.detach() + soft_BMGV
         probs_BMGV = logits_BMGV.softmax(-1)
-    vectors_BMGD = torch.einsum("bmgv,gvd->bmgd", chosen_BMGV, codebook_GVD.float())
+    with torch.autocast(logits_BMGV.device.type, enabled=False):  # else codes would be rounded
+        vectors_BMGD = torch.einsum("bmgv,gvd->bmgd", chosen_BMGV, codebook_GVD.float())
     digit_G = size ** torch.arange(groups, device=code_BMG.device)
     return vectors_BMGD.flatten(2), (code_BMG * digit_G).sum(-1), probs_BMGV
 
