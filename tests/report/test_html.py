@@ -4,7 +4,6 @@ import base64
 import random
 import re
 from collections.abc import Iterable
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import CHROMIUM, Browser
+from pages import Page
 from report_facts import compared, comparison, example, tone
 from voxstill.report.html import (
     Compared,
@@ -27,7 +27,6 @@ from voxstill.report.html import (
     render_comparison,
 )
 
-VOID = {"meta", "link", "br", "hr", "img", "input", "source"}
 SECTIONS = {
     "systems": "result",
     "steps": "steps",
@@ -39,34 +38,6 @@ SECTIONS = {
     "utterances": "utterances",
     "config": "made",
 }
-
-
-class Page(HTMLParser):
-    """Every tag closed in order, and what the page refers to."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.sections: list[str] = []
-        self.links: list[str] = []
-        self.tags: list[str] = []
-        self.feed(page)
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        known = dict(attrs)
-        self.tags.append(tag)
-        self.links += [known[name] or "" for name in ("src", "href", "data", "poster", "srcset") if name in known]
-        if tag == "section":
-            self.sections.append(known["id"] or "")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def test_the_whole_report_is_one_well_formed_file_that_loads_nothing() -> None:

@@ -215,7 +215,7 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
     """The report as one self-contained page; everything that comes from data is escaped."""
     charts = [chart for chart in _charts(facts.get("metrics", ())) if chart is not None]
     systems = cast("Sequence[System]", facts.get("systems", ()))
-    page = _environment().get_template("report.html.j2")
+    page = environment().get_template("report.html.j2")
     kept = [(100 * share, rate) for share, rate in facts.get("funnel", {}).get("curve", ())]
     curve = _chart("Word error rate of the labels kept", kept, percent)
     compared = cast("Sequence[Compared]", facts.get("utterances", ()))
@@ -266,7 +266,7 @@ def _script() -> str:
 
 def render_comparison(facts: Comparison) -> str:
     """The comparison as one self-contained page; everything that comes from data is escaped."""
-    return _environment().get_template("comparison.html.j2").render(facts=facts, script_hash=None)
+    return environment().get_template("comparison.html.j2").render(facts=facts, script_hash=None)
 
 
 def percent(rate: float | None) -> str:
@@ -318,7 +318,8 @@ def figure(value: float | str | None, name: str) -> str:
 
 
 @functools.cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of all pages, with the forms in which figures are written."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     found = Environment(

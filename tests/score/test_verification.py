@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxstill.errors import DataError
+from voxstill.score.verification import eer, min_dcf, trials
+
+
+@st.composite
+def judged(draw: st.DrawFn) -> tuple[list[int], list[bool]]:
+    """Scores with many ties, and trials of both kinds."""
+    rows = draw(st.lists(st.tuples(st.integers(-6, 6), st.booleans()), max_size=40))
+    rows = draw(st.permutations([*rows, (draw(st.integers(-6, 6)), True), (draw(st.integers(-6, 6)), False)]))
+    return [score for score, _ in rows], [same for _, same in rows]
+
+
+def rates(scores: list[int], same: list[bool]) -> list[tuple[Fraction, Fraction]]:
+    """Misses and false alarms at every threshold, counted one trial at a time."""
+    found = []
+    for threshold in [*sorted(set(scores)), max(scores) + 1]:
+        misses = sum(score < threshold for score, one in zip(scores, same, strict=True) if one)
+        alarms = sum(score >= threshold for score, one in zip(scores, same, strict=True) if not one)
+        found.append((Fraction(misses, sum(same)), Fraction(alarms, len(same) - sum(same))))
+    return found
+
+
+@given(judged())
+def test_the_equal_error_rate_is_where_the_roc_curve_is_cut(rows: tuple[list[int], list[bool]]) -> None:
+    for (miss, alarm), (next_miss, next_alarm) in itertools.pairwise(rates(*rows)):
+        if miss <= alarm and next_miss >= next_alarm:
+            gap, next_gap = alarm - miss, next_miss - next_alarm
+            along = gap / (gap + next_gap) if gap + next_gap else Fraction(0)
+            assert eer(*rows) == pytest.approx(float(miss + along * (next_miss - miss)), abs=1e-12)
+            return
+    raise AssertionError("every curve is cut")
+
+
+@given(judged(), st.sampled_from([0.01, 0.05, 0.5, 0.9]), st.sampled_from([1.0, 10.0]))
+def test_the_least_cost_is_that_of_the_best_threshold(
+    rows: tuple[list[int], list[bool]], prior: float, miss_cost: float
+) -> None:
+    costs = [miss_cost * prior * miss + (1 - prior) * alarm for miss, alarm in rates(*rows)]
+    found = min_dcf(*rows, prior=prior, miss_cost=miss_cost)
+    assert found == pytest.approx(float(min(costs)) / min(miss_cost * prior, 1 - prior), abs=1e-12)
+    assert found <= 1 + 1e-12
+
+
+@given(judged())
+def test_only_the_order_of_scores_matters(rows: tuple[list[int], list[bool]]) -> None:
+    scores, same = rows
+    for moved in (np.exp(scores), np.array(scores) ** 3 - 7.0, np.where(np.array(scores) > 5, np.inf, scores)):
+        assert (eer(moved, same), min_dcf(moved, same)) == (eer(scores, same), min_dcf(scores, same))
+
+
+def test_what_is_told_apart_has_no_errors_and_what_is_not_has_half() -> None:
+    same = [True, True, False, False]
+    assert (eer([3, 2, 1, 0], same), min_dcf([3, 2, 1, 0], same)) == (0, 0)
+    assert (eer([1, 1, 1, 1], same), min_dcf([1, 1, 1, 1], same)) == (0.5, 1)
+    assert eer([0, 1, 2, 3], same) == 1
+
+
+def test_trials_of_one_kind_or_without_a_score_are_refused() -> None:
+    with pytest.raises(DataError, match="cannot be verified"):
+        eer([1.0, 2.0], [True, True])
+    with pytest.raises(DataError, match="cannot be verified"):
+        min_dcf([], [])
+    with pytest.raises(DataError, match="no number"):
+        eer([1.0, float("nan")], [True, False])
+
+
+@given(st.lists(st.sampled_from(["ann", "bob", "cleo", None]), max_size=12))
+def test_every_pair_of_known_speakers_is_tried_once(speakers: list[str | None]) -> None:
+    found = trials(speakers)
+    pairs = list(zip(found.first_N.tolist(), found.second_N.tolist(), strict=True))
+    known = [place for place, speaker in enumerate(speakers) if speaker is not None]
+    assert pairs == list(itertools.combinations(known, 2))
+    assert found.same_N.tolist() == [speakers[one] == speakers[other] for one, other in pairs]
