@@ -34,6 +34,10 @@ WRONG = [
     ("train.warmup=1.5", "train.warmup", "< 1"),
     ("train.seed_mode=debgu", "train.seed_mode", "debug"),
     ("train.precision=fp8", "train.precision", "fp"),
+    ("train.preset=fine_tuen", "train.preset", "fine_tune"),
+    ("train.preset=[fine_tune]", "train.preset", "fine_tune"),
+    ("student.task=speaker", "student.task", "speakers"),
+    ("student.freeze_layers=2", "student.freeze_layers", "≤ 1"),
     ("train.name=../up", "train.name", "text"),
     ("student.size=huge", "student.size", "tiny"),
     ("student.units=words", "student.units", "word"),
@@ -157,3 +161,37 @@ def test_without_slots_a_step_has_a_batch_for_each_device() -> None:
     assert config.load(None, []).plan.slots == 1
     again = config.load(None, ["train.devices=2"])
     assert config.Config.model_validate(again.model_dump()) == again
+
+
+def test_a_preset_of_training_sets_what_was_not_set_by_the_task() -> None:
+    for task, wanted in (
+        ("recognition", (5, 1e-4, 32, 1 / 3)),
+        ("classes", (10, 5e-5, 64, 0.5)),
+        ("speakers", (3, 2e-4, 128, 1.0)),
+    ):
+        found = config.load(None, ["train.preset=fine_tune", f"student.task={task}"])
+        assert (found.train.epochs, found.train.lr, found.plan.max_utterances, found.student.freeze_layers) == wanted
+        assert (found.train.schedule, found.student.freeze_features) == ("tri_stage", True)
+        assert found.train.preset is None  # what is kept is what it stands for
+        assert config.Config.model_validate(found.model_dump()) == found
+        assert config.Config(student=config.Student(task=task), train=config.Train(preset="fine_tune")) == found
+
+
+def test_what_is_given_wins_over_the_preset_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("train: {preset: fine_tune, lr: 0.5, steps: 7}\nplan: {max_utterances: 3, budget_ms: 5000}\n")
+    found = config.load(str(path), ["student.freeze_layers=0", "student.freeze_features=false"])
+    assert (found.train.lr, found.train.steps, found.train.epochs) == (0.5, 7, None)
+    assert (found.plan.max_utterances, found.plan.budget_ms) == (3, 5000)
+    assert (found.student.freeze_layers, found.student.freeze_features) == (0, False)
+    assert found.train.schedule == "tri_stage"
+    # with nothing set there is nothing to expand
+    assert config.load(None, []) == config.Config()
+
+
+def test_speakers_keep_their_voices_unless_it_is_asked_for() -> None:
+    found = config.load(None, ["student.task=speakers"])
+    assert (found.augment.tempo, found.augment.warp) == (0, 0)
+    found = config.load(None, ["student.task=speakers", "augment.tempo=0.05"])
+    assert (found.augment.tempo, found.augment.warp) == (0.05, 0)
+    assert config.load(None, ["student.task=classes"]).augment.tempo == 0.1

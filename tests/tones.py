@@ -114,3 +114,42 @@ def write_shards(store: Store, prefix: str, counts: dict[Split, int], seed: int 
         store.create(f"{prefix}/{shards.tar_name(index)}", file.getvalue())
         store.create(f"{prefix}/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
     shards.finish(store, prefix, {"shards": len(counts), "utterances": total, "recipe": prefix.rpartition("/")[2]})
+
+
+HUMS_HZ = {"ann": 250, "bob": 620, "cas": 1250, "dee": 2300, "eve": 3900, "fay": 5600}
+"""A voice is what hums beneath its words."""
+
+
+def voiced(word: str, speaker: str, seed: int) -> NDArray[np.int16]:
+    """One word of a voice: the tone of the word for a while, and the hum of the speaker all along."""
+    random = np.random.default_rng(seed)
+    samples_T, _ = speak(word, seed)
+    samples_T = samples_T[: len(samples_T) - int(random.integers(0, 1500))]
+    place_T = np.arange(len(samples_T))
+    hum_T = 3000 * np.sin(2 * np.pi * HUMS_HZ[speaker] * (place_T / RATE_HZ + random.random()))
+    return (samples_T + hum_T).astype(np.int16)
+
+
+def write_voices(store: Store, prefix: str, said: dict[Split, Sequence[str]], times: int, *, unknown: int = 0) -> None:
+    """Finished shards of each word in each voice of a split, so often; `unknown` more of the first are of nobody."""
+    total = 0
+    for index, (split, voices) in enumerate(said.items()):
+        pairs = []
+        rows = [(word, voice) for _ in range(times) for word in PITCH_HZ for voice in voices]
+        for i, (word, voice) in enumerate(rows + rows[:unknown]):
+            samples_T = voiced(word, voice, total + i)
+            sample = Sample(
+                id=f"{split}/{i}",
+                split=split,
+                duration_ms=codec.samples_to_ms(len(samples_T)),
+                num_samples=len(samples_T),
+                text=word,
+                speaker=voice if i < len(rows) else None,
+            )
+            pairs.append((sample, codec.encode(samples_T, "flac")))
+        total += len(pairs)
+        file = io.BytesIO()
+        written = shards.write(file, pairs)
+        store.create(f"{prefix}/{shards.tar_name(index)}", file.getvalue())
+        store.create(f"{prefix}/{shards.sidecar_name(index)}", tables.to_parquet(written, Sample))
+    shards.finish(store, prefix, {"shards": len(said), "utterances": total, "recipe": prefix.rpartition("/")[2]})

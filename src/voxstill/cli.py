@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("source", metavar="SOURCE", help="text file, folder of .txt files, or work folder with shards")
     sub.add_argument("--output", required=True, metavar="FILE", help="ARPA file; gzipped where it ends in .gz")
     sub.add_argument("--order", type=int, default=3, choices=range(1, 8), metavar="N", help="longest n-gram, up to 7")
-    sub = command("evaluate", evaluate, "error rates of a student with intervals")
+    sub = command("evaluate", evaluate, "error rates of a student with intervals, or how well it tells classes apart")
     sub.add_argument("model", metavar="EXP_OR_MODEL")
     sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
     sub.add_argument("--work", help="where the utterances are; default: that of the experiment's own configuration")
@@ -399,7 +399,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill evaluate`."""
     from pathlib import Path
 
-    from voxstill.commands import measure
+    from voxstill.commands import classify, measure
     from voxstill.rundir import RunDir
 
     own = Path(args.model) / "config.yaml"
@@ -407,6 +407,12 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     overrides += [f"work={json.dumps(args.work)}"] if args.work else []
     base = args.config or (str(own) if own.is_file() else None)
     cfg = load(args, *overrides, base=base)
+    if classify.is_classifier(args.model):
+        figures = classify.evaluate(cfg, args.model)
+        if own.is_file():
+            classify.write_figures(RunDir(Path(args.model)).evaluation, figures)
+        shown = {key: value for key, value in figures.items() if key not in ("classes", "confusion")}
+        return {**figures, TEXT: _plain(shown)}
     figures = measure.evaluate(cfg, args.model)
     if own.is_file():
         measure.write_figures(RunDir(Path(args.model)).evaluation, figures, measure.references(cfg))

@@ -61,6 +61,30 @@ TEACHER_PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 """What `teacher.preset` stands for; settings given beside it win."""
+_FINE_TUNE = {
+    "recognition": (5, 1e-4, 32, 1 / 3),
+    "classes": (10, 5e-5, 64, 0.5),
+    "speakers": (3, 2e-4, 128, 1.0),
+}
+"""Epochs, learning rate, most utterances in a batch, and the share of the layers that is frozen."""
+TRAIN_PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "fine_tune": {
+        task: {
+            "student": {"freeze_features": True, "freeze_layers": frozen},
+            "plan": {"max_utterances": utterances},
+            "train": {
+                "epochs": epochs,
+                "lr": lr,
+                "schedule": "tri_stage",
+                "warmup": 0.1,
+                "hold": 0.5,
+                "final_lr": 0.05,
+            },
+        }
+        for task, (epochs, lr, utterances, frozen) in _FINE_TUNE.items()
+    }
+}
+"""What `train.preset` stands for, by `student.task`; settings given beside it win."""
 S = TypeVar("S", bound=BaseModel)
 
 
@@ -246,6 +270,11 @@ class Shard(Section):
 class Student(Section):
     """The model to train."""
 
+    task: Literal["recognition", "classes", "speakers"] = option("recognition")
+    """What is to be said of an utterance: its words; its class, which `student.target` names; or an embedding by which
+    speakers are told apart, those of the training and new ones."""
+    target: Literal["text", "speaker", "language", "dialect", "dataset"] = option("text")
+    """For `task: classes`, what names the class of an utterance: its label, or what the manifest says of it."""
     kind: Literal["ctc", "rnnt", "tdt", "seq2seq"] = option("ctc")
     """`ctc` says each frame by itself and is fastest; `rnnt`, a transducer, knows what it said before; `tdt` also says
     how many frames a token lasts, and skips them; `seq2seq` is a Whisper, which needs a checkpoint."""
@@ -256,6 +285,9 @@ class Student(Section):
     """Language of the audio, for a Whisper checkpoint that knows many: `en`, `de` or another code."""
     freeze_features: bool = option(True)
     """The convolutions of a student that hears samples (wav2vec 2.0 and its kin) stay as the checkpoint has them."""
+    freeze_layers: float = option(0.0, unit="share", ge=0, le=1)
+    """Share of the encoder's layers that stay as they are, the lowest, with all that is beneath them; 1 is all of the
+    encoder. They have no dropout then, and their BatchNorm counts nothing."""
     size: Literal["tiny", "small", "medium", "large"] = option("tiny")
     """tiny 1.6, small 8, medium 30 and large 110 million parameters: FastConformer-CTC with a narrow stem."""
     units: Literal["auto", "word", "character", "bpe", "checkpoint"] = option("auto")
@@ -315,7 +347,8 @@ class Augment(Section):
     max_snr_db: float = option(25.0, unit="dB")
     """Faintest noise."""
     tempo: float = option(0.1, unit="share", ge=0, lt=0.5)
-    """Largest change of tempo, faster or slower; students that hear samples hear another pitch with it."""
+    """Largest change of tempo, faster or slower; students that hear samples hear another pitch with it. For
+    `student.task: speakers` it is 0 where it is not set, and `warp` too: that would be another voice."""
     warp: float = option(0.1, unit="share", ge=0, lt=0.5)
     """Largest change of the length of the vocal tract; not for students that hear samples."""
     time_masks: int = option(2, unit="masks", ge=0)
@@ -335,6 +368,9 @@ class Augment(Section):
 class Train(Section):
     """How the student learns. The first of `steps`, `epochs` and `max_minutes` that is reached ends the training."""
 
+    preset: Literal["fine_tune"] | None = option(None)
+    """`fine_tune` sets what is common where a checkpoint learns a task of its own, by `student.task`, and is not set
+    here: epochs, learning rate and its schedule, `plan.max_utterances` and `student.freeze_layers`."""
     steps: int | None = option(None, unit="steps", ge=1)
     """Optimizer steps."""
     epochs: int | None = option(None, unit="epochs", ge=1)
@@ -353,6 +389,9 @@ class Train(Section):
     """Learning rate at the end, as a share of the peak."""
     weight_decay: float = option(0.01, unit="1/step", ge=0)
     """Decoupled weight decay; norms and biases have none."""
+    thaw: float = option(0.0, unit="share", ge=0, le=1)
+    """Over this share of the training the layers that `student.freeze_layers` holds are thawed, one after another from
+    the top; 0 leaves them frozen."""
     clip_norm: float = option(5.0, unit="norm", gt=0)
     """Gradients are scaled down to this norm."""
     align_share: float = option(0.35, unit="share", ge=0, le=1)
@@ -546,6 +585,28 @@ class Config(Section):
             return {k: {"name": v} if k in ("engine", "teacher") and isinstance(v, str) else v for k, v in data.items()}
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_task_has_settings_of_its_own(cls, data: Any) -> Any:
+        """`train.preset` gives way to what it stands for, and a speaker keeps the voice: what is hashed, kept and shown
+        is that."""
+        if not isinstance(data, dict):
+            return data
+        given = {name: _given(data.get(name)) for name in ("student", "plan", "augment", "train")}
+        if any(each is None for each in given.values()):  # of the wrong type, which is told later
+            return data
+        tree = {name: dict(each) for name, each in given.items() if each is not None}
+        task = str(tree["student"].get("task", "recognition"))
+        preset = TRAIN_PRESETS.get(str(tree["train"].get("preset")), {}).get(task, {})
+        for name, settings in preset.items():
+            ends = {"steps", "epochs", "max_minutes"} & {key for key, value in tree[name].items() if value is not None}
+            tree[name] = {key: value for key, value in settings.items() if key != "epochs" or not ends} | tree[name]
+        if preset:
+            del tree["train"]["preset"]
+        if task == "speakers":
+            tree["augment"] = {"tempo": 0.0, "warp": 0.0} | tree["augment"]
+        return {**data, **{name: each for name, each in tree.items() if each}}
+
     @model_validator(mode="after")
     def _every_device_has_a_batch(self) -> Self:
         """Without `plan.slots` a step has a batch for each device."""
@@ -554,6 +615,13 @@ class Config(Section):
             plan.model_fields_set.discard("slots")  # nobody has said it
             self.__dict__["plan"] = plan
         return self
+
+
+def _given(section: Any) -> Mapping[str, Any] | None:
+    """What was set of a section; None where that is none."""
+    if isinstance(section, Section):
+        return section.model_dump(exclude_unset=True)
+    return {} if section is None else section if isinstance(section, dict) else None
 
 
 def load(

@@ -63,7 +63,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
     average.add(model)
     other_average.add(other)
     assert other_average.count == average.count == 4
-    assert all(torch.equal(average.total[name], other_average.total[name]) for name in average.total)
+    assert all(torch.equal(average.mean[name], other_average.mean[name]) for name in average.mean)
 
 
 def test_where_there_is_no_checkpoint_there_is_none(tmp_path: Path) -> None:

@@ -88,3 +88,14 @@ def test_an_average_of_nothing_changes_nothing() -> None:
     before = model.weight.detach().clone()
     optim.Average().apply(model)
     assert torch.equal(model.weight, before)
+
+
+@given(st.floats(0, 0.99), st.integers(1, 30), st.floats(-1e3, 1e3, width=32))
+def test_the_average_of_what_never_changed_is_itself(decay: float, times: int, value: float) -> None:
+    model, average = nn.Linear(5, 5), optim.Average(decay)
+    nn.init.constant_(model.weight, value)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    for _ in range(times):
+        average.add(model)
+    average.apply(model)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())

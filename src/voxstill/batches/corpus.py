@@ -137,20 +137,22 @@ def opened(
     splits: Sequence[Split],
     encode: Encode | None,
     encoder: str,
+    column: str = "text",
     dialect_weights: Mapping[str, float] | None = None,
 ) -> Corpus:
     """The utterances of some splits: as they lie in `folder` from another time, else read once and kept there.
 
-    `encoder` names what `encode` does, which is None where no texts are learnt. Any number of processes may open at the
+    `encode` spells what a `column` of the sidecars says, which is taken for the text. `encoder` names what it does; it
+    is None where no texts are learnt. Any number of processes may open at the
     same time. DataError where the shards are not finished, or are not what their `_SUCCESS.json` counted.
     """
     figures = shards.figures(store, prefix)
-    place = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), encoder)
+    place = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), column, encoder)
     if not (place / _ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
         try:
-            _write(new, store, prefix, splits, encode)
+            _write(new, store, prefix, splits, encode, column)
             with contextlib.suppress(OSError):  # another process was first: it wrote the same
                 os.rename(new, place)
         finally:
@@ -158,7 +160,9 @@ def opened(
     return Corpus(store, prefix, place, dialect_weights)
 
 
-def _write(folder: Path, store: Store, prefix: str, splits: Sequence[Split], encode: Encode | None) -> None:
+def _write(
+    folder: Path, store: Store, prefix: str, splits: Sequence[Split], encode: Encode | None, column: str
+) -> None:
     names: dict[str, dict[str, int]] = {"dataset": {}, "dialect": {}}
     tars: dict[str, str] = {}
     ends = dict.fromkeys(("id", "text", "token"), 0)
@@ -168,7 +172,7 @@ def _write(folder: Path, store: Store, prefix: str, splits: Sequence[Split], enc
             if len(sidecar) and (tar := sidecar["tar"][0].as_py()) is not None:
                 tars[str(sidecar["shard"][0].as_py())] = tar
             for rows in sidecar.to_batches(max_chunksize=_ROWS):
-                _add(files, rows, encode, names, ends)
+                _add(files, rows, encode, column, names, ends)
     about = {"datasets": list(names["dataset"]), "dialects": list(names["dialect"]), "tars": tars}
     (folder / _ABOUT).write_text(json.dumps(about))
 
@@ -177,6 +181,7 @@ def _add(
     files: Mapping[str, BinaryIO],
     rows: Any,
     encode: Encode | None,
+    column: str,
     names: Mapping[str, dict[str, int]],
     ends: dict[str, int],
 ) -> None:
@@ -195,7 +200,7 @@ def _add(
         put(name, rows[name].to_numpy(zero_copy_only=False))
     for name, known in names.items():
         put(name, [known.setdefault(each or "", len(known)) for each in rows[name].to_pylist()])
-    texts = rows["text"].to_pylist()
+    texts = [each or "" for each in rows[column].to_pylist()]
     for name, strings in (("id", rows["id"].to_pylist()), ("text", texts)):
         encoded = [each.encode() for each in strings]
         put_all(name, encoded, np.frombuffer(b"".join(encoded), np.uint8))

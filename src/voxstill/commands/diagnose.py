@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from voxstill import config
+from voxstill.commands import classify
 from voxstill.commands.learn import TASKS, hearing_of, new_student, noted, vocabulary_of
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
@@ -45,11 +46,8 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         )
     batches, share, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
-    hearing = hearing_of(cfg, sounds.load(cfg.augment))
-    vocabulary = _vocabulary(run, cfg, hearing)
-    model = new_student(cfg, vocabulary)
+    hearing, model, task = _lesson(run, cfg)
     checkpoint.load_weights(model, run.last)
-    task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
         _judged(task, model, each, share, chance(torch.device("cpu"), cfg.seed, step, micro, rank))
@@ -89,6 +87,16 @@ def table(figures: dict[str, Any]) -> str:
             f"{row['peak']:>6}  {row['id']}"
         )
     return "\n".join(lines)
+
+
+def _lesson(run: RunDir, cfg: Config) -> tuple[Hearing, Any, Task]:
+    """How the student hears, itself before its first step, and what it learns."""
+    if cfg.student.task != "recognition":
+        return classify.again(run, cfg)
+    hearing = hearing_of(cfg, sounds.load(cfg.augment))
+    vocabulary = _vocabulary(run, cfg, hearing)
+    task: Task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
+    return hearing, new_student(cfg, vocabulary), task
 
 
 def _vocabulary(run: RunDir, cfg: Config, hearing: Hearing) -> Spelling:

@@ -11,7 +11,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config, Student
 from voxstill.errors import ConfigError, DataError, Interrupted
 from voxstill.monitor import log, start_logging
-from voxstill.nn import students
+from voxstill.nn import freezing, students
+from voxstill.nn.freezing import Frozen
 from voxstill.nn.hearing import Hearing
 from voxstill.nn.waves import Sounds
 from voxstill.records import fingerprint
@@ -67,6 +68,8 @@ class Lesson:
     """What the summary calls the least error on the dev split."""
     save: Callable[[RunDir, dict[str, torch.Tensor]], None]
     """Writes what is handed over, given all weights."""
+    frozen: Frozen = field(default_factory=Frozen)
+    """What stays as it is, for good or for a while."""
 
 
 Teach = Callable[[Any, Config, RunDir, Store, str], Lesson]
@@ -74,12 +77,16 @@ Teach = Callable[[Any, Config, RunDir, Store, str], Lesson]
 
 
 def train(cfg: Config) -> dict[str, Any]:
-    """A student trained on the kept labels: its folder, steps, seconds and loss.
+    """A student trained on the kept labels, or on what the manifest says: its folder, steps, seconds and loss.
 
     In a process that was started as one of several, these are empty but for the first.
     """
     check(cfg)
-    return learn(cfg, finished_shards, recognition, train_settings(cfg))
+    if cfg.student.task == "recognition":
+        return learn(cfg, finished_shards, recognition, train_settings(cfg))
+    from voxstill.commands import classify  # it builds on this page
+
+    return learn(cfg, classify.shards_of, classify.lesson, train_settings(cfg))
 
 
 def learn(
@@ -171,6 +178,12 @@ def check(cfg: Config) -> None:
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
+    if cfg.train.thaw and not cfg.student.freeze_layers:
+        raise ConfigError(
+            f"`train.thaw: {cfg.train.thaw:g}` has nothing to thaw",
+            why="`student.freeze_layers` is 0: no layer is frozen",
+            fix="set `student.freeze_layers` to a share of the layers, or leave `train.thaw` out",
+        )
     if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
         raise ConfigError(
             "`train.seed_mode: debug` cannot follow a clock",
@@ -222,7 +235,7 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], t
         minutes = cfg.train.max_minutes
         budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None, cfg.train.patience)
         start = time.perf_counter()
-        state = loop.train(fabric, model, lesson.task, corpus, cfg, run, budget)
+        state = loop.train(fabric, model, lesson.task, corpus, cfg, run, budget, lesson.frozen)
         log.info("train: %s", corpus.limit(time.perf_counter() - start))
         if state is None:
             return None
@@ -278,6 +291,7 @@ def recognition(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str
         notes={"vocabulary": len(vocabulary.pieces)},
         error="dev_wer",
         save=save,
+        frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.thaw),
     )
 
 

@@ -89,6 +89,12 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
             fix=f"run `voxstill index`, `label`, `filter` and `shard` alone, and only `voxstill train` by {ranks.by}",
         )
     learn.check(cfg)
+    if cfg.student.task != "recognition":
+        raise ConfigError(
+            f"`student.task: {cfg.student.task}` is not of the whole line",
+            why="the line ends in a recogniser that is compared with its teacher",
+            fix="run `voxstill index`, then `voxstill train` and `voxstill evaluate`: docs/transfer.md",
+        )
     registry.make(cfg.teacher)  # a teacher that cannot be made is told before anything is done
     try:
         with steps.step("index") as result:

@@ -49,6 +49,20 @@ def ctc(
     return (1 - smoothing) * loss_B + smoothing * _own_frames(divergence_BF, frames_B)
 
 
+def cross_entropy(scores_BC: Tensor, class_B: Tensor) -> Tensor:
+    """How unlikely the class of each utterance is (B,), in fp32."""
+    return functional.cross_entropy(scores_BC.float(), class_B, reduction="none")
+
+
+def additive_margin(cosine_BC: Tensor, class_B: Tensor, scale: float = 30.0, margin: float = 0.35) -> Tensor:
+    """Cross-entropy of cosines of which the right one must win by a `margin` (B,), in fp32.
+
+    Wang et al. 2018, "Additive Margin Softmax for Face Verification", equation 6, with the scale and the margin there.
+    """
+    less_BC = margin * functional.one_hot(class_B, cosine_BC.shape[1])
+    return cross_entropy(scale * (cosine_BC.float() - less_BC), class_B)
+
+
 def consistency(logits_BFV: Tensor, other_BFV: Tensor, frames_B: Tensor) -> Tensor:
     """How far apart two hearings of the same utterances are, summed over their own frames (B,), in fp32.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -123,14 +123,14 @@ def load(folder: Path) -> Any:
         ) from None
 
 
-def described(checkpoint: str) -> Any:
+def described(checkpoint: str, also: Sequence[str] = ()) -> Any:
     """The configuration of a checkpoint, a folder or a name on the Hugging Face Hub; DataError where there is none, or
-    it is of no kind known here."""
+    it is of no kind known here, nor one of those `also` taken."""
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
-        if config.model_type not in KINDS:
+        if config.model_type not in (*KINDS, *also):
             raise ValueError(f"it is a `{config.model_type}`; known are {', '.join(KINDS)}")
         if getattr(config, "add_adapter", False):
             raise ValueError("its frames pass through an adapter, which is not known here")
@@ -161,7 +161,7 @@ def hearing(config: Any, cfg: Augment, sounds: Sounds | None = None, checkpoint:
     if config.model_type == "whisper":
         return Windows(cfg, sounds, config.num_mel_bins)
     if config.model_type not in SAMPLES_TYPES:
-        return Mels(cfg, sounds, config.encoder_config.num_mel_bins)
+        return Mels(cfg, sounds, getattr(config, "encoder_config", config).num_mel_bins)
     normalises = _normalises(checkpoint) if checkpoint else True
     return Samples(cfg, sounds, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises)
 

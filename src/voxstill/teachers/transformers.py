@@ -94,7 +94,7 @@ class TransformersTeacher:
         import torch
         from transformers import AutoConfig
 
-        from voxstill.nn import students
+        from voxstill.nn import classifiers, students
 
         torch.set_num_threads(self.options.threads)
         world.keep_memory()
@@ -107,6 +107,12 @@ class TransformersTeacher:
             )
         except (OSError, ValueError) as error:
             raise _nothing_in(folder, error) from None
+        if (task := classifiers.task_of(config)) is not None:
+            raise ConfigError(
+                f"`{self.options.model}` writes no text",
+                why=f"it tells {task} apart",
+                fix="`voxstill evaluate` judges it; give a recogniser here",
+            )
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._ear: _Student | _Writer
         kind = students.KINDS.get(config.model_type, "seq2seq")

@@ -69,7 +69,7 @@ def save(
     """
     files = {"model": _whole(model.state_dict(), writes), "optimizer": _whole(_moments(model, optimizer), writes)}
     if average.count:
-        files["average"] = _whole(average.total, writes)
+        files["average"] = _whole(average.mean, writes)
     if not writes:
         return
     final = run.checkpoint(state.epoch, state.step)
@@ -117,8 +117,8 @@ def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, averag
     _restore(model, optimizer, load_file(run.last / "optimizer.safetensors"))
     if average.count:
         now = model.state_dict()
-        total = load_file(run.last / "average.safetensors")
-        average.total = {name: parallel.part(value, now[name]) for name, value in total.items()}
+        mean = load_file(run.last / "average.safetensors")
+        average.mean = {name: parallel.part(value, now[name]) for name, value in mean.items()}
     return State(**numbers)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from voxstill import shards
 from voxstill.batches import corpus
 from voxstill.batches.load import Batches, Loader, Spent
-from voxstill.batches.plan import EpochPlan, Tempos, Times, plan, tempos
+from voxstill.batches.plan import EpochPlan, Ints, Tempos, Times, plan, tempos
 from voxstill.batches.prefetch import Place
 from voxstill.config import Config
 from voxstill.errors import DataError
@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 class Corpus:
     """A `Data`: the train split planned by epochs, the dev split in one fixed order; their indexes are in `folder`.
 
-    Without a `spelling` no text is learnt.
+    Without a `spelling` no text is learnt. With one it is what a `column` of the sidecars says.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Corpus:
         *,
         rank: int,
         ranks: int,
+        column: str = "text",
     ) -> None:
         self._hearing = hearing
         self._cfg, self._rank, self._ranks, self._replaced, self._spent = cfg, rank, ranks, 0, Spent()
@@ -65,6 +66,7 @@ class Corpus:
                 splits=(split,),
                 encode=encode if spelling else None,
                 encoder=encoder,
+                column=column,
                 dialect_weights=given,
             )
             for split, given in of_split.items()
@@ -75,10 +77,10 @@ class Corpus:
         self._last: tuple[tuple[int, bool], EpochPlan] | None = None
 
     @staticmethod
-    def texts(store: Store, prefix: str, split: Split, alike: Normal) -> Iterator[str]:
-        """The labels of a split, made alike."""
+    def texts(store: Store, prefix: str, split: Split, alike: Normal, column: str = "text") -> Iterator[str]:
+        """The labels of a split, or what another column says, made alike; of those that have one."""
         for sidecar in shards.sidecars(store, prefix, (split,)):
-            yield from map(alike, sidecar["text"].to_pylist())
+            yield from map(alike, sidecar[column].drop_null().to_pylist())
 
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
         """The batches of an epoch, each utterance at its tempo; what CTC cannot learn is dropped and counted.
@@ -161,7 +163,7 @@ class Corpus:
             cfg = cfg.model_copy(update={"max_utterances": min(cfg.max_utterances, most)})
         return plan(
             part.durations_ms,
-            part.num_tokens,
+            self._counted(part),
             cfg,
             seed=self._cfg.seed,
             epoch=epoch,
@@ -173,6 +175,10 @@ class Corpus:
             tempo_N=tempo_N,
             ascending=ascending,
         )
+
+    def _counted(self, part: corpus.Corpus) -> Ints:
+        """Tokens of each utterance; what has none is left out."""
+        return part.num_tokens
 
     def _close(self) -> None:
         if self._loader is not None:

@@ -23,6 +23,7 @@ from voxstill import world
 from voxstill.batches.plan import EpochPlan
 from voxstill.config import Config, Train
 from voxstill.monitor import JsonLines, Progress, Timer, clock, log
+from voxstill.nn.freezing import Frozen
 from voxstill.records import Batch, fingerprint
 from voxstill.rundir import RunDir
 from voxstill.tasks.task import Heard, Share, Task
@@ -84,11 +85,19 @@ class Given:
 
 
 def train(
-    fabric: Any, model: nn.Module, task: Task, data: Data, cfg: Config, run: RunDir, budget: Budget
+    fabric: Any,
+    model: nn.Module,
+    task: Task,
+    data: Data,
+    cfg: Config,
+    run: RunDir,
+    budget: Budget,
+    frozen: Frozen,
 ) -> State | None:
     """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student.
 
-    SIGINT or SIGTERM to any rank ends all of them after the step, with a checkpoint: then there is no state.
+    What is `frozen` of it stays as it is. SIGINT or SIGTERM to any rank ends all of them after the step, with a
+    checkpoint: then there is no state.
     """
     if cfg.train.activation_checkpointing:
         parallel.forgetful(model)
@@ -113,6 +122,7 @@ def train(
         Watchdog(run, fabric.global_rank, cfg.train.stall_s) as watchdog,
         Progress("train", 1.0, "") as bar,
     ):
+        frozen.hold(0.0)
         meter.flops_per_s = rehearse(fabric, wrapped, task, data, cfg, room)
         while (progress := budget.progress(state.step, state.seconds, state.stale)) < 1:
             if state.step_in_epoch == 0:
@@ -137,8 +147,10 @@ def train(
                 share = Share(progress, tokens, frames, state.step)
                 for group in optimizer.param_groups:
                     group["lr"] = optim.lr_at(progress, cfg.train)
+                frozen.hold(progress)
                 with room.told(state.step):
                     loss, figures = one_step(fabric, wrapped, task, step, share, cfg.seed, state.step, room)
+                frozen.drop(progress)
                 norm = scaling.clipped(wrapped, optimizer, cfg.train.clip_norm)
                 sums = all_sums(
                     fabric,

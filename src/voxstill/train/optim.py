@@ -39,35 +39,33 @@ def adamw(model: nn.Module, cfg: Train) -> torch.optim.AdamW:
 
 
 class Average:
-    """The mean of the weights and buffers it was shown (Polyak and Juditsky 1992).
+    """The mean of the weights and buffers it was shown (Polyak and Juditsky 1992); what never changed is itself, to the
+    bit.
 
     Each counts as much; with a `decay` those of a step ago count so much less, and the first no more than the others.
     """
 
-    def __init__(self, decay: float = 0.0, total: dict[str, Tensor] | None = None, count: int = 0) -> None:
-        self.decay, self.total, self.count = decay, total or {}, count
+    def __init__(self, decay: float = 0.0) -> None:
+        self.decay, self.count = decay, 0
+        self.mean: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def add(self, model: nn.Module) -> None:
         """Count the present weights, BatchNorm's buffers included."""
         state = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
-        if not self.total:
-            self.total = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
-        sharded = [name for name in self.total if isinstance(self.total[name], DTensor)]
-        for names in (sharded, [name for name in self.total if name not in set(sharded)]):
-            total = [self.total[name] for name in names]  # no operation takes both kinds
-            if total and self.decay:
-                torch._foreach_mul_(total, self.decay)
-            if total:
-                torch._foreach_add_(total, [state[name].float() for name in names])
+        if not self.mean:
+            self.mean = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
         self.count += 1
+        # its part of the sum of 1 + decay + decay ** 2 + ..., as many as there are
+        part = (1 - self.decay) / (1 - self.decay**self.count) if self.decay else 1 / self.count
+        sharded = [name for name in self.mean if isinstance(self.mean[name], DTensor)]
+        for names in (sharded, [name for name in self.mean if name not in set(sharded)]):
+            if names:  # no operation takes both kinds
+                torch._foreach_lerp_([self.mean[name] for name in names], [state[name].float() for name in names], part)
 
     @torch.no_grad()
     def apply(self, model: nn.Module) -> None:
         """Give the model the mean; without a count it keeps its weights."""
-        if self.count:
-            state = model.state_dict()
-            # the sum of 1 + decay + decay ** 2 + ..., as many as there were
-            weight = (1 - self.decay**self.count) / (1 - self.decay) if self.decay else self.count
-            for name, value in self.total.items():
-                state[name].copy_(value / weight)
+        state = model.state_dict()
+        for name, value in self.mean.items():
+            state[name].copy_(value)

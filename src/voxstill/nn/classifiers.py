@@ -1,0 +1,275 @@
+"""Students that tell classes or speakers apart: a head on the encoder of wav2vec 2.0 and its kin, or a FastConformer.
+
+The former are classes of `transformers`, which loads a saved one alone. It has none for a FastConformer: those are
+ours, and it loads their encoder.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from voxstill.config import Student
+from voxstill.errors import ConfigError, DataError
+from voxstill.nn import students
+from voxstill.nn.frontend import frame_mask, output_frames
+
+Task = Literal["classes", "speakers"]
+HEADS: dict[Task, str] = {"classes": "ForSequenceClassification", "speakers": "ForXVector"}
+"""How the classes of `transformers` are called, and ours after them."""
+_FAMILIES = {"wav2vec2": "Wav2Vec2", "wav2vec2-conformer": "Wav2Vec2Conformer", "hubert": "Hubert", "wavlm": "WavLM"}
+_EMBEDDING = 256
+"""Numbers of an embedding, or as many as the encoder is wide where that is less."""
+_ENCODER = "parakeet_encoder"
+
+
+def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str]) -> Any:
+    """A student that tells the named classes apart, its encoder new or from `cfg.checkpoint`, its head from `seed`.
+
+    `about` is kept in its `config.json`. ConfigError where there is no such head for the checkpoint, DataError where
+    there is no checkpoint.
+    """
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    assert cfg.task != "recognition"
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if cfg.checkpoint is None:
+            encoder = students.build(cfg.size, 1, dropout=cfg.dropout or 0.0, seed=seed).encoder
+            model = _on_fast_conformer(encoder, cfg.task, labels)
+        else:
+            config = described(cfg.checkpoint)
+            before = logging.get_verbosity()
+            logging.disable_progress_bar()
+            logging.set_verbosity_error()  # that the head is new is no news
+            try:
+                make = _hearing_samples if config.model_type in _FAMILIES else _from_fast_conformer
+                model = make(cfg, config, cfg.task, labels)
+            except (OSError, ValueError, SafetensorError) as error:
+                raise DataError(
+                    f"the weights of `{cfg.checkpoint}` cannot be loaded",
+                    why=str(error).splitlines()[0],
+                    fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
+                ) from None
+            finally:
+                logging.set_verbosity(before)
+    for name, value in about.items():
+        setattr(model.config, name, value)
+    return model
+
+
+def described(checkpoint: str) -> Any:
+    """The configuration of what a student may start from; ConfigError where no head of ours goes with it."""
+    config = students.described(checkpoint, (_ENCODER,))
+    if config.model_type not in (*_FAMILIES, *students.PARAKEET_TYPES, _ENCODER):
+        raise ConfigError(
+            f"`{checkpoint}` cannot tell classes apart",
+            why=f"there is no head for a `{config.model_type}`",
+            fix="start from a wav2vec 2.0, HuBERT, WavLM or Parakeet, or leave `student.checkpoint` out",
+        )
+    return config
+
+
+def task_of(config: Any) -> Task | None:
+    """What a saved model has learnt by its configuration; None where that is not a class of ours."""
+    named = (getattr(config, "architectures", None) or [""])[0]
+    return next((task for task, head in HEADS.items() if named.endswith(head)), None)
+
+
+def names_of(model: Any) -> list[str]:
+    """The classes, in the order of the scores."""
+    return [model.config.id2label[i] for i in range(len(model.config.id2label))]
+
+
+def load(folder: Path) -> Any:
+    """The student saved in `folder`; DataError where there is none."""
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        config = students.described(str(folder), (_ENCODER,))
+        task = task_of(config)
+        if task is None:
+            raise ValueError(f"it is a `{config.model_type}` without classes")
+        if config.model_type in _FAMILIES:
+            model = _of_transformers(config.model_type, task).from_pretrained(folder, local_files_only=True)
+            return students.padding_ignored(model)
+        return _fast_conformer(task).from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"`{folder}` holds no student that tells classes apart",
+            why=str(error).splitlines()[0],
+            fix="give an experiment of `student.task: classes` or `speakers`, or the `model` folder in it",
+        ) from None
+
+
+def scores(model: nn.Module, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Features (B, F, D) or samples (B, T) to a score for each class (B, C) and, of a student that tells speakers
+    apart, embeddings of unit length (B, E); the scores then are cosines. Padding changes nothing.
+    """
+    mask = frame_mask(len_B, inputs.shape[1])
+    if inputs.ndim == 3:
+        out = model(input_features=inputs, attention_mask=mask)
+    else:
+        out = model(input_values=inputs, attention_mask=mask.long())
+    return out if isinstance(out, tuple) else (out.logits, None)
+
+
+def _hearing_samples(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+    # no masks: classes are told apart in utterances that are shorter than one
+    changes: dict[str, Any] = {"layerdrop": 0.0, "mask_time_prob": 0.0, "mask_feature_prob": 0.0, **labels}
+    changes["use_weighted_layer_sum"] = False
+    if cfg.dropout is not None:
+        names = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
+        changes |= dict.fromkeys(names, cfg.dropout)
+    if task == "speakers":
+        # layers that look at one frame each: `transformers` counts frames as if none were left out between those that
+        # a layer looks at, and hears padding where some are
+        wide = config.hidden_size
+        changes |= {"tdnn_dim": (wide, 2 * wide), "tdnn_kernel": (1, 1), "tdnn_dilation": (1, 1)}
+        changes["xvector_output_dim"] = min(wide, _EMBEDDING)
+    assert cfg.checkpoint is not None
+    model = _of_transformers(config.model_type, task).from_pretrained(
+        cfg.checkpoint,
+        **changes,
+        ignore_mismatched_sizes=True,
+        local_files_only=Path(cfg.checkpoint).is_dir(),
+        dtype=torch.float32,
+    )
+    heads = [model.projector, model.classifier] if task == "classes" else [model.projector, model.feature_extractor]
+    for layer in heads:
+        _drawn(layer)
+    if task == "speakers":
+        for layer in model.tdnn:
+            _drawn(layer.kernel)
+        nn.init.normal_(model.objective.weight)
+        nn.init.eye_(model.classifier.weight)  # what comes before it is the embedding, here and in `transformers`
+        nn.init.zeros_(model.classifier.bias)
+        model.classifier.requires_grad_(False)
+    if cfg.freeze_features:
+        model.freeze_feature_encoder()
+    return students.padding_ignored(model)
+
+
+def _drawn(layer: nn.Linear) -> None:
+    """Xavier, without a bias: a head that is new must pass on what it hears."""
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
+@functools.cache
+def _of_transformers(model_type: str, task: Task) -> Any:
+    """A class of `transformers`; that for speakers gives what `scores` does, and in one go for all utterances."""
+    import transformers
+
+    name = _FAMILIES[model_type] + HEADS[task]
+    known = getattr(transformers, name, None)
+    if known is None:
+        raise ConfigError(
+            f"`student.task: {task}` cannot be had from a `{model_type}`",
+            why=f"`transformers` has no `{name}`",
+            fix="start from a wav2vec 2.0 or a WavLM",
+        )
+    if task == "classes":
+        return known
+
+    def forward(self: Any, input_values: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        heard_BFD = self.projector(self.base_model(input_values, attention_mask=attention_mask).last_hidden_state)
+        for layer in self.tdnn:
+            heard_BFD = layer(heard_BFD)
+        # as many as there are: layers that look at one frame leave none out
+        frames_B = self._get_feat_extract_output_lengths(attention_mask.sum(1))
+        embedding_BE = self.feature_extractor(_statistics(heard_BFD, frames_B).to(heard_BFD.dtype))
+        return _cosines(embedding_BE, self.objective.weight)
+
+    return type(name, (known,), {"forward": forward})
+
+
+@functools.cache
+def _fast_conformer(task: Task) -> Any:
+    """A class in the manner of `transformers`, for a head that it has not; the encoder has the name that it has there.
+
+    Mean pooling and a linear layer tell classes apart; mean and deviation and an embedding tell speakers apart.
+    """
+    from transformers import ParakeetEncoder, ParakeetEncoderConfig, ParakeetPreTrainedModel
+
+    def init(self: Any, config: Any) -> None:
+        ParakeetPreTrainedModel.__init__(self, config)
+        self.encoder = ParakeetEncoder(config)
+        num_classes, wide = len(config.id2label), config.hidden_size
+        if task == "classes":
+            self.classifier = nn.Linear(wide, num_classes)
+        else:
+            embedding = min(wide, _EMBEDDING)
+            self.feature_extractor = nn.Linear(2 * wide, embedding)
+            self.objective = nn.Linear(num_classes, embedding, bias=False)
+        self.post_init()
+
+    def forward(self: Any, input_features: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor | None]:
+        heard_BFD = self.encoder(input_features, attention_mask).last_hidden_state
+        frames_B = output_frames(attention_mask.sum(1))
+        if task == "classes":
+            return self.classifier(_mean(heard_BFD, frames_B).to(heard_BFD.dtype)), None
+        embedding_BE = self.feature_extractor(_statistics(heard_BFD, frames_B).to(heard_BFD.dtype))
+        return _cosines(embedding_BE, self.objective.weight)
+
+    own = {"__init__": init, "forward": forward, "config_class": ParakeetEncoderConfig, "base_model_prefix": "encoder"}
+    return type("FastConformer" + HEADS[task], (ParakeetPreTrainedModel,), own)
+
+
+def _from_fast_conformer(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+    from transformers import ParakeetEncoder
+
+    assert cfg.checkpoint is not None
+    shape = getattr(config, "encoder_config", config)
+    if cfg.dropout is not None:
+        shape.dropout = shape.activation_dropout = shape.attention_dropout = cfg.dropout
+    shape.layerdrop = 0.0
+    local = Path(cfg.checkpoint).is_dir()
+    encoder = ParakeetEncoder.from_pretrained(cfg.checkpoint, config=shape, local_files_only=local, dtype=torch.float32)
+    return _on_fast_conformer(encoder, task, labels)
+
+
+def _on_fast_conformer(encoder: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+    encoder.config.update(dict(labels))
+    model = _fast_conformer(task)(encoder.config)
+    model.encoder.load_state_dict(encoder.state_dict())
+    _drawn(model.classifier if task == "classes" else model.feature_extractor)
+    if task == "speakers":
+        nn.init.normal_(model.objective.weight)
+    return model.to(memory_format=torch.channels_last)
+
+
+def _mean(heard_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """(B, D) over own frames alone, in fp32."""
+    own_BF1 = frame_mask(frames_B, heard_BFD.shape[1])[..., None]
+    return (heard_BFD.float() * own_BF1).sum(1) / frames_B.clamp(min=1)[:, None]
+
+
+def _statistics(heard_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """(B, 2 D): mean and deviation over own frames alone, in fp32; of a single frame the deviation is 0.
+
+    Snyder et al. 2018, "X-Vectors: Robust DNN Embeddings for Speaker Recognition", section 2.
+    """
+    mean_BD = _mean(heard_BFD, frames_B)
+    own_BF1 = frame_mask(frames_B, heard_BFD.shape[1])[..., None]
+    squares_BD = ((heard_BFD.float() - mean_BD[:, None]).square() * own_BF1).sum(1)
+    variance_BD = squares_BD / (frames_B - 1).clamp(min=1)[:, None]
+    moves_BD = variance_BD > 0  # the root of 0 has no gradient
+    return torch.cat([mean_BD, torch.where(moves_BD, variance_BD, 1).sqrt() * moves_BD], dim=1)
+
+
+def _cosines(embedding_BE: Tensor, centre_EC: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines with the centre of each class (B, C), and the embeddings at unit length (B, E), in fp32."""
+    with torch.autocast(embedding_BE.device.type, enabled=False):
+        unit_BE = functional.normalize(embedding_BE.float(), dim=1)
+        return unit_BE @ functional.normalize(centre_EC.float(), dim=0), unit_BE

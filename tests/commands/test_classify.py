@@ -1,0 +1,101 @@
+"""Telling classes and speakers apart by the command line: what comes out, and what is told instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tones import HUMS_HZ, PITCH_HZ, voiced
+from voxstill import cli
+from voxstill.audio import codec
+
+SETTINGS = """
+work: {work}
+engine: inline
+source: {{dev_share: 0, test_share: 0}}
+student: {{task: {task}, target: {target}}}
+plan: {{budget_ms: 6000}}
+augment: {{noise_prob: 0.0, time_masks: 0, mel_masks: 0}}
+train: {{steps: {steps}, lr: 3e-3, loader_workers: 0, seed_mode: debug, root: {root}}}
+"""
+NEW = ("bob", "eve")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest of words in voices, two of them in the test split alone, where one says a word that nobody learns."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rows = []
+    for i, (speaker, word, time) in enumerate((s, w, t) for s in HUMS_HZ for w in PITCH_HZ for t in range(3)):
+        name = f"{speaker}-{word}-{time}.flac"
+        (folder / name).write_bytes(codec.encode(voiced(word, speaker, i), "flac"))
+        split = "test" if speaker in NEW else "train"
+        said = "never" if (speaker, word, time) == ("eve", "mi", 2) else word
+        rows.append({"audio": name, "text": said, "speaker": speaker, "split": split, "language": "en"})
+    (folder / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    assert cli.main([*words, "--json"]) == code
+    told = capsys.readouterr().out
+    found: dict[str, Any] = json.loads(told) if told else {}
+    return found
+
+
+def written(corpus: Path, folder: Path, task: str, target: str, steps: int) -> str:
+    text = SETTINGS.format(work=folder / "work", task=task, target=target, steps=steps, root=folder / "exp")
+    (folder / "my.yaml").write_text(text)
+    return str(folder / "my.yaml")
+
+
+def test_words_are_classes_by_what_a_teacher_heard(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(corpus, tmp_path, "classes", "text", 25)
+    run(capsys, "shard", str(tmp_path / "work"), "--from", str(corpus / "all.jsonl"), "--config", config)
+    trained = run(capsys, "train", config)
+    found = run(capsys, "evaluate", trained["path"], "--on", "test")
+    assert found["task"] == "classes"
+    assert found["utterances"] == 24
+    assert found["unknown"] == 1
+    assert sum(each["count"] for each in found["classes"].values()) == 23
+    assert found["accuracy"] > 0.6
+    assert found["interval"][0] <= found["accuracy"] <= found["interval"][1]
+    assert found["interval_over"] == "speakers"
+    assert 0 <= found["macro_f1"] <= 1
+    assert sum(sum(row.values()) for row in found["confusion"].values()) == 23
+    assert found["rtfx"] > 0
+    evaluation = Path(trained["path"]) / "evaluation"
+    assert json.loads((evaluation / "test.json").read_text())["accuracy"] == found["accuracy"]
+    assert "<html" in (evaluation / "test.html").read_text()
+    assert cli.main(["transcribe", trained["path"], str(corpus / "ann-ba-0.flac")]) == 2
+    assert "writes no text" in capsys.readouterr().err
+
+
+def test_speakers_are_verified_without_any_label(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(corpus, tmp_path, "speakers", "text", 25)
+    run(capsys, "index", str(corpus / "all.jsonl"), "--work", str(tmp_path / "work"), "--config", config)
+    trained = run(capsys, "train", config)
+    new = run(capsys, "evaluate", trained["path"], "--on", "test")
+    assert new["accuracy"] is None
+    assert new["unknown"] == new["utterances"] == 24
+    assert new["trials"] == 24 * 23 // 2
+    assert new["eer"] < 0.4  # four voices teach little of others; chance is 0.5
+    assert 0 <= new["min_dcf"] <= 1
+    known = run(capsys, "evaluate", trained["path"], "--on", "train")
+    assert known["accuracy"] > 0.8
+
+
+def test_classes_by_text_need_labels(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = written(corpus, tmp_path, "classes", "text", 1)
+    run(capsys, "index", str(corpus / "all.jsonl"), "--work", str(tmp_path / "work"), "--config", config)
+    assert cli.main(["train", config]) == 3
+    assert "voxstill" in capsys.readouterr().err
+    assert cli.main(["run", config, "--set", f"source.uri={corpus / 'all.jsonl'}"]) == 2
+    assert "not of the whole line" in capsys.readouterr().err
