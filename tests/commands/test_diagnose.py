@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from tones import TEXTS, batch_of, share_of
 from voxstill import cli, config
-from voxstill.config import Config
-from voxstill.nn import students
+from voxstill.config import Config, Student
+from voxstill.nn import classifiers, students
 from voxstill.records import Batch
 from voxstill.rundir import RunDir
 from voxstill.text import tokenizer
@@ -78,3 +78,20 @@ def test_what_cannot_be_replayed_is_said(run: RunDir, tmp_path: Path, capsys: py
     said = capsys.readouterr().err
     assert "is no experiment" in said
     assert "is no saved batch" in said
+
+
+def test_of_a_student_that_tells_classes_apart_a_step_is_replayed_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg, run = Config(student=Student(task="classes", target="dialect")), RunDir(tmp_path / "exp")
+    run.corpus.mkdir(parents=True)
+    run.config.write_text(config.dump(cfg))
+    (run.corpus / "classes.json").write_text('["east", "west"]')
+    model = classifiers.new(cfg.student, ["east", "west"], 0, {})
+    checkpoint.save(run, model, optim.adamw(model, cfg.train), optim.Average(), State(step=1), cfg.train)
+    num, weight_B = len(BATCH.ids), torch.ones(len(BATCH.ids))
+    weight_B[1] = float("nan")
+    one = {"tokens_BU": torch.arange(num)[:, None] % 2, "token_len_B": torch.ones(num, dtype=torch.long)}
+    batch = dataclasses.replace(BATCH, **one, times_BU2=torch.full((num, 1, 2), -1), weight_B=weight_B)
+    found = json.loads(replayed(run, batch, capsys, "--json"))
+    assert found["at_fault"] == [BATCH.ids[1]]

@@ -18,6 +18,7 @@ from torch.nn import functional
 from voxstill.config import Student
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn import students
+from voxstill.nn.convolutions import time_first
 from voxstill.nn.frontend import frame_mask, output_frames
 
 Task = Literal["classes", "speakers"]
@@ -101,8 +102,7 @@ def load(folder: Path) -> Any:
         if task is None:
             raise ValueError(f"it is a `{config.model_type}` without classes")
         if config.model_type in _FAMILIES:
-            model = _of_transformers(config.model_type, task).from_pretrained(folder, local_files_only=True)
-            return students.padding_ignored(model)
+            return _ready(_of_transformers(config.model_type, task).from_pretrained(folder, local_files_only=True))
         return _fast_conformer(task).from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
@@ -157,6 +157,11 @@ def _hearing_samples(cfg: Student, config: Any, task: Task, labels: Mapping[str,
         model.classifier.requires_grad_(False)
     if cfg.freeze_features:
         model.freeze_feature_encoder()
+    return _ready(model)
+
+
+def _ready(model: Any) -> Any:
+    time_first(model.base_model.feature_extractor)
     return students.padding_ignored(model)
 
 
