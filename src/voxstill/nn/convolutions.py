@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 
 class _Convolution(torch.autograd.Function):
@@ -61,7 +62,8 @@ def time_first(extractor: Any) -> None:
 def _forward(extractor: Any, otherwise: Any, samples_BT: Tensor) -> Tensor:
     layers = list(extractor.conv_layers)
     forgets = extractor.training and any(each.gradient_checkpointing for each in layers)
-    if samples_BT.device.type != "cpu" or torch.is_autocast_enabled("cpu") or forgets:
+    sharded = isinstance(layers[0].conv.weight, DTensor)  # it is put together where the layer itself is called
+    if samples_BT.device.type != "cpu" or torch.is_autocast_enabled("cpu") or forgets or sharded:
         found: Tensor = otherwise(samples_BT)
         return found
     heard_BTC = layers[0].conv(samples_BT[:, None]).transpose(1, 2).contiguous()

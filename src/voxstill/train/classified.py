@@ -74,13 +74,17 @@ class Classified(Corpus):
         super().__init__(store, prefix, folder, Naming(names), alike, hearing, cfg, **given)
         strange = {each for each in self._dev_texts.values() if each} - set(names)
         self.verifies = cfg.student.task == "speakers" and bool(strange)
+        if rank == 0:  # one of them tells what all leave out
+            self._tell(strange, column)
+
+    def _tell(self, strange: set[str], column: str) -> None:
         if without := int((self._train.num_tokens == 0).sum()):
             log.warning("train: %d of %d utterances have no %s: left out", without, len(self._train), column)
         if strange and not self.verifies:
             num = sum(each in strange for each in self._dev_texts.values())
             shown = ", ".join(sorted(strange)[:5])
             log.warning("train: %d utterances of the dev split are of classes not learnt (%s): left out", num, shown)
-        if self.verifies and len({each for each in self._dev_texts.values() if each}) < 2:
+        if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
             log.warning("train: the dev split has one speaker, and a new one: it cannot be judged by, two could be")
 
     @property
