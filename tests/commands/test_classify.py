@@ -99,3 +99,18 @@ def test_classes_by_text_need_labels(corpus: Path, tmp_path: Path, capsys: pytes
     assert "voxstill" in capsys.readouterr().err
     assert cli.main(["run", config, "--set", f"source.uri={corpus / 'all.jsonl'}"]) == 2
     assert "not of the whole line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("student.freeze_layers=0.5", "no checkpoint to keep"),
+        ("train.preset=fine_tune", "no checkpoint to keep"),
+        ("train.thaw=0.5", "nothing to thaw"),
+    ],
+)
+def test_what_would_freeze_or_thaw_nothing_of_worth_is_told(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, told: str
+) -> None:
+    assert cli.main(["train", written(corpus, tmp_path, "classes", "speaker", 1), "--set", wrong]) == 2
+    assert told in capsys.readouterr().err

@@ -191,6 +191,12 @@ def check(cfg: Config) -> None:
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
+    if cfg.student.freeze_layers and cfg.student.checkpoint is None:
+        raise ConfigError(
+            f"`student.freeze_layers: {cfg.student.freeze_layers:g}` has no checkpoint to keep",
+            why="the layers of a new student have learnt nothing, and would never",
+            fix="set `student.checkpoint`, or `student.freeze_layers: 0`, also beside `train.preset`",
+        )
     if cfg.train.thaw and not cfg.student.freeze_layers:
         raise ConfigError(
             f"`train.thaw: {cfg.train.thaw:g}` has nothing to thaw",
