@@ -22,7 +22,7 @@ import voxstill
 from voxstill import config, workdir, world
 from voxstill import shards as sidecars
 from voxstill.commands.prepare import finished_shards
-from voxstill.config import Config, Student
+from voxstill.config import Config, Decode, Student
 from voxstill.errors import ConfigError, DataError, Interrupted
 from voxstill.monitor import log, start_logging
 from voxstill.nn import students
@@ -156,7 +156,10 @@ def _stopped(run: RunDir) -> dict[str, Any]:
 
 
 def check(cfg: Config) -> None:
-    """ConfigError where the training would have no end, or cannot be what `seed_mode` promises."""
+    """ConfigError where the training would have no end, cannot be what `seed_mode` promises, or could not be judged.
+
+    Where `decode.lm` is no language model, the error is that of `lm.check`.
+    """
     limits = (cfg.train.steps, cfg.train.epochs, cfg.train.max_minutes)
     if all(limit is None for limit in limits):
         raise ConfigError(
@@ -171,6 +174,15 @@ def check(cfg: Config) -> None:
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
+    helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
+    for name in (each for each, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
+        raise ConfigError(
+            f"{name} has no use", why="a `seq2seq` student writes its texts by itself", fix="leave it out"
+        )
+    if cfg.decode.lm is not None:
+        from voxstill.text import lm  # compiled code: training does without
+
+        lm.check(cfg.decode.lm)  # what is judged last would tell it last
     if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
         raise ConfigError(
             "`train.seed_mode: debug` cannot follow a clock",
