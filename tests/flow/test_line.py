@@ -86,7 +86,8 @@ def test_the_student_is_judged_again_with_the_words_that_it_learnt(line: Line, v
     learnt = [row["text"] for rows in tables_of for row in rows if row["split"] == "train"]
     words = {word for text in learnt for word in text.split()}
     assert {*lm.read(str(run / "labels.arpa")).ids} == {*words, "<unk>", "<s>", "</s>"}
-    again = voxstill("evaluate", run, "--set", f"decode={{beam: 16, lm: '{run / 'labels.arpa'}'}}")
+    decode = f"decode={{beam: 16, lm: '{run / 'labels.arpa'}'}}"
+    again = voxstill("evaluate", run / "model", "--config", run / "config.yaml", "--set", decode)
     assert again["wer"] == helped["wer"]
     files = (str(run / f"evaluation/{name}") for name in ("test.hyp.jsonl", "with_lm/test.hyp.jsonl"))
     found = voxstill("compare", *files, "--ref", run / "evaluation/test.ref.jsonl")
@@ -97,12 +98,12 @@ def test_the_student_is_judged_again_with_the_words_that_it_learnt(line: Line, v
 
 def test_a_page_of_two_plays_what_an_experiment_was_judged_on(line: Line, voxstill: Command) -> None:
     run = Path(line.said["student"]["path"])
-    empty = line.folder / "empty.jsonl"
+    other = line.folder / "other.jsonl"
     rows = [json.loads(row) for row in (run / "evaluation/test.ref.jsonl").read_text().splitlines()]
-    empty.write_text("".join(json.dumps({"id": row["id"], "text": ""}) + "\n" for row in rows))
+    other.write_text("".join(json.dumps({"id": row["id"], "text": "oh " * 9}) + "\n" for row in rows))
     page = line.folder / "two.html"
-    assert voxstill("compare", empty, run, "--report", page)["report"] == str(page)
-    assert page.read_text(encoding="utf-8").count("<audio ") > 0
+    assert voxstill("compare", other, run, "--report", page)["report"] == str(page)
+    assert page.read_text(encoding="utf-8").count("<audio ") == len(rows) > 0
 
 
 def test_a_language_model_that_is_none_is_told_before_anything_is_done(
