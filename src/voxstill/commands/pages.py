@@ -22,7 +22,7 @@ from voxstill.records import ErrorCounts, Label, Utterance, Verdict
 from voxstill.report import html, plain
 from voxstill.rundir import RunDir
 from voxstill.score import words
-from voxstill.store import Store
+from voxstill.store import Store, shown
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
 
@@ -212,7 +212,7 @@ def worst(
     ranked = sorted(judged, key=lambda each: (-pairs["student"][each.id][0].errors, each.id))
     chosen = [each for each in ranked[: cfg.evaluate.worst] if pairs["student"][each.id][0].errors]
     audio = sound(cfg, chosen)
-    return [shown(each.id, (each.speaker, each.dataset, each.dialect), pairs, audio) for each in chosen]
+    return [entry(each.id, (each.speaker, each.dataset, each.dialect), pairs, audio) for each in chosen]
 
 
 def sound(cfg: Config, utterances: Sequence[Utterance]) -> dict[str, bytes]:
@@ -221,7 +221,7 @@ def sound(cfg: Config, utterances: Sequence[Utterance]) -> dict[str, bytes]:
     return {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
 
 
-def shown(
+def entry(
     id_: str,
     about: Iterable[str | None],
     pairs: Mapping[html.Role, Mapping[str, Aligned]],
@@ -246,9 +246,15 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
     names = list(runs["first"]["by_speaker"])
     facts: html.Facts = {
         "title": "voxstill: two compared",
-        "about": " and ".join(both.runs),
+        "about": " and ".join(map(shown, both.runs)),
         "systems": [
-            {"role": role, "name": each["run"], "wer": each["wer"], "interval": each["interval"], "cer": each["cer"]}
+            {
+                "role": role,
+                "name": shown(each["run"]),
+                "wer": each["wer"],
+                "interval": each["interval"],
+                "cer": each["cer"],
+            }
             for role, each in runs.items()
         ],
         "judged": {
@@ -302,7 +308,7 @@ def differing(cfg: Config, both: Sides, pairs: Mapping[html.Role, Mapping[str, A
     unlike.sort(key=lambda id_: (-abs(first[id_][0].errors - second[id_][0].errors), id_))
     chosen = unlike[: cfg.evaluate.worst]
     audio = next((some for run in both.runs if (some := _sound_of(run, chosen))), {})
-    return [shown(id_, [both.said[id_].speaker], pairs, audio) for id_ in chosen]
+    return [entry(id_, [both.said[id_].speaker], pairs, audio) for id_ in chosen]
 
 
 def _sound_of(run: str, ids: Sequence[str]) -> dict[str, bytes]:

@@ -288,7 +288,7 @@ def percent(rate: float | None) -> str:
 
 def points(rate: float) -> str:
     """A difference of two rates: 0.0123 as `+1.23`."""
-    return f"{100 * rate:+.2f}"
+    return f"{100 * rate:+.2f}".replace("-", "\u2212")
 
 
 def number(value: float | str | None) -> str:
