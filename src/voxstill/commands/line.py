@@ -27,7 +27,7 @@ DEMO = (
     "augment.noise_prob=0.8",
     "augment.max_snr_db=20",
     "augment.masks_from=1.0",  # never: so short a training has no time to learn around them
-    "train.max_minutes=3.2",
+    "train.max_minutes=3.0",
     "train.name=demo",
     "evaluate.lm_order=3",
 )
