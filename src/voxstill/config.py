@@ -417,6 +417,9 @@ class Train(Section):
     """Name in the experiment folder."""
     root: str = option("exp")
     """Folder of experiment folders."""
+    upload: str | None = option(None)
+    """Folder or bucket prefix to which the finished model is copied, with its configuration, figures and log; into a
+    folder named as the experiment. Unset, it stays here alone."""
 
 
 class Decode(Section):

@@ -1,4 +1,5 @@
-"""The line with its audio and its tables in a bucket: the student learnt there is the student learnt here."""
+"""The line with its audio and its tables in a bucket: the student learnt there is the student learnt here,
+and each is brought to where it was asked for."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def test_from_a_bucket_the_same_weights_are_learnt(
         folder.mkdir()
         source = str(digits / "manifest.jsonl") if place == "here" else "s3://bucket/audio/manifest.jsonl"
         work = str(folder / "work") if place == "here" else "s3://bucket/work"
-        train = {"steps": 12, "seed_mode": "debug", "loader_workers": 1, "root": str(folder / "exp")}
+        upload = str(folder / "students") if place == "here" else "s3://bucket/students"
+        train = {"steps": 12, "seed_mode": "debug", "loader_workers": 1, "root": str(folder / "exp"), "upload": upload}
         plan = {"budget_ms": 8000, "layout": "remote", "window": 6}
         config = configure(folder, digits / "manifest.jsonl", train=train, plan=plan)
         at = ("--set", f"source.uri={source}", "--set", f"work={work}")
@@ -37,6 +39,14 @@ def test_from_a_bucket_the_same_weights_are_learnt(
             voxstill(step, work, "--config", config, *at)
         trained = voxstill("train", config, *at)
         assert trained["replaced"] == 0
-        learnt.append((Path(trained["path"]) / "model/model.safetensors").read_bytes())
+        run = Path(trained["path"])
+        learnt.append((run / "model/model.safetensors").read_bytes())
+        students = Store(upload)
+        assert voxstill("train", config, *at) == trained  # nothing is to do, there neither
+        left = students.read_json(f"{run.name}/_SUCCESS.json") or {}
+        assert left.keys() >= {"config.yaml", "environment.json", "metrics.jsonl", "summary.json", "train.log"}
+        for name in left:
+            assert students.read(f"{run.name}/{name}") == (run / name).read_bytes()
+        assert {name.removeprefix("model/") for name in left if "/" in name} == {p.name for p in run.glob("model/*")}
         assert not list(folder.glob("exp/*/corpus"))
     assert learnt[0] == learnt[1]

@@ -22,6 +22,7 @@ import voxstill
 from voxstill import config, workdir, world
 from voxstill import shards as sidecars
 from voxstill.commands.prepare import finished_shards
+from voxstill.commands.upload import upload
 from voxstill.config import Config, Decode, Student
 from voxstill.errors import ConfigError, DataError, Interrupted
 from voxstill.monitor import log, start_logging
@@ -87,8 +88,17 @@ def learn(
 ) -> dict[str, Any]:
     """A lesson in an experiment folder of its own, from its beginning or from where it was stopped: its figures.
 
-    `settings` are those that change what is learnt.
+    `settings` are those that change what is learnt. What is left of it is brought to `train.upload`.
     """
+    figures = _learnt(cfg, shards_of, teach, settings)
+    if figures and cfg.train.upload:
+        upload(RunDir(Path(figures["path"])), cfg.train.upload)
+    return figures
+
+
+def _learnt(
+    cfg: Config, shards_of: Callable[[Config], dict[str, Any]], teach: Teach, settings: dict[str, Any]
+) -> dict[str, Any]:
     ranks = world.ranks()
     cfg = parallel.among(ranks, cfg) if ranks else cfg
     shards = shards_of(cfg)
@@ -158,8 +168,11 @@ def _stopped(run: RunDir) -> dict[str, Any]:
 def check(cfg: Config) -> None:
     """ConfigError where the training would have no end, cannot be what `seed_mode` promises, or could not be judged.
 
-    Where `decode.lm` is no language model, the error is that of `lm.check`.
+    StorageError where `train.upload` is no address; where `decode.lm` is no language model, the error is that of
+    `lm.check`.
     """
+    if cfg.train.upload:
+        Store(cfg.train.upload)
     limits = (cfg.train.steps, cfg.train.epochs, cfg.train.max_minutes)
     if all(limit is None for limit in limits):
         raise ConfigError(
@@ -402,7 +415,7 @@ def snapshot(cfg: Config) -> str:
 def train_settings(cfg: Config) -> dict[str, Any]:
     """The options that change what is learnt; those that say where it goes or what is shown do not."""
     elsewhere = {"name", "root", "devices", "launcher", "log_every", "checkpoint_every", "keep_every", "loader_workers"}
-    elsewhere |= {"stall_s", "shard_above"}
+    elsewhere |= {"stall_s", "shard_above", "upload"}
     return {
         "seed": cfg.seed,
         "student": {**cfg.student.model_dump(), "weights": students.digest(cfg.student.checkpoint)},
