@@ -9,12 +9,20 @@ beam + 1 likeliest tokens of a frame in flashlight-text, and prunes as it does b
 take half a minute an utterance else. Ours leaves out what cannot matter, and rounds the beam up to a power of two. Our
 times hold words, times and confidences. Medians; also the mean logarithm of the probabilities of the texts that were
 found, for the first utterances. Writes `benchmarks/results/decode.json`.
+
+    python benchmarks/decode.py --limits [--student EXP]
+
+tells instead what the limits with a language model cost: how many tokens of a frame are looked at, and how far below
+the best. Sentences of a made-up language of `--tokens` words are said so badly that a third of the words are wrong
+without the model; how many are with it, and the mean score of the texts found. With `--student` the same of an
+experiment that `voxstill run` has judged with `evaluate.lm_order`. Writes `benchmarks/results/decode_limits.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -31,6 +39,8 @@ from numpy.typing import NDArray  # noqa: E402
 
 from voxstill.decode import ctc, prefixes  # noqa: E402
 from voxstill.decode.fusion import Fusion, fusion  # noqa: E402
+from voxstill.records import ErrorCounts  # noqa: E402
+from voxstill.score import words as scored  # noqa: E402
 from voxstill.text import kneser_ney, lm  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -46,9 +56,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--beam", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", default=str(HERE / "results/decode.json"))
+    parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--student", metavar="EXP")
+    parser.add_argument("--output")
     args = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the peers' process too
+    if args.limits:
+        limits(args)
+        return
     draw = np.random.default_rng(0)
     shape = (args.utterances, args.frames, args.tokens)
     made = {"flat": flat(draw, shape), "peaky": peaky(draw, shape)}
@@ -79,11 +94,114 @@ def main() -> None:
         for name, each in rounds.items()
     }
     settings = {name: value for name, value in vars(args).items() if isinstance(value, int)}
-    Path(args.output).write_text(json.dumps({"settings": settings, **figures}, indent=1) + "\n")
+    output = args.output or str(HERE / "results/decode.json")
+    Path(output).write_text(json.dumps({"settings": settings, **figures}, indent=1) + "\n")
     print("| | flat | peaky |\n|---|---|---|")
     for who in rounds["flat"]:
         cells = (figures[name][who] for name in made)
         print(f"| {who} |", " | ".join(f"{c['utterances_per_second']:.1f} ({c['mean_score']:.3f})" for c in cells), "|")
+
+
+LIMITS: dict[str, tuple[int, float]] = {
+    "none": (1_000_000, math.inf),
+    "so many tokens": (ctc.MOST_TOKENS, math.inf),
+    "so far below the best": (1_000_000, ctc.BAND),
+    "both, as they are": (ctc.MOST_TOKENS, ctc.BAND),
+    "half of both": (ctc.MOST_TOKENS // 2, ctc.BAND / 2),
+    "a quarter of both": (ctc.MOST_TOKENS // 4, ctc.BAND / 4),
+}
+"""What is held against what: tokens of a frame, nats below its best."""
+
+
+def limits(args: argparse.Namespace) -> None:
+    """Errors and scores under each of the limits."""
+    draw = np.random.default_rng(0)
+    words = [f"w{k}" for k in range(args.tokens - 1)]
+    likely = [draw.choice(len(words), 8, p=zipf(len(words))) for _ in words]
+    with tempfile.TemporaryDirectory() as folder:
+        language = model_of([" ".join(words[k] for k in sentence(draw, likely)) for _ in range(5000)], Path(folder))
+    fused = fusion([f"▁{word}" for word in words] + [""], language, 0.5, 1.5)
+    said = [sentence(draw, likely) for _ in range(args.utterances)]
+    heard = [mumbled(draw, each, args.tokens) for each in said]
+    places = 1 << (args.beam - 1).bit_length()
+    rows = {"without the model": greedy_row(said, heard)}
+    for name, (most, band) in LIMITS.items():
+        prefixes.search(heard[0], args.tokens - 1, places, most, band, fused)  # compiled
+        start = time.process_time()
+        found = [prefixes.search(each, args.tokens - 1, places, most, band, fused) for each in heard]
+        seconds = time.process_time() - start
+        rows[name] = {
+            "wer": rate(said, [tokens_U.tolist() for tokens_U, _ in found]),
+            "mean_score": float(np.mean([score for _, score in found])),
+            "utterances_per_second": len(said) / seconds,
+        }
+    results: dict[str, Any] = {"settings": {"utterances": args.utterances, "tokens": args.tokens, "beam": args.beam}}
+    results["made up"] = rows
+    if args.student:
+        results["student"] = of_student(args.student)
+    Path(args.output or HERE / "results/decode_limits.json").write_text(json.dumps(results, indent=1) + "\n")
+    for title in (each for each in results if each != "settings"):
+        print(f"\n| {title} | WER | mean score | utterances a second |\n|---|---|---|---|")
+        for name, row in results[title].items():
+            score, speed = (row.get(key) for key in ("mean_score", "utterances_per_second"))
+            cells = (f"{100 * row['wer']:.2f} %", *("" if each is None else f"{each:.3f}" for each in (score, speed)))
+            print(f"| {name} |", " | ".join(cells), "|")
+
+
+def zipf(num: int) -> NDArray[np.float64]:
+    """Few words are common."""
+    odds = 1 / np.arange(1, num + 1)
+    return np.asarray(odds / odds.sum())
+
+
+def sentence(draw: np.random.Generator, likely: list[NDArray[np.int64]]) -> list[int]:
+    """Ten words of the language: four in five are among the eight that often follow the one before."""
+    said = [int(draw.choice(len(likely), p=zipf(len(likely))))]
+    while len(said) < 10:
+        often = draw.random() < 0.8
+        said.append(int(draw.choice(likely[said[-1]]) if often else draw.choice(len(likely), p=zipf(len(likely)))))
+    return said
+
+
+def mumbled(draw: np.random.Generator, said: list[int], num_tokens: int) -> NDArray[np.float32]:
+    """The frames of a sentence: blanks, and one or two of each word, in which others are likely, too."""
+    rows = []
+    for word in said:
+        rows += [num_tokens - 1] * int(draw.integers(1, 5)) + [word] * int(draw.integers(1, 3))
+    truth_F = np.array([*rows, num_tokens - 1])
+    logits_FV = draw.normal(0, 1.5, (len(truth_F), num_tokens))
+    logits_FV[np.arange(len(truth_F)), truth_F] += np.where(truth_F == num_tokens - 1, 12, 6)
+    return normal(logits_FV)
+
+
+def greedy_row(said: list[list[int]], heard: list[NDArray[np.float32]]) -> dict[str, Any]:
+    """The likeliest token of each frame."""
+    best = [each.argmax(1) for each in heard]
+    kept = [best_F[(np.diff(best_F, prepend=-1) != 0) & (best_F != heard[0].shape[1] - 1)].tolist() for best_F in best]
+    return {"wer": rate(said, kept)}
+
+
+def rate(said: list[list[int]], heard: list[list[int]]) -> float:
+    """Errors a word."""
+    counts = ErrorCounts.sum(
+        scored.count(list(map(str, one)), list(map(str, other))) for one, other in zip(said, heard, strict=True)
+    )
+    return counts.errors / counts.reference
+
+
+def of_student(experiment: str) -> dict[str, Any]:
+    """Word error rates of an experiment with the language model of its labels."""
+    from voxstill import config
+    from voxstill.commands import line, measure
+    from voxstill.rundir import RunDir
+
+    run = RunDir(Path(experiment))
+    cfg = config.load(str(run.config))
+    rows = {"without the model": {"wer": measure.evaluate(cfg, experiment)["wer"]}}
+    for name, (ctc.MOST_TOKENS, ctc.BAND) in LIMITS.items():
+        figures = measure.evaluate(line.with_lm(cfg, run.lm), experiment)
+        rows[name] = {"wer": figures["wer"]}
+    return rows
 
 
 PEERS: dict[str, dict[str, Any]] = {
@@ -162,17 +280,20 @@ def peaky(draw: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.
     return normal(draw.normal(0, 1, shape) + 10 * (likely_BF[..., None] == np.arange(shape[2])))
 
 
-def normal(logits_BFV: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Log-softmax."""
-    found: NDArray[np.float32] = (logits_BFV - np.logaddexp.reduce(logits_BFV, 2)[..., None]).astype(np.float32)
+def normal(logits_V: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Log-softmax over the last axis."""
+    found: NDArray[np.float32] = (logits_V - np.logaddexp.reduce(logits_V, -1)[..., None]).astype(np.float32)
     return found
 
 
 def trigrams(draw: np.random.Generator, folder: Path, pieces: list[str]) -> lm.LanguageModel:
     """A language model of random sentences."""
     words = [each.removeprefix("▁") for each in pieces[:-1]]
-    odds = 1 / np.arange(1, len(words) + 1)
-    sentences = (" ".join(draw.choice(words, 10, p=odds / odds.sum())) for _ in range(5000))
+    return model_of([" ".join(draw.choice(words, 10, p=zipf(len(words)))) for _ in range(5000)], folder)
+
+
+def model_of(sentences: list[str], folder: Path) -> lm.LanguageModel:
+    """Their 3-grams."""
     (folder / "words.arpa").write_text("\n".join(kneser_ney.arpa(sentences, 3)) + "\n")
     return lm.read(str(folder / "words.arpa"))
 

@@ -159,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--collar", type=seconds, default=0.0, metavar="S", help="seconds not judged either side of a turn"
     )
+    sub.add_argument("--audio", metavar="FOLDER_OR_FILE", help="the recordings: turns after their end are told")
     sub.add_argument("--ignore-overlap", action="store_true", help="judge only where one speaker of REF speaks")
     sub = command("meeting", score_meeting, "who said what: cpWER and tcpWER of two files with speakers", of=scores)
     sub.add_argument("reference", metavar="REF", help="STM, SegLST, or JSONL with `session` and `speaker`")
@@ -169,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("first", metavar="RUN_A", help="an experiment that was evaluated, or a file of hypotheses")
     sub.add_argument("second", metavar="RUN_B")
     sub.add_argument("--ref", metavar="REF", help="what was said; experiments know it")
+    sub.add_argument("--report", metavar="FILE", help="write a page with every utterance as both heard it")
     sub.add_argument("--on", metavar="SPLIT", choices=("train", "dev", "test"), help="default: evaluate.split")
     text_options(sub)
     sub = command("doctor", doctor, "what was wrong with a step that training skipped")
@@ -301,18 +303,24 @@ def control(args: argparse.Namespace) -> dict[str, Any]:
 
 def compare_teachers(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill compare-teachers`."""
-    from pathlib import Path
-
     cfg = load(args, f"work={json.dumps(args.work)}")
     from voxstill.commands import teachers
-    from voxstill.store import Store
 
     found = teachers.compared(cfg, args.recipes, args.price_per_hour)
     if args.report is not None:
-        path = Path(args.report)
-        Store(str(path.parent)).replace(path.name, teachers.page(cfg, found).encode())
-        found["report"] = str(path)
+        found["report"] = written(teachers.page(cfg, found), args.report)
     return {**found, TEXT: teachers.table(found)}
+
+
+def written(page: str, file: str) -> str:
+    """The path of a page, which is there whole or not at all."""
+    from pathlib import Path
+
+    from voxstill.store import Store
+
+    path = Path(file)
+    Store(str(path.parent)).replace(path.name, page.encode())
+    return str(path)
 
 
 def shard(args: argparse.Namespace) -> dict[str, Any]:
@@ -326,15 +334,22 @@ def shard(args: argparse.Namespace) -> dict[str, Any]:
     return prepare.shard_unlabelled(cfg) if args.unlabelled else prepare.shard(cfg)
 
 
-def price(text: str) -> float:
-    """A number that is not below 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"`{text}` is no price: write a number such as 2.5")
-    return value
+def not_negative(what: str, example: str) -> Callable[[str], float]:
+    """A reader of numbers of 0 or more, which says what it wanted of any other."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"`{text}` is no {what}: write a number such as {example}")
+        return value
+
+    return read
+
+
+price, seconds = not_negative("price", "2.5"), not_negative("time in seconds", "0.25")
 
 
 def milliseconds(text: str) -> int:
@@ -348,17 +363,6 @@ def milliseconds(text: str) -> int:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"`{text}` is no time: write 300s, 5m or 90000ms")
     return round(value)
-
-
-def seconds(text: str) -> float:
-    """A time of 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"`{text}` is no time in seconds: write 0.25")
-    return value
 
 
 def plan(args: argparse.Namespace) -> dict[str, Any]:
@@ -439,11 +443,11 @@ def score_words(args: argparse.Namespace) -> dict[str, Any]:
 
 def score_speakers(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill score speakers`."""
-    load(args)
+    cfg = load(args)
     from voxstill.commands import score
 
-    given = {"uem": args.uem, "collar_s": args.collar, "ignore_overlap": args.ignore_overlap}
-    found = score.of_speakers(args.reference, args.hypothesis, **given)
+    given = {"uem": args.uem, "collar_s": args.collar, "ignore_overlap": args.ignore_overlap, "audio": args.audio}
+    found = score.of_speakers(cfg, args.reference, args.hypothesis, **given)
     return {**found, TEXT: score.picture_of_speakers(found)}
 
 
@@ -463,7 +467,12 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     from voxstill.commands import compare as page
 
     given = {"form": args.form, "language": args.lang, "normalizer": args.normalizer}
-    found = page.runs(cfg, args.first, args.second, args.ref, **given)
+    both = page.sides(cfg, args.first, args.second, args.ref, **given)
+    found = page.runs(cfg, both)
+    if args.report is not None:
+        from voxstill.commands import pages  # torch comes with it
+
+        found["report"] = written(pages.comparison(cfg, both, found), args.report)
     return {**found, TEXT: page.verdict(found)}
 
 

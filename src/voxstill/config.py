@@ -541,6 +541,9 @@ class Evaluate(Section):
     """JSONL of `id` and `text`: human words that no step but evaluation may read."""
     resamples: int = option(1000, unit="draws", ge=100)
     """Bootstrap draws of speakers for the 95 % interval."""
+    lm_order: int | None = option(None, unit="words", ge=1, le=7)
+    """`voxstill run` judges the student twice: without, and by a beam with n-grams of up to so many words, counted from
+    the labels that it learnt from and from no other text; null: once."""
     worst: int = option(20, unit="utterances", ge=0)
     """Utterances with most errors shown in the report, with their audio."""
 

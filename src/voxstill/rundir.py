@@ -92,6 +92,16 @@ class RunDir:
         return self.path / "evaluation"
 
     @property
+    def with_lm(self) -> Path:
+        """The same with the language model of `evaluate.lm_order`."""
+        return self.evaluation / "with_lm"
+
+    @property
+    def lm(self) -> Path:
+        """That language model: n-grams of the labels that were learnt from."""
+        return self.path / "labels.arpa"
+
+    @property
     def report(self) -> Path:
         """The HTML report; beside it `report.md` and `report.json` say the same."""
         return self.path / "report.html"

@@ -245,6 +245,20 @@ def fetch(uri: str, cache: Cache | None = None) -> Blob:
         raise _storage_error("read", uri, error) from None
 
 
+def beginning(uri: str, num_bytes: int) -> bytes:
+    """The first bytes behind a path or address, fewer where there are no more; StorageError where it cannot be read."""
+    data = b""
+    try:
+        if is_local(uri):
+            with local_path(uri).open("rb") as file:
+                return file.read(num_bytes)
+        for piece in stream(f"{uri}#0+{num_bytes}"):
+            data += piece
+    except OSError as error:
+        raise _storage_error("read", uri, error) from None
+    return data
+
+
 def stream(uri: str) -> Iterator[memoryview]:
     """The bytes behind an address far away, or of the stretch it names, a piece at a time as they come.
 

@@ -5,10 +5,14 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
+from browser import CHROMIUM, Browser
 from voxstill import cli
+from voxstill.audio import codec
 from voxstill.config import Evaluate
+from voxstill.records import RATE_HZ
 from voxstill.text.normalize import NORMALIZERS, WHISPER
 from voxstill.text.transcripts import FORMS
 
@@ -155,6 +159,56 @@ def test_experiments_judged_by_other_texts_are_not_compared(tmp_path: Path, scor
     assert "share no utterance" in score("compare", one, three, code=3)["error"]
 
 
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
+@pytest.mark.parametrize("files", [False, True])
+def test_in_chromium_two_are_looked_at_side_by_side(tmp_path: Path, score: Any, files: bool) -> None:
+    texts = {f"u{i}": "one two three four" for i in range(40)}
+    good = experiment(tmp_path / "good", {**texts, "u7": "one too three four oh"})
+    bad = experiment(tmp_path / "bad", dict.fromkeys(texts, "one two four"))
+    given = [good, bad]
+    if files:
+        reference = ("--ref", str(tmp_path / "good/evaluation/test.ref.jsonl"))
+        given = [*(f"{each}/evaluation/test.hyp.jsonl" for each in given), *reference]
+    page = tmp_path / "two.html"
+    found = score("compare", *given, "--report", str(page))
+    assert found["report"] == str(page)
+    assert [len(each["by_speaker"]) for each in found["runs"]] == [10, 10]
+    rows = "[...document.querySelectorAll('#utterances tbody > tr:not(.opened)')]"
+    with Browser(tmp_path) as browser:
+        browser.open(page.as_uri())
+        browser.until("!document.querySelector('#utterances').hidden")
+        big = "[...document.querySelectorAll('.headline .big')].map((each) => each.textContent)"
+        assert browser.tell(big) == ["1.2\u202f%", "25.0\u202f%", "+23.75"]
+        text = browser.tell("document.querySelector('#result').textContent")
+        assert "The second makes more errors, which is hardly chance." in text
+        assert f"p = {found['p_value']:.2g}" in text
+        assert ("on the test split" in text) == (not files)
+        assert browser.tell(f"{rows}.length") == 40
+        browser.tell(
+            "{ const show = document.querySelector('[data-part=show]'); show.value = 'better';"
+            "show.dispatchEvent(new Event('change')); }"
+        )
+        assert browser.tell(f"{rows}.map((row) => row.querySelector('button').textContent)") == ["u7"]
+        browser.tell(f"{rows}[0].querySelector('button').click()")
+        for side, kinds in (("first", "hit sub hit hit more"), ("second", "hit hit gone hit")):
+            aligned = f"[...document.querySelectorAll('.opened .heard.{side} .aligned > span:not(.lead)')]"
+            assert browser.tell(f"{aligned}.map((each) => each.className).join(' ')") == kinds
+        assert browser.tell("document.querySelectorAll('#worst article').length") == 20
+        assert browser.tell("document.documentElement.scrollWidth <= window.innerWidth")
+        assert not browser.errors
+        assert all(each.startswith(("file:", "data:", "blob:")) for each in browser.network)
+
+
+def test_two_that_are_alike_make_a_page_without_differences(tmp_path: Path, score: Any) -> None:
+    same = kaldi(tmp_path / "a", HEARD)
+    page = tmp_path / "alike.html"
+    score("compare", same, same, "--ref", kaldi(tmp_path / "ref", SAID), "--report", str(page))
+    html = page.read_text(encoding="utf-8")
+    assert "may be chance" in html
+    assert "Where they differ most" not in html
+    assert "None" not in html
+
+
 def rttm(path: Path, rows: list[tuple[str, str, float, float]]) -> str:
     text = "".join(
         f"SPEAKER {session} 1 {start} {end - start} <NA> <NA> {who} <NA>\n" for session, who, start, end in rows
@@ -185,6 +239,31 @@ def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest
         assert told in score("score", "speakers", said, str(tmp_path / "bad.rttm"), code=3)["error"]
     (tmp_path / "a.uem").write_text("m 1 0 4\nm 1 3 5\n")
     assert "overlap" in score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"), code=3)["error"]
+
+
+def test_turns_after_the_end_of_the_audio_are_told(tmp_path: Path, score: Any) -> None:
+    said = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("n", "ann", 0, 2), ("k", "bob", 0, 1)])
+    heard = rttm(tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 2.5, 5.25), ("n", "1", 0, 2), ("k", "1", 0, 1)])
+    audio = tmp_path / "audio/deep"
+    audio.mkdir(parents=True)
+    noise_T = np.random.default_rng(0).integers(-500, 500, 3 * RATE_HZ).astype(np.int16)
+    (audio / "m.wav").write_bytes(codec.encode(noise_T, "wav"))
+    (audio / "m.rttm").write_text("beside it")
+    (audio / "n.flac").write_bytes(codec.encode(noise_T, "flac")[:3000])
+    plain = score("score", "speakers", said, heard)
+    found = score("score", "speakers", said, heard, "--audio", str(tmp_path / "audio"))
+    assert found["der"] == plain["der"]
+    assert {each["recording"]: each["duration_ms"] for each in found["recordings"]} == {"k": None, "m": 3000, "n": None}
+    told = "\n".join(found["warnings"])
+    assert "m: 1.00 s of the reference lie after the end of the recording" in told
+    assert "m: 3.25 s of the hypothesis lie after the end of the recording: its last turn ends at 5.25 s" in told
+    assert "n: its audio does not tell how long it is" in told
+    assert "1 recordings have no audio" in told
+    assert not any("after the end" in each for each in plain["warnings"])
+    alone = rttm(tmp_path / "one.rttm", [("call", "ann", 0, 4)])
+    found = score("score", "speakers", alone, alone, "--audio", str(audio / "m.wav"))
+    assert found["recordings"][0]["duration_ms"] == 3000
+    assert sum("1.00 s" in each for each in found["warnings"]) == 2
 
 
 def test_files_of_meetings_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from voxstill import cli, tables
 from voxstill.records import Label, Utterance, Verdict
 from voxstill.store import Store
+from voxstill.text import lm
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"
 TABLES = ("recordings", "utterances", "labels", "verdicts", "shards")
@@ -34,7 +36,7 @@ class Line:
 @pytest.fixture(scope="module")
 def line(digits: Path, voxstill: Command, configure: Configure, tmp_path_factory: pytest.TempPathFactory) -> Line:
     folder = tmp_path_factory.mktemp("line")
-    config = configure(folder, digits / "manifest.jsonl")
+    config = configure(folder, digits / "manifest.jsonl", evaluate={"lm_order": 2})
     return Line(folder, config, voxstill("run", config))
 
 
@@ -75,6 +77,49 @@ def test_what_was_heard_can_be_scored_again_and_compared(line: Line, voxstill: C
     assert (same["difference"], same["p_value"]) == (0.0, 1.0)
 
 
+def test_the_student_is_judged_again_with_the_words_that_it_learnt(line: Line, voxstill: Command) -> None:
+    run, helped = Path(line.said["student"]["path"]), line.said["student"]["with_lm"]
+    assert {"wer", "cer", "interval", "rtfx", "order", "decode"} <= helped.keys()
+    assert (helped["order"], helped["decode"]["lm"]) == (2, str(run / "labels.arpa"))
+    (recipe,) = (line.folder / "work" / "shards").iterdir()
+    tables_of = [pyarrow.parquet.read_table(path).to_pylist() for path in recipe.glob("*.parquet")]
+    learnt = [row["text"] for rows in tables_of for row in rows if row["split"] == "train"]
+    words = {word for text in learnt for word in text.split()}
+    assert {*lm.read(str(run / "labels.arpa")).ids} == {*words, "<unk>", "<s>", "</s>"}
+    decode = f"decode={{beam: 16, lm: '{run / 'labels.arpa'}'}}"
+    again = voxstill("evaluate", run / "model", "--config", run / "config.yaml", "--set", decode)
+    assert again["wer"] == helped["wer"]
+    files = (str(run / f"evaluation/{name}") for name in ("test.hyp.jsonl", "with_lm/test.hyp.jsonl"))
+    found = voxstill("compare", *files, "--ref", run / "evaluation/test.ref.jsonl")
+    assert [each["wer"] for each in found["runs"]] == [line.said["student"]["wer"], helped["wer"]]
+    assert "student with LM" in Path(line.said["report"]).read_text(encoding="utf-8")
+    assert "student with LM" in (run / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_page_of_two_plays_what_an_experiment_was_judged_on(line: Line, voxstill: Command) -> None:
+    run = Path(line.said["student"]["path"])
+    other = line.folder / "other.jsonl"
+    rows = [json.loads(row) for row in (run / "evaluation/test.ref.jsonl").read_text().splitlines()]
+    other.write_text("".join(json.dumps({"id": row["id"], "text": "oh " * 9}) + "\n" for row in rows))
+    page = line.folder / "two.html"
+    assert voxstill("compare", other, run, "--report", page)["report"] == str(page)
+    assert page.read_text(encoding="utf-8").count("<audio ") == len(rows) > 0
+
+
+def test_a_language_model_that_is_none_is_told_before_anything_is_done(
+    line: Line, digits: Path, configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path, digits / "manifest.jsonl")
+    (tmp_path / "words.arpa").write_text("turn on the light\n")
+    for command in ("run", "train"):
+        for name, told, code in (("nowhere.arpa", "cannot read", 4), ("words.arpa", "no language model", 3)):
+            given = ("--set", f"decode={{beam: 4, lm: {tmp_path / name}}}")
+            assert cli.main([command, str(config), *given]) == code
+            assert told in capsys.readouterr().err
+    assert cli.main(["run", str(config), "--set", "student.kind=seq2seq", "--set", "evaluate.lm_order=3"]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([config.name, "words.arpa"])
+
+
 def test_run_says_in_json_what_scripts_rely_on(line: Line) -> None:
     assert {"teacher", "student", "steps", "seconds", "report"} <= line.said.keys()
     assert {"wer", "rtfx"} <= line.said["teacher"].keys()
@@ -94,10 +139,11 @@ def test_the_second_run_skips_what_is_there_and_says_the_same(line: Line, voxsti
     assert (run / "metrics.jsonl").stat().st_mtime_ns == trained
     assert (run / "model" / "model.safetensors").stat().st_mtime_ns == weights
     assert list((line.folder / "exp").iterdir()) == [run]
-    measured = {"rtfx"}
-    for side in ("teacher", "student"):
-        assert {k: v for k, v in again[side].items() if k not in measured} == {
-            k: v for k, v in line.said[side].items() if k not in measured
+    sides = [(said["teacher"], said["student"], said["student"]["with_lm"]) for said in (again, line.said)]
+    for now, then in zip(*sides, strict=True):
+        measured = {"rtfx", "with_lm"}
+        assert {k: v for k, v in now.items() if k not in measured} == {
+            k: v for k, v in then.items() if k not in measured
         }
     assert [(row["step"], row["figures"]) for row in again["steps"]] == [
         (row["step"], row["figures"]) for row in line.said["steps"]

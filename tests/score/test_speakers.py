@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.commands import score
+from voxstill.config import Config
 from voxstill.score.checks import of_times, of_turns, offset_us
 from voxstill.score.speakers import SpeakerTime, assignment, judge, twice_us
 from voxstill.text.rttm import Mark, Stretch
@@ -121,6 +122,7 @@ def test_known_answers_of_md_eval(shared_data: Callable[[str], Path]) -> None:
             continue
         for told in case["results"]:
             found = score.of_speakers(
+                Config(),
                 str(folder / case["ref"]),
                 str(folder / case["sys"]),
                 collar_s=float(told["options"].split()[-1]),
@@ -141,7 +143,7 @@ def test_known_answers_of_its_suite(shared_data: Callable[[str], Path]) -> None:
     folder = shared_data("peer-vectors/md-eval")
     for case in known:
         files = [str(folder / case[name]) for name in ("ref", "sys", "uem")]
-        found = score.of_speakers(*files[:2], uem=files[2], ignore_overlap=case["case"].startswith("sd"))
+        found = score.of_speakers(Config(), *files[:2], uem=files[2], ignore_overlap=case["case"].startswith("sd"))
         if case["case"] != "md_test7":  # its figure is of words, whose times the option -w moves
             assert 100 * found["der"] == pytest.approx(case["der"]["ALL"], abs=0.0051), case["case"]
 
@@ -206,7 +208,9 @@ def test_made_up_meetings_are_judged_as_md_eval_does(
     stretches.write_text("".join(f"{name} 1 {5.5} {60.25}\n{name} 1 61 100\n" for name in said))
     options = ["-c", str(collar), *([] if overlap else ["-1"]), *(["-u", str(stretches)] if uem else [])]
     rate, times = md_eval(*files, *options)
-    found = score.of_speakers(*files, uem=str(stretches) if uem else None, collar_s=collar, ignore_overlap=not overlap)
+    found = score.of_speakers(
+        Config(), *files, uem=str(stretches) if uem else None, collar_s=collar, ignore_overlap=not overlap
+    )
     assert 100 * found["der"] == pytest.approx(rate, abs=0.0051)
     ours = [found[f"{name}_ms"] / 1000 for name in ("scored", "missed", "false_alarm", "confused")]
     assert ours == pytest.approx(times, abs=0.0051)
@@ -229,6 +233,18 @@ def test_no_offset_is_made_up() -> None:
     jittered = [(name, start + chance.gauss(0, 0.1), end + chance.gauss(0, 0.1)) for name, start, end in TALK]
     assert offset_us(turns(TALK), turns(jittered)) == 0
     assert offset_us(turns(TALK), turns([(name, 1000 * start, 1e6 * end) for name, start, end in TALK])) == 0
+
+
+@given(st.integers(0, 8), st.integers(1, 8), st.integers(0, 20))
+def test_what_lies_after_the_end_of_the_audio_is_told_with_how_much(start: int, lasts: int, length: int) -> None:
+    said, heard = turns([("a", 0, 1), ("b", start, start + lasts)]), turns([("x", start, start + lasts)])
+    told = [each for each in of_turns(said, heard, [], 1000 * length) if "after the end" in each]
+    late = {"reference": max(0, 1 - length), "hypothesis": 0}
+    late = {side: more + max(0, start + lasts - max(start, length)) for side, more in late.items()}
+    assert [each.partition(" lie ")[0] for each in told] == [
+        f"{seconds:.2f} s of the {side}" for side, seconds in late.items() if seconds
+    ]
+    assert not any("after the end" in each for each in of_turns(said, heard, []))
 
 
 def test_odd_turns_are_told() -> None:

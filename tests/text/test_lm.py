@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.errors import DataError
+from voxstill.errors import DataError, StorageError
+from voxstill.store import Store
 from voxstill.text import kneser_ney, lm
 
 SENTENCES = (
@@ -159,3 +160,27 @@ def test_every_word_is_found_among_many() -> None:
         assert weight == -word
         assert lm.step(automaton, state, word + 1)[0] == 1000.0 + word
         assert lm.step(automaton, state, word)[0] == -word
+
+
+def test_what_is_no_model_is_told_by_its_beginning(tmp_path: Path) -> None:
+    text = "a remark\n\n" + "\n".join(kneser_ney.arpa(random_sentences(3000, 500, 0), 3)) + "\n"
+    (tmp_path / "plain.arpa").write_text(text)
+    (tmp_path / "small.arpa.gz").write_bytes(gzip.compress(text.encode()))
+    Store("memory://models").replace("far.arpa", text.encode())
+    assert len(text) > 2 * (1 << 16)
+    for uri in (tmp_path / "plain.arpa", tmp_path / "small.arpa.gz", "memory://models/far.arpa"):
+        lm.check(str(uri))
+        lm.read(str(uri))
+    cut = gzip.compress(text.encode())[:20] + bytes(200)
+    for data in (
+        b"",
+        b"mmap lm http://kheafield.com/code format version 5\n\0",
+        text[text.index("-1") :].encode(),
+        cut,
+    ):
+        (tmp_path / "other").write_bytes(data)
+        with pytest.raises(DataError, match="no language model"):
+            lm.check(str(tmp_path / "other"))
+    for nowhere in (str(tmp_path / "nowhere"), str(tmp_path), "memory://models/nowhere"):
+        with pytest.raises(StorageError, match="cannot read"):
+            lm.check(nowhere)

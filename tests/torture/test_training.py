@@ -19,7 +19,7 @@ from tones import write_shards
 from torture.runs import SHARE
 from train.test_loop import figures, same, weights
 from train.test_watchdog import LIMIT_S, SCRIPT, is_alive, ranks, started
-from train.train_once import main as train_once
+from train.train_once import train_once
 from voxstill.rundir import RunDir
 from voxstill.store import Store
 

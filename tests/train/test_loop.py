@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
 from train.gradient_once import main as gradient_once
-from train.train_once import main as train_once
+from train.train_once import train_once
 from voxstill.audio import codec
 from voxstill.rundir import RunDir
 from voxstill.train import checkpoint

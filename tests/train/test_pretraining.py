@@ -20,13 +20,13 @@ from safetensors.torch import load_file
 from pretraining import Given, like_theirs, theirs_like
 from train.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
 from train.pretrain_gradient_once import main as gradient_once
-from train.pretrain_once import main as pretrain_once
+from train.train_once import pretrain_once
 from voxstill import config
 from voxstill.nn import students, unlabelled
 from voxstill.rundir import RunDir
 from voxstill.train import checkpoint
 
-SCRIPT = Path(__file__).with_name("pretrain_once.py")
+SCRIPT = Path(__file__).with_name("train_once.py")
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 STEPS = 8
 FIELDS = {"contrastive", "diversity", "masked", "perplexity", "temperature", "accuracy", "chance"}
@@ -71,7 +71,7 @@ def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
     work: Path, straight: RunDir, tmp_path: Path
 ) -> None:
     run = RunDir(tmp_path / "killed")
-    command = [sys.executable, str(SCRIPT), str(work), str(run.path), f"train.steps={STEPS}"]
+    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), f"train.steps={STEPS}"]
     wanted = random.randint(3, STEPS - 2)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not (run.metrics.exists() and len(figures(run)) >= wanted):
@@ -172,6 +172,6 @@ def given(heard: dict[str, torch.Tensor], i: int) -> Given:
 def test_ranks_that_leave_out_different_layers_do_not_wait_for_each_other(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     often = ["train.devices=2", "train.steps=3", "pretrain.layer_drop=0.5", "train.stall_s=120"]
-    command = [sys.executable, str(SCRIPT), str(work), str(run.path), *often]
+    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *often]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     assert json.loads(run.summary.read_text())["steps"] == 3

@@ -1,6 +1,6 @@
-"""Trains on shards that lie ready, as `voxstill train` does, in a process that a test may kill.
+"""Trains on shards that lie ready, as `voxstill train` or `pretrain` does, in a process that a test may kill.
 
-Arguments: the work folder, the run folder, then `key=value` overrides.
+Arguments: `pretrain` where that is meant, the work folder, the run folder, then `key=value` overrides.
 """
 
 from __future__ import annotations
@@ -10,28 +10,40 @@ import sys
 from pathlib import Path
 
 from voxstill import config
-from voxstill.commands import learn
+from voxstill.commands import learn, pretrain
+from voxstill.commands.learn import Teach
 from voxstill.rundir import RunDir
 from voxstill.train import parallel
 
 SETTINGS = (
     "train.seed_mode=debug",
     "train.loader_workers=0",
-    "train.average_share=0.3",
     "train.validate_every=4",
     "train.checkpoint_every=2",
     "train.log_every=1",
-    "plan.budget_ms=6000",
 )
+OF_STUDENT = ("train.average_share=0.3", "plan.budget_ms=6000")
+OF_PRETRAINING = ("plan.budget_ms=4000", "pretrain={size: tiny, crop_ms: 900, mask_ms: 100, negatives: 20}")
 
 
-def main(work: str, run: str, *overrides: str) -> None:
+def train_once(work: str, run: str, *overrides: str) -> None:
+    _learn(learn.recognition, work, run, *OF_STUDENT, *overrides)
+
+
+def pretrain_once(work: str, run: str, *overrides: str) -> None:
+    _learn(pretrain.lesson, work, run, *OF_PRETRAINING, *overrides)
+
+
+def _learn(teach: Teach, work: str, run: str, *overrides: str) -> None:
     cfg = config.load(None, [f"work={work}", *SETTINGS, *overrides])
     learn.check(cfg)
     Path(run).mkdir(parents=True, exist_ok=True)
-    rank = functools.partial(learn.train_rank, cfg=cfg, run=RunDir(Path(run)), shards={"recipe": "r"})
+    rank = functools.partial(learn.train_rank, cfg=cfg, run=RunDir(Path(run)), shards={"recipe": "r"}, teach=teach)
     parallel.fabric(cfg.train).launch(rank)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "pretrain":
+        pretrain_once(*sys.argv[2:])
+    else:
+        train_once(*sys.argv[1:])

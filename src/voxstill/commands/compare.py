@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,22 @@ DOUBTFUL = 0.05
 """Above this p a difference may well be chance."""
 
 
-def runs(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What two recognisers heard of the same utterances: texts by id, made alike, and those of the references.
+
+    `heard` has no text where a side has no hypothesis. `split` is None where only files were given.
+    """
+
+    runs: tuple[str, str]
+    said: Mapping[str, Said]
+    texts: Mapping[str, str]
+    heard: tuple[Mapping[str, str], ...]
+    normalizer: str
+    split: str | None
+
+
+def sides(
     cfg: Config,
     first: str,
     second: str,
@@ -29,24 +45,37 @@ def runs(
     form: str | None = None,
     language: str | None = None,
     normalizer: str | None = None,
-) -> dict[str, Any]:
-    """The word errors of two recognisers on the same utterances, and a paired test over blocks of speakers.
+) -> Sides:
+    """Two recognisers, each an evaluated experiment or a file of hypotheses.
 
-    Each is an evaluated experiment or a file of hypotheses. What was said is in `reference`, or what the experiments
-    know; of two experiments the utterances that both were judged on count. DataError where nothing is known or shared.
+    What was said is in `reference`, or what the experiments know; of two experiments the utterances that both were
+    judged on count. DataError where nothing is known or shared.
     """
     said = _said(cfg, [first, second], reference, form)
     name, alike = score.rules(cfg, language, normalizer)
-    speakers = {id_: each.speaker for id_, each in said.items()}
-    scored = []
-    missing = []
+    heard = []
     for run in (first, second):
         rows = transcripts.read(str(_part(cfg, run, HYPOTHESES)), None if Path(run).is_dir() else form)
-        heard = {id_: each.text for id_, each in score.by_id(rows, run).items()}
-        missing.append(len(said.keys() - heard.keys()))
-        if missing[-1] == len(said):
+        heard.append({id_: alike(each.text) for id_, each in score.by_id(rows, run).items() if id_ in said})
+        if not heard[-1]:
             raise DataError(f"`{run}` has none of the utterances", fix="check that the ids are those of the references")
-        scored.append([words.score(id_, alike(each.text), alike(heard.get(id_, ""))) for id_, each in said.items()])
+    return Sides(
+        runs=(first, second),
+        said=said,
+        texts={id_: alike(each.text) for id_, each in said.items()},
+        heard=tuple(heard),
+        normalizer=name,
+        split=cfg.evaluate.split if any(Path(run).is_dir() for run in (first, second)) else None,
+    )
+
+
+def runs(cfg: Config, both: Sides) -> dict[str, Any]:
+    """The word errors of two recognisers on the same utterances, and a paired test over blocks of speakers.
+
+    DataError where nothing was said.
+    """
+    speakers = {id_: each.speaker for id_, each in both.said.items()}
+    scored = [[words.score(id_, text, some.get(id_, "")) for id_, text in both.texts.items()] for some in both.heard]
     blocks = [stats.blocks(rows, speakers) for rows in scored]
     found = stats.paired(blocks[0].counts, blocks[1].counts, cfg.evaluate.resamples, cfg.seed)
     if found is None:
@@ -56,15 +85,16 @@ def runs(
         for side in (operator.lt, operator.gt)
     ]
     return {
-        "utterances": len(said),
+        "utterances": len(both.said),
         "runs": [
             {
                 "run": run,
                 **{key: figures[key] for key in ("wer", "cer", "interval", "errors", "words")},
                 "better": better[i],
-                "without_hypothesis": missing[i],
+                "without_hypothesis": len(both.said) - len(both.heard[i]),
+                "by_speaker": score.rates(words.by(rows, lambda row: speakers[row.id])),
             }
-            for i, (run, rows) in enumerate(zip((first, second), scored, strict=True))
+            for i, (run, rows) in enumerate(zip(both.runs, scored, strict=True))
             for figures in [score.figures(rows, speakers, cfg)]
         ],
         "difference": found.difference,
@@ -74,7 +104,7 @@ def runs(
         "blocks": found.blocks,
         "blocks_are": blocks[0].unit,
         "warnings": _doubts(found, blocks[0].unit),
-        **score.stamp(name, words.versions()),
+        **score.stamp(both.normalizer, words.versions()),
     }
 
 
@@ -139,6 +169,7 @@ def verdict(found: Mapping[str, Any]) -> str:
             f" (95 %: {100 * low:+.2f} to {100 * high:+.2f}), p = {found['p_value']:.4g}: the difference {sure}",
             f"{found['utterances']:,} utterances in {found['blocks']:,} blocks, which are {found['blocks_are']};"
             f" {'every way' if found['exact'] else 'chance'} to swap what the two said of a block",
+            *([f"report: {found['report']}"] if "report" in found else []),
             *score.ending(found),
         ]
     )

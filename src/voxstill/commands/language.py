@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from voxstill import workdir
+from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.monitor import log
@@ -20,10 +21,20 @@ from voxstill.train.data import Corpus
 def train_lm(cfg: Config, source: str, output: str, order: int) -> dict[str, Any]:
     """The n-grams of a text file, of the `.txt` files in a folder, or of what a WORK teaches: the labels that were kept
     of its training split. Texts are written as the student writes; nothing of the dev or test split is read."""
+    return written(texts(cfg, source), output, order)
+
+
+def of_labels(cfg: Config, output: str, order: int) -> dict[str, Any]:
+    """The n-grams of what the student of this configuration learns from, as `train_lm` counts them."""
+    return written(learnt(cfg, Store(cfg.work), finished_shards(cfg)), output, order)
+
+
+def written(sentences: Iterable[str], output: str, order: int) -> dict[str, Any]:
+    """The sentences counted into an ARPA file, and how many there were; DataError where they hold no words."""
     num = {"sentences": 0, "words": 0}
 
     def counted() -> Iterator[str]:
-        for text in texts(cfg, source):
+        for text in sentences:
             if words := len(text.split()):
                 num["sentences"] += 1
                 num["words"] += words
@@ -38,16 +49,20 @@ def train_lm(cfg: Config, source: str, output: str, order: int) -> dict[str, Any
     return {"path": output, **num, "ngrams": ngrams}
 
 
+def learnt(cfg: Config, work: Store, shards: dict[str, Any]) -> Iterator[str]:
+    """The labels of the train split in finished shards, as the student writes them."""
+    alike = normalizer(cfg.student.text)
+    yield from Corpus.texts(work, workdir.prefix("shards", shards["recipe"]), "train", alike)
+
+
 def texts(cfg: Config, source: str) -> Iterator[str]:
     """The sentences of the source, one a line in files; DataError where there are none."""
-    alike = normalizer(cfg.student.text)
     if Path(source).is_file():
         files = [source]
     else:
         store = Store(source)
         if workdir.finished_recipes(store, "shards"):
-            shards = workdir.finished(store, "shards")
-            yield from Corpus.texts(store, workdir.prefix("shards", shards["recipe"]), "train", alike)
+            yield from learnt(cfg, store, workdir.finished(store, "shards"))
             return
         files = [store.uri(entry.key) for entry in store.list() if entry.key.endswith(".txt")]
     if not files:
@@ -56,5 +71,6 @@ def texts(cfg: Config, source: str) -> Iterator[str]:
             why="it is no file, has no `.txt` file in it, and no finished shards",
             fix="give a text file with a sentence in each line, a folder of such, or a WORK after `voxstill shard`",
         )
+    alike = normalizer(cfg.student.text)
     for file in sorted(files):
         yield from map(alike, read_uri(file).decode().splitlines())

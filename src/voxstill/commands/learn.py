@@ -23,7 +23,7 @@ from voxstill import config, workdir, world
 from voxstill import shards as sidecars
 from voxstill.commands.prepare import finished_shards
 from voxstill.commands.upload import upload
-from voxstill.config import Config, Student
+from voxstill.config import Config, Decode, Student
 from voxstill.errors import ConfigError, DataError, Interrupted
 from voxstill.monitor import log, start_logging
 from voxstill.nn import freezing, students
@@ -173,8 +173,11 @@ def _stopped(run: RunDir) -> dict[str, Any]:
 
 
 def check(cfg: Config) -> None:
-    """ConfigError where the training would have no end, or cannot be what `seed_mode` promises; StorageError where
-    `train.upload` is no address."""
+    """ConfigError where the training would have no end, cannot be what `seed_mode` promises, or could not be judged.
+
+    StorageError where `train.upload` is no address; where `decode.lm` is no language model, the error is that of
+    `lm.check`.
+    """
     if cfg.train.upload:
         Store(cfg.train.upload)
     limits = (cfg.train.steps, cfg.train.epochs, cfg.train.max_minutes)
@@ -203,6 +206,15 @@ def check(cfg: Config) -> None:
             why="`student.freeze_layers` is 0: no layer is frozen",
             fix="set `student.freeze_layers` to a share of the layers, or leave `train.thaw` out",
         )
+    helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
+    for name in (each for each, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
+        raise ConfigError(
+            f"{name} has no use", why="a `seq2seq` student writes its texts by itself", fix="leave it out"
+        )
+    if cfg.decode.lm is not None:
+        from voxstill.text import lm  # compiled code: training does without
+
+        lm.check(cfg.decode.lm)  # what is judged last would tell it last
     if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
         raise ConfigError(
             "`train.seed_mode: debug` cannot follow a clock",

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from voxstill import config, world
-from voxstill.commands import learn, measure, pages, prepare
+from voxstill.commands import language, learn, measure, pages, prepare
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
 from voxstill.factory import corpus, engine
 from voxstill.monitor import clock, log
 from voxstill.rundir import RunDir
 from voxstill.teachers import registry
+from voxstill.teachers.teacher import Teacher
 
 GRAMMAR = str(resources.files("voxstill.factory") / "commands.jsgf")
 DEMO = (
@@ -26,10 +27,13 @@ DEMO = (
     "augment.noise_prob=0.8",
     "augment.max_snr_db=20",
     "augment.masks_from=1.0",  # never: so short a training has no time to learn around them
-    "train.max_minutes=3.2",
+    "train.max_minutes=3.0",
     "train.name=demo",
+    "evaluate.lm_order=3",
 )
 """What the demo sets; `--set` comes after it."""
+BEAM = 16
+"""Texts followed side by side with the language model of `evaluate.lm_order`, where `decode` follows one."""
 
 
 class Steps:
@@ -122,7 +126,8 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
         result(text, **_some(trained, "steps", "epochs", "loss", "dev_wer", "parameters"))
     with steps.step("evaluate") as result:
         teacher, student = judge(cfg, trained["path"])
-        result(compared(teacher, student), **_some(student, "wer", "cer", "utterances", "words"))
+        figures = {**student, "wer_with_lm": student.get("with_lm", {}).get("wer")}
+        result(compared(teacher, student), **_some(figures, "wer", "wer_with_lm", "cer", "utterances", "words"))
     with steps.step("report") as result:
         report = pages.write(cfg, RunDir(Path(trained["path"])), steps.rows, filtered, teacher, student)
         result(str(report))
@@ -137,24 +142,45 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
 
 
 def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures of teacher and student on the same utterances; empty where nobody wrote down what was said."""
+    """Figures of teacher and student on the same utterances; empty where nobody wrote down what was said.
+
+    Where `evaluate.lm_order` is set, `with_lm` of the student's are those with a language model.
+    """
     try:
         judged = measure.references(cfg)
     except DataError as error:
         log.warning("evaluate: %s (%s)", error.what, error.why)
         return {}, {}
+    run = RunDir(Path(path))
     student = measure.evaluate(cfg, path)
-    measure.write_figures(RunDir(Path(path)).evaluation, student, judged)
-    pupil = measure.recogniser(cfg, path)
+    measure.write_figures(run.evaluation, student, judged)
+    pupils = {"student": measure.recogniser(cfg, path)}
+    if cfg.evaluate.lm_order is not None:
+        language.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
+        helped = with_lm(cfg, run.lm)
+        student["with_lm"] = {"order": cfg.evaluate.lm_order, **measure.evaluate(helped, path)}
+        measure.write_figures(run.with_lm, student["with_lm"], judged)
+        pupils["with_lm"] = measure.recogniser(helped, path)
     master = registry.make(cfg.teacher)
     if master.reads_texts:
         return {}, student
     teacher = measure.evaluate_teacher(cfg)
     clips, _ = measure.read_clips(cfg, judged[: 4 * cfg.evaluate.worst + 100])
-    for each in (pupil, master):
+    recognisers: dict[str, Teacher] = {**pupils, "teacher": master}
+    for each in recognisers.values():
         each.open()
-    rates = measure.speeds({"student": pupil, "teacher": master}, clips)
-    return {**teacher, "rtfx": rates["teacher"]}, {**student, "rtfx": rates["student"]}
+    rates = measure.speeds(recognisers, clips)
+    student["rtfx"] = rates["student"]
+    if "with_lm" in student:
+        student["with_lm"]["rtfx"] = rates["with_lm"]
+    return {**teacher, "rtfx": rates["teacher"]}, student
+
+
+def with_lm(cfg: Config, path: Path) -> Config:
+    """The same, decoded with this language model: by the beam of `decode`, or by one where that is greedy."""
+    tree = cfg.model_dump()
+    tree["decode"] |= {"lm": str(path), "beam": BEAM if cfg.decode.beam == 1 else cfg.decode.beam}
+    return config.validated(Config, tree)
 
 
 def _some(figures: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -163,14 +189,19 @@ def _some(figures: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def brief(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures of one side of the comparison."""
-    return {key: figures.get(key) for key in ("wer", "cer", "interval", "rtfx", "by_dataset")}
+    told = {key: figures.get(key) for key in ("wer", "cer", "interval", "rtfx", "by_dataset")}
+    if "with_lm" in figures:
+        told["with_lm"] = {**brief(figures["with_lm"]), **_some(figures["with_lm"], "order", "decode")}
+    return told
 
 
 def compared(teacher: dict[str, Any], student: dict[str, Any]) -> str:
-    """Both error rates in one sentence."""
+    """All error rates in one sentence."""
     if not student:
         return "no human texts to judge by"
     mine = f"student WER {student['wer']:.1%}"
+    if "with_lm" in student:
+        mine += f", with a language model {student['with_lm']['wer']:.1%}"
     return f"{mine}, teacher WER {teacher['wer']:.1%}" if teacher else mine
 
 
@@ -181,11 +212,14 @@ def table(steps: Steps, teacher: dict[str, Any], student: dict[str, Any], report
     lines += [f"{row['step']:<10}{row['result']:<{width + 2}}{clock(row['seconds']):>6}" for row in steps.rows]
     lines += [f"{'':<10}{'':<{width + 2}}{clock(steps.seconds):>6}", ""]
     if student:
-        both = {"teacher": teacher, "student": student} if teacher else {"student": student}
-        lines += [f"{'':<10}{'WER':>8}  {'95 % interval':<16}{'CER':>7}{'speed':>9}"]
-        for name, row in both.items():
+        sides = {"teacher": teacher, "student": student} if teacher else {"student": student}
+        if "with_lm" in student:
+            sides[f"with {student['with_lm']['order']}-grams"] = student["with_lm"]
+        wide = max(map(len, sides)) + 2
+        lines += [f"{'':<{wide}}{'WER':>8}  {'95 % interval':<16}{'CER':>7}{'speed':>9}"]
+        for name, row in sides.items():
             span = f"{row['interval'][0]:.1%} to {row['interval'][1]:.1%}" if row["interval"] else ""
-            lines.append(f"{name:<10}{row['wer']:>8.1%}  {span:<16}{row['cer']:>7.1%}{row['rtfx']:>8.0f}x")
+            lines.append(f"{name:<{wide}}{row['wer']:>8.1%}  {span:<16}{row['cer']:>7.1%}{row['rtfx']:>8.0f}x")
         if teacher and len(student["by_dataset"]) > 1:
             lines += ["", f"{'WER by data set':<18}{'teacher':>9}{'student':>9}"]
             for name, row in student["by_dataset"].items():

@@ -1,4 +1,4 @@
-"""report: the facts of a finished run on one page."""
+"""report: the facts of a finished run on one page, and those of two that are compared."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voxstill import tables, workdir
+from voxstill import config, tables, workdir
 from voxstill.audio import codec
 from voxstill.commands import learn, measure, tune
+from voxstill.commands.compare import DOUBTFUL, Sides
+from voxstill.commands.prepare import utterances_recipe
+from voxstill.commands.score import duration_ms
 from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.errors import DataError, VoxstillError
 from voxstill.factory import filter as filtering
 from voxstill.factory import tuning
-from voxstill.records import Label, Utterance, Verdict
+from voxstill.monitor import log
+from voxstill.records import ErrorCounts, Label, Utterance, Verdict
 from voxstill.report import html, plain
 from voxstill.rundir import RunDir
 from voxstill.score import words
-from voxstill.store import Store
+from voxstill.store import Store, shown
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
 
@@ -26,6 +30,8 @@ MOST_CONFUSIONS = 12
 """Of each kind: another word, a word left out, a word put in."""
 MOST_REJECTED = 4
 """Labels of each rule that can be listened to."""
+COMPARED: tuple[html.Role, html.Role] = ("first", "second")
+Aligned = tuple[ErrorCounts, list[words.Pair]]
 
 
 def write(
@@ -81,8 +87,7 @@ def rejected(cfg: Config, filtered: Mapping[str, Any]) -> dict[str, list[html.Re
         tables.read(work, workdir.prefix("utterances", filtered["utterances"]), Utterance), "id", reasons
     )
     labels = _first(tables.read(work, workdir.prefix("labels", filtered["labels"]), Label), "utterance_id", reasons)
-    clips, _ = measure.read_clips(cfg, list(utterances.values()))
-    audio = {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
+    audio = sound(cfg, list(utterances.values()))
     found: dict[str, list[html.Rejected]] = {}
     for id_, reason in reasons.items():
         told = ", ".join(fact for fact in (utterances[id_].speaker, utterances[id_].dataset) if fact)
@@ -125,7 +130,10 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
         for role, side in sides.items()
     }
     return {
-        "systems": [system(role, side, cfg) for role, side in sides.items()],
+        "systems": [
+            *(system(role, side, cfg) for role, side in sides.items()),
+            *([system("student with LM", student["with_lm"], cfg)] if "with_lm" in student else []),
+        ],
         "judged": {
             "split": student["split"],
             "utterances": student["utterances"],
@@ -148,16 +156,7 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
             for by in ("speaker", "dataset", "dialect", "duration")
             if len(student[f"by_{by}"]) > 1
         ],
-        "confusions": {
-            role: [
-                {"reference": ref, "hypothesis": hyp, "count": count}
-                for kind in ((True, True), (True, False), (False, True))
-                for (ref, hyp), count in words.confusions(
-                    (_of_kind(found, *kind) for _, found in each.values()), MOST_CONFUSIONS
-                )
-            ]
-            for role, each in pairs.items()
-        },
+        "confusions": confusions(pairs),
         "worst": worst(cfg, judged, pairs),
         "utterances": [
             {
@@ -172,15 +171,32 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
     }
 
 
+def confusions(pairs: Mapping[html.Role, Mapping[str, Aligned]]) -> dict[html.Role, list[html.Confusion]]:
+    """The commonest errors of each that made any, some of every kind."""
+    found: dict[html.Role, list[html.Confusion]] = {
+        role: [
+            {"reference": ref, "hypothesis": hyp, "count": count}
+            for kind in ((True, True), (True, False), (False, True))
+            for (ref, hyp), count in words.confusions(
+                (_of_kind(one, *kind) for _, one in each.values()), MOST_CONFUSIONS
+            )
+        ]
+        for role, each in pairs.items()
+    }
+    return {role: some for role, some in found.items() if some}
+
+
 def _of_kind(pairs: Iterable[words.Pair], has_reference: bool, has_hypothesis: bool) -> Iterator[words.Pair]:
     return (pair for pair in pairs if (pair[0] is not None, pair[1] is not None) == (has_reference, has_hypothesis))
 
 
 def system(role: html.Role, side: Mapping[str, Any], cfg: Config) -> html.System:
     """One row of the headline."""
+    name = side["teacher"] if role == "teacher" else f"{cfg.student.size} FastConformer-CTC"
+    helped = f", a beam of {side['decode']['beam']} and {side['order']}-grams of its labels" if "order" in side else ""
     return {
         "role": role,
-        "name": side["teacher"] if role == "teacher" else f"{cfg.student.size} FastConformer-CTC",
+        "name": name + helped,
         "wer": side["wer"],
         "interval": side["interval"],
         "cer": side["cer"],
@@ -190,22 +206,122 @@ def system(role: html.Role, side: Mapping[str, Any], cfg: Config) -> html.System
 
 
 def worst(
-    cfg: Config, judged: Sequence[Utterance], pairs: Mapping[html.Role, Mapping[str, Any]]
+    cfg: Config, judged: Sequence[Utterance], pairs: Mapping[html.Role, Mapping[str, Aligned]]
 ) -> list[html.Utterance]:
     """The utterances in which the student made most errors, with their audio; those without an error are left out."""
     ranked = sorted(judged, key=lambda each: (-pairs["student"][each.id][0].errors, each.id))
     chosen = [each for each in ranked[: cfg.evaluate.worst] if pairs["student"][each.id][0].errors]
-    clips, _ = measure.read_clips(cfg, chosen)
-    audio = {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
-    return [
-        {
-            "id": each.id,
-            "about": ", ".join(fact for fact in (each.speaker, each.dataset, each.dialect) if fact),
-            "heard": [
-                {"role": role, "wer": found[each.id][0].rate, "pairs": found[each.id][1]}
-                for role, found in pairs.items()
-            ],
-            "audio": audio.get(each.id),
-        }
-        for each in chosen
-    ]
+    audio = sound(cfg, chosen)
+    return [entry(each.id, (each.speaker, each.dataset, each.dialect), pairs, audio) for each in chosen]
+
+
+def sound(cfg: Config, utterances: Sequence[Utterance]) -> dict[str, bytes]:
+    """The audio of each that can be read, as a file."""
+    clips, _ = measure.read_clips(cfg, utterances)
+    return {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
+
+
+def entry(
+    id_: str,
+    about: Iterable[str | None],
+    pairs: Mapping[html.Role, Mapping[str, Aligned]],
+    audio: Mapping[str, bytes],
+) -> html.Utterance:
+    """One utterance to look at and listen to."""
+    return {
+        "id": id_,
+        "about": ", ".join(fact for fact in about if fact),
+        "heard": [{"role": role, "wer": found[id_][0].rate, "pairs": found[id_][1]} for role, found in pairs.items()],
+        "audio": audio.get(id_),
+    }
+
+
+def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
+    """Two recognisers side by side: what `compare.runs` found, and every utterance as both heard it."""
+    pairs: dict[html.Role, dict[str, Aligned]] = {
+        role: {id_: words.align(split_words(text), split_words(heard.get(id_, ""))) for id_, text in both.texts.items()}
+        for role, heard in zip(COMPARED, both.heard, strict=True)
+    }
+    runs = dict(zip(COMPARED, found["runs"], strict=True))
+    names = list(runs["first"]["by_speaker"])
+    facts: html.Facts = {
+        "title": "voxstill: two compared",
+        "about": " and ".join(map(shown, both.runs)),
+        "systems": [
+            {
+                "role": role,
+                "name": shown(each["run"]),
+                "wer": each["wer"],
+                "interval": each["interval"],
+                "cer": each["cer"],
+            }
+            for role, each in runs.items()
+        ],
+        "judged": {
+            "split": both.split,
+            "utterances": found["utterances"],
+            "words": runs["first"]["words"],
+            "drawn": found["blocks_are"],
+            "resamples": cfg.evaluate.resamples,
+        },
+        "paired": {
+            "difference": found["difference"],
+            "interval": found["interval"],
+            "p": found["p_value"],
+            "surely": found["p_value"] <= DOUBTFUL,
+        },
+        "breakdowns": [
+            {
+                "by": "speaker",
+                "groups": [
+                    {
+                        "name": name,
+                        "words": runs["first"]["by_speaker"][name]["words"],
+                        "wer": {role: each["by_speaker"][name]["wer"] for role, each in runs.items()},
+                    }
+                    for name in names
+                ],
+            }
+        ]
+        if len(names) > 1
+        else [],
+        "confusions": confusions(pairs),
+        "worst": differing(cfg, both, pairs),
+        "utterances": [
+            {
+                "id": id_,
+                "speaker": each.speaker,
+                "dataset": None,
+                "duration_ms": duration_ms(each),
+                "heard": {role: one[id_][1] for role, one in pairs.items()},
+            }
+            for id_, each in both.said.items()
+        ],
+    }
+    return html.render(facts)
+
+
+def differing(cfg: Config, both: Sides, pairs: Mapping[html.Role, Mapping[str, Aligned]]) -> list[html.Utterance]:
+    """The utterances where two differ most in the number of errors, with their audio where a WORK is at hand."""
+    first, second = pairs["first"], pairs["second"]
+    unlike = [id_ for id_ in both.said if first[id_][1] != second[id_][1]]
+    unlike.sort(key=lambda id_: (-abs(first[id_][0].errors - second[id_][0].errors), id_))
+    chosen = unlike[: cfg.evaluate.worst]
+    audio = next((some for run in both.runs if (some := _sound_of(run, chosen))), {})
+    return [entry(id_, [both.said[id_].speaker], pairs, audio) for id_ in chosen]
+
+
+def _sound_of(run: str, ids: Sequence[str]) -> dict[str, bytes]:
+    """The audio of utterances of an experiment; none where its WORK is not here."""
+    own = RunDir(Path(run)).config
+    if not own.is_file():
+        return {}
+    try:
+        cfg = config.load(str(own))
+        work = Store(cfg.work)
+        recipe = workdir.finished(work, "utterances", utterances_recipe(cfg))["recipe"]
+        rows = tables.read(work, workdir.prefix("utterances", recipe), Utterance)
+        return sound(cfg, list(_first(rows, "id", ids).values()))
+    except VoxstillError as error:
+        log.info("compare: no audio of `%s`: %s", run, error.what)
+        return {}

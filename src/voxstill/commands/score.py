@@ -7,14 +7,16 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
 import voxstill
 from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.errors import DataError, StorageError
 from voxstill.records import ErrorCounts
 from voxstill.score import checks, meetings, speakers, stats, words
 from voxstill.score.words import Scored
+from voxstill.store import Store, is_local, local_path, read_uri, shown
 from voxstill.text import normalize, rttm, transcripts
 from voxstill.text.rttm import Mark, Stretch
 from voxstill.text.transcripts import Said
@@ -52,7 +54,7 @@ def of_words(
             why="Kaldi's text and plain lines cannot",
             fix="give references as JSONL, TRN or STM, or leave out `--by speaker`",
         )
-    silence = checks.silence((row.words, _duration_ms(each)) for row, each in zip(rows, said.values(), strict=True))
+    silence = checks.silence((row.words, duration_ms(each)) for row, each in zip(rows, said.values(), strict=True))
     split = (str.split, list)[unit == "characters"]
     unlike = [(split(ref), split(hyp)) for ref, hyp in pairs if ref != hyp]
     shown = [pair for pair in unlike if len(pair[0]) * len(pair[1]) <= LARGEST]
@@ -127,7 +129,8 @@ def _some(ids: Mapping[str, Any]) -> str:
     return f"`{next(iter(ids))}`" if ids else "none"
 
 
-def _duration_ms(each: Said) -> int | None:
+def duration_ms(each: Said) -> int | None:
+    """How long an utterance is, where its file says."""
     return None if each.start_ms is None or each.end_ms is None else each.end_ms - each.start_ms
 
 
@@ -216,11 +219,18 @@ def percent(rate: float | None) -> str:
 
 
 def of_speakers(
-    reference: str, hypothesis: str, *, uem: str | None = None, collar_s: float = 0.0, ignore_overlap: bool = False
+    cfg: Config,
+    reference: str,
+    hypothesis: str,
+    *,
+    uem: str | None = None,
+    collar_s: float = 0.0,
+    ignore_overlap: bool = False,
+    audio: str | None = None,
 ) -> dict[str, Any]:
     """The diarization error rate of two RTTMs, as md-eval counts it, over all recordings of the reference.
 
-    DataError where they share no recording.
+    `audio`, a folder or a file, tells how long they are; it changes no rate. DataError where they share no recording.
     """
     said, heard = _by_channel(rttm.read(reference)), _by_channel(rttm.read(hypothesis))
     said = {key: marks for key, marks in said.items() if any(each.kind == "SPEAKER" for each in marks)}
@@ -231,13 +241,16 @@ def of_speakers(
             fix="give recordings and channels the same names in both",
         )
     judged_in = _by_channel(rttm.read_uem(uem)) if uem else {}
-    total, rows, warnings = speakers.SpeakerTime(), [], []
+    total, rows = speakers.SpeakerTime(), []
+    lengths_ms, warnings = _lengths(cfg, audio, sorted({session for session, _ in said})) if audio else ({}, [])
     for key, marks in sorted(said.items()):
         other, stretches = heard.get(key, []), judged_in.get(key, [])
         judged = speakers.judge(marks, other, stretches, collar_us=round(collar_s * 1e6), ignore_overlap=ignore_overlap)
         total += judged.time
-        rows.append({"recording": key[0], "channel": key[1], **_times(judged.time), "mapping": dict(judged.mapping)})
-        warnings += [f"{key[0]}: {each}" for each in checks.of_turns(marks, other, stretches)]
+        length_ms = lengths_ms.get(key[0])
+        row = {"recording": key[0], "channel": key[1], **_times(judged.time), "mapping": dict(judged.mapping)}
+        rows.append({**row, "duration_ms": length_ms} if audio else row)
+        warnings += [f"{key[0]}: {each}" for each in checks.of_turns(marks, other, stretches, length_ms)]
     for told, keys in (
         ("are not in the hypothesis, and all their speech is missed", said.keys() - heard.keys()),
         ("of the hypothesis are not in the reference and were left out", heard.keys() - said.keys()),
@@ -255,6 +268,38 @@ def of_speakers(
     }
 
 
+def _lengths(cfg: Config, audio: str, sessions: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """How long each recording is in ms, decoded to its end, and what could not be told.
+
+    Files are named as recordings are, whatever their ending; one file alone is that of a recording alone.
+    """
+    from voxstill.audio import codec  # words need none of this
+    from voxstill.factory import extract, manifests
+
+    files: dict[str, list[str]] = {}
+    if is_local(audio) and local_path(audio).is_file():
+        files[sessions[0] if len(sessions) == 1 else PurePosixPath(audio).stem] = [audio]
+    else:
+        store = Store(audio)
+        for entry in store.list():
+            path = PurePosixPath(entry.key)
+            if path.suffix[1:].lower() in manifests.AUDIO:
+                files.setdefault(path.stem, []).append(store.uri(entry.key))
+    found, told = {}, []
+    with extract.reading(cfg).decoder() as decoder:
+        for session in (each for each in sessions if each in files):
+            uri = min(files[session])
+            if len(files[session]) > 1:
+                told.append(f"{session}: {len(files[session])} files are called so, and `{shown(uri)}` was taken")
+            try:
+                found[session] = codec.samples_to_ms(len(decoder.decode(read_uri(uri)).samples_T))
+            except (DataError, StorageError) as error:
+                told.append(f"{session}: its audio does not tell how long it is: {error.what}")
+    if missing := [each for each in sessions if each not in files]:
+        told.append(f"{len(missing)} recordings have no audio in `{shown(audio)}`: {_names(missing)}")
+    return found, told
+
+
 def _by_channel(rows: Sequence[Timed]) -> dict[tuple[str, str], list[Timed]]:
     found: dict[tuple[str, str], list[Timed]] = {}
     for row in rows:
@@ -263,8 +308,11 @@ def _by_channel(rows: Sequence[Timed]) -> dict[tuple[str, str], list[Timed]]:
 
 
 def _channels(keys: Iterable[tuple[str, str]]) -> str:
-    names = [f"`{session} {channel}`" for session, channel in sorted(keys)]
-    return ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])]) or "none"
+    return _names([f"{session} {channel}" for session, channel in sorted(keys)])
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join([*(f"`{each}`" for each in names[:3]), *(["..."] if len(names) > 3 else [])]) or "none"
 
 
 def _times(time: speakers.SpeakerTime) -> dict[str, float | None]:
@@ -314,7 +362,7 @@ def of_meetings(
             fix="give sessions the same names in both",
         )
     shared = [said, {key: rows for key, rows in heard.items() if key in said}]
-    timed = all(_duration_ms(row) is not None for some in shared for rows in some.values() for row in rows)
+    timed = all(duration_ms(row) is not None for some in shared for rows in some.values() for row in rows)
     total, total_in_time, sessions = ErrorCounts(), ErrorCounts(), []
     for key, rows in sorted(said.items()):
         other = heard.get(key, [])

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 MOST_TOKENS, BAND = 32, 8.0
 """With a language model or phrases, so many tokens of a frame are looked at, whose log-probability is at most so much
-below the best of the frame: see `docs/decoding.md` for what that costs."""
+below the best of the frame. That costs 0.07 nats of a score of -29 and no words, and makes the search 27 times as fast:
+`python benchmarks/decode.py --limits`, 500 whole words, a beam of 16, a 3-gram."""
 
 
 def greedy(

@@ -1,4 +1,4 @@
-"""One HTML file that tells a whole run, or compares teachers: no network, no script but its own.
+"""One HTML file that tells a whole run, or compares two or teachers: no network, no script but its own.
 
 `Facts` are plain values, so they can be kept as JSON next to the run and rendered anew. Every section is there only
 where its facts are. Rates are shares (0.25 is 25 %) and None where the reference is empty.
@@ -15,14 +15,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast, get_args
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-Role = Literal["teacher", "student"]
+Role = Literal["teacher", "student", "student with LM", "first", "second"]
 Pair = tuple[str | None, str | None]
-ROLES: tuple[Role, ...] = ("teacher", "student")
+ROLES: tuple[Role, ...] = get_args(Role)
+"""What a recogniser is: teacher and student of a run, or the two of a comparison."""
 
 
 class System(TypedDict):
@@ -38,13 +39,22 @@ class System(TypedDict):
 
 
 class Judged(TypedDict):
-    """What the systems were judged on, and what was drawn for the intervals."""
+    """What the systems were judged on, and what was drawn for the intervals; files have no split."""
 
-    split: str
+    split: str | None
     utterances: int
     words: int
     drawn: Literal["speakers", "utterances"]
     resamples: int
+
+
+class Paired(TypedDict):
+    """Whether the second differs from the first: shares as in `score.stats.Paired`, `surely` where p is small."""
+
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    surely: bool
 
 
 class Step(TypedDict):
@@ -114,7 +124,7 @@ class Heard(TypedDict):
 
 
 class Utterance(TypedDict):
-    """One utterance that went wrong; `audio` is a whole WAV, FLAC, Ogg or MP3 file."""
+    """One utterance that went wrong, or that two heard otherwise; `audio` is a whole WAV, FLAC, Ogg or MP3 file."""
 
     id: str
     about: NotRequired[str]
@@ -123,12 +133,12 @@ class Utterance(TypedDict):
 
 
 class Compared(TypedDict):
-    """One judged utterance: what each system heard, aligned with the reference."""
+    """One judged utterance: what each system heard, aligned with the reference; None is what nobody told."""
 
     id: str
     speaker: str | None
     dataset: str | None
-    duration_ms: int
+    duration_ms: int | None
     heard: Mapping[Role, Sequence[Pair]]
 
 
@@ -139,6 +149,8 @@ class Facts(TypedDict, total=False):
     about: str
     systems: Sequence[System]
     judged: Judged
+    paired: Paired
+    """Of two systems that were compared; `worst` is where they differ then."""
     steps: Sequence[Step]
     funnel: Funnel
     metrics: Sequence[Mapping[str, Any]]
@@ -223,8 +235,8 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
         facts=facts,
         charts=charts,
         curve=curve,
-        verdict=_verdict(systems),
-        roles=ROLES,
+        verdict=_comparison(facts["paired"]) if "paired" in facts else _verdict(systems),
+        roles=[role for role in ROLES if role in _present(facts)],
         heard_by=[role for role in ROLES if compared and role in compared[0]["heard"]],
         datasets=sorted({each["dataset"] for each in compared if each["dataset"]}),
         rows=_packed(compared) if compared else None,
@@ -274,6 +286,11 @@ def percent(rate: float | None) -> str:
     return "–" if rate is None else f"{rate * 100:.1f}\u202f%"
 
 
+def points(rate: float) -> str:
+    """A difference of two rates: 0.0123 as `+1.23`."""
+    return f"{100 * rate:+.2f}".replace("-", "\u2212")
+
+
 def number(value: float | str | None) -> str:
     """Whole numbers with thin spaces, others to three figures, words as they are, nothing known as a dash."""
     if value is None or isinstance(value, bool | str):
@@ -309,7 +326,9 @@ def data_uri(audio: bytes) -> str:
     return f"data:audio/{kinds.get(audio[:4], 'mpeg')};base64,{base64.b64encode(audio).decode()}"
 
 
-_SHARES = frozenset({"wer", "cer", "kept", "wer_before", "wer_after", "padding", "efficiency", "data_wait"})
+_SHARES = frozenset(
+    {"wer", "wer_with_lm", "cer", "kept", "wer_before", "wer_after", "padding", "efficiency", "data_wait"}
+)
 
 
 def figure(value: float | str | None, name: str) -> str:
@@ -330,7 +349,13 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
-        percent=percent, number=number, magnitude=magnitude, duration=duration, data_uri=data_uri, figure=figure
+        percent=percent,
+        points=points,
+        number=number,
+        magnitude=magnitude,
+        duration=duration,
+        data_uri=data_uri,
+        figure=figure,
     )
     return found
 
@@ -338,7 +363,7 @@ def environment() -> Environment:
 def _verdict(systems: Iterable[System]) -> str:
     """The headline in words, as far as the intervals allow it."""
     by_role = {system["role"]: system for system in systems if system["wer"] is not None}
-    if set(by_role) != {"teacher", "student"}:
+    if not {"teacher", "student"} <= by_role.keys():
         return ""
     teacher, student = by_role["teacher"], by_role["student"]
     (low, high), (teacher_low, teacher_high) = (each.get("interval") or (0.0, math.inf) for each in (student, teacher))
@@ -347,6 +372,19 @@ def _verdict(systems: Iterable[System]) -> str:
     if low > teacher_high:
         return "The student makes more errors than its teacher."
     return "The intervals of student and teacher overlap: this test does not tell them apart by intervals alone."
+
+
+def _comparison(paired: Paired) -> str:
+    """The same of two that were compared, as far as the test allows it."""
+    if not paired["surely"]:
+        return "The difference may be chance."
+    return f"The second makes {'fewer' if paired['difference'] < 0 else 'more'} errors, which is hardly chance."
+
+
+def _present(facts: Facts | Mapping[str, Any]) -> set[Role]:
+    """Who was judged at all: by utterances, by groups or by confusions."""
+    groups = (group for each in facts.get("breakdowns", ()) for group in each["groups"])
+    return {*facts.get("confusions", {}), *(role for group in groups for role in group["wer"])}
 
 
 def _charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart | None]:

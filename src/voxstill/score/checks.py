@@ -17,6 +17,8 @@ _SHIFTED_PAIRS = 2000
 _STEP_US = 10_000
 _LEAST_TWICE_US = 1000
 """Less is how programs round."""
+_ROUNDED_US = 50_000
+"""Less past the end of the audio is a frame of whoever made the turns."""
 _LONGEST_STEPS = 10_000_000
 """A day: times beyond are in another unit."""
 _LEAST_OFFSET_US = 100_000
@@ -85,8 +87,16 @@ def shift(pairs: Sequence[tuple[str, str]]) -> int:
     return best if errors[best] < limit else 0
 
 
-def of_turns(reference: Sequence[Mark], hypothesis: Sequence[Mark], stretches: Sequence[Stretch]) -> list[str]:
-    """A sentence for each thing that is odd about the turns of one channel of one recording."""
+def of_turns(
+    reference: Sequence[Mark],
+    hypothesis: Sequence[Mark],
+    stretches: Sequence[Stretch],
+    length_ms: int | None = None,
+) -> list[str]:
+    """A sentence for each thing that is odd about the turns of one channel of one recording.
+
+    `length_ms` is how long the recording is, where that is known.
+    """
     found = []
     for side, marks in (("reference", reference), ("hypothesis", hypothesis)):
         turns = [each for each in marks if each.kind == "SPEAKER"]
@@ -99,6 +109,11 @@ def of_turns(reference: Sequence[Mark], hypothesis: Sequence[Mark], stretches: S
                 )
         if any(each.start_us < 0 for each in turns):
             found.append(f"the {side} has turns before the recording starts")
+        if length_ms is not None and (after_us := sum(_after_us(each, length_ms) for each in turns)) > _ROUNDED_US:
+            found.append(
+                f"{after_us / 1e6:.2f} s of the {side} lie after the end of the recording: its last turn ends at"
+                f" {max(each.end_us for each in turns) / 1e6:.2f} s, the audio at {length_ms / 1000:.2f} s"
+            )
         if stretches and (beyond_us := sum(_outside_us(each, stretches) for each in turns)):
             found.append(f"{beyond_us / 1e6:.2f} s of the {side} lie outside what the UEM judges")
     if late_us := offset_us(reference, hypothesis):
@@ -165,6 +180,10 @@ def _loudness(turns: Sequence[Mark], start_us: int, size: int) -> NDArray[np.flo
         change_T[(each.end_us - start_us) // _STEP_US] -= 1
     speaking_T: NDArray[np.float64] = np.cumsum(change_T)[:size]
     return speaking_T - float(speaking_T.mean())
+
+
+def _after_us(turn: Mark, length_ms: int) -> int:
+    return max(0, turn.end_us - max(turn.start_us, 1000 * length_ms))
 
 
 def _outside_us(turn: Mark, stretches: Sequence[Stretch]) -> int:

@@ -196,6 +196,8 @@ class _Student:
     longest_ms, hears_many = None, True
 
     def __init__(self, folder: Path, options: TransformersOptions, decoding: Decode, device: torch.device) -> None:
+        import torch
+
         from voxstill.nn import students
         from voxstill.text.pretrained import Pieces
 
@@ -210,6 +212,10 @@ class _Student:
         self._hearing = students.hearing(self.model.config, Augment(), checkpoint=str(folder))
         self._hearing.move(device)
         self._beam = beam_of(decoding, self._spelling.pieces)
+        if self._beam is not None:  # compiled now, and not while it is timed
+            silence_BT = torch.zeros(1, RATE_HZ, dtype=torch.int16, device=device)
+            with torch.inference_mode():
+                self.hear(silence_BT, torch.tensor([RATE_HZ], device=device), [""])
 
     def hear(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Heard]:
         """An answer for each, in order."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -19,11 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.errors import DataError
-from voxstill.store import read_uri
+from voxstill.store import beginning, read_uri
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 _UNKNOWN_LOG10 = -100.0  # of `<unk>` where a file has none, as kenlm takes it
 LN10 = math.log(10)
+_GZIPPED = b"\x1f\x8b"
+_HEAD_BYTES = 1 << 16
+"""What stands before `\\data\\` in an ARPA file is a remark, and shorter."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,14 +108,33 @@ def read(uri: str) -> LanguageModel:
     """The model of an ARPA file, plain or gzipped, here or in a bucket; DataError where the file is not one."""
     data = read_uri(uri)
     try:
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        text = (gzip.decompress(data) if data[:2] == _GZIPPED else data).decode()
         return _built(_sections(iter(text.split("\n"))))
     except (ValueError, KeyError, EOFError, OSError) as error:
-        raise DataError(
-            f"`{uri}` is no language model in ARPA format",
-            why=f"the word {error} is no 1-gram" if isinstance(error, KeyError) else str(error),
-            fix="make one with `voxstill train-lm`, SRILM or `lmplz`; kenlm's binary files cannot be read",
-        ) from None
+        raise _no_model(uri, f"the word {error} is no 1-gram" if isinstance(error, KeyError) else str(error)) from None
+
+
+def check(uri: str) -> None:
+    """An error where the file cannot be read or does not begin as an ARPA file does: what is seen without reading it.
+
+    StorageError and DataError as `read` raises them, which may still find it broken further on.
+    """
+    data = beginning(uri, _HEAD_BYTES)
+    if data[:2] == _GZIPPED:
+        try:
+            data = zlib.decompressobj(wbits=31).decompress(data, _HEAD_BYTES)
+        except zlib.error as error:
+            raise _no_model(uri, str(error)) from None
+    if b"\\data\\" not in data.split():
+        raise _no_model(uri, "its beginning has no line `\\data\\`")
+
+
+def _no_model(uri: str, why: str) -> DataError:
+    return DataError(
+        f"`{uri}` is no language model in ARPA format",
+        why=why,
+        fix="make one with `voxstill train-lm`, SRILM or `lmplz`; kenlm's binary files cannot be read",
+    )
 
 
 Row = tuple[float, list[str], float]

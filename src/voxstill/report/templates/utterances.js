@@ -20,7 +20,7 @@
   }));
   const last = roles.length - 1;
   const keys = {
-    id: (row) => row.id, seconds: (row) => row.ms, words: (row) => row.words,
+    id: (row) => row.id, seconds: (row) => row.ms ?? -1, words: (row) => row.words,
     ...Object.fromEntries(roles.map((role, i) => [`errors-${role}`, (row) => row.errors[i]])),
     ...Object.fromEntries(roles.map((role, i) => [`rate-${role}`, (row) => row.errors[i] / Math.max(row.words, 1)])),
   };
@@ -72,7 +72,7 @@
     const made = make("tr", {},
       make("th", { scope: "row" }, toggle, make("small", {}, about)),
       make("td", { class: "wide text", dir: "auto" }, row.text || "∅"),
-      make("td", { class: "num" }, (row.ms / 1000).toFixed(1)),
+      make("td", { class: "num" }, row.ms === null ? "–" : (row.ms / 1000).toFixed(1)),
       make("td", { class: "num" }, String(row.words)),
       ...row.errors.map((errors) => make("td", { class: "num" }, String(errors))));
     toggle.addEventListener("click", () => {
