@@ -12,10 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from tones import TEXTS, batch_of, share_of
 from voxstill import cli, config
-from voxstill.config import Config, Student
+from voxstill.commands import pretrain
+from voxstill.config import Config, Pretrain, Student
 from voxstill.nn import classifiers, students
 from voxstill.records import Batch
 from voxstill.rundir import RunDir
+from voxstill.tasks.task import Share
 from voxstill.text import tokenizer
 from voxstill.train import checkpoint, guard, optim
 from voxstill.train.checkpoint import State
@@ -95,3 +97,24 @@ def test_of_a_student_that_tells_classes_apart_a_step_is_replayed_too(
     batch = dataclasses.replace(BATCH, **one, times_BU2=torch.full((num, 1, 2), -1), weight_B=weight_B)
     found = json.loads(replayed(run, batch, capsys, "--json"))
     assert found["at_fault"] == [BATCH.ids[1]]
+
+
+@pytest.mark.parametrize("own", [Pretrain(size="tiny", mask_ms=60), Pretrain(method="best_rq", mask_ms=160, codes=64)])
+def test_of_a_pre_training_too(own: Pretrain, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg, run = Config(pretrain=own.model_copy(update={"min_masks": 1, "negatives": 10})), RunDir(tmp_path / "exp")
+    run.path.mkdir()
+    run.config.write_text(config.dump(cfg))
+    run.environment.write_text(json.dumps({"method": own.method}))
+    _, model, task = pretrain.begun(cfg)
+    checkpoint.save(run, model, optim.adamw(model, cfg.train), optim.Average(), State(step=1), cfg.train)
+    num_B, weight_B = task.masks.frames(BATCH.audio_len_B), torch.ones(len(BATCH.ids))
+    assert bool((num_B > 0).all())
+    share = Share(0.5, int(num_B.sum()), int(task.hearing.frames(BATCH.audio_len_B).sum()), 5)
+    weight_B[2] = float("nan")
+    path = run.skipped / "step=5-rank=0.safetensors"
+    for batch, at_fault in ((BATCH, []), (dataclasses.replace(BATCH, weight_B=weight_B), [BATCH.ids[2]])):
+        guard.save(path, [batch], share, step=5, rank=0)
+        assert cli.main(["doctor", str(run.path), "--batch", str(path), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["at_fault"] == at_fault
+        assert (found["batches"][0]["loss"] is None) is bool(at_fault)

@@ -67,18 +67,22 @@ def test_every_step_says_how_it_goes_and_the_best_is_that_of_the_least_contrasti
     assert state["error"] == least
 
 
+@pytest.mark.parametrize("method", ["wav2vec2", "best_rq"])
 def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
-    work: Path, straight: RunDir, tmp_path: Path
+    work: Path, straight: RunDir, tmp_path: Path, method: str
 ) -> None:
-    run = RunDir(tmp_path / "killed")
-    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), f"train.steps={STEPS}"]
+    run, settings = RunDir(tmp_path / "killed"), [f"train.steps={STEPS}"]
+    if method == "best_rq":
+        straight, settings = RunDir(tmp_path / "straight"), [*settings, BEST_RQ]
+        pretrain_once(str(work), str(straight.path), *settings)
+    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *settings]
     wanted = random.randint(3, STEPS - 2)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not (run.metrics.exists() and len(figures(run)) >= wanted):
             time.sleep(0.002)
         os.kill(process.pid, signal.SIGKILL)
     assert not run.summary.exists()
-    pretrain_once(str(work), str(run.path), f"train.steps={STEPS}")
+    pretrain_once(str(work), str(run.path), *settings)
     one, two = weights(run), weights(straight)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)

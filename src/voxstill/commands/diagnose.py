@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from voxstill import config
-from voxstill.commands import classify
+from voxstill.commands import classify, pretrain
 from voxstill.commands.learn import TASKS, hearing_of, new_student, noted, vocabulary_of
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
@@ -37,12 +37,6 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
     if not run.last.exists():
         raise DataError(
             f"`{experiment}` has no checkpoint", why="it made too few steps", fix="replay needs its weights"
-        )
-    if "method" in noted(run):
-        raise ConfigError(
-            f"`{experiment}` is a pre-training",
-            why="what is replayed is the learning of labels",
-            fix=f"listen to the utterances that `{run.log}` names, and lower `train.lr`",
         )
     batches, share, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
@@ -90,7 +84,9 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def _lesson(run: RunDir, cfg: Config) -> tuple[Hearing, Any, Task]:
-    """How the student hears, itself before its first step, and what it learns."""
+    """How the model hears, itself before its first step, and what it learns."""
+    if "method" in noted(run):
+        return pretrain.begun(cfg)
     if cfg.student.task != "recognition":
         return classify.again(run, cfg)
     hearing = hearing_of(cfg, sounds.load(cfg.augment))
@@ -129,10 +125,11 @@ def _facts(batch: Batch, i: int, hearing: Hearing) -> dict[str, Any]:
 
 
 def _only(batch: Batch, i: int) -> Batch:
-    """One utterance of the batch."""
+    """One utterance of the batch, as long as it is."""
     tensors: dict[str, Tensor] = {
         each.name: getattr(batch, each.name)[i : i + 1] for each in dataclasses.fields(Batch) if each.name != "ids"
     }
+    tensors["audio_BT"] = tensors["audio_BT"][:, : int(batch.audio_len_B[i])]
     return Batch(ids=(batch.ids[i],), **tensors)
 
 

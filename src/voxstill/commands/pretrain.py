@@ -14,7 +14,7 @@ from voxstill.config import Config
 from voxstill.errors import ConfigError
 from voxstill.monitor import log
 from voxstill.nn import students, unlabelled
-from voxstill.nn.hearing import Mels
+from voxstill.nn.hearing import Hearing, Mels
 from voxstill.rundir import RunDir
 from voxstill.store import Store
 from voxstill.tasks.pretrain import ContrastiveTask, RandomCodesTask
@@ -44,21 +44,24 @@ def settings(cfg: Config) -> dict[str, Any]:
     return {"pretrain": own, "size": size, **{name: every[name] for name in ("seed", "plan", "train")}}
 
 
-def lesson(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> Lesson:
-    """A model that learns by the method of the configuration."""
+def begun(cfg: Config) -> tuple[Hearing, Any, ContrastiveTask | RandomCodesTask]:
+    """How the model hears, itself before its first step, and its task."""
     own = cfg.pretrain
-    task: ContrastiveTask | RandomCodesTask
     if own.method == "wav2vec2":
         model = unlabelled.wav2vec2(own, cfg.seed)
         hearing = students.hearing(model.config, cfg.augment, checkpoint=own.checkpoint)
-        task = ContrastiveTask(own, hearing, unlabelled.codebook(model))
-        about = f"{own.size} wav2vec 2.0"
-    else:
-        model = unlabelled.fast_conformer(own, cfg.student.size, cfg.seed)
-        mels = model.config.encoder_config.num_mel_bins
-        hearing = Mels(cfg.augment, num_mels=mels)
-        task = RandomCodesTask(own, hearing, mels, cfg.seed)
-        about = f"{cfg.student.size} FastConformer"
+        return hearing, model, ContrastiveTask(own, hearing, unlabelled.codebook(model))
+    model = unlabelled.fast_conformer(own, cfg.student.size, cfg.seed)
+    mels = model.config.encoder_config.num_mel_bins
+    heard = Mels(cfg.augment, num_mels=mels)
+    return heard, model, RandomCodesTask(own, heard, mels, cfg.seed)
+
+
+def lesson(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> Lesson:
+    """A model that learns by the method of the configuration."""
+    own = cfg.pretrain
+    hearing, model, task = begun(cfg)
+    kind, size = ("wav2vec 2.0", own.size) if own.method == "wav2vec2" else ("FastConformer", cfg.student.size)
     with fabric.rank_zero_first():  # which makes the index, for the others to open
         corpus = Unlabelled(
             *(store, prefix, run.corpus, hearing, task.masks, cfg), rank=fabric.global_rank, ranks=fabric.world_size
@@ -73,7 +76,7 @@ def lesson(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> 
         save_model(run, model, weights, rest)
 
     return Lesson(
-        *(model, task, corpus, f"`{own.checkpoint}` as a {about.split(' ', 1)[1]}" if own.checkpoint else about),
+        *(model, task, corpus, f"`{own.checkpoint}` as a {kind}" if own.checkpoint else f"{size} {kind}"),
         notes={"method": own.method},
         error="dev_loss",
         save=save,
