@@ -21,11 +21,31 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+_MOTO = """
+import threading
+from moto import server
+
+answer, one_at_a_time = server.DomainDispatcherApplication.__call__, threading.Lock()
+
+def called(self, environ, start_response):
+    if "HTTP_IF_NONE_MATCH" not in environ:
+        return answer(self, environ, start_response)
+    with one_at_a_time:
+        return answer(self, environ, start_response)
+
+server.DomainDispatcherApplication.__call__ = called
+server.main(["-H", "127.0.0.1", "-p", "0"])
+"""
+
 
 @contextlib.contextmanager
 def moto_server(*buckets: str) -> Iterator[int]:
-    """The port of an S3 server in a process of its own, with these buckets."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    """The port of an S3 server in a process of its own, with these buckets.
+
+    moto looks whether an object is there, and writes it some time later: of two that create one, it may tell both that
+    they were first, as S3 never does. So it takes those one at a time.
+    """
+    command = [sys.executable, "-c", _MOTO]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
