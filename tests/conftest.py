@@ -8,6 +8,7 @@ from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
+os.environ.setdefault("RAY_worker_niceness", "0")  # 15, Ray's own, lets workers starve where tests run side by side
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
