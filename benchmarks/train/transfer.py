@@ -1,0 +1,214 @@
+"""Is pre-training of use? The same student from a pre-trained encoder and from scratch, on a tenth of the labels.
+
+    python benchmarks/train/transfer.py --digits FSDD/manifest.jsonl --audio FSDD/manifest.jsonl MORE/manifest.jsonl ...
+
+A tiny encoder hears all the audio of `--audio`, but that of the digits' test speaker; texts are not used. Then students
+learn from a tenth of the digits' labels, five of each digit and speaker: the words by CTC, the words as classes, and
+the speakers. Each begins with the pre-trained encoder and, for the same number of steps, with a fresh one; the
+learning rate of either is the best of `--lr` on the dev split, seed 0. Words are judged on a speaker that no student
+has heard. Speakers are judged on their other recordings (`accuracy`), and by telling apart those two that no student
+has heard (`eer`); these two are the dev split then.
+
+Prints the table of `docs/results.md` and writes `benchmarks/results/transfer.json` after each figure; a figure that is
+there is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DEV, TEST = "theo", "yweweler"
+STARTS = ("pre-trained", "scratch")
+METHODS: dict[str, list[str]] = {
+    # a digit lasts 0.4 s: spans are short, so that something of it is left to hear
+    "best_rq": ["pretrain.mask_ms=160", "pretrain.min_masks=1", "train.lr=1e-3"],
+    "wav2vec2": ["pretrain.size=tiny", "pretrain.mask_ms=100", "pretrain.min_masks=1", "train.lr=2e-3"],
+}
+TASKS: dict[str, tuple[str, list[str]]] = {
+    "words": ("digits", ["student.units=word"]),
+    "classes": ("digits", ["student.task=classes"]),
+    "speakers": ("speakers", ["student.task=speakers"]),
+}
+"""The work folder of each, and what it sets."""
+COMMON = [
+    "plan.budget_ms=12000",
+    "augment.noise_prob=0.3",
+    "student.freeze_features=false",
+    "train.validate_every=100000",
+]
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Pre-train, let students learn from both beginnings, print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--digits", required=True, help="manifest of the Free Spoken Digit Dataset")
+    parser.add_argument("--audio", required=True, nargs="+", help="manifests; texts in them are not used")
+    parser.add_argument("--method", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--task", nargs="+", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--pretrain-steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--lr", nargs="+", type=float, default=[6e-4, 2e-3])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--work", default="work/transfer")
+    parser.add_argument("--output", default=str(HERE.parent / "results/transfer.json"))
+    args = parser.parse_args()
+    work = Path(args.work)
+    rows: list[Row] = json.loads(Path(args.output).read_text()) if Path(args.output).exists() else []
+    for name, manifest in manifests(args, work).items():
+        prepared(work / name, manifest, labelled=name != "audio")
+    for method in args.method:
+        checkpoints = pretrained(args, work, method), fresh(work, method)
+        for task in args.task:
+            for start, checkpoint in zip(STARTS, checkpoints, strict=True):
+                learnt(args, rows, {"method": method, "task": task, "start": start}, checkpoint)
+    print(table(rows))
+
+
+def manifests(args: argparse.Namespace, work: Path) -> dict[str, list[Row]]:
+    """Three corpora: all the audio; a tenth of the digits to learn words from; the same to learn speakers from."""
+
+    def rows(manifest: str) -> list[Row]:
+        found = [json.loads(line) for line in Path(manifest).read_text(encoding="utf-8").splitlines()]
+        return [{**row, "audio": str((Path(manifest).parent / row["audio"]).resolve())} for row in found]
+
+    digits = rows(args.digits)
+    of_digits = {row["audio"] for row in digits}
+    tenth = {row["id"] for row in digits if int(row["id"].rsplit("_", 1)[1]) % 10 == 0}
+
+    def split(row: Row, seen: str) -> Row | None:
+        unseen = {DEV: "dev", TEST: "test"}.get(row["speaker"])
+        if seen == "words":
+            return {**row, "split": unseen or "train"} if unseen or row["id"] in tenth else None
+        return {**row, "split": "dev" if unseen else "train" if row["id"] in tenth else "test"}
+
+    audio = [
+        {**row, "id": f"{i}-{row['id']}", "text": None, "split": "dev" if row["speaker"] == DEV else "train"}
+        for i, manifest in enumerate(args.audio)
+        for row in rows(manifest)
+        if not (row["audio"] in of_digits and row["speaker"] == TEST)
+    ]
+    return {
+        "audio": audio,
+        "digits": [row for each in digits if (row := split(each, "words"))],
+        "speakers": [row for each in digits if (row := split(each, "speakers"))],
+    }
+
+
+def prepared(work: Path, rows: list[Row], *, labelled: bool) -> None:
+    """Utterances, and shards with the human texts where they are `labelled`; what is there is not made again."""
+    work.mkdir(parents=True, exist_ok=True)
+    manifest = work / "manifest.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = [f"work={work}", "teacher=reference", "engine=inline"]
+    told(["index", str(manifest), "--work", str(work)], settings)
+    for command in ("label", "filter", "shard") if labelled else ():
+        told([command, str(work)], settings)
+
+
+def pretrained(args: argparse.Namespace, work: Path, method: str) -> str:
+    """The folder of an encoder that has heard all the audio."""
+    config = work / "pretrain.yaml"
+    config.write_text(f"work: {work / 'audio'}\nengine: inline\n")
+    settings = [f"pretrain.method={method}", f"train.steps={args.pretrain_steps}", f"train.name=transfer-{method}"]
+    settings += ["plan.budget_ms=20000", *METHODS[method]]
+    return str(Path(told(["pretrain", str(config)], settings)["path"]) / "model")
+
+
+def fresh(work: Path, method: str) -> str | None:
+    """A folder with the same encoder before its first step; None where a new student has one by itself."""
+    if method == "best_rq":
+        return None
+    from voxstill import config
+    from voxstill.nn import students, unlabelled
+
+    cfg = config.load(None, ["pretrain.size=tiny"])
+    model = unlabelled.wav2vec2(cfg.pretrain, cfg.seed)
+    folder = work / "fresh"
+    model.save_pretrained(folder)
+    extractor = dict(students.hearing(model.config, cfg.augment).extractor)
+    (folder / "preprocessor_config.json").write_text(json.dumps(extractor))
+    return str(folder)
+
+
+def learnt(args: argparse.Namespace, rows: list[Row], about: Row, checkpoint: str | None) -> None:
+    """Students of every learning rate with the first seed, and of the best one with the others."""
+    for lr in args.lr:
+        once(args, rows, {**about, "lr": lr, "seed": args.seeds[0]}, checkpoint)
+    for seed in args.seeds[1:]:
+        once(args, rows, {**about, "lr": best_lr(rows, about), "seed": seed}, checkpoint)
+
+
+def best_lr(rows: list[Row], about: Row) -> float:
+    """The learning rate with the best figure on the dev speaker, of those that the first seed tried."""
+    own = [row for row in rows if about.items() <= row.items()]
+    return float(min((row for row in own if row["seed"] == own[0]["seed"]), key=lambda row: float(row["dev"]))["lr"])
+
+
+def once(args: argparse.Namespace, rows: list[Row], about: Row, checkpoint: str | None) -> None:
+    """One student and its figures, added to the rows, unless they are there."""
+    if any(about.items() <= row.items() for row in rows):
+        return
+    name, own = TASKS[about["task"]]
+    work = Path(args.work) / name
+    config = work / "train.yaml"
+    config.write_text(f"work: {work}\nteacher: reference\nengine: inline\n")
+    settings = [*COMMON, *own, f"train.steps={args.steps}", f"train.lr={about['lr']}", f"seed={about['seed']}"]
+    settings += [f"train.name=transfer-{about['task']}"]
+    settings += [f"student.checkpoint={checkpoint}"] if checkpoint else []
+    run = told(["train", str(config)], settings)["path"]
+    dev, test = (told(["evaluate", run, "--on", split, "--config", str(config)], settings) for split in ("dev", "test"))
+    if about["task"] == "speakers":
+        found = {"dev": dev["eer"], "eer": dev["eer"], "min_dcf": dev["min_dcf"], "accuracy": test["accuracy"]}
+    elif about["task"] == "classes":
+        found = {"dev": 1 - dev["accuracy"], "accuracy": test["accuracy"], "macro_f1": test["macro_f1"]}
+    else:
+        found = {"dev": dev["wer"], "wer": test["wer"]}
+    rows.append({**about, **found})
+    Path(args.output).write_text(json.dumps(rows, indent=1) + "\n")
+    print(json.dumps(rows[-1]), file=sys.stderr)
+
+
+def told(command: list[str], settings: list[str]) -> Row:
+    """What a command of voxstill prints as JSON."""
+    whole = [sys.executable, "-m", "voxstill.cli", *command, "--json"]
+    for each in settings:
+        whole += ["--set", each]
+    done = subprocess.run(
+        whole, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    found: Row = json.loads(done.stdout)
+    return found
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: the mean over the seeds of each beginning, and each seed."""
+    lines = ["| encoder | task | figure | pre-trained | scratch |", "|---|---|---|---|---|"]
+    for method in METHODS:
+        for task, figure in (("words", "wer"), ("classes", "accuracy"), ("speakers", "accuracy"), ("speakers", "eer")):
+            shown = [cell(rows, {"method": method, "task": task, "start": start}, figure) for start in STARTS]
+            if all(shown):
+                lines.append(f"| {method} | {task} | {figure} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def cell(rows: list[Row], about: Row, figure: str) -> str:
+    """The mean over seeds in percent and the figure of each seed; nothing where there is none."""
+    own = [row for row in rows if about.items() <= row.items()]
+    if not own:
+        return ""
+    lr = best_lr(rows, about)
+    each = [100 * row[figure] for row in own if row["lr"] == lr]
+    return f"{statistics.mean(each):.1f} ({', '.join(f'{one:.1f}' for one in each)})"
+
+
+if __name__ == "__main__":
+    main()
