@@ -55,7 +55,7 @@ def written(corpus: Path, folder: Path, task: str, target: str, steps: int) -> s
 def test_words_are_classes_by_what_a_teacher_heard(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = written(corpus, tmp_path, "classes", "text", 40)
+    config = written(corpus, tmp_path, "classes", "text", 80)
     run(capsys, "shard", str(tmp_path / "work"), "--from", str(corpus / "all.jsonl"), "--config", config)
     trained = run(capsys, "train", config)
     found = run(capsys, "evaluate", trained["path"], "--on", "test")
@@ -79,7 +79,7 @@ def test_words_are_classes_by_what_a_teacher_heard(
 def test_speakers_are_verified_without_any_label(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = written(corpus, tmp_path, "speakers", "text", 25)
+    config = written(corpus, tmp_path, "speakers", "text", 60)
     run(capsys, "index", str(corpus / "all.jsonl"), "--work", str(tmp_path / "work"), "--config", config)
     trained = run(capsys, "train", config)
     new = run(capsys, "evaluate", trained["path"], "--on", "test")

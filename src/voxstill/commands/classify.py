@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxstill import tables, workdir
 from voxstill.commands import learn, measure, prepare, score
 from voxstill.commands.learn import Lesson
 from voxstill.config import Config
@@ -194,10 +193,7 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
 
 def _judged(cfg: Config, column: str, text: str) -> list[Utterance]:
     """The utterances of `evaluate.split` with their class as the text; DataError where none has any."""
-    work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", prepare.utterances_recipe(cfg))
-    all_rows = tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
-    rows = [each for each in all_rows if each.split == cfg.evaluate.split]
+    rows = measure.of_split(cfg)
     if column == "text":
         texts, alike = measure.hidden_texts(cfg), normalizer(text)
         found = [measure.with_text(each, texts) for each in rows]

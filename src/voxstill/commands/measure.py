@@ -33,15 +33,17 @@ SPEED_ROUNDS, SPEED_S = 3, 30.0
 """So often, or until so much time has passed: a slow teacher is timed once."""
 
 
-def references(cfg: Config) -> list[Utterance]:
-    """The utterances of `evaluate.split` with their human words; DataError where nobody wrote any down."""
+def of_split(cfg: Config) -> list[Utterance]:
+    """The utterances of `evaluate.split`."""
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    rows = [
-        each
-        for each in tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
-        if each.split == cfg.evaluate.split
-    ]
+    rows = tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
+    return [each for each in rows if each.split == cfg.evaluate.split]
+
+
+def references(cfg: Config) -> list[Utterance]:
+    """The utterances of `evaluate.split` with their human words; DataError where nobody wrote any down."""
+    rows = of_split(cfg)
     texts = hidden_texts(cfg)
     known = [with_text(each, texts) for each in rows]
     # in the order of ids: that of the table depends on where the files lie, and the intervals would with it

@@ -36,9 +36,6 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
     `about` is kept in its `config.json`. ConfigError where there is no such head for the checkpoint, DataError where
     there is no checkpoint.
     """
-    from safetensors import SafetensorError
-    from transformers.utils import logging
-
     assert cfg.task != "recognition"
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     with torch.random.fork_rng(devices=[]):
@@ -48,20 +45,9 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
             model = _on_fast_conformer(encoder, cfg.task, labels)
         else:
             config = described(cfg.checkpoint)
-            before = logging.get_verbosity()
-            logging.disable_progress_bar()
-            logging.set_verbosity_error()  # that the head is new is no news
-            try:
-                make = _hearing_samples if config.model_type in _FAMILIES else _from_fast_conformer
+            make = _hearing_samples if config.model_type in _FAMILIES else _from_fast_conformer
+            with students.loading(cfg.checkpoint):
                 model = make(cfg, config, cfg.task, labels)
-            except (OSError, ValueError, SafetensorError) as error:
-                raise DataError(
-                    f"the weights of `{cfg.checkpoint}` cannot be loaded",
-                    why=str(error).splitlines()[0],
-                    fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
-                ) from None
-            finally:
-                logging.set_verbosity(before)
     for name, value in about.items():
         setattr(model.config, name, value)
     return model

@@ -4,9 +4,10 @@ and wav2vec 2.0 and its kin with CTC from a checkpoint. A saved one needs nothin
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -174,9 +175,6 @@ def from_checkpoint(
     What is new is drawn from `seed`. A student that hears samples has its convolutions `frozen` or not. ConfigError
     where its kind cannot be had from the checkpoint, DataError where there is none.
     """
-    from safetensors import SafetensorError
-    from transformers.utils import logging
-
     config = described(checkpoint)
     own = KINDS[config.model_type]
     if kind != own and (kind == "seq2seq" or config.model_type not in PARAKEET_TYPES):
@@ -185,25 +183,34 @@ def from_checkpoint(
             why=f"it is a `{config.model_type}`, whose kind is `{own}`",
             fix=f"set `student.kind: {own}`, or start from another checkpoint",
         )
+    with loading(checkpoint), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if config.model_type in SAMPLES_TYPES:
+            return _hearing_samples(checkpoint, num_pieces, same_pieces, dropout, frozen)
+        if own == "seq2seq":
+            return _whisper(checkpoint, dropout)
+        return _parakeet(checkpoint, config, num_pieces, same_pieces, dropout, kind)
+
+
+@contextlib.contextmanager
+def loading(checkpoint: str) -> Iterator[None]:
+    """`transformers` loads weights and is silent, for that a head is new is no news; DataError where it cannot."""
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
     logging.disable_progress_bar()
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # that a head is new is no news
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            if config.model_type in SAMPLES_TYPES:
-                return _hearing_samples(checkpoint, num_pieces, same_pieces, dropout, frozen)
-            if own == "seq2seq":
-                return _whisper(checkpoint, dropout)
-            return _parakeet(checkpoint, config, num_pieces, same_pieces, dropout, kind)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise DataError(
-                f"the weights of `{checkpoint}` cannot be loaded",
-                why=str(error).splitlines()[0],
-                fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
-            ) from None
-        finally:
-            logging.set_verbosity(before)
+    logging.set_verbosity_error()
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"the weights of `{checkpoint}` cannot be loaded",
+            why=str(error).splitlines()[0],
+            fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
+        ) from None
+    finally:
+        logging.set_verbosity(before)
 
 
 def _hearing_samples(checkpoint: str, num_pieces: int, same_pieces: bool, dropout: float | None, frozen: bool) -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from voxstill.config import Pretrain
-from voxstill.errors import ConfigError, DataError
+from voxstill.errors import ConfigError
 from voxstill.nn import contrastive, students
 from voxstill.nn.convolutions import time_first
 from voxstill.nn.frontend import SUBSAMPLING
@@ -50,9 +50,7 @@ def wav2vec2(cfg: Pretrain, seed: int) -> Any:
 
     Its forward pass gives what `found` says. ConfigError or DataError where the checkpoint is none of wav2vec 2.0.
     """
-    from safetensors import SafetensorError
     from transformers import Wav2Vec2Config
-    from transformers.utils import logging
 
     changes = {
         **dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), cfg.dropout),
@@ -74,21 +72,10 @@ def wav2vec2(cfg: Pretrain, seed: int) -> Any:
                     why=f"it is a `{found.model_type}`",
                     fix="give one of wav2vec 2.0, or set `pretrain.method: best_rq` for a Parakeet",
                 )
-            logging.disable_progress_bar()
-            before = logging.get_verbosity()
-            logging.set_verbosity_error()  # that the quantizer is new is no news
-            try:
+            with students.loading(cfg.checkpoint):
                 model = _class().from_pretrained(
                     cfg.checkpoint, **changes, local_files_only=Path(cfg.checkpoint).is_dir(), dtype=torch.float32
                 )
-            except (OSError, ValueError, SafetensorError) as error:
-                raise DataError(
-                    f"the weights of `{cfg.checkpoint}` cannot be loaded",
-                    why=str(error).splitlines()[0],
-                    fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
-                ) from None
-            finally:
-                logging.set_verbosity(before)
     model.train()
     for layer in model.wav2vec2.encoder.layers:
         _sometimes(layer, cfg.layer_drop)
