@@ -69,6 +69,19 @@ def test_a_rank_that_is_stopped_is_found_and_all_ranks_end(work: Path, tmp_path:
     assert "has made no step" in log, said
 
 
+def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with started(work, run, "train.devices=2", "plan.slots=2") as process:
+        pids = ranks(run)
+        os.kill(pids[0], signal.SIGSEGV)
+        process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert not any(map(is_alive, pids.values()))
+    log = run.log.read_text()
+    assert "Segmentation fault" in log
+    assert "most recent call first" in log
+
+
 def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all

@@ -2,7 +2,8 @@
 
 Each rank notes its process and its last step in a file of the experiment folder. A thread of each looks whether its
 own steps go on. Where they do not, it writes the stacks of all ranks of its machine into the log and ends them: a
-collective that waits for somebody who never comes has no other way out.
+collective that waits for somebody who never comes has no other way out. A rank that is ended by a fault in a library
+leaves its stacks there, too.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class Watchdog:
         self._run.ranks.mkdir(parents=True, exist_ok=True)
         self._stacks = self._run.log.open("a", encoding="utf-8")
         faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
+        self._tells_faults = not faulthandler.is_enabled()  # else somebody has chosen where they are told
+        if self._tells_faults:
+            faulthandler.enable(self._stacks, all_threads=True)
         self.beat(0)
         self._thread.start()
         return self
@@ -54,6 +58,8 @@ class Watchdog:
         self._ends.set()
         self._thread.join()
         faulthandler.unregister(signal.SIGUSR1)
+        if self._tells_faults:
+            faulthandler.disable()
         self._stacks.close()
         self._file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # others are still there
