@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import http.client
+import json
+import operator
 import random
 import re
 import socket
@@ -330,3 +333,96 @@ def bad_line(upstream: int, seed: int = 0, **shares: float) -> Iterator[BadLine]
     with _serve(Line) as port:
         line.port = port
         yield line
+
+
+@dataclass(slots=True)
+class Hub:
+    """What a server that answers as the Hugging Face Hub does has been told: repositories with their commits."""
+
+    port: int = 0
+    token: str = "hf_token_of_the_tests"
+    private: dict[str, bool] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    """By `OWNER/NAME/path`."""
+    commits: list[str] = field(default_factory=list)
+    large: dict[str, bytes] = field(default_factory=dict)
+    """By their sha256, as git LFS brings them."""
+
+    def environment(self) -> dict[str, str]:
+        """What the environment says so that `hf://` goes here."""
+        endpoint = f"http://127.0.0.1:{self.port}"
+        return {"HF_ENDPOINT": endpoint, "HF_TOKEN": self.token, "HF_HUB_DISABLE_XET": "1"}
+
+
+@contextlib.contextmanager
+def hub_server() -> Iterator[Hub]:
+    """The part of the Hub's protocol that an upload needs: repositories, git LFS for weights, commits."""
+    hub = Hub()
+
+    class Handler(_Handler):
+        def told(self, status: int, about: Mapping[str, Any]) -> None:
+            self.answer(status, json.dumps(about).encode(), Content_Type="application/json")
+
+        def do_PUT(self) -> None:  # the address is as good as a token, as with a bucket's signed ones
+            data = self.body()
+            hub.large[hashlib.sha256(data).hexdigest()] = data
+            self.answer(200)
+
+        def do_POST(self) -> None:
+            body, path = self.body(), urlsplit(self.path).path
+            if self.headers.get("Authorization") != f"Bearer {hub.token}":
+                self.told(401, {"error": "Invalid credentials in Authorization header"})
+            elif path == "/api/repos/create":
+                self.create(json.loads(body))
+            elif path.endswith("/info/lfs/objects/batch"):
+                self.batch(json.loads(body))
+            elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(preupload|commit)/main", path):
+                getattr(self, found[2])(found[1], body)
+            else:
+                self.told(404, {"error": "not found"})
+
+        def create(self, about: dict[str, Any]) -> None:
+            name = f"{about['organization']}/{about['name']}"
+            there = name in hub.private
+            hub.private.setdefault(name, about.get("visibility") == "private")
+            self.told(409 if there else 200, {"url": f"http://127.0.0.1:{hub.port}/{name}", "name": name})
+
+        def preupload(self, name: str, body: bytes) -> None:
+            def mode(path: str) -> dict[str, Any]:
+                lfs = path.endswith(".safetensors")
+                known = hub.files.get(f"{name}/{path}")
+                blob = b"blob %d\0" % len(known or b"") + (known or b"")
+                oid = hashlib.sha256(known or b"").hexdigest() if lfs else hashlib.sha1(blob).hexdigest()
+                about = {"path": path, "uploadMode": "lfs" if lfs else "regular", "shouldIgnore": False}
+                return about if known is None else {**about, "oid": oid}
+
+            self.told(200, {"files": [mode(each["path"]) for each in json.loads(body)["files"]]})
+
+        def batch(self, about: dict[str, Any]) -> None:
+            def action(oid: str, size: int) -> dict[str, Any]:
+                upload = {"upload": {"href": f"http://127.0.0.1:{hub.port}/large/{oid}"}}
+                return {"oid": oid, "size": size, **({} if oid in hub.large else {"actions": upload})}
+
+            self.told(200, {"transfer": "basic", "objects": [action(**each) for each in about["objects"]]})
+
+        def commit(self, name: str, body: bytes) -> None:
+            for line in body.splitlines():
+                kind, value = operator.itemgetter("key", "value")(json.loads(line))
+                if kind == "header":
+                    hub.commits.append(value["summary"])
+                else:
+                    data = hub.large[value["oid"]] if kind == "lfsFile" else base64.b64decode(value["content"])
+                    hub.files[f"{name}/{value['path']}"] = data
+            about = {"commitUrl": f"http://127.0.0.1:{hub.port}/{name}/commit/{'0' * 40}", "commitOid": "0" * 40}
+            self.told(200, about)
+
+        def do_GET(self) -> None:
+            found = re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/main)?", urlsplit(self.path).path)
+            if found and found[1] in hub.private:
+                self.told(200, {"id": found[1], "sha": "0" * 40, "siblings": []})
+            else:
+                self.told(404, {"error": "not found"})
+
+    with _serve(Handler) as port:
+        hub.port = port
+        yield hub

@@ -457,8 +457,8 @@ class Train(Section):
     root: str = option("exp")
     """Folder of experiment folders."""
     upload: str | None = option(None)
-    """Folder or bucket prefix to which the finished model is copied, with its configuration, figures and log; into a
-    folder named as the experiment. Unset, it stays here alone."""
+    """Folder, bucket prefix or repository of the Hugging Face Hub (`hf://OWNER/NAME`) to which the finished model is
+    copied, with its configuration, figures and log. Unset, it stays here alone."""
 
 
 class Decode(Section):

@@ -21,8 +21,8 @@ import torch
 import voxstill
 from voxstill import config, workdir, world
 from voxstill import shards as sidecars
+from voxstill.commands import upload
 from voxstill.commands.prepare import finished_shards
-from voxstill.commands.upload import upload
 from voxstill.config import Config, Decode, Student
 from voxstill.errors import ConfigError, DataError, Interrupted
 from voxstill.monitor import log, start_logging
@@ -99,7 +99,7 @@ def learn(
     """
     figures = _learnt(cfg, shards_of, teach, settings)
     if figures and cfg.train.upload:
-        upload(RunDir(Path(figures["path"])), cfg.train.upload)
+        upload.upload(RunDir(Path(figures["path"])), cfg.train.upload)
     return figures
 
 
@@ -175,11 +175,11 @@ def _stopped(run: RunDir) -> dict[str, Any]:
 def check(cfg: Config) -> None:
     """ConfigError where the training would have no end, cannot be what `seed_mode` promises, or could not be judged.
 
-    StorageError where `train.upload` is no address; where `decode.lm` is no language model, the error is that of
-    `lm.check`.
+    StorageError where nothing can be brought to `train.upload`; where `decode.lm` is no language model, the error is
+    that of `lm.check`.
     """
     if cfg.train.upload:
-        Store(cfg.train.upload)
+        upload.check(cfg.train.upload)
     limits = (cfg.train.steps, cfg.train.epochs, cfg.train.max_minutes)
     if all(limit is None for limit in limits):
         raise ConfigError(
