@@ -96,6 +96,25 @@ def test_the_student_is_judged_again_with_the_words_that_it_learnt(line: Line, v
     assert "student with LM" in (run / "report.md").read_text(encoding="utf-8")
 
 
+def test_what_cannot_be_read_is_told_and_no_figure_is_made_of_nothing(
+    line: Line, voxstill: Command, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audio = [tmp_path / f"{i}.flac" for i in range(2)]
+    for path in audio:
+        shutil.copy2(digits / "m1-0.flac", path)
+    rows = [{"audio": path.name, "text": "one", "split": "test"} for path in audio]
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "here.yaml").write_text(f"work: {tmp_path / 'work'}\n")
+    voxstill("index", tmp_path / "manifest.jsonl", "--work", tmp_path / "work")
+    judge = ["evaluate", line.said["student"]["path"], "--on", "test", "--config", tmp_path / "here.yaml"]
+    shutil.copy2(digits / "m2-0.flac", audio[0])
+    assert voxstill(*judge)["warnings"][0].startswith("1 of 2 utterances could not be read (1 changed since")
+    audio[1].unlink()
+    capsys.readouterr()
+    assert cli.main([*map(str, judge)]) == 3
+    assert "not one of the 2 utterances to judge can be read" in capsys.readouterr().err
+
+
 def test_a_page_of_two_plays_what_an_experiment_was_judged_on(line: Line, voxstill: Command) -> None:
     run = Path(line.said["student"]["path"])
     other = line.folder / "other.jsonl"

@@ -174,6 +174,7 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
             if embedding_BE is not None:
                 embedded |= dict(zip(ids, embedding_BE.numpy(), strict=True))
             bar.advance(len(members))
+    warnings = measure.unread_told(unread, len(judged))
     rows = [each for each in judged if each.id in said]
     audio_s = sum(each.duration_ms for each in rows) / 1000
     return {
@@ -187,6 +188,7 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
         "rtfx": audio_s / max(heard_s, 1e-9),
         "parameters": students.num_parameters(model),
         "unread": unread,
+        "warnings": warnings,
         **score.stamp(config.text if config.target == "text" else "none", {}),
     }
 

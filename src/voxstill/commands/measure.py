@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
     judged = references(cfg)
     student.open()
     clips, unread = read_clips(cfg, judged)
+    warnings = unread_told(unread, len(judged))
     heard_s = 0.0
     texts: dict[str, str] = {}
     with Progress("evaluate", len(clips), "utterances") as bar:
@@ -104,6 +106,7 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
         "model": target,
         "split": cfg.evaluate.split,
         **figures,
+        "warnings": [*warnings, *figures["warnings"]],
         "rtfx": audio_s / max(heard_s, 1e-9),
         "parameters": student.num_parameters(),
         "unread": unread,
@@ -167,6 +170,23 @@ def read_clips(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[Clip]
         else:
             found.append(Clip(utterance=each, samples_T=samples_T))
     return found, unread
+
+
+def unread_told(unread: Mapping[str, str], num: int) -> list[str]:
+    """A sentence, which the log has, too, where some of `num` utterances could not be read; DataError where none
+    could."""
+    if not unread:
+        return []
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in Counter(unread.values()).most_common(3))
+    if len(unread) == num:
+        raise DataError(
+            f"not one of the {num:,} utterances to judge can be read",
+            why=reasons,
+            fix="look whether the audio is where it was; where it has changed, index it into another work folder",
+        )
+    told = f"{len(unread):,} of {num:,} utterances could not be read ({reasons}): nothing was heard in them"
+    log.warning("evaluate: %s", told)
+    return [told]
 
 
 def speeds(recognisers: Mapping[str, Teacher], clips: Sequence[Clip]) -> dict[str, float]:
