@@ -524,10 +524,13 @@ class Pretrain(Section):
     """Share of the layers of a wav2vec 2.0 that a batch does not go through."""
     dropout: float = option(0.1, unit="share", ge=0, lt=1)
     """Dropout in the encoder."""
-    codes: int = option(8192, unit="codes", ge=2)
-    """Size of the code book of `best_rq`."""
-    code_dims: int = option(16, unit="dimensions", ge=1)
-    """Its vectors have so many dimensions."""
+    targets: Literal["mels", "cepstra"] = option("mels")
+    """Of what `best_rq` makes codes: `mels`, of a random projection of all that a frame holds, as the paper does with
+    thousands of hours; `cepstra`, of the shape of its spectrum alone, where there are few hours."""
+    codes: int | None = option(None, unit="codes", ge=2)
+    """Size of the code book of `best_rq`. Null: 8192, or 128 for `cepstra`."""
+    code_dims: int | None = option(None, unit="dimensions", ge=1)
+    """Its vectors have so many dimensions. Null: 16, or 8 cepstra."""
 
 
 class Evaluate(Section):

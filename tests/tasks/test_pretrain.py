@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tones import PLAIN, speak
 from voxstill.config import Pretrain
 from voxstill.monitor import log
 from voxstill.nn import unlabelled
+from voxstill.nn.frontend import centred
 from voxstill.nn.hearing import Mels
 from voxstill.records import Batch
 from voxstill.tasks.pretrain import Hidden, RandomCodesTask, Watch
@@ -31,8 +33,9 @@ def batch_of(texts: list[str]) -> Batch:
     )
 
 
-def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there() -> None:
-    cfg = Pretrain(method="best_rq", mask_ms=160, min_masks=1, codes=64)
+@pytest.mark.parametrize("targets", ["mels", "cepstra"])
+def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there(targets: Any) -> None:
+    cfg = Pretrain(method="best_rq", mask_ms=160, min_masks=1, codes=64, targets=targets)
     task = RandomCodesTask(cfg, Mels(PLAIN), 80, seed=0)
     batch = batch_of(["ba du ko mi ba du", "mi ba ko du"])
     heard = task.heard(batch, 0.0, torch.Generator().manual_seed(0))
@@ -43,19 +46,35 @@ def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there()
     own_BF = torch.arange(frames) < heard.len_B[:, None]
     assert torch.equal(heard.inputs[~over_BF], plain_BFD[:, :frames][~over_BF])
     assert heard.inputs[over_BF & own_BF].std() == pytest.approx(0.1, rel=0.1)
-    codes_BF = task.quantizer.codes(plain_BFD)
+    centred_BFD = centred(*task.hearing.frontend.log_mel(batch.audio_BT, batch.audio_len_B))
+    codes_BF = task.quantizer.codes(plain_BFD if targets == "mels" else centred_BFD)
     for b, num in enumerate(heard.hidden_BF.sum(1).tolist()):
         assert heard.drawn[0][b, :num].tolist() == codes_BF[b][heard.place_BM[b, :num]].tolist()
     assert task.masks.frames(batch.audio_len_B).tolist() == heard.hidden_BF.sum(1).tolist()
 
 
-def test_equal_sounds_have_equal_codes_and_others_others() -> None:
-    quantizer = unlabelled.RandomQuantizer(80, 256, 16, seed=1)
+@pytest.mark.parametrize("targets", ["mels", "cepstra"])
+def test_equal_sounds_have_equal_codes_and_others_others(targets: Any) -> None:
+    cfg = Pretrain(method="best_rq", targets=targets, codes=256)
+    quantizer = unlabelled.quantizer(cfg, 80, 1)
     sound_BFD = torch.randn(20, 8, 80, generator=torch.Generator().manual_seed(0))
     code_BF = quantizer.codes(sound_BFD)
     assert torch.equal(quantizer.codes(sound_BFD * 3), code_BF)
     assert len(set(code_BF[:, 0].tolist())) > 10
-    assert torch.equal(unlabelled.RandomQuantizer(80, 256, 16, seed=1).codes(sound_BFD), code_BF)
+    assert torch.equal(unlabelled.quantizer(cfg, 80, 1).codes(sound_BFD), code_BF)
+    assert not torch.equal(unlabelled.quantizer(cfg, 80, 2).codes(sound_BFD), code_BF)
+
+
+def test_the_codes_of_cepstra_hear_the_shape_of_a_spectrum_and_not_its_detail() -> None:
+    quantizer = unlabelled.quantizer(Pretrain(method="best_rq", targets="cepstra"), 80, 0)
+    place_D = torch.arange(80) / 80
+    shape_BFD = torch.stack([torch.cos(torch.pi * (place_D * k + k)) for k in range(1, 7)])[:, None].repeat(1, 8, 1)
+    code_BF = quantizer.codes(shape_BFD)
+    assert len(set(code_BF[:, 0].tolist())) == 6
+    ripple_D = torch.cos(torch.pi * 30 * (place_D + 1 / 160))  # harmonics of a voice: another speaker's lie elsewhere
+    assert torch.equal(quantizer.codes(shape_BFD + 3 * ripple_D), code_BF)
+    in_time_F = torch.tensor([1.0, -1.0] * 4)[:, None]
+    assert torch.equal(quantizer.codes(shape_BFD + in_time_F * ripple_D.roll(7)), code_BF)
 
 
 class Told(logging.Handler):

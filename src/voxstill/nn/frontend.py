@@ -104,12 +104,18 @@ class Frontend(nn.Module):
 
 def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
     """Zero mean and unit deviation for each utterance and band, over its own frames; padding becomes zero."""
+    centred_BFD = centred(mel_BFD, frames_B)
+    count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
+    variance_B1D = centred_BFD.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
+    return centred_BFD / (variance_B1D.sqrt() + DEVIATION_FLOOR)
+
+
+def centred(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Zero mean for each utterance and band, over its own frames; padding becomes zero."""
     mask_BF1 = frame_mask(frames_B, mel_BFD.shape[1])[..., None]
     count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
     mean_B1D = (mel_BFD * mask_BF1).sum(1, keepdim=True) / count_B11.clamp(min=1)
-    centred_BFD = (mel_BFD - mean_B1D) * mask_BF1
-    variance_B1D = centred_BFD.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
-    return centred_BFD / (variance_B1D.sqrt() + DEVIATION_FLOOR)
+    return (mel_BFD - mean_B1D) * mask_BF1
 
 
 def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from voxstill.config import Pretrain
 from voxstill.errors import ConfigError
@@ -176,9 +176,9 @@ def _sometimes(layer: Any, drop: float) -> None:
 def fast_conformer(cfg: Pretrain, size: students.Size, seed: int) -> Any:
     """A ParakeetForCTC that says codes: new, or with the encoder of `cfg.checkpoint`."""
     if cfg.checkpoint is None:
-        return students.build(size, cfg.codes, dropout=cfg.dropout, seed=seed)
+        return students.build(size, num_codes(cfg), dropout=cfg.dropout, seed=seed)
     wanted: dict[str, Any] = {"dropout": cfg.dropout, "seed": seed, "kind": "ctc", "frozen": False}
-    model = students.from_checkpoint(cfg.checkpoint, cfg.codes, same_pieces=False, **wanted)
+    model = students.from_checkpoint(cfg.checkpoint, num_codes(cfg), same_pieces=False, **wanted)
     if model.config.model_type not in students.PARAKEET_TYPES:
         raise ConfigError(
             f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `best_rq`",
@@ -188,27 +188,63 @@ def fast_conformer(cfg: Pretrain, size: students.Size, seed: int) -> Any:
     return model
 
 
+_CODES, _DIMS = 8192, 16
+_FEW_CODES, _CEPSTRA = 128, 8
+"""Codes and their dimensions, where the configuration does not say: as in the paper, and of cepstra."""
+
+
+def num_codes(cfg: Pretrain) -> int:
+    """Codes that BEST-RQ tells apart."""
+    return cfg.codes or (_FEW_CODES if cfg.targets == "cepstra" else _CODES)
+
+
+def quantizer(cfg: Pretrain, num_mels: int, seed: int) -> RandomQuantizer:
+    """What makes codes of log-mels, of their cepstra or of all they hold; equal arguments give equal codes."""
+    generator = torch.Generator().manual_seed(seed)
+    if cfg.targets == "cepstra":
+        projection_WD = cepstra(num_mels, cfg.code_dims or _CEPSTRA)
+    else:
+        projection_WD = random_projection(num_mels, cfg.code_dims or _DIMS, generator)
+    return RandomQuantizer(projection_WD, num_codes(cfg), generator)
+
+
 class RandomQuantizer:
-    """Log-mels to codes, by a projection and a code book that are drawn once and never learnt.
+    """Log-mels to codes, by a projection and a code book that is drawn once; neither is ever learnt.
 
     The eight feature frames of an output frame are projected; the code is that of the nearest vector by angle.
     """
 
-    def __init__(self, num_mels: int, codes: int, dims: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        wide = num_mels * SUBSAMPLING
-        bound = (6 / (wide + dims)) ** 0.5  # of Glorot and Bengio 2010
-        self.projection_WD = (torch.rand(wide, dims, generator=generator) * 2 - 1) * bound
-        self.book_DV = nn.functional.normalize(torch.randn(dims, codes, generator=generator), dim=0)
+    def __init__(self, projection_WD: Tensor, codes: int, generator: Generator) -> None:
+        drawn_DV = torch.randn(projection_WD.shape[1], codes, generator=generator)
+        self.projection_WD, self.book_DV = projection_WD, nn.functional.normalize(drawn_DV, dim=0)
 
     def move(self, device: torch.device) -> None:
         """Both to a device."""
         self.projection_WD, self.book_DV = self.projection_WD.to(device), self.book_DV.to(device)
 
     def codes(self, features_BFD: Tensor) -> Tensor:
-        """(B, F') codes of normalised features (B, F, D), one for eight frames, padded with zeros."""
+        """(B, F') codes of features (B, F, D) without their mean, one for eight frames, padded with zeros."""
         short = -features_BFD.shape[1] % SUBSAMPLING
         padded_BFD = nn.functional.pad(features_BFD, (0, 0, 0, short))
         stacked_BFW = padded_BFD.reshape(len(padded_BFD), -1, SUBSAMPLING * padded_BFD.shape[2])
         code_BF: Tensor = (stacked_BFW @ self.projection_WD @ self.book_DV).argmax(-1)
         return code_BF
+
+
+def random_projection(num_mels: int, dims: int, generator: Generator) -> Tensor:
+    """(W, D) of all that eight frames hold, as Chiu et al. draw it (after Glorot and Bengio 2010)."""
+    wide = num_mels * SUBSAMPLING
+    bound = (6 / (wide + dims)) ** 0.5
+    drawn_WD: Tensor = (torch.rand(wide, dims, generator=generator) * 2 - 1) * bound
+    return drawn_WD
+
+
+def cepstra(num_mels: int, dims: int) -> Tensor:
+    """(W, D) of the mean of eight frames to its lowest cepstral coefficients: a spectrum's shape, and not its detail.
+
+    Coefficient k counts k + 1 times: deviations fall about so with the order, and all are to have a say (Paliwal 1982,
+    "On the performance of the quefrency-weighted cepstral coefficients in vowel recognition").
+    """
+    place_D, order_C = torch.arange(num_mels) + 0.5, torch.arange(dims)
+    waves_DC: Tensor = torch.cos(torch.pi / num_mels * place_D[:, None] * order_C) * (order_C + 1)
+    return waves_DC.repeat(SUBSAMPLING, 1) / SUBSAMPLING

@@ -17,8 +17,8 @@ from torch.nn import functional
 from voxstill.config import Pretrain
 from voxstill.monitor import log
 from voxstill.nn import contrastive, students, unlabelled
-from voxstill.nn.frontend import SUBSAMPLING, frame_mask
-from voxstill.nn.hearing import Hearing
+from voxstill.nn.frontend import SUBSAMPLING, centred, frame_mask, normalise
+from voxstill.nn.hearing import Hearing, Mels
 from voxstill.records import Batch
 from voxstill.tasks.task import Heard, Loss, Share
 
@@ -130,18 +130,20 @@ class RandomCodesTask:
 
     measures = ("loss", "accuracy", "perplexity")
 
-    def __init__(self, cfg: Pretrain, hearing: Hearing, num_mels: int, seed: int) -> None:
+    def __init__(self, cfg: Pretrain, hearing: Mels, num_mels: int, seed: int) -> None:
         self.cfg, self.hearing = cfg, hearing
         self.masks = Masks(cfg, hearing, unlabelled.BEST_RQ_MASKS)
-        self.quantizer = unlabelled.RandomQuantizer(num_mels, cfg.codes, cfg.code_dims, seed)
+        self.quantizer = unlabelled.quantizer(cfg, num_mels, seed)
         self._watch = Watch(1, _MONOTONE)
 
     def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
         """Features, noise where they are hidden; drawn are the codes of what was there."""
-        features_BFD, frames_B = self.hearing.plain(batch.audio_BT, batch.audio_len_B)
-        features_BFD = features_BFD[:, : int(frames_B.max())]
+        mel_BFD, frames_B = self.hearing.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
+        mel_BFD = mel_BFD[:, : int(frames_B.max())]
+        features_BFD = normalise(mel_BFD, frames_B)
+        there_BFD = centred(mel_BFD, frames_B) if self.cfg.targets == "cepstra" else features_BFD
         hidden_BF, place_BM, weight_BM, _ = self.masks.drawn(batch, generator)
-        code_BM = self.quantizer.codes(features_BFD).gather(1, place_BM)
+        code_BM = self.quantizer.codes(there_BFD).gather(1, place_BM)
         over_BF = hidden_BF.repeat_interleave(SUBSAMPLING, dim=1)[:, : features_BFD.shape[1]]
         over_BF &= frame_mask(frames_B, features_BFD.shape[1])
         noise_BFD = _NOISE * torch.randn(features_BFD.shape, generator=generator, device=features_BFD.device)
