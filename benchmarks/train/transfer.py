@@ -2,12 +2,12 @@
 
     python benchmarks/train/transfer.py --digits FSDD/manifest.jsonl --audio FSDD/manifest.jsonl MORE/manifest.jsonl ...
 
-A tiny encoder hears all the audio of `--audio`, but that of the digits' test speaker; texts are not used. Then students
-learn from a tenth of the digits' labels, five of each digit and speaker: the words by CTC, the words as classes, and
-the speakers. Each begins with the pre-trained encoder and, for the same number of steps, with a fresh one; the
-learning rate of either is the best of `--lr` on the dev split, seed 0. Words are judged on a speaker that no student
-has heard. Speakers are judged on their other recordings (`accuracy`), and by telling apart those two that no student
-has heard (`eer`); these two are the dev split then.
+A tiny encoder hears all the audio of `--audio`, but that of the digits' test speaker; texts are not used. It does so
+once for each of `--start`: codes of mels, and codes of cepstra. Then students learn from a tenth of the digits' labels,
+five of each digit and speaker: the words by CTC, the words as classes, and the speakers. Each begins with a pre-trained
+encoder and, for the same number of steps, with a fresh one; the learning rate of each is the best of `--lr` on the dev
+split, seed 0. Words are judged on a speaker that no student has heard. Speakers are judged on their other recordings
+(`accuracy`), and by telling apart those two that no student has heard (`eer`); these two are the dev split then.
 
 Prints the table of `docs/results.md` and writes `benchmarks/results/transfer.json` after each figure; a figure that is
 there is not made again.
