@@ -106,7 +106,8 @@ def test_what_cannot_be_read_is_told_and_no_figure_is_made_of_nothing(
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "here.yaml").write_text(f"work: {tmp_path / 'work'}\n")
     voxstill("index", tmp_path / "manifest.jsonl", "--work", tmp_path / "work")
-    judge = ["evaluate", line.said["student"]["path"], "--on", "test", "--config", tmp_path / "here.yaml"]
+    model = shutil.copytree(Path(line.said["student"]["path"]) / "model", tmp_path / "model")
+    judge = ["evaluate", model, "--on", "test", "--config", tmp_path / "here.yaml"]
     shutil.copy2(digits / "m2-0.flac", audio[0])
     assert voxstill(*judge)["warnings"][0].startswith("1 of 2 utterances could not be read (1 changed since")
     audio[1].unlink()
