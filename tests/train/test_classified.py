@@ -183,11 +183,14 @@ def test_two_ranks_thaw_and_freeze_as_one_does(voices: Path, wav2vec2: str, tmp_
     script = [sys.executable, str(SCRIPT), *(["classify"] if task == "classes" else [])]
     one, two, still = (RunDir(tmp_path / name) for name in ("one", "two", "still"))
     (classify_once if task == "classes" else train_once)(str(voices), str(one.path), *start)
-    for run, more in ((two, []), (still, ["train.thaw=0"])):
+    ways: list[tuple[RunDir, list[str]]] = [(two, [])]
+    if task == "classes":
+        ways.append((still, ["train.thaw=0"]))
+    for run, more in ways:
         command = [*script, str(voices), str(run.path), *start, *more, "train.devices=2"]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     assert {"0", "1"} <= changed(one, wav2vec2) == changed(two, wav2vec2)
-    assert not changed(still, wav2vec2)
     if task == "classes":  # in recognition each rank has masks and noise of its own
+        assert not changed(still, wav2vec2)
         theirs = weights(two)
         assert all(torch.allclose(value, theirs[name], atol=1e-4) for name, value in weights(one).items())
