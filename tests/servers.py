@@ -229,7 +229,6 @@ def _etag(data: bytes) -> str:
 @contextlib.contextmanager
 def http_server(objects: Mapping[str, bytes], status: int = 200, asks_for: str = "") -> Iterator[int]:
     """The port of a plain web server; `asks_for` must stand in the query or in the decoded `Authorization`."""
-    import base64
 
     class Web(_Handler):
         def do_GET(self) -> None:

@@ -43,7 +43,6 @@ TASKS: dict[str, tuple[str, list[str]]] = {
 COMMON = [
     "plan.budget_ms=12000",
     "augment.noise_prob=0.3",
-    "student.freeze_features=false",
     "train.validate_every=100000",
 ]
 Row = dict[str, Any]

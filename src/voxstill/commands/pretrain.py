@@ -52,9 +52,8 @@ def begun(cfg: Config) -> tuple[Hearing, Any, ContrastiveTask | RandomCodesTask]
         hearing = students.hearing(model.config, cfg.augment, checkpoint=own.checkpoint)
         return hearing, model, ContrastiveTask(own, hearing, unlabelled.codebook(model))
     model = unlabelled.fast_conformer(own, cfg.student.size, cfg.seed)
-    mels = model.config.encoder_config.num_mel_bins
-    heard = Mels(cfg.augment, num_mels=mels)
-    return heard, model, RandomCodesTask(own, heard, mels, cfg.seed)
+    heard = Mels(cfg.augment, num_mels=model.config.encoder_config.num_mel_bins)
+    return heard, model, RandomCodesTask(own, heard, cfg.seed)
 
 
 def lesson(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> Lesson:

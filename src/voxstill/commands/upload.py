@@ -68,7 +68,8 @@ def _commit(run: RunDir, target: str, files: dict[str, Path]) -> None:
         hub.create_repo(name, private=True, exist_ok=True)
         hub.create_commit(name, adds, commit_message=run.path.name)
     except Exception as error:  # which HTTP library speaks, and raises, is the Hub library's own affair
-        why = str(error.__cause__ or error).strip().splitlines()[0]
+        cause = error.__cause__ or error
+        why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         fix = f"{_LOGIN}; then the same command brings it there"
         raise StorageError(f"the model of `{run.path}` is not at `{target}`", why=why, fix=fix) from error
     log.info("train: %d files are at %s", len(files), target)

@@ -130,10 +130,10 @@ class RandomCodesTask:
 
     measures = ("loss", "accuracy", "perplexity")
 
-    def __init__(self, cfg: Pretrain, hearing: Mels, num_mels: int, seed: int) -> None:
+    def __init__(self, cfg: Pretrain, hearing: Mels, seed: int) -> None:
         self.cfg, self.hearing = cfg, hearing
         self.masks = Masks(cfg, hearing, unlabelled.BEST_RQ_MASKS)
-        self.quantizer = unlabelled.quantizer(cfg, num_mels, seed)
+        self.quantizer = unlabelled.quantizer(cfg, hearing.frontend.num_mels, seed)
         self._watch = Watch(1, _MONOTONE)
 
     def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
