@@ -91,7 +91,7 @@ def measure(folder: Path, num: int) -> dict[str, Any]:
     settings = folder / "config.yaml"
     settings.write_text("teacher: {name: echo}\nengine: {name: inline, chunk: 256}\n")
     cfg = config.load(str(settings), [f"work={work.root}"], {})
-    task = label.task(cfg.teacher)
+    task = label.task(cfg.teacher, Store(cfg.work))
     utterances = f"utterances/{prepare.utterances_recipe(cfg)}"
     with multiprocessing.Pool(2) as pool:
         make = partial(make_part, work, utterances, task)

@@ -28,7 +28,7 @@ def hash_of(batch: Batch) -> str:
 def read(root: str, rank: int, ranks: int, workers: int, first: int, pause_s: float, out: Path) -> None:
     """A line for each batch: step, slot, hash."""
     corpus = corpus_of(Store(root))
-    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=1700, slots=SLOTS), seed=0, epoch=0)
+    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=1700, batches_per_step=SLOTS), seed=0, epoch=0)
     with out.open("a", buffering=1) as lines:
         steps = Loader(Batches(corpus, made, rank=rank, ranks=ranks), first=first, workers=workers)
         for step, batches in enumerate(steps, start=first):

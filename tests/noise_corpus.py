@@ -95,7 +95,7 @@ def opened_with(store: Store, encode: Encode | None) -> Corpus:
 
 
 def planned(corpus: Corpus, slots: int = 2) -> EpochPlan:
-    cfg = Plan(budget_ms=3000, slots=slots)
+    cfg = Plan(budget_ms=3000, batches_per_step=slots)
     return plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
 
 

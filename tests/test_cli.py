@@ -237,9 +237,9 @@ def test_the_environment_sets_options_and_the_command_line_wins(
 ) -> None:
     monkeypatch.setenv("VOXSTILL__PLAN__SLOTS", "4")
     args = cli.parser().parse_args(["label", "w"])
-    assert cli.load(args).plan.slots == 4
-    args = cli.parser().parse_args(["label", "w", "--set", "plan.slots=2", "--set", "seed=7"])
-    assert (cli.load(args).plan.slots, cli.load(args).seed) == (2, 7)
+    assert cli.load(args).plan.batches_per_step == 4
+    args = cli.parser().parse_args(["label", "w", "--set", "plan.batches_per_step=2", "--set", "seed=7"])
+    assert (cli.load(args).plan.batches_per_step, cli.load(args).seed) == (2, 7)
 
 
 def test_control_c_is_130_and_says_how_to_go_on(

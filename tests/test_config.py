@@ -52,7 +52,7 @@ WRONG = [
     ("engine.chunk=0", "engine.chunk", "≥ 1"),
     ("filter.keep_share=60", "filter.keep_share", "≤ 1"),
     ("shard.format=mp3", "shard.format", "flac"),
-    ("plan.slots=0", "plan.slots", "≥ 1"),
+    ("plan.batches_per_step=0", "plan.batches_per_step", "≥ 1"),
     ("augment.noise_prob=2", "augment.noise_prob", "≤ 1"),
     ("evaluate.split=valid", "evaluate.split", "train"),
     ("work.home=x", "work.home", "voxstill explain"),
@@ -87,7 +87,7 @@ def test_a_wrong_option_is_one_message_with_a_fix(
         ("teacher: {name: transformers}\ntrain: {steps: 1}", "teacher.model"),
         ("source: {uri: nowhere}", "the training has no end"),
         ("source: {uri: nowhere}\ntrain: {max_minutes: 1, seed_mode: debug}", "debug"),
-        ("source: {uri: nowhere}\ntrain: {steps: 1, devices: 2}\nplan: {slots: 3}", "plan.slots"),
+        ("source: {uri: nowhere}\ntrain: {steps: 1, devices: 2}\nplan: {batches_per_step: 3}", "plan.batches_per_step"),
     ],
 )
 def test_a_wrong_file_is_one_message(text: str, named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -154,11 +154,13 @@ def test_an_override_without_a_value_is_refused() -> None:
         config.load(None, ["train.steps"])
 
 
-def test_without_slots_a_step_has_a_batch_for_each_device() -> None:
-    assert config.load(None, ["train.devices=4"]).plan.slots == 4
-    assert config.load(None, ["train.devices=4", "plan.slots=8"]).plan.slots == 8
-    assert config.load(None, ["train.devices=4", "plan.budget_ms=9000"]).plan == config.Plan(slots=4, budget_ms=9000)
-    assert config.load(None, []).plan.slots == 1
+def test_without_batches_per_step_a_step_has_a_batch_for_each_device() -> None:
+    assert config.load(None, ["train.devices=4"]).plan.batches_per_step == 4
+    assert config.load(None, ["train.devices=4", "plan.batches_per_step=8"]).plan.batches_per_step == 8
+    assert config.load(None, ["train.devices=4", "plan.budget_ms=9000"]).plan == config.Plan(
+        batches_per_step=4, budget_ms=9000
+    )
+    assert config.load(None, []).plan.batches_per_step == 1
     again = config.load(None, ["train.devices=2"])
     assert config.Config.model_validate(again.model_dump()) == again
 
@@ -191,7 +193,7 @@ def test_what_is_given_wins_over_the_preset_of_training(tmp_path: Path) -> None:
 
 def test_speakers_keep_their_voices_unless_it_is_asked_for() -> None:
     found = config.load(None, ["student.task=speakers"])
-    assert (found.augment.tempo, found.augment.warp) == (0, 0)
+    assert (found.augment.tempo, found.augment.vtlp) == (0, 0)
     found = config.load(None, ["student.task=speakers", "augment.tempo=0.05"])
-    assert (found.augment.tempo, found.augment.warp) == (0.05, 0)
+    assert (found.augment.tempo, found.augment.vtlp) == (0.05, 0)
     assert config.load(None, ["student.task=classes"]).augment.tempo == 0.1

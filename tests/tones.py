@@ -23,7 +23,7 @@ from voxstill.tasks.task import Loss, Share, Task
 from voxstill.text.tokenizer import Vocabulary
 from voxstill.train import optim
 
-PLAIN = Augment(noise_prob=0.0, tempo=0.0, warp=0.0, time_masks=0, mel_masks=0)
+PLAIN = Augment(noise_prob=0.0, tempo=0.0, vtlp=0.0, time_masks=0, mel_masks=0)
 PITCH_HZ = {"ba": 400, "du": 900, "ko": 1700, "mi": 3000}
 WORD_MS, PAUSE_MS = 240, 120
 TEXTS = ("ba du ko", "mi ba", "ko du mi ba", "du mi ko")

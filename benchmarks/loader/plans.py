@@ -117,7 +117,7 @@ def ours(num: int, ranks: int, layout: str) -> dict[str, Any]:
     from voxstill.batches.plan import plan
     from voxstill.config import Plan
 
-    cfg = Plan(budget_ms=BUDGET_S * 1000, slots=ranks, layout=layout)  # type: ignore[arg-type]
+    cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=ranks, layout=layout)  # type: ignore[arg-type]
     made = plan(like_books(num), None, cfg, seed=0, epoch=0, shard_of=np.arange(num) // PER_SHARD)
     told: Any = made.statistics()
     return {
@@ -220,7 +220,7 @@ def planning(num: int) -> dict[str, float]:
     lengths_ms = like_books(num)
     num_tokens = lengths_ms // 200
     start = time.process_time()
-    plan(lengths_ms, num_tokens, Plan(budget_ms=BUDGET_S * 1000, slots=8), seed=0, epoch=0)
+    plan(lengths_ms, num_tokens, Plan(budget_ms=BUDGET_S * 1000, batches_per_step=8), seed=0, epoch=0)
     return {"cpu_s": time.process_time() - start}
 
 
@@ -276,7 +276,7 @@ def start(folder: str, share: float) -> dict[str, float]:
         encoder="",
     )
     opened_s = time.perf_counter() - begun
-    cfg = Plan(budget_ms=BUDGET_S * 1000, slots=8)
+    cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=8)
     made = plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
     step = int(share * made.steps)
     steps = iter(Loader(Batches(corpus, made, rank=0, ranks=8), first=step, workers=1))

@@ -49,7 +49,7 @@ LR = 1e-3
 OURS, AUGMENTED = "voxstill", "voxstill, augmented"
 DEFAULT, THEIRS, READY = "Trainer, lengths mixed", "Trainer", "Trainer, features ready"
 NAMES = (OURS, DEFAULT, THEIRS, READY, AUGMENTED)
-PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
+PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}"
 FOREVER = 10**9
 
 
@@ -402,7 +402,7 @@ def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> floa
         **dict.fromkeys(("train.steps", "train.checkpoint_every", "train.validate_every"), FOREVER),
         **dict.fromkeys(("train.warmup", "train.align_share", "train.ascending_share", "train.average_share"), 0.0),
         "train.hold": 1.0,
-        "augment.masks_from": 0.0,
+        "augment.spec_augment_start": 0.0,
     }
     overrides = [f"work={corpus}", *(f"{key}={value}" for key, value in settings.items())]
     cfg = config.load(None, overrides + ([PLAIN] if name == OURS else []), {})

@@ -7,12 +7,14 @@ YAML is read as version 1.2: `3e-4` is a number, `no` is a word and `1:30` is te
 from __future__ import annotations
 
 import difflib
+import functools
 import io
+import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -86,11 +88,17 @@ TRAIN_PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 }
 """What `train.preset` stands for, by `student.task`; settings given beside it win."""
 S = TypeVar("S", bound=BaseModel)
+log = logging.getLogger("voxstill")  # that of `monitor`, which may import this module
 
 
-def option(default: Any = ..., *, unit: str = "", pace: bool = False, **limits: Any) -> Any:
-    """A pydantic field that also knows its unit, and whether it changes no more than the pace."""
-    return Field(default, json_schema_extra={"unit": unit, "pace": pace}, **limits)
+def option(
+    default: Any = ..., *, unit: str = "", pace: bool = False, formerly: Sequence[str] = (), **limits: Any
+) -> Any:
+    """A pydantic field that also knows its unit, its former names, and whether it changes no more than pace or place.
+
+    What leaves every bit of the result the same is `pace`: it is no part of a recipe.
+    """
+    return Field(default, json_schema_extra={"unit": unit, "pace": pace, "formerly": list(formerly)}, **limits)
 
 
 class Section(BaseModel):
@@ -104,12 +112,14 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         validate_default=True,
     )
+    schema_version: ClassVar[int] = 1
+    """Raised when a default, or the meaning of an option, changes: what was made before is then another thing."""
 
 
 class Source(Section):
     """Where the audio is."""
 
-    uri: str | list[str] = option("")
+    uri: str | list[str] = option("", pace=True)
     """A folder, file, manifest (JSONL, CSV, Parquet), list, tar or Kaldi directory; several in a list."""
     language: str | None = option(None)
     """Language of everything in the source, where the manifest does not say."""
@@ -314,7 +324,7 @@ class Plan(Section):
     """Most tokens in one batch, padding included; null: as many as there are."""
     max_utterances: int = option(512, unit="utterances", ge=1)
     """Most utterances in one batch."""
-    slots: int = option(1, unit="batches", ge=1)
+    batches_per_step: int = option(1, unit="batches", ge=1, formerly=("slots",))
     """Batches in one step, shared out between the ranks, whose number must divide it. Not set, one for each of
     `train.devices`; set, trainings on other numbers of devices are the same training."""
     window: int = option(65_536, unit="utterances", ge=1)
@@ -325,7 +335,7 @@ class Plan(Section):
     """Share of the audio that each data set has in an epoch, by its name; without any, what it has."""
     temperature: float = option(1.0, ge=1)
     """Above 1 small data sets come more often: as hours ** (1 / temperature), unless `weights` say how often."""
-    dialect_times: dict[str, float] = option({}, unit="times")
+    dialect_sampling_rate: dict[str, float] = option({}, unit="times", formerly=("dialect_times",))
     """How often an utterance of a dialect comes in an epoch, by its name; once, where it is not named."""
 
 
@@ -336,10 +346,11 @@ class Augment(Section):
     """Share of utterances that get noise: other utterances of the batch, coloured noise, or `augment.noise`."""
     noise: str | None = option(None)
     """Recordings of noise, a folder or a manifest as `source.uri` takes them: half of the noises come from them."""
-    rooms: str | None = option(None)
-    """Room impulse responses, a folder or a manifest: a share of the utterances is heard in one of the rooms."""
-    room_prob: float = option(0.3, unit="probability", ge=0, le=1)
-    """Share of utterances that are heard in a room, where `augment.rooms` has some."""
+    rirs: str | None = option(None, formerly=("rooms",))
+    """Room impulse responses (RIRs), a folder or a manifest: the reverberation of a room for a share of the
+    utterances."""
+    rir_prob: float = option(0.3, unit="probability", ge=0, le=1, formerly=("room_prob",))
+    """Share of utterances that get the reverberation of a room, where `augment.rirs` has some."""
     gain_db: float = option(0.0, unit="dB", ge=0, le=60)
     """Largest change of loudness, up or down."""
     min_snr_db: float = option(0.0, unit="dB")
@@ -348,9 +359,9 @@ class Augment(Section):
     """Faintest noise."""
     tempo: float = option(0.1, unit="share", ge=0, lt=0.5)
     """Largest change of tempo, faster or slower; students that hear samples hear another pitch with it. For
-    `student.task: speakers` it is 0 where it is not set, and `warp` too: that would be another voice."""
-    warp: float = option(0.1, unit="share", ge=0, lt=0.5)
-    """Largest change of the length of the vocal tract; not for students that hear samples."""
+    `student.task: speakers` it is 0 where it is not set, and `vtlp` too: that would be another voice."""
+    vtlp: float = option(0.1, unit="share", ge=0, lt=0.5, formerly=("warp",))
+    """Vocal tract length perturbation: largest change of that length; not for students that hear samples."""
     time_masks: int = option(2, unit="masks", ge=0)
     """SpecAugment: stretches of time blanked."""
     time_mask_ms: int = option(200, unit="ms", ge=0)
@@ -361,7 +372,7 @@ class Augment(Section):
     """SpecAugment: widest band."""
     run_prob: float = option(0.0, unit="probability", ge=0, le=1)
     """Share of utterances of which only a random run of words is heard, where the word times are known."""
-    masks_from: float = option(0.4, unit="share", ge=0, le=1)
+    spec_augment_start: float = option(0.4, unit="share", ge=0, le=1, formerly=("masks_from",))
     """SpecAugment starts after this share of the training."""
 
 
@@ -389,9 +400,9 @@ class Train(Section):
     """Learning rate at the end, as a share of the peak."""
     weight_decay: float = option(0.01, unit="1/step", ge=0)
     """Decoupled weight decay; norms and biases have none."""
-    thaw: float = option(0.0, unit="share", ge=0, le=1)
-    """Over this share of the training the layers that `student.freeze_layers` holds are thawed, one after another from
-    the top; 0 leaves them frozen."""
+    unfreeze_share: float = option(0.0, unit="share", ge=0, le=1, formerly=("thaw",))
+    """Over this share of the training the layers that `student.freeze_layers` holds are unfrozen, one after another
+    from the top; 0 leaves them frozen."""
     clip_norm: float = option(5.0, unit="norm", gt=0)
     """Gradients are scaled down to this norm."""
     align_share: float = option(0.35, unit="share", ge=0, le=1)
@@ -416,19 +427,19 @@ class Train(Section):
     """With `average: last`, the weights are averaged in this last share of the training."""
     average_decay: float = option(0.0, unit="share", ge=0, lt=1)
     """Above 0 that mean is exponential, and this is what remains of it in each step: 0.999 looks back 1,000 steps."""
-    checkpoint_every: int = option(500, unit="steps", ge=1)
+    checkpoint_every: int = option(500, unit="steps", ge=1, pace=True)
     """A checkpoint to resume from."""
     keep_best: int = option(1, unit="checkpoints", ge=1)
     """So many checkpoints with the fewest errors on the dev split stay, besides the last."""
-    keep_every: int | None = option(None, unit="steps", ge=1)
+    keep_every: int | None = option(None, unit="steps", ge=1, pace=True)
     """Checkpoints of every so many steps stay, too; unset, none for its step alone."""
     validate_every: int = option(500, unit="steps", ge=1)
     """The error rate on the dev split is measured, and there is a checkpoint of what was judged."""
-    log_every: int = option(20, unit="steps", ge=1)
+    log_every: int = option(20, unit="steps", ge=1, pace=True)
     """A line in `metrics.jsonl` and TensorBoard."""
     patience: int | None = option(None, unit="judgements", ge=1)
     """So many on the dev split in a row without a new best one end the training; null: it goes on to its end."""
-    stall_s: float = option(600.0, unit="s", gt=0)
+    step_timeout_s: float = option(600.0, unit="s", gt=0, pace=True, formerly=("stall_s",))
     """A rank that makes no step for so long ends all of them, with their stacks in the log."""
     seed_mode: Literal["debug", "production"] = option("production")
     """`debug` repeats bit by bit on a CPU; `production` may choose faster kernels."""
@@ -440,23 +451,23 @@ class Train(Section):
     """The layers are compiled by torch when they are first met: minutes at the start, for faster steps on a GPU."""
     sync_batchnorm: bool = option(False)
     """On several GPUs, BatchNorm counts over the batches of all ranks: their number is then part of what is learnt."""
-    shard_above: float = option(1000.0, unit="million parameters", ge=0)
+    shard_above: float = option(1000.0, unit="million parameters", ge=0, pace=True)
     """A larger model is not copied to every rank, but its weights, gradients and moments are shared out: FSDP."""
-    devices: int = option(1, unit="processes", ge=1)
+    devices: int = option(1, unit="processes", ge=1, pace=True)
     """Training processes on this machine: GPUs, or CPU processes where there is no GPU. torchrun and srun say it
     themselves."""
-    launcher: Literal["local", "ray"] = option("local")
+    launcher: Literal["local", "ray"] = option("local", pace=True)
     """`local` starts the processes on this machine; `ray`, by Ray Train, on the cluster of `engine.address`, and
     `devices` counts those of all machines."""
     threads: int = option(1, unit="threads", ge=1)
     """CPU threads of a training process; for small students one is fastest."""
-    loader_workers: int = option(1, unit="processes", ge=0)
+    loader_workers: int = option(1, unit="processes", ge=0, pace=True)
     """Processes of one rank that read and decode batches."""
-    name: str = option("student", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = option("student", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", pace=True)
     """Name in the experiment folder."""
-    root: str = option("exp")
+    root: str = option("exp", pace=True)
     """Folder of experiment folders."""
-    upload: str | None = option(None)
+    upload: str | None = option(None, pace=True)
     """Folder, bucket prefix or repository of the Hugging Face Hub (`hf://OWNER/NAME`) to which the finished model is
     copied, with its configuration, figures and log. Unset, it stays here alone."""
 
@@ -542,7 +553,7 @@ class Evaluate(Section):
     """What is made alike before words are compared: `basic` folds case, punctuation, digits and Unicode form."""
     texts: str | None = option(None)
     """JSONL of `id` and `text`: human words that no step but evaluation may read."""
-    resamples: int = option(1000, unit="draws", ge=100)
+    bootstrap_draws: int = option(1000, unit="draws", ge=100, formerly=("resamples",))
     """Bootstrap draws of speakers for the 95 % interval."""
     lm_order: int | None = option(None, unit="words", ge=1, le=7)
     """`voxstill run` judges the student twice: without, and by a beam with n-grams of up to so many words, counted from
@@ -565,7 +576,7 @@ class Demo(Section):
 class Config(Section):
     """Everything a run needs; everything but `source.uri` has a default."""
 
-    work: str = option("work/default")
+    work: str = option("work/default", pace=True)
     """Folder (or bucket prefix) of the tables and shards."""
     seed: int = option(0, ge=0)
     """All chance comes from here."""
@@ -613,15 +624,15 @@ class Config(Section):
         if preset:
             del tree["train"]["preset"]
         if task == "speakers":
-            tree["augment"] = {"tempo": 0.0, "warp": 0.0} | tree["augment"]
+            tree["augment"] = {"tempo": 0.0, "vtlp": 0.0} | tree["augment"]
         return {**data, **{name: each for name, each in tree.items() if each}}
 
     @model_validator(mode="after")
     def _every_device_has_a_batch(self) -> Self:
-        """Without `plan.slots` a step has a batch for each device."""
-        if "slots" not in self.plan.model_fields_set and self.train.devices > 1:
-            plan = self.plan.model_copy(update={"slots": self.train.devices})
-            plan.model_fields_set.discard("slots")  # nobody has said it
+        """Without `plan.batches_per_step` a step has a batch for each device."""
+        if "batches_per_step" not in self.plan.model_fields_set and self.train.devices > 1:
+            plan = self.plan.model_copy(update={"batches_per_step": self.train.devices})
+            plan.model_fields_set.discard("batches_per_step")  # it is not set, but follows the devices
             self.__dict__["plan"] = plan
         return self
 
@@ -640,31 +651,34 @@ def load(
 
     Raises ConfigError with the dotted path of the first option that is wrong.
     """
-    below = _read_yaml(path) if path else {}
+    below = renamed(Config, _read_yaml(path)) if path else {}
+    spellings: dict[str, str] = {}
     for name, text in sorted((environment or {}).items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             dotted = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
-            _set(below, dotted, _scalar(text, name), name)
+            _set_current(below, dotted, _scalar(text, name), name, spellings)
     return validated(Config, tree(overrides, below))
 
 
 def tree(overrides: Sequence[str], below: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """`key=value` overrides as a tree of options, over one that there is; nothing but their form is checked."""
-    found = dict(below or {})
-    for each in overrides:
-        dotted, equals, text = each.partition("=")
+    options = dict(below or {})
+    spellings: dict[str, str] = {}
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
         if not equals or not dotted.strip():
             raise ConfigError(
-                f"`--set {each}` is not an override", why="it has no `=`", fix="write --set section.key=value"
+                f"`--set {override}` is not an override", why="it has no `=`", fix="write --set section.key=value"
             )
-        _set(found, dotted.strip(), _scalar(text, f"--set {each}"), f"--set {each}")
-    return found
+        value = _scalar(text, f"--set {override}")
+        _set_current(options, dotted.strip(), value, f"--set {override}", spellings)
+    return options
 
 
 def validated(kind: type[S], tree: Mapping[str, Any], prefix: str = "") -> S:
     """The section, or a ConfigError that names the option by its dotted path, the reason and a suggestion."""
     try:
-        return kind.model_validate(dict(tree))
+        return kind.model_validate(renamed(kind, tree, prefix))
     except ValidationError as error:
         raise _explain(kind, error, prefix) from None
 
@@ -688,14 +702,81 @@ class Option:
     meaning: str
 
 
-def decisive(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options given those that change more than the pace: others are no reason to do anything again."""
-    pace = {
-        name
-        for name, field in kind.model_fields.items()
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("pace")
-    }
-    return {name: value for name, value in given.items() if name not in pace}
+def identity(section: BaseModel) -> dict[str, Any]:
+    """What a recipe hashes of a section: the options that change what is made and differ from their default.
+
+    The schema number is part of it above 1. So neither a new option nor a new section changes what a recipe is, and
+    sections within sections go the same way.
+    """
+    kind, options = type(section), {}
+    for name, field in kind.model_fields.items():
+        value = getattr(section, name)
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        if is_pace(field):
+            continue
+        if isinstance(value, BaseModel) and isinstance(default, BaseModel):
+            is_default = not identity(value)
+        else:
+            is_default = not field.is_required() and _identity_of(value) == _identity_of(default)
+        if not is_default:
+            options[name] = _identity_of(value)
+    version = getattr(kind, "schema_version", 1)
+    return options if version == 1 else {"schema_version": version, **options}
+
+
+def _identity_of(value: Any) -> Any:
+    """A value as a recipe hashes it, sections in lists and mappings by their identity."""
+    if isinstance(value, BaseModel):
+        return identity(value)
+    if isinstance(value, Mapping):
+        return {name: _identity_of(member) for name, member in value.items()}
+    return [_identity_of(member) for member in value] if isinstance(value, list | tuple) else value
+
+
+def renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The options by the names of today; each former name is warned of once. ConfigError where both names are set."""
+    current: dict[str, Any] = {}
+    names = {former: name for name, formers in former_names(kind).items() for former in formers}
+    for key, value in tree.items():
+        name = names.get(key, key)
+        if name in current:
+            raise _both_names(f"{prefix}{name}", [f"{prefix}{former}" for former in former_names(kind)[name]])
+        if name != key:
+            _warn_of_former_name(f"{prefix}{key}", f"{prefix}{name}")
+        field = kind.model_fields.get(name)
+        is_section = field is not None and _is_section(field) and isinstance(value, Mapping)
+        below = cast("type[BaseModel]", field.annotation) if field and is_section else None
+        current[name] = renamed(below, value, f"{prefix}{name}.") if below else value
+    return current
+
+
+def former_names(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """The options of a section that have had other names, with these."""
+    former = {name: tuple(_extra(field, "formerly") or ()) for name, field in kind.model_fields.items()}
+    return {name: formers for name, formers in former.items() if formers}
+
+
+@functools.cache
+def _warn_of_former_name(former: str, name: str) -> None:
+    log.warning("config: the option `%s` is now called `%s`; the old name still works", former, name)
+
+
+def _both_names(name: str, former: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"`{name}` is set twice, once by its former name",
+        why=f"{' and '.join(f'`{other}`' for other in former)} was renamed to `{name}`",
+        fix=f"keep `{name}` alone",
+    )
+
+
+def is_pace(field: FieldInfo) -> bool:
+    """Whether an option changes no more than the pace or the place, and so no recipe."""
+    return bool(_extra(field, "pace"))
+
+
+def _extra(field: FieldInfo, name: str) -> Any:
+    """What `option` was told of a field; None of fields of another making."""
+    return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, dict) else None
 
 
 def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option]:
@@ -705,12 +786,11 @@ def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option
         if _is_section(field):
             yield from options(cast("type[BaseModel]", field.annotation), f"{path}.")
             continue
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         yield Option(
             path=path,
             type=_type_name(field.annotation),
-            unit=str(extra.get("unit", "")),
+            unit=str(_extra(field, "unit") or ""),
             default=default,
             limits=", ".join(_limit(rule) for rule in field.metadata if _limit(rule)),
             meaning=" ".join((field.description or "").split()),
@@ -826,6 +906,20 @@ def _set(tree: dict[str, Any], dotted: str, value: Any, where: str) -> None:
             )
         tree = below
     tree[key] = value
+
+
+def _set_current(tree: dict[str, Any], dotted: str, value: Any, where: str, spellings: dict[str, str]) -> None:
+    """Set an option by its name of today; `spellings` are the names that options have by the same source."""
+    branch: dict[str, Any] = {}
+    _set(branch, dotted, value, where)
+    names, node = [], renamed(Config, branch)
+    for _ in dotted.split("."):
+        [(name, node)] = node.items()
+        names.append(name)
+    current = ".".join(names)
+    if spellings.setdefault(current, dotted) != dotted:
+        raise _both_names(current, [other for other in (dotted, spellings[current]) if other != current])
+    _set(tree, current, node, where)
 
 
 def _is_section(field: FieldInfo) -> bool:

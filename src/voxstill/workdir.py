@@ -6,10 +6,15 @@ finished when its `_SUCCESS.json` is there; that of the utterances speaks for th
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
-from voxstill import tables
+from pydantic import BaseModel
+
+from voxstill import config, legacy, tables
 from voxstill.errors import DataError
+from voxstill.monitor import log
+from voxstill.records import fingerprint
 from voxstill.store import Store
 
 Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards"]
@@ -27,6 +32,35 @@ MADE_BY: dict[Kind, str] = {
 def prefix(kind: Kind, recipe: str) -> str:
     """Where the table of one recipe lies."""
     return f"{kind}/{recipe}"
+
+
+def recipe(work: Store, kind: Kind, *parts: object) -> str:
+    """Name of the table that these sections and values make: the hash of the sections' identities and of the values.
+
+    Where version 0.1 has made or begun the table, it is the name that it had there.
+    """
+    hashed = [config.identity(part) if isinstance(part, BaseModel) else part for part in parts]
+    return begun(work, kind, fingerprint(*hashed), legacy.recipe(*parts))
+
+
+def begun(work: Store, kind: Kind, recipe: str, former: str | None) -> str:
+    """The recipe; or its name in version 0.1, where a table of that name is there and none of the recipe, finished or
+    not."""
+    if former is None or _is_begun(work, kind, recipe) or not _is_begun(work, kind, former):
+        return recipe
+    _tell_former(work.root, kind, recipe, former)
+    return former
+
+
+def _is_begun(work: Store, kind: Kind, recipe: str) -> bool:
+    return next(work.list(prefix(kind, recipe)), None) is not None
+
+
+@functools.cache
+def _tell_former(root: str, kind: Kind, recipe: str, former: str) -> None:
+    log.info(
+        "`%s`: version 0.1 made or began these %s, as %s: they are not made again as %s", root, kind, former, recipe
+    )
 
 
 def success(work: Store, kind: Kind, recipe: str) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ dist.init_process_group(
 for place in sorted(folder.glob("corpus-*")):
     prefix = next((f"shards/{found.name}" for found in place.glob("shards/*")), "s")
     corpus = opened(Store(str(place)), prefix, place / "index", splits=("train",), encode=encode, encoder="")
-    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=3000, slots=8), seed=0, epoch=0)
+    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=3000, batches_per_step=8), seed=0, epoch=0)
     ids, steps = [], 0
     loader = Loader(Batches(corpus, made, rank=rank, ranks=ranks), workers=rank % 2, max_unread=0.5)
     for batches in loader:

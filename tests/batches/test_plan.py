@@ -21,7 +21,7 @@ LIMITS = st.builds(
     Plan,
     budget_ms=st.integers(100, 20_000),
     max_utterances=st.integers(1, 40),
-    slots=st.sampled_from([1, 2, 3, 4, 8]),
+    batches_per_step=st.sampled_from([1, 2, 3, 4, 8]),
     window=st.integers(1, 300),
     layout=st.sampled_from(["local", "remote"]),
 )
@@ -57,7 +57,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_but_what_is_counted(durations_m
     assert set(seen) == set(np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms)).tolist())
     assert sum(seen.values()) - len(seen) == made.repeated
     assert sum(made.dropped.values()) == len(durations_ms) - len(seen)
-    assert made.repeated < cfg.slots * -(-len(durations_ms) // max(1, cfg.window // 2))
+    assert made.repeated < cfg.batches_per_step * -(-len(durations_ms) // max(1, cfg.window // 2))
 
 
 @settings(max_examples=100, deadline=None)
@@ -68,7 +68,7 @@ def test_every_step_has_a_batch_for_every_slot_and_they_differ_by_one_utterance_
     made = planned(durations_ms, cfg)
     for k in range(made.steps):
         sizes = [len(each) for each in made.batches_of(k)]
-        assert len(sizes) == cfg.slots
+        assert len(sizes) == cfg.batches_per_step
         assert max(sizes) - min(sizes) <= 1
 
 
@@ -79,13 +79,13 @@ def test_the_global_batches_are_the_same_on_any_number_of_ranks(
 ) -> None:
     made = planned(durations_ms, cfg, epoch=epoch)
     alone = batches_of(made)
-    for ranks in range(2, cfg.slots + 1):
-        if cfg.slots % ranks == 0:
+    for ranks in range(2, cfg.batches_per_step + 1):
+        if cfg.batches_per_step % ranks == 0:
             assert batches_of(made, ranks) == alone
 
 
 def test_ranks_that_do_not_divide_the_slots_are_refused() -> None:
-    made = plan(np.full(64, 100), None, Plan(slots=4), seed=0, epoch=0)
+    made = plan(np.full(64, 100), None, Plan(batches_per_step=4), seed=0, epoch=0)
     with pytest.raises(ConfigError, match="3 ranks"):
         made.batches_of(0, 0, 3)
 
@@ -149,7 +149,7 @@ def test_the_figures_are_what_they_say(durations_ms: np.ndarray, cfg: Plan) -> N
     assert figures["steps"] == made.steps
     assert figures["hours"] == pytest.approx(audio / 3_600_000)
     assert figures["padding"] == pytest.approx(1 - audio / np.sum(cost))
-    assert figures["efficiency"] == pytest.approx(audio / (cfg.slots * sum(map(max, cost))))
+    assert figures["efficiency"] == pytest.approx(audio / (cfg.batches_per_step * sum(map(max, cost))))
     assert figures["efficiency"] == pytest.approx((1 - figures["padding"]) / figures["imbalance_mean"])
 
 
@@ -161,12 +161,12 @@ def like_librispeech(num: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("slots", "least"), [(1, 0.998), (8, 0.99), (64, 0.97)])
 def test_almost_all_of_the_devices_time_goes_to_speech(slots: int, least: float) -> None:
-    made = plan(like_librispeech(281_241), None, Plan(budget_ms=300_000, slots=slots), seed=0, epoch=0)
+    made = plan(like_librispeech(281_241), None, Plan(budget_ms=300_000, batches_per_step=slots), seed=0, epoch=0)
     assert made.statistics()["efficiency"] > least
 
 
 def test_steps_of_a_small_corpus_are_equally_full() -> None:
-    made = plan(np.full(101, 1000), None, Plan(budget_ms=20_000, slots=2), seed=0, epoch=0)
+    made = plan(np.full(101, 1000), None, Plan(budget_ms=20_000, batches_per_step=2), seed=0, epoch=0)
     sizes = [sum(map(len, made.batches_of(k))) for k in range(made.steps)]
     assert len(sizes) == 3
     assert max(sizes) - min(sizes) <= 3
@@ -198,7 +198,7 @@ def test_no_batch_is_above_its_limits_as_it_is_heard(durations_ms: np.ndarray, c
 def test_by_shards_a_step_touches_few_of_them_and_the_whole_epoch_all() -> None:
     shard_of = np.repeat(np.arange(100), 200)
     durations_ms = like_librispeech(len(shard_of))
-    cfg = Plan(layout="remote", window=1000, slots=2)
+    cfg = Plan(layout="remote", window=1000, batches_per_step=2)
     made = plan(durations_ms, None, cfg, seed=0, epoch=0, shard_of=shard_of)
     touched = [set(shard_of[np.concatenate(made.batches_of(k))].tolist()) for k in range(made.steps)]
     assert max(map(len, touched)) <= 6
@@ -210,7 +210,7 @@ def test_by_shards_a_step_touches_few_of_them_and_the_whole_epoch_all() -> None:
 def test_by_shards_a_rank_reads_its_own_shards_and_waits_for_nobody() -> None:
     shard_of = np.repeat(np.arange(200), 1000)
     made = planned(
-        like_librispeech(len(shard_of)), Plan(budget_ms=300_000, layout="remote", slots=8), shard_of=shard_of
+        like_librispeech(len(shard_of)), Plan(budget_ms=300_000, layout="remote", batches_per_step=8), shard_of=shard_of
     )
     assert made.statistics()["efficiency"] >= 0.98
     rows_R = [np.concatenate([made.batches_of(k, rank, 8)[0] for k in range(made.steps)]) for rank in range(8)]
@@ -220,7 +220,7 @@ def test_by_shards_a_rank_reads_its_own_shards_and_waits_for_nobody() -> None:
 def test_by_shards_of_unlike_lengths_nobody_waits_either() -> None:
     shard_of = np.repeat(np.arange(200), 1000)
     durations_ms = np.where(shard_of < 100, 1, 4) * like_librispeech(len(shard_of)) // 4
-    made = planned(durations_ms, Plan(budget_ms=300_000, layout="remote", slots=8), shard_of=shard_of)
+    made = planned(durations_ms, Plan(budget_ms=300_000, layout="remote", batches_per_step=8), shard_of=shard_of)
     assert made.statistics()["efficiency"] >= 0.98
 
 
@@ -252,9 +252,9 @@ def test_every_utterance_comes_at_least_once_and_as_often_as_wanted(
     fit = np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms))
     assert set(seen) == set(fit.tolist())
     assert sum(seen.values()) - len(seen) == made.repeated
-    filled_up = cfg.slots * -(-len(made.order) // max(1, cfg.window // 2))
+    filled_up = cfg.batches_per_step * -(-len(made.order) // max(1, cfg.window // 2))
     assert -1 <= sum(seen.values()) - times[fit].sum() <= filled_up
-    if cfg.slots == 1:  # nothing is filled up
+    if cfg.batches_per_step == 1:  # nothing is filled up
         assert all(int(times[row]) <= num <= int(times[row]) + 1 for row, num in seen.items())
 
 

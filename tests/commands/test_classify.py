@@ -18,7 +18,7 @@ engine: inline
 source: {{dev_share: 0, test_share: 0}}
 student: {{task: {task}, target: {target}}}
 plan: {{budget_ms: 6000}}
-augment: {{noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}}
+augment: {{noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}}
 train: {{steps: {steps}, lr: 3e-3, loader_workers: 0, seed_mode: debug, root: {root}}}
 """
 NEW = ("bob", "eve")
@@ -107,7 +107,7 @@ def test_classes_by_text_need_labels(corpus: Path, tmp_path: Path, capsys: pytes
     [
         ("student.freeze_layers=0.5", "no checkpoint to keep"),
         ("train.preset=fine_tune", "no checkpoint to keep"),
-        ("train.thaw=0.5", "nothing to thaw"),
+        ("train.unfreeze_share=0.5", "nothing to unfreeze"),
     ],
 )
 def test_what_would_freeze_or_thaw_nothing_of_worth_is_told(

@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> list[str]:
     return [
         f"source.uri={tmp_path}/source",
         f"augment.noise={tmp_path}/noise",
-        f"augment.rooms={tmp_path}/rooms",
+        f"augment.rirs={tmp_path}/rooms",
         "augment.gain_db=6",
     ]
 

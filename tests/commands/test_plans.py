@@ -82,9 +82,9 @@ def test_a_table_without_lengths_and_files_that_are_none_are_told(
 
 
 def test_ranks_that_cannot_share_a_step_are_refused(table: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = error(capsys, table, "--ranks", "3", "--set", "plan.slots=8")
+    code, told = error(capsys, table, "--ranks", "3", "--set", "plan.batches_per_step=8")
     assert code == 2
-    assert "plan.slots" in told
+    assert "plan.batches_per_step" in told
     assert error(capsys, table, "--ranks", "0")[0] == 2
 
 
@@ -92,7 +92,7 @@ def test_columns_of_tokens_and_shards_are_used(tmp_path: Path, capsys: pytest.Ca
     for part in range(40):
         rows = {"duration_ms": [1000.0 + part] * 50, "num_tokens": [part % 7] * 50, "shard": [f"s{part}"] * 50}
         pq.write_table(pa.table(rows), tmp_path / f"{part}.parquet")
-    few_tokens = ["--set", "plan.budget_tokens=12", "--set", "plan.slots=1"]
+    few_tokens = ["--set", "plan.budget_tokens=12", "--set", "plan.batches_per_step=1"]
     found = figures(capsys, str(tmp_path), "--layout", "remote", "--set", "plan.window=100", *few_tokens)
     assert found["dropped"]["empty"] == 6 * 50
     assert found["steps"] >= sum(50 // (12 // (part % 7)) for part in range(40) if part % 7) * 0.9
@@ -133,16 +133,20 @@ def test_shards_are_planned_with_the_weights_of_their_data_sets(
     few = len([i for i in range(200) if i % 10 and not i % 4])
     assert halves["utterances"] == pytest.approx(2 * (180 - few), rel=0.05)
     assert halves["utterances"] - halves["repeated"] == 180
-    north = figures(capsys, store.root, "--set", "plan.dialect_times={north: 3}")
+    north = figures(capsys, store.root, "--set", "plan.dialect_sampling_rate={north: 3}")
     assert north["repeated"] == pytest.approx(2 * len([i for i in range(200) if i % 10 and i % 5]), abs=8)
-    for wrong in ("plan.weights={big: 1}", "plan.weights={big: 1, small: 1, huge: 2}", "plan.dialect_times={west: 2}"):
+    for wrong in (
+        "plan.weights={big: 1}",
+        "plan.weights={big: 1, small: 1, huge: 2}",
+        "plan.dialect_sampling_rate={west: 2}",
+    ):
         code, told = error(capsys, store.root, "--set", wrong)
         assert code == 2, told
         assert "in the shards there are" in told
     for wrong in (
         "plan.weights={big: 1, small: 0}",
         "plan.weights={big: 1, small: -1}",
-        "plan.dialect_times={north: 0.5}",
+        "plan.dialect_sampling_rate={north: 0.5}",
     ):
         code, told = error(capsys, store.root, "--set", wrong)
         assert code == 2, told

@@ -15,8 +15,8 @@ from voxstill.config import Augment
 from voxstill.nn.hearing import Hearing, Mels, Samples
 from voxstill.nn.waves import Sounds
 
-PLAIN = Augment(noise_prob=0.0, tempo=0.0, warp=0.0, time_masks=0, mel_masks=0)
-NOISY = Augment(noise_prob=1.0, room_prob=1.0, gain_db=6.0, masks_from=0.0)
+PLAIN = Augment(noise_prob=0.0, tempo=0.0, vtlp=0.0, time_masks=0, mel_masks=0)
+NOISY = Augment(noise_prob=1.0, rir_prob=1.0, gain_db=6.0, spec_augment_start=0.0)
 SOUNDS = Sounds.of([torch.randint(-900, 900, (5000,), dtype=torch.int16)], [torch.tensor([1.0, 0.0, 0.5, 0.2])])
 KERNELS, STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
 
@@ -104,8 +104,8 @@ def test_with_everything_off_what_is_heard_is_plain(which: int) -> None:
 
 def test_each_sort_of_noise_reaches_what_is_heard() -> None:
     audio_BT, len_B = speech([6000, 4000])
-    for options in ({"room_prob": 1.0}, {"gain_db": 20.0}, {"noise_prob": 1.0}):
-        cfg = PLAIN.model_copy(update={"room_prob": 0.0, **options})
+    for options in ({"rir_prob": 1.0}, {"gain_db": 20.0}, {"noise_prob": 1.0}):
+        cfg = PLAIN.model_copy(update={"rir_prob": 0.0, **options})
         as_loud_as_it_is = Samples(cfg, SOUNDS, kernels=KERNELS, strides=STRIDES, normalises=False)
         for hearing in (Mels(cfg, SOUNDS), as_loud_as_it_is):
             plain, _ = hearing.plain(audio_BT, len_B)

@@ -87,7 +87,7 @@ def test_noise_is_as_loud_as_asked(snr_db: float) -> None:
 
 def test_silence_stays_finite_and_silent() -> None:
     silent_BT, len_B = torch.zeros(2, 300), torch.tensor([300, 1])
-    cfg = Augment(noise_prob=1.0, room_prob=1.0, gain_db=6.0)
+    cfg = Augment(noise_prob=1.0, rir_prob=1.0, gain_db=6.0)
     sounds = Sounds.of([torch.zeros(50, dtype=torch.int16)], [torch.tensor([0.1, 1.0, 0.5])])
     assert not waves.in_rooms(silent_BT, len_B, cfg, sounds, generator()).any()
     everybody_B = torch.ones(2, dtype=torch.bool)
@@ -150,7 +150,7 @@ def test_gain_is_drawn_evenly_and_everything_is_a_function_of_the_generator() ->
     assert torch.equal(waves.gained(wave_BT, Augment(), generator()), wave_BT)
     speech_BT, len_B = padded([500, 300, 400])
     sounds = Sounds.of([torch.arange(100, dtype=torch.int16)], [torch.tensor([1.0, 0.5])] * 3)
-    cfg, everybody_B = Augment(room_prob=0.5), torch.ones(3, dtype=torch.bool)
+    cfg, everybody_B = Augment(rir_prob=0.5), torch.ones(3, dtype=torch.bool)
 
     def drawn(seed: int) -> list[Tensor]:
         return [

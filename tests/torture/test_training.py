@@ -92,7 +92,9 @@ def test_a_rank_that_stands_still_is_found_in_time_and_all_end(torture: Any, wor
     for number in range(torture.count(short=1, full=10)):
         run = RunDir(tmp_path / str(number))
         victim = number % 2
-        with started(work, run, "train.devices=2", "plan.slots=2", f"train.stall_s={LIMIT_S}") as process:
+        with started(
+            work, run, "train.devices=2", "plan.batches_per_step=2", f"train.step_timeout_s={LIMIT_S}"
+        ) as process:
             time.sleep(chance.random())
             pids = ranks(run)
             os.kill(pids[victim], signal.SIGSTOP)

@@ -29,9 +29,9 @@ from voxstill.train.data import Corpus
 SIZES = (1, 4, 2, 3, 5, 1)
 """Utterances of each batch of the step: half of them are one rank's where there are two."""
 SETTINGS = (
-    "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}",
+    "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}",
     "train={steps: 1, clip_norm: 1e9, loader_workers: 0}",
-    "plan={budget_ms: 60000, slots: 6}",
+    "plan={budget_ms: 60000, batches_per_step: 6}",
 )
 
 

@@ -27,7 +27,7 @@ from voxstill.train.unlabelled import Unlabelled
 SIZES = (1, 4, 2, 3)
 SETTINGS = (
     "train={steps: 1, clip_norm: 1e9, loader_workers: 0}",
-    "plan={budget_ms: 60000, slots: 4}",
+    "plan={budget_ms: 60000, batches_per_step: 4}",
     "pretrain={size: tiny, crop_ms: 1000, mask_ms: 100, negatives: 20, dropout: 0.0, layer_drop: 0.0,"
     " feature_gradient: 1.0}",
 )

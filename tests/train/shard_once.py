@@ -27,8 +27,8 @@ WAYS = {
     "copied first": (COPIED, FORGETFUL),
 }
 """What the first two and the last two steps are made with."""
-PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}"
-MORE = (PLAIN, "plan.slots=4", "train.devices=2", "train.average_share=1.0", "train.average_decay=0.5")
+PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}"
+MORE = (PLAIN, "plan.batches_per_step=4", "train.devices=2", "train.average_share=1.0", "train.average_decay=0.5")
 
 
 def rank(fabric: Any, trainings: list[tuple[RunDir, Config]]) -> None:

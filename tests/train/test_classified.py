@@ -108,7 +108,7 @@ def test_one_class_is_nothing_to_tell_apart(voices: Path, tmp_path: Path) -> Non
 def test_a_training_killed_and_resumed_is_the_one_nobody_disturbed(voices: Path, wav2vec2: str, tmp_path: Path) -> None:
     settings = [
         f"student={{task: classes, checkpoint: {wav2vec2}, freeze_layers: 1.0}}",
-        *("train.thaw=0.6", "train.steps=10", "train.lr=1e-3"),
+        *("train.unfreeze_share=0.6", "train.steps=10", "train.lr=1e-3"),
     ]
     straight, run = run_of(voices, tmp_path / "straight", *settings), RunDir(tmp_path / "killed")
     command = [sys.executable, str(SCRIPT), "classify", str(voices), str(run.path), *settings]
@@ -141,8 +141,11 @@ def changed(run: RunDir, checkpoint: str) -> set[str]:
 FROZEN = {
     "for good": (("student.freeze_layers=0.5",), {"1", "wav2vec2.encoder.layer_norm"}),
     "all of it": (("student.freeze_layers=1",), set()),
-    "thawed from the top": (("student.freeze_layers=1", "train.thaw=1.0"), {"1", "wav2vec2.encoder.layer_norm"}),
-    "thawed": (("student.freeze_layers=1", "train.thaw=0.5"), {"0", "1", "wav2vec2.encoder.layer_norm"}),
+    "thawed from the top": (
+        ("student.freeze_layers=1", "train.unfreeze_share=1.0"),
+        {"1", "wav2vec2.encoder.layer_norm"},
+    ),
+    "thawed": (("student.freeze_layers=1", "train.unfreeze_share=0.5"), {"0", "1", "wav2vec2.encoder.layer_norm"}),
 }
 
 
@@ -178,14 +181,14 @@ def test_the_batch_norm_of_frozen_layers_counts_nothing(voices: Path, tmp_path: 
 def test_two_ranks_thaw_and_freeze_as_one_does(voices: Path, wav2vec2: str, tmp_path: Path, task: str) -> None:
     start = [
         f"student={{task: {task}, checkpoint: {wav2vec2}, freeze_layers: 1.0, dropout: 0.0}}",
-        *("plan.slots=2", "train.steps=6", "train.thaw=0.7", "train.lr=1e-3"),
+        *("plan.batches_per_step=2", "train.steps=6", "train.unfreeze_share=0.7", "train.lr=1e-3"),
     ]
     script = [sys.executable, str(SCRIPT), *(["classify"] if task == "classes" else [])]
     one, two, still = (RunDir(tmp_path / name) for name in ("one", "two", "still"))
     (classify_once if task == "classes" else train_once)(str(voices), str(one.path), *start)
     ways: list[tuple[RunDir, list[str]]] = [(two, [])]
     if task == "classes":
-        ways.append((still, ["train.thaw=0"]))
+        ways.append((still, ["train.unfreeze_share=0"]))
     for run, more in ways:
         command = [*script, str(voices), str(run.path), *start, *more, "train.devices=2"]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)

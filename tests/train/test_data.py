@@ -76,7 +76,7 @@ def as_read(_: int, batches: list[Batch]) -> list[Batch]:
 def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     write_shards(store, "s", {"train": 17, "dev": 3})
-    cfg = Config.model_validate({"plan": {"budget_ms": 5000, "slots": 2}, "train": {"loader_workers": 0}})
+    cfg = Config.model_validate({"plan": {"budget_ms": 5000, "batches_per_step": 2}, "train": {"loader_workers": 0}})
     corpus = corpus_of(store, tokenizer.train(TEXTS, "word", 9), cfg)
     plan = corpus.plan(0, ascending=True)
     assert corpus.plan(0, ascending=True) is plan  # three places ask for the first one

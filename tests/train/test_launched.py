@@ -25,7 +25,7 @@ from voxstill.world import Ranks
 SETTINGS = """
 work: {work}
 plan: {{budget_ms: 6000{slots}}}
-augment: {{noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}}
+augment: {{noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}}
 train: {{steps: 3, seed_mode: debug, loader_workers: 0, log_every: 1, root: {root}}}
 """
 CLEAN = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM", "TORCHELASTIC"))}
@@ -57,7 +57,7 @@ def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
 
 def written(folder: Path, corpus: Path, slots: int | None = None) -> Path:
     path = folder / "train.yaml"
-    said = "" if slots is None else f", slots: {slots}"
+    said = "" if slots is None else f", batches_per_step: {slots}"
     path.write_text(SETTINGS.format(work=corpus, root=folder / "exp", slots=said))
     return path
 
@@ -202,8 +202,8 @@ def test_a_process_that_is_alone_is_none_of_several(monkeypatch: pytest.MonkeyPa
 
 def test_each_of_several_has_a_batch_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks("torchrun", 5, 8, 4)
-    assert parallel.among(ranks, config.load(None, [])).plan.slots == 8
-    assert parallel.among(ranks, config.load(None, ["train.devices=4"])).plan.slots == 8
-    assert parallel.among(ranks, config.load(None, ["plan.slots=16"])).plan.slots == 16
+    assert parallel.among(ranks, config.load(None, [])).plan.batches_per_step == 8
+    assert parallel.among(ranks, config.load(None, ["train.devices=4"])).plan.batches_per_step == 8
+    assert parallel.among(ranks, config.load(None, ["plan.batches_per_step=16"])).plan.batches_per_step == 16
     with pytest.raises(ConfigError, match=r"train\.devices"):
         parallel.among(ranks, config.load(None, ["train.devices=8"]))

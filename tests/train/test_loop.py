@@ -83,6 +83,15 @@ def test_a_run_that_computes_its_layers_again_gives_the_same_bits(work: Path, st
     assert same(weights(run), weights(straight))
 
 
+def test_a_run_with_dropout_that_computes_its_layers_again_gives_the_same_bits(work: Path, tmp_path: Path) -> None:
+    runs = [RunDir(tmp_path / "remembered"), RunDir(tmp_path / "again")]
+    for run, again in zip(runs, ("false", "true"), strict=True):
+        with_dropout = (f"train.steps={STEPS}", "student.dropout=0.2", f"train.activation_checkpointing={again}")
+        train_once(str(work), str(run.path), *with_dropout)
+    assert same(weights(runs[0]), weights(runs[1]))
+    assert figures(runs[0]) == figures(runs[1])
+
+
 def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
     work: Path, straight: RunDir, tmp_path: Path
 ) -> None:
@@ -147,7 +156,7 @@ def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Pat
         samples_T = random.normal(0, 900, int(seconds * 16_000)) * np.linspace(1, 0, int(seconds * 16_000)) ** 4
         (tmp_path / name / "one.flac").write_bytes(codec.encode(samples_T.astype(np.int16), "flac"))
     (tmp_path / "noise" / "torn.flac").write_bytes(b"fLaC and no more")
-    sounds = [f"augment.noise={tmp_path}/noise", f"augment.rooms={tmp_path}/rooms"]
+    sounds = [f"augment.noise={tmp_path}/noise", f"augment.rirs={tmp_path}/rooms"]
     overrides = [f"student.checkpoint={folder}", *sounds, "train.steps=3", "train.lr=1e-3"]
     runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
     for run in runs:

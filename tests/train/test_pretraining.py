@@ -175,7 +175,7 @@ def given(heard: dict[str, torch.Tensor], i: int) -> Given:
 @pytest.mark.slow
 def test_ranks_that_leave_out_different_layers_do_not_wait_for_each_other(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    often = ["train.devices=2", "train.steps=3", "pretrain.layer_drop=0.5", "train.stall_s=120"]
+    often = ["train.devices=2", "train.steps=3", "pretrain.layer_drop=0.5", "train.step_timeout_s=120"]
     command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *often]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     assert json.loads(run.summary.read_text())["steps"] == 3

@@ -28,7 +28,7 @@ def test_a_folder_and_a_manifest_are_read_and_the_order_is_always_the_same(
     (tmp_path / "noise/torn.wav").write_bytes(b"RIFF")
     write(tmp_path / "room.flac", 50)
     (tmp_path / "rooms.jsonl").write_text(json.dumps({"audio": "room.flac"}) + "\n")
-    cfg = Augment(noise=str(tmp_path / "noise"), rooms=str(tmp_path / "rooms.jsonl"))
+    cfg = Augment(noise=str(tmp_path / "noise"), rirs=str(tmp_path / "rooms.jsonl"))
     with caplog.at_level(logging.WARNING):
         one, two = sounds.load(cfg), sounds.load(cfg)
     assert "torn.wav" in caplog.text

@@ -47,7 +47,7 @@ def is_alive(pid: int) -> bool:
 def test_a_rank_that_is_stopped_is_found_and_all_ranks_end(work: Path, tmp_path: Path) -> None:
     victim = random.randrange(2)
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.devices=2", "plan.slots=2", f"train.stall_s={LIMIT_S}") as process:
+    with started(work, run, "train.devices=2", "plan.batches_per_step=2", f"train.step_timeout_s={LIMIT_S}") as process:
         pids = ranks(run)
         assert set(pids) == {0, 1}
         os.kill(pids[victim], signal.SIGSTOP)
@@ -71,7 +71,7 @@ def test_a_rank_that_is_stopped_is_found_and_all_ranks_end(work: Path, tmp_path:
 
 def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.devices=2", "plan.slots=2") as process:
+    with started(work, run, "train.devices=2", "plan.batches_per_step=2") as process:
         pids = ranks(run)
         os.kill(pids[0], signal.SIGSEGV)
         process.communicate(timeout=60)
@@ -86,7 +86,7 @@ def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_
     run = RunDir(tmp_path / "run")
     # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all
     slow = ("student.size=small", "plan.max_utterances=1")
-    with started(work, run, "train.loader_workers=1", "train.stall_s=8", *slow) as process:
+    with started(work, run, "train.loader_workers=1", "train.step_timeout_s=8", *slow) as process:
         (pid,) = ranks(run).values()
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGSTOP)
@@ -97,7 +97,7 @@ def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_
 
 def test_a_training_that_was_stopped_and_let_go_on_goes_on(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.stall_s=4") as process:
+    with started(work, run, "train.step_timeout_s=4") as process:
         (pid,) = ranks(run).values()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(9)

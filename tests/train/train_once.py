@@ -27,7 +27,7 @@ OF_PRETRAINING = ("plan.budget_ms=4000", "pretrain={size: tiny, crop_ms: 900, ma
 OF_CLASSES = (
     *OF_STUDENT,
     "student.task=classes",
-    "augment={noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}",
+    "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}",
 )
 
 

@@ -112,13 +112,13 @@ class Corpus:
         ConfigError where some data sets have a weight and others have none, or where nothing has a dialect that is
         named.
         """
-        if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_times:
+        if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_sampling_rate:
             return None
         dataset_N, dialect_N = self._column("dataset"), self._column("dialect")
         weights_G = _by_name("plan.weights", self.datasets, cfg.weights, None, least=1e-6) if cfg.weights else None
         hours_G = np.bincount(dataset_N, self.durations_ms, len(self.datasets)) / 3_600_000
         of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
-        of_dialect_G = _by_name("plan.dialect_times", self.dialects, cfg.dialect_times, 1.0, least=1)
+        of_dialect_G = _by_name("plan.dialect_sampling_rate", self.dialects, cfg.dialect_sampling_rate, 1.0, least=1)
         times_N: Times = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
         return times_N
 

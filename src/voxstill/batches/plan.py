@@ -94,7 +94,7 @@ class EpochPlan:
             raise ConfigError(
                 f"{ranks} ranks cannot share {self.slots} batches a step evenly",
                 why="a rank with fewer batches would wait for the others, or they for it",
-                fix=f"set `plan.slots` to a multiple of {ranks}",
+                fix=f"set `plan.batches_per_step` to a multiple of {ranks}",
             )
         each = self.slots // ranks
         first = step * self.slots + rank * each
@@ -183,7 +183,7 @@ def plan(
     random = np.random.default_rng([seed, epoch])
     rows, repeated = _drawn(rows, times, random)
     if by_shard := cfg.layout == "remote" and shard_of is not None:
-        rows, lanes = _shard_by_shard(rows, shard_of, random), cfg.slots
+        rows, lanes = _shard_by_shard(rows, shard_of, random), cfg.batches_per_step
     else:
         rows, lanes = random.permutation(rows), 1
     window, pieces_SL, rows, filled = _steps(*_windows(rows, durations_ms, lanes, cfg, random), num_tokens, cfg)
@@ -194,16 +194,16 @@ def plan(
     before = np.cumsum(sizes) - sizes
     order = rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int32)
     # of the batches that share a piece, the first `size % share` have one utterance more
-    share = cfg.slots // sizes_SL.shape[1]
+    share = cfg.batches_per_step // sizes_SL.shape[1]
     sizes_B = ((sizes[:, None] + share - 1 - np.arange(share)) // share).ravel()
     bounds = np.concatenate([[0], np.cumsum(sizes_B)])
-    first_S = bounds[: -1 : cfg.slots]
+    first_S = bounds[: -1 : cfg.batches_per_step]
 
     def per_step(counts: Ints | None) -> Ints:
         return np.zeros(len(window), np.int64) if counts is None else np.add.reduceat(counts[order], first_S)
 
     return EpochPlan(
-        slots=cfg.slots,
+        slots=cfg.batches_per_step,
         order=order,
         bounds=bounds,
         durations_ms=recorded_ms,
@@ -364,7 +364,7 @@ def _steps(
 ) -> tuple[Ints, tuple[Ints, Ints], Ints, int]:
     """Window of each step, start and size of its piece of each lane (S, L), the rows that starts count in, and how many
     come twice."""
-    share = cfg.slots // num_WL.shape[1]  # batches that a piece of a lane is cut into
+    share = cfg.batches_per_step // num_WL.shape[1]  # batches that a piece of a lane is cut into
     most_W = num_WL.max(axis=1)
     # with the jitter a later one may be longer: a batch must bear the longest of all that follow
     longest_WLN, tokens_WLN, budget_tokens = _most_from_here(lengths_WLN), None, cfg.budget_tokens or 0

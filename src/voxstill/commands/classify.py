@@ -80,7 +80,7 @@ def lesson(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> 
         notes={"classes": len(names)},
         error=f"dev_{corpus.measure}",
         save=save,
-        frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.thaw),
+        frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.unfreeze_share),
     )
 
 
@@ -228,7 +228,7 @@ def _told_apart(rows: Sequence[Utterance], said: Mapping[str, str], names: set[s
     counts = [ErrorCounts(hits=int(ref == hyp), substitutions=int(ref != hyp)) for ref, hyp in pairs]
     scored = [Scored(id=each.id, words=one, characters=one) for each, one in zip(known, counts, strict=True)]
     blocks = stats.blocks(scored, {each.id: each.speaker for each in known})
-    errors = stats.interval(blocks.counts, cfg.evaluate.resamples, cfg.seed) if known else None
+    errors = stats.interval(blocks.counts, cfg.evaluate.bootstrap_draws, cfg.seed) if known else None
     return {
         "accuracy": found.accuracy,
         "interval": None if errors is None else (1 - errors[1], 1 - errors[0]),

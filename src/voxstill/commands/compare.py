@@ -77,7 +77,7 @@ def runs(cfg: Config, both: Sides) -> dict[str, Any]:
     speakers = {id_: each.speaker for id_, each in both.said.items()}
     scored = [[words.score(id_, text, some.get(id_, "")) for id_, text in both.texts.items()] for some in both.heard]
     blocks = [stats.blocks(rows, speakers) for rows in scored]
-    found = stats.paired(blocks[0].counts, blocks[1].counts, cfg.evaluate.resamples, cfg.seed)
+    found = stats.paired(blocks[0].counts, blocks[1].counts, cfg.evaluate.bootstrap_draws, cfg.seed)
     if found is None:
         raise DataError("the references hold no words", fix="look at the texts, or say `--normalizer none`")
     better = [

@@ -20,10 +20,10 @@ from voxstill.train import sounds
 
 _OFF: dict[str, Any] = {
     "noise_prob": 0.0,
-    "room_prob": 0.0,
+    "rir_prob": 0.0,
     "gain_db": 0.0,
     "tempo": 0.0,
-    "warp": 0.0,
+    "vtlp": 0.0,
     "time_masks": 0,
     "mel_masks": 0,
 }
@@ -64,10 +64,10 @@ def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
 def _augmentations(cfg: Augment, hears_mels: bool) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Name of each augmentation that is on, the options that are its own, and what it is."""
     noise = {"noise_prob": 1.0} if cfg.noise_prob else {}
-    room = {"room_prob": 1.0} if cfg.room_prob and cfg.rooms else {}
+    room = {"rir_prob": 1.0} if cfg.rir_prob and cfg.rirs else {}
     gain = {"gain_db": cfg.gain_db} if cfg.gain_db else {}
     tempo = {"tempo": cfg.tempo} if cfg.tempo else {}
-    warp = {"warp": cfg.warp} if cfg.warp and hears_mels else {}
+    warp = {"vtlp": cfg.vtlp} if cfg.vtlp and hears_mels else {}
     masks = {"time_masks": cfg.time_masks, "mel_masks": cfg.mel_masks} if hears_mels else {}
     yield "heard", {}, "as the student hears it, without augmentation"
     if noise:
@@ -79,7 +79,7 @@ def _augmentations(cfg: Augment, hears_mels: bool) -> Iterator[tuple[str, dict[s
     if tempo:
         yield "tempo", tempo, f"another tempo, by {cfg.tempo:.0%}"
     if warp:
-        yield "warp", warp, f"another vocal tract, by up to {cfg.warp:.0%}"
+        yield "warp", warp, f"another vocal tract, by up to {cfg.vtlp:.0%}"
     if any(masks.values()):
         yield "masks", masks, "stretches of time and bands blanked"
     yield "all", noise | room | gain | tempo | warp | masks, "all of it"

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import voxstill
-from voxstill import config, workdir, world
+from voxstill import config, legacy, workdir, world
 from voxstill import shards as sidecars
 from voxstill.commands import upload
 from voxstill.commands.prepare import finished_shards
@@ -200,11 +200,11 @@ def check(cfg: Config) -> None:
             why="the layers of a new student have learnt nothing, and would never",
             fix="set `student.checkpoint`, or `student.freeze_layers: 0`, also beside `train.preset`",
         )
-    if cfg.train.thaw and not cfg.student.freeze_layers:
+    if cfg.train.unfreeze_share and not cfg.student.freeze_layers:
         raise ConfigError(
-            f"`train.thaw: {cfg.train.thaw:g}` has nothing to thaw",
+            f"`train.unfreeze_share: {cfg.train.unfreeze_share:g}` has nothing to unfreeze",
             why="`student.freeze_layers` is 0: no layer is frozen",
-            fix="set `student.freeze_layers` to a share of the layers, or leave `train.thaw` out",
+            fix="set `student.freeze_layers` to a share of the layers, or leave `train.unfreeze_share` out",
         )
     helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
     for name in (each for each, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
@@ -223,12 +223,12 @@ def check(cfg: Config) -> None:
         )
     ranks = world.ranks()
     cfg, num = (parallel.among(ranks, cfg), ranks.num) if ranks else (cfg, cfg.train.devices)
-    if cfg.plan.slots % num:
+    if cfg.plan.batches_per_step % num:
         told = "`train.devices` is" if ranks is None else f"{ranks.by} has started"
         raise ConfigError(
-            f"`plan.slots` is {cfg.plan.slots} and {told} {num}",
+            f"`plan.batches_per_step` is {cfg.plan.batches_per_step} and {told} {num}",
             why="the batches of a step are shared out evenly between the devices",
-            fix=f"set `plan.slots` to a multiple of {num}",
+            fix=f"set `plan.batches_per_step` to a multiple of {num}",
         )
 
 
@@ -322,7 +322,7 @@ def recognition(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str
         notes={"vocabulary": len(vocabulary.pieces)},
         error="dev_wer",
         save=save,
-        frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.thaw),
+        frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.unfreeze_share),
     )
 
 
@@ -398,10 +398,15 @@ def save_model(run: RunDir, model: Any, weights: dict[str, torch.Tensor], rest: 
 def open_run(cfg: Config, shards: dict[str, Any], settings: dict[str, Any]) -> RunDir:
     """The experiment folder of these settings on these shards: the one that is there, or a new one."""
     recipe = fingerprint("train", settings, shards["recipe"])
+    former = legacy.experiment(cfg, settings, shards["recipe"])
     root = Path(cfg.train.root)
-    for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True):
-        if noted(RunDir(path)).get("recipe") == recipe:
-            return RunDir(path)
+    experiments = [RunDir(path) for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True)]
+    for name in filter(None, (recipe, former)):
+        for run in experiments:
+            if noted(run).get("recipe") == name:
+                if name == former:
+                    log.info("train: version 0.1 began `%s`: it goes on, and is not trained again", run.path)
+                return run
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     run, number = RunDir(root / f"{stamp}_{cfg.train.name}"), 1
     while run.path.exists():
@@ -433,15 +438,13 @@ def snapshot(cfg: Config) -> str:
 
 
 def train_settings(cfg: Config) -> dict[str, Any]:
-    """The options that change what is learnt; those that say where it goes or what is shown do not."""
-    elsewhere = {"name", "root", "devices", "launcher", "log_every", "checkpoint_every", "keep_every", "loader_workers"}
-    elsewhere |= {"stall_s", "shard_above", "upload"}
+    """What decides what is learnt: the seed and the identity of each section."""
     return {
         "seed": cfg.seed,
-        "student": {**cfg.student.model_dump(), "weights": students.digest(cfg.student.checkpoint)},
-        "plan": cfg.plan.model_dump(),
-        "augment": cfg.augment.model_dump(),
-        "train": cfg.train.model_dump(exclude=elsewhere),
+        "student": {**config.identity(cfg.student), "weights": students.digest(cfg.student.checkpoint)},
+        "plan": config.identity(cfg.plan),
+        "augment": config.identity(cfg.augment),
+        "train": config.identity(cfg.train),
     }
 
 

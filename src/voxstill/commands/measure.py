@@ -118,10 +118,10 @@ def evaluate(cfg: Config, target: str) -> dict[str, Any]:
 def evaluate_teacher(cfg: Config) -> dict[str, Any]:
     """Error rates of the teacher's labels on the same split; nothing is labelled again."""
     judged = references(cfg)
-    task = label.task(cfg.teacher)
-    found = workdir.finished(Store(cfg.work), "labels", task.recipe)
+    work = Store(cfg.work)
+    found = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
     wanted = {each.id for each in judged}
-    rows = tables.read(Store(cfg.work), workdir.prefix("labels", found["recipe"]), Label)
+    rows = tables.read(work, workdir.prefix("labels", found["recipe"]), Label)
     texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted}
     return {
         "teacher": found["teacher"],

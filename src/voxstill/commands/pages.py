@@ -139,7 +139,7 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
             "utterances": student["utterances"],
             "words": student["words"],
             "drawn": student["interval_over"],
-            "resamples": cfg.evaluate.resamples,
+            "resamples": cfg.evaluate.bootstrap_draws,
         },
         "breakdowns": [
             {
@@ -262,7 +262,7 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
             "utterances": found["utterances"],
             "words": runs["first"]["words"],
             "drawn": found["blocks_are"],
-            "resamples": cfg.evaluate.resamples,
+            "resamples": cfg.evaluate.bootstrap_draws,
         },
         "paired": {
             "difference": found["difference"],

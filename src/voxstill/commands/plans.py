@@ -21,7 +21,7 @@ from voxstill.errors import ConfigError, DataError
 from voxstill.store import Store
 
 SLOTS = 8
-"""Batches in a step where `plan.slots` is not set: 1, 2, 4 or 8 ranks then share the same global batches."""
+"""Batches in a step where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same global batches."""
 _BINS = 12
 _BAR = 30
 
@@ -39,16 +39,16 @@ class Lengths:
 def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> tuple[EpochPlan, dict[str, Any]]:
     """The batches of an epoch on so many ranks, and their figures.
 
-    DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.slots`.
+    DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.batches_per_step`.
     """
     if ranks < 1:
         raise ConfigError(f"there cannot be {ranks} ranks", why="somebody must train", fix="give --ranks 1 or more")
     found = lengths(where, cfg)
-    slots = cfg.plan.slots if "slots" in cfg.plan.model_fields_set else math.lcm(SLOTS, ranks)
+    slots = cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else math.lcm(SLOTS, ranks)
     made = plan(
         found.durations_ms,
         found.num_tokens,
-        cfg.plan.model_copy(update={"slots": slots}),
+        cfg.plan.model_copy(update={"batches_per_step": slots}),
         seed=cfg.seed,
         epoch=epoch,
         shard_of=found.shard,

@@ -22,7 +22,7 @@ from voxstill.teachers.consensus import ConsensusTeacher
 
 def utterances_recipe(cfg: Config) -> str:
     """Name of the utterances that this configuration cuts."""
-    return fingerprint("segment", cfg.segment.model_dump(), cfg.source.model_dump(exclude={"uri"}), cfg.seed)
+    return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, cfg.source, cfg.seed)
 
 
 def index(cfg: Config) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def label_(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | N
             raise ConfigError(f"`{name}` is {limit}", why="it must be above 0", fix="leave it out to label everything")
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    task = label.task(cfg.teacher)
+    task = label.task(cfg.teacher, work)
     prefix = workdir.prefix("utterances", source["recipe"])
     made = registry.make(cfg.teacher)
     if isinstance(made, ConsensusTeacher):
@@ -128,7 +128,7 @@ def _alignment(cfg: Config, labels: Mapping[str, Any]) -> align.Task | None:
 
 def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
     """Name of the verdicts of this configuration on these labels."""
-    return fingerprint("filter", cfg.filter.model_dump(), scores_recipe(cfg, source, labels))
+    return workdir.recipe(Store(cfg.work), "verdicts", "filter", cfg.filter, scores_recipe(cfg, source, labels))
 
 
 def scores_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
@@ -145,13 +145,13 @@ def finished_verdicts(cfg: Config) -> dict[str, Any]:
     """The verdicts of this configuration, or the only ones that are there."""
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    labels = workdir.finished(work, "labels", label.task(cfg.teacher).recipe)
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
     return workdir.finished(work, "verdicts", verdicts_recipe(cfg, source, labels))
 
 
 def shard_recipe(cfg: Config, verdicts: Mapping[str, Any]) -> str:
     """Name of the shards that this configuration makes of these verdicts."""
-    return fingerprint("shard", cfg.shard.model_dump(), verdicts["recipe"], cfg.seed)
+    return workdir.recipe(Store(cfg.work), "shards", "shard", cfg.shard, verdicts["recipe"], cfg.seed)
 
 
 def finished_shards(cfg: Config) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def filter_(cfg: Config) -> dict[str, Any]:
     """Every label has its scores, and those of the training and dev splits a verdict with its reason."""
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    labels = workdir.finished(work, "labels", label.task(cfg.teacher).recipe)
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
     recipe = verdicts_recipe(cfg, source, labels)
     done = workdir.success(work, "verdicts", recipe)
     if done is not None:
@@ -214,7 +214,7 @@ def measured_labels(cfg: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     """The figures of the finished labels, and of their scores."""
     work = Store(cfg.work)
     source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    labels = workdir.finished(work, "labels", label.task(cfg.teacher).recipe)
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
     _refuse_added(work, labels)
     return labels, _scores(cfg, source, labels)
 
@@ -296,8 +296,9 @@ def shard(cfg: Config) -> dict[str, Any]:
 
 def unlabelled_recipe(cfg: Config) -> str:
     """Name of the shards that this configuration makes of all utterances."""
-    source = workdir.finished(Store(cfg.work), "utterances", utterances_recipe(cfg))
-    return fingerprint("unlabelled", cfg.shard.model_dump(), source["recipe"], cfg.seed)
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    return workdir.recipe(work, "shards", "unlabelled", cfg.shard, source["recipe"], cfg.seed)
 
 
 def shard_unlabelled(cfg: Config) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 
 from voxstill.commands import prepare
 from voxstill.commands.learn import Lesson, check, describe, learn, save_model, train_settings
-from voxstill.config import Config
+from voxstill.config import Config, identity
 from voxstill.errors import ConfigError
 from voxstill.monitor import log
 from voxstill.nn import students, unlabelled
@@ -37,8 +37,8 @@ def pretrain(cfg: Config) -> dict[str, Any]:
 
 
 def settings(cfg: Config) -> dict[str, Any]:
-    """The options that change what is learnt."""
-    own = {**cfg.pretrain.model_dump(), "weights": students.digest(cfg.pretrain.checkpoint)}
+    """What decides what is learnt: the seed and the identity of each section."""
+    own = {**identity(cfg.pretrain), "weights": students.digest(cfg.pretrain.checkpoint)}
     every = train_settings(cfg)
     size = cfg.student.size if cfg.pretrain.method == "best_rq" else None
     return {"pretrain": own, "size": size, **{name: every[name] for name in ("seed", "plan", "train")}}

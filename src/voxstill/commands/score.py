@@ -144,7 +144,7 @@ def figures(
     return {
         "wer": total.words.rate,
         "cer": total.characters.rate,
-        "interval": stats.interval(blocks.counts, cfg.evaluate.resamples, cfg.seed),
+        "interval": stats.interval(blocks.counts, cfg.evaluate.bootstrap_draws, cfg.seed),
         "interval_over": blocks.unit,
         "errors": counts.errors,
         unit: counts.reference,

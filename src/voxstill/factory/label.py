@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill import config, tables, workdir
+from voxstill import config, legacy, tables, workdir
 from voxstill.audio.decoder import Decoder
 from voxstill.cache import Cache
 from voxstill.errors import ConfigError, TeacherError, VoxstillError
@@ -43,18 +43,26 @@ AND = " + "
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a run of labels is made of; equal tasks have equal recipes."""
+    """What a run of labels is made of; equal tasks have equal recipes.
+
+    `table` is the name under which the labels lie that version 0.1 has begun.
+    """
 
     teacher: config.Teacher
     name: str
     reads_texts: bool
     calls_at_once: int = 1
+    table: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """The hash of the teacher and of its options that change what it says."""
+        return fingerprint("label", self.name, config.identity(registry.options(self.teacher)))
 
     @property
     def recipe(self) -> str:
-        """Name of this teacher's labels on disk; what changes only its pace is no part of it."""
-        kind = registry.find(self.teacher.name)
-        return fingerprint("label", self.name, config.decisive(kind.Options, self.teacher.model_dump()))
+        """Name of this teacher's labels on disk."""
+        return self.table or self.identity
 
     @property
     def prefix(self) -> str:
@@ -62,10 +70,16 @@ class Task:
         return f"labels/{self.recipe}"
 
 
-def task(teacher: config.Teacher) -> Task:
-    """The task of a teacher as configured; ConfigError or TeacherError where it cannot be made."""
-    made = registry.make(teacher)
-    return Task(teacher, f"{teacher.name}@{made.revision()}", made.reads_texts, getattr(made, "calls_at_once", 1))
+def task(teacher: config.Teacher, work: Store | None = None) -> Task:
+    """The task of a teacher as configured, going on with labels in `work`; ConfigError or TeacherError where it cannot
+    be made.
+    """
+    model = registry.make(teacher)
+    task = Task(teacher, f"{teacher.name}@{model.revision()}", model.reads_texts, getattr(model, "calls_at_once", 1))
+    if work is None:
+        return task
+    former = legacy.labels(task.name, teacher, registry.options(teacher))
+    return dataclasses.replace(task, table=workdir.begun(work, "labels", task.identity, former))
 
 
 def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engine.Chunk]:
@@ -202,8 +216,12 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
             why="one of them is shown the human texts and the other is not",
             fix="label with it in a run of its own: its labels are then another table",
         )
-    if found.recipe != before.recipe:
-        work.write_json(_options_key(before, found.recipe), teacher.model_dump())
+    if found.identity == before.identity:
+        return dataclasses.replace(found, table=before.table)
+    former = legacy.labels(found.name, teacher, registry.options(teacher))
+    if former is not None and work.exists(_options_key(before, former)):  # version 0.1 let it take over
+        return dataclasses.replace(found, table=former)
+    work.write_json(_options_key(before, found.recipe), teacher.model_dump())
     return found
 
 

@@ -120,7 +120,7 @@ class Mels:
         """Rooms, recorded noise and gain on samples; tempo, vocal tract, noise that is made and masks on features."""
         mel_BFD, frames_B, before_B = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = normalise(mel_BFD, frames_B)
-        if progress >= self._cfg.masks_from:
+        if progress >= self._cfg.spec_augment_start:
             features_BFD = augment.mask_spans(features_BFD, frames_B, self._cfg, generator)
         return features_BFD, frames_B, FRAME_MS * before_B / frames_B.clamp(min=1)
 
@@ -135,7 +135,7 @@ class Mels:
         wave_BT = waves.with_recorded(wave_BT, audio_len_B, recorded_B, cfg, sounds, generator)
         mel_BFD, before_B = self.frontend.log_mel(waves.gained(wave_BT, cfg, generator), audio_len_B)
         mel_BFD, frames_B = augment.stretch(mel_BFD, before_B, tempo_B)
-        mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.warp, 1 + cfg.warp))
+        mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.vtlp, 1 + cfg.vtlp))
         return augment.add_noise(mel_BFD, frames_B, made_B, cfg, generator), frames_B, before_B
 
     def audible(
@@ -279,7 +279,7 @@ class Windows:
         """Speed, rooms, noise and gain on samples, masks on features."""
         wave_BT, len_B = self._samples.disturbed(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = self._features(wave_BT).transpose(1, 2)
-        if progress >= self._cfg.masks_from:
+        if progress >= self._cfg.spec_augment_start:
             features_BFD = augment.mask_spans(features_BFD, len_B // HOP, self._cfg, generator)
         return features_BFD.transpose(1, 2), len_B // HOP, self.frame_ms * audio_len_B / len_B
 

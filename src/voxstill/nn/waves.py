@@ -25,7 +25,7 @@ _FAINTEST = 1e-5  # deviation of what counts as silence; full scale is 1
 
 @dataclass(frozen=True)
 class Sounds:
-    """Recorded noises, one after another, and room responses: what `augment.noise` and `augment.rooms` name.
+    """Recorded noises, one after another, and room responses: what `augment.noise` and `augment.rirs` name.
 
     `noise_T` is int16, recording r the `length_R[r]` samples from `start_R[r]` on. `rooms_RK` begins with the direct
     sound of each room.
@@ -145,11 +145,11 @@ def babble(wave_BT: Tensor, len_B: Tensor) -> Tensor:
 
 def in_rooms(wave_BT: Tensor, len_B: Tensor, cfg: Augment, sounds: Sounds, generator: Generator) -> Tensor:
     """A share of the utterances in a random room, the others as they are."""
-    if not len(sounds.rooms_RK) or not cfg.room_prob:
+    if not len(sounds.rooms_RK) or not cfg.rir_prob:
         return wave_BT
     which_B = torch.randint(len(sounds.rooms_RK), (len(wave_BT),), generator=generator, device=generator.device)
     wet_BT = reverberate(wave_BT, len_B, sounds.rooms_RK[which_B])
-    chosen_B = uniform(generator, (len(wave_BT),), 0, 1) < cfg.room_prob
+    chosen_B = uniform(generator, (len(wave_BT),), 0, 1) < cfg.rir_prob
     return torch.where(chosen_B[:, None], wet_BT, wave_BT)
 
 

@@ -30,8 +30,12 @@ EXTRAS = {"faster-whisper": ("faster_whisper", "whisper"), "sherpa": ("sherpa_on
 
 def make(section: config.Teacher) -> Teacher:
     """The teacher that the section names, its options checked and nothing loaded; ConfigError where they are wrong."""
-    kind = find(section.name)
-    return kind(config.validated(kind.Options, section.model_extra or {}, prefix="teacher."))
+    return find(section.name)(options(section))
+
+
+def options(section: config.Teacher) -> config.Section:
+    """The options of the teacher that the section names, defaults among them; ConfigError where they are wrong."""
+    return config.validated(find(section.name).Options, section.model_extra or {}, prefix="teacher.")
 
 
 def find(name: str) -> type[Teacher]:

@@ -91,7 +91,9 @@ class Corpus:
         if self._last is None or self._last[0] != key:
             self._last = None  # room for the next one
             tempo_N = self._tempos(epoch) if cfg.augment.tempo else None
-            made = self._planned(part, epoch, ascending, slots=cfg.plan.slots, times=self._times, tempo_N=tempo_N)
+            made = self._planned(
+                part, epoch, ascending, slots=cfg.plan.batches_per_step, times=self._times, tempo_N=tempo_N
+            )
             self._last = key, made
         return self._last[1]
 
@@ -157,7 +159,7 @@ class Corpus:
         times: Times | None = None,
         tempo_N: Tempos | None = None,
     ) -> EpochPlan:
-        hearing, cfg = self._hearing, self._cfg.plan.model_copy(update={"slots": slots})
+        hearing, cfg = self._hearing, self._cfg.plan.model_copy(update={"batches_per_step": slots})
         if hearing.longest_ms is not None:  # each utterance takes as much room as the longest
             most = max(cfg.budget_ms // hearing.longest_ms, 1)
             cfg = cfg.model_copy(update={"max_utterances": min(cfg.max_utterances, most)})

@@ -119,7 +119,7 @@ def train(
     room = Room(cfg.plan.budget_ms)
     with (
         world.Signals(_after_this_step) as signals,
-        Watchdog(run, fabric.global_rank, cfg.train.stall_s) as watchdog,
+        Watchdog(run, fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
         Progress("train", 1.0, "") as bar,
     ):
         frozen.hold(0.0)

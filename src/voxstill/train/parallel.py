@@ -102,8 +102,8 @@ def among(ranks: Ranks, cfg: Config) -> Config:
             fix=f"leave `train.devices` out: {ranks.by} decides",
         )
     train = cfg.train.model_copy(update={"devices": ranks.num_here})
-    slots = cfg.plan.slots if "slots" in cfg.plan.model_fields_set else ranks.num
-    return cfg.model_copy(update={"train": train, "plan": cfg.plan.model_copy(update={"slots": slots})})
+    slots = cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else ranks.num
+    return cfg.model_copy(update={"train": train, "plan": cfg.plan.model_copy(update={"batches_per_step": slots})})
 
 
 def _precision(name: str, device: str) -> Any:

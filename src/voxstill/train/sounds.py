@@ -16,16 +16,16 @@ from voxstill.nn.waves import Sounds
 from voxstill.records import RATE_HZ
 from voxstill.store import read_uri, shown
 
-MOST_S = {"augment.noise": 7200, "augment.rooms": 600}
+MOST_S = {"augment.noise": 7200, "augment.rirs": 600}
 """Seconds kept in memory, on each device."""
 
 
 def load(cfg: Augment) -> Sounds:
-    """What `augment.noise` and `augment.rooms` name: all of it, or as many files as are kept, the same each time.
+    """What `augment.noise` and `augment.rirs` name: all of it, or as many files as are kept, the same each time.
 
     A file that cannot be read is named in the log; DataError where none can.
     """
-    return Sounds.of(_read("augment.noise", cfg.noise), _read("augment.rooms", cfg.rooms))
+    return Sounds.of(_read("augment.noise", cfg.noise), _read("augment.rirs", cfg.rirs))
 
 
 def _read(option: str, uri: str | None) -> list[Tensor]:

@@ -74,7 +74,7 @@ class Unlabelled(Corpus):
         made = plan(
             np.minimum(part.durations_ms, cfg.pretrain.crop_ms),
             self._masks.frames(heard_N),
-            cfg.plan.model_copy(update={"slots": slots, "budget_tokens": None}),
+            cfg.plan.model_copy(update={"batches_per_step": slots, "budget_tokens": None}),
             seed=cfg.seed,
             epoch=epoch,
             num_frames=self._hearing.frames(heard_N),

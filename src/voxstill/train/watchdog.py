@@ -90,7 +90,9 @@ class Watchdog:
     def _end(self, waited_s: float) -> None:
         others = self._others()
         behind = sorted(rank for rank, each in others.items() if each["step"] < self._step)
-        told = f"rank {self._rank} has made no step for {waited_s:.0f} s, at step {self._step}; `train.stall_s` is "
+        told = (
+            f"rank {self._rank} has made no step for {waited_s:.0f} s, at step {self._step}; `train.step_timeout_s` is "
+        )
         told += f"{self._limit_s:.0f}. Ranks behind it: {', '.join(map(str, behind)) or 'none'}. All stacks follow"
         log.error("%s", told)
         with self._run.log.open("a", encoding="utf-8") as file:
