@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import create_model
 
-from voxstill import config
+from voxstill import config, legacy
 from voxstill.cli import main
 from voxstill.errors import ConfigError
+from voxstill.monitor import start_logging
+from voxstill.teachers import registry
+from voxstill.teachers.echo import EchoOptions, EchoTeacher
 
 WRONG = [
     # what is set, what the message must name, what the fix must offer
@@ -197,3 +202,92 @@ def test_speakers_keep_their_voices_unless_it_is_asked_for() -> None:
     found = config.load(None, ["student.task=speakers", "augment.tempo=0.05"])
     assert (found.augment.tempo, found.augment.vtlp) == (0.05, 0)
     assert config.load(None, ["student.task=classes"]).augment.tempo == 0.1
+
+
+RENAMED = {
+    # former name, with a value, and the name of today
+    "train.thaw": (0.5, "train.unfreeze_share"),
+    "train.stall_s": (9.0, "train.step_timeout_s"),
+    "augment.warp": (0.2, "augment.vtlp"),
+    "augment.rooms": ("rooms", "augment.rirs"),
+    "augment.room_prob": (0.5, "augment.rir_prob"),
+    "augment.masks_from": (0.1, "augment.spec_augment_start"),
+    "evaluate.resamples": (200, "evaluate.bootstrap_draws"),
+    "plan.slots": (8, "plan.batches_per_step"),
+    "plan.dialect_times": ({"north": 2.0}, "plan.dialect_sampling_rate"),
+}
+
+
+def value_of(cfg: config.Config, path: str) -> object:
+    section, name = path.split(".")
+    return getattr(getattr(cfg, section), name)
+
+
+@pytest.mark.parametrize("former", RENAMED)
+def test_a_former_name_is_taken_for_that_of_today_wherever_it_is_set(
+    former: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value, name = RENAMED[former]
+    section, leaf = former.split(".")
+    path, text = tmp_path / "old.yaml", json.dumps(value)
+    path.write_text(f"{section}: {{{leaf}: {text}}}\n")
+    start_logging()
+    config._WARNED_OF.clear()
+    for cfg in (
+        config.load(str(path)),
+        config.load(None, [f"{former}={text}"]),
+        config.load(None, [f"{section}={{{leaf}: {text}}}"]),
+        config.load(None, [], {f"VOXSTILL__{section}__{leaf}".upper(): text}),
+    ):
+        assert value_of(cfg, name) == value
+        assert config.load(None, [f"{name}={text}"]) == cfg
+    [warning] = [line for line in capsys.readouterr().err.splitlines() if former in line]
+    assert "WARNING" in warning
+    assert f"`{name}`" in warning
+    assert former not in {option.path for option in config.options()}
+    assert f" {leaf}:" not in config.template()
+
+
+def test_two_names_of_one_option_in_one_place_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "both.yaml"
+    path.write_text("train: {unfreeze_share: 0.5, thaw: 0.2}\n")
+    environment = {"VOXSTILL__TRAIN__THAW": "0.5", "VOXSTILL__TRAIN__UNFREEZE_SHARE": "0.5"}
+    for read in (
+        lambda: config.load(str(path)),
+        lambda: config.load(None, ["train={thaw: 0.2, unfreeze_share: 0.5}"]),
+        lambda: config.load(None, ["train.thaw=0.2", "train.unfreeze_share=0.5"]),
+        lambda: config.load(None, [], environment),
+    ):
+        with pytest.raises(ConfigError, match=r"`train.unfreeze_share` is set twice.*\n.*`train.thaw` was renamed"):
+            read()
+
+
+def test_a_later_place_wins_whichever_name_it_uses(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text("train: {thaw: 0.5}\n")
+    assert config.load(str(path), ["train.unfreeze_share=0.2"]).train.unfreeze_share == 0.2
+    assert config.load(str(path), ["train.thaw=0.3"]).train.unfreeze_share == 0.3
+    path.write_text("train: {unfreeze_share: 0.5}\n")
+    assert config.load(str(path), [], {"VOXSTILL__TRAIN__THAW": "0.2"}).train.unfreeze_share == 0.2
+
+
+def test_a_snapshot_of_version_0_1_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    sections = {kind.__name__.lower(): dict(table) for kind, table in legacy.OPTIONS.items()}
+    sections |= {"evaluate": {"split": "test", "resamples": 300}}
+    sections["train"] |= {"stall_s": 600.0, "thaw": 0.5}
+    path.write_text(json.dumps(sections))
+    cfg = config.load(str(path))
+    assert cfg.evaluate.bootstrap_draws == 300
+    assert cfg.train == config.Train(unfreeze_share=0.5)
+    assert cfg.augment == config.Augment()
+
+
+def test_a_teachers_options_have_former_names_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = create_model("Options", __base__=EchoOptions, voice=(int, config.option(0, formerly=("accent", "tone"))))
+    monkeypatch.setattr(EchoTeacher, "Options", options)
+    for name in ("voice", "accent", "tone"):
+        section = registry.options(config.Teacher.model_validate({"name": "echo", name: 3}))
+        assert config.identity(section) == {"accent": 3}  # its first name: recipes outlive a new one
+    with pytest.raises(ConfigError, match=r"`teacher.voice` is set twice"):
+        registry.options(config.Teacher.model_validate({"name": "echo", "tone": 3, "voice": 3}))

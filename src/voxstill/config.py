@@ -7,7 +7,6 @@ YAML is read as version 1.2: `3e-4` is a number, `no` is a word and `1:30` is te
 from __future__ import annotations
 
 import difflib
-import functools
 import io
 import logging
 import types
@@ -89,6 +88,8 @@ TRAIN_PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 """What `train.preset` stands for, by `student.task`; settings given beside it win."""
 S = TypeVar("S", bound=BaseModel)
 log = logging.getLogger("voxstill")  # that of `monitor`, which may import this module
+_WARNED_OF: set[str] = set()
+"""Former names of options, by their path, that this process has been warned of."""
 
 
 def option(
@@ -96,7 +97,7 @@ def option(
 ) -> Any:
     """A pydantic field that also knows its unit, its former names, and whether it changes no more than pace or place.
 
-    What leaves every bit of the result the same is `pace`: it is no part of a recipe.
+    What leaves every bit of the result the same is `pace`: it is no part of a recipe. `formerly` begins with the oldest.
     """
     return Field(default, json_schema_extra={"unit": unit, "pace": pace, "formerly": list(formerly)}, **limits)
 
@@ -705,10 +706,11 @@ class Option:
 def identity(section: BaseModel) -> dict[str, Any]:
     """What a recipe hashes of a section: the options that change what is made and differ from their default.
 
-    The schema number is part of it above 1. So neither a new option nor a new section changes what a recipe is, and
-    sections within sections go the same way.
+    The schema number is part of it above 1, and an option has the first name that it ever had. So neither a new option,
+    a new section nor a new name changes what a recipe is. Sections within sections go the same way.
     """
     kind, options = type(section), {}
+    first_name = {name: others[0] for name, others in former_names(kind).items()}
     for name, field in kind.model_fields.items():
         value = getattr(section, name)
         default = None if field.is_required() else field.get_default(call_default_factory=True)
@@ -719,7 +721,7 @@ def identity(section: BaseModel) -> dict[str, Any]:
         else:
             is_default = not field.is_required() and _identity_of(value) == _identity_of(default)
         if not is_default:
-            options[name] = _identity_of(value)
+            options[first_name.get(name, name)] = _identity_of(value)
     version = getattr(kind, "schema_version", 1)
     return options if version == 1 else {"schema_version": version, **options}
 
@@ -735,30 +737,36 @@ def _identity_of(value: Any) -> Any:
 
 def renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The options by the names of today; each former name is warned of once. ConfigError where both names are set."""
+    former: dict[str, str] = {}
+    current = _renamed(kind, tree, prefix, former)
+    if new := {other: name for other, name in former.items() if other not in _WARNED_OF}:
+        _WARNED_OF.update(new)
+        names = ", ".join(f"`{other}` is now `{name}`" for other, name in new.items())
+        log.warning("config: options have other names: %s. The old ones still work", names)
+    return current
+
+
+def _renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str, former: dict[str, str]) -> dict[str, Any]:
+    """The options by the names of today; what had another name is added to `former`, by its path."""
     current: dict[str, Any] = {}
-    names = {former: name for name, formers in former_names(kind).items() for former in formers}
+    names = {other: name for name, others in former_names(kind).items() for other in others}
     for key, value in tree.items():
         name = names.get(key, key)
         if name in current:
-            raise _both_names(f"{prefix}{name}", [f"{prefix}{former}" for former in former_names(kind)[name]])
+            raise _both_names(f"{prefix}{name}", [f"{prefix}{other}" for other in former_names(kind)[name]])
         if name != key:
-            _warn_of_former_name(f"{prefix}{key}", f"{prefix}{name}")
+            former[f"{prefix}{key}"] = f"{prefix}{name}"
         field = kind.model_fields.get(name)
         is_section = field is not None and _is_section(field) and isinstance(value, Mapping)
         below = cast("type[BaseModel]", field.annotation) if field and is_section else None
-        current[name] = renamed(below, value, f"{prefix}{name}.") if below else value
+        current[name] = _renamed(below, value, f"{prefix}{name}.", former) if below else value
     return current
 
 
 def former_names(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
-    """The options of a section that have had other names, with these."""
+    """The options of a section that have had other names, with these, the oldest first."""
     former = {name: tuple(_extra(field, "formerly") or ()) for name, field in kind.model_fields.items()}
     return {name: formers for name, formers in former.items() if formers}
-
-
-@functools.cache
-def _warn_of_former_name(former: str, name: str) -> None:
-    log.warning("config: the option `%s` is now called `%s`; the old name still works", former, name)
 
 
 def _both_names(name: str, former: Sequence[str]) -> ConfigError:

@@ -282,7 +282,7 @@ def labels(name: str, teacher: config.Teacher, options: BaseModel) -> str | None
             then = None if config.is_pace(field) else spelling
         else:
             then = next((other for other in (option, *former.get(option, ())) if other in known), None)
-            if then is None and option in decisive:
+            if then is None and former.get(option, (option,))[0] in decisive:
                 return None
         if then is not None:
             hashed[then] = value
@@ -315,6 +315,6 @@ def _options(section: BaseModel) -> dict[str, Any] | None:
         then = next((name for name in (option, *former.get(option, ())) if name in hashed), None)
         if then is not None:
             hashed[then] = value
-        elif option in decisive:
+        elif former.get(option, (option,))[0] in decisive:
             return None
     return hashed

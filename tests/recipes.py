@@ -1,0 +1,53 @@
+"""The recipes of a configuration, of every kind, where nothing has been made yet."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from voxstill import legacy
+from voxstill.commands import learn, prepare, pretrain
+from voxstill.config import Config
+from voxstill.factory import label
+from voxstill.records import fingerprint
+from voxstill.store import Store
+from voxstill.teachers import registry
+
+UTTERANCES, VERDICTS = {"recipe": "utterances"}, {"recipe": "verdicts"}
+LABELS = {"recipe": "labels", "sha256": "0"}
+"""What each is made from has a fixed name here, so that a recipe tells of its own step alone."""
+
+
+def recipes(cfg: Config) -> dict[str, str]:
+    """Name of the table, or experiment, of each kind; `cfg.work` is a folder to be written to."""
+    recipe = prepare.utterances_recipe(cfg)
+    indexed = Path(cfg.work) / "utterances"
+    Store(cfg.work).write_json(f"utterances/{recipe}/_SUCCESS.json", UTTERANCES)
+    unlabelled = prepare.unlabelled_recipe(cfg)
+    shutil.rmtree(indexed)
+    return {
+        "utterances": recipe,
+        "labels": label.task(cfg.teacher).recipe,
+        "scores": prepare.scores_recipe(cfg, UTTERANCES, LABELS),
+        "verdicts": prepare.verdicts_recipe(cfg, UTTERANCES, LABELS),
+        "shards": prepare.shard_recipe(cfg, VERDICTS),
+        "unlabelled": unlabelled,
+        "train": fingerprint("train", learn.train_settings(cfg), "shards"),
+        "pretrain": fingerprint("train", pretrain.settings(cfg), "shards"),
+    }
+
+
+def recipes_of_0_1(cfg: Config) -> dict[str, str | None]:
+    """The names that version 0.1 gave to the same."""
+    scores = prepare.scores_recipe(cfg, UTTERANCES, LABELS)
+    task = label.task(cfg.teacher)
+    return {
+        "utterances": legacy.recipe("segment", cfg.segment, cfg.source, cfg.seed),
+        "labels": legacy.labels(task.name, cfg.teacher, registry.options(cfg.teacher)),
+        "scores": scores,
+        "verdicts": legacy.recipe("filter", cfg.filter, scores),
+        "shards": legacy.recipe("shard", cfg.shard, "verdicts", cfg.seed),
+        "unlabelled": legacy.recipe("unlabelled", cfg.shard, "utterances", cfg.seed),
+        "train": legacy.experiment(cfg, learn.train_settings(cfg), "shards"),
+        "pretrain": legacy.experiment(cfg, pretrain.settings(cfg), "shards"),
+    }
