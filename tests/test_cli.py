@@ -78,8 +78,8 @@ def test_training_needs_neither_ray_nor_vllm_nor_lhotse_nor_k2() -> None:
         "        if name.partition('.')[0] in sys.argv[1:]:\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "import voxstill.commands.learn, voxstill.train.loop, voxstill.train.data, voxstill.tasks.ctc\n"
-        "import voxstill.teachers.transformers, voxstill.train.parallel\n"
+        "import voxstill.commands.train, voxstill.train.loop, voxstill.tasks.data, voxstill.tasks.ctc\n"
+        "import voxstill.decode.recognizer, voxstill.train.parallel\n"
         "print('here')\n"
     )
     done = python(code, "ray", "vllm", "lhotse", "k2", "pocketsphinx", "espeakng_loader", "torchaudio", "torchvision")

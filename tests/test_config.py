@@ -41,7 +41,6 @@ WRONG = [
     ("train.precision=fp8", "train.precision", "fp"),
     ("train.preset=fine_tuen", "train.preset", "fine_tune"),
     ("train.preset=[fine_tune]", "train.preset", "fine_tune"),
-    ("student.task=speaker", "student.task", "speakers"),
     ("student.freeze_layers=2", "student.freeze_layers", "≤ 1"),
     ("train.name=../up", "train.name", "text"),
     ("student.size=huge", "student.size", "tiny"),

@@ -19,9 +19,9 @@ from voxstill.records import RATE_HZ, Batch, Split, Word
 from voxstill.shards import Sample
 from voxstill.store import Store
 from voxstill.tasks.ctc import CtcTask
-from voxstill.tasks.task import Loss, Share, Task
 from voxstill.text.tokenizer import Vocabulary
 from voxstill.train import optim
+from voxstill.train.task import Loss, StepContext, Task
 
 PLAIN = Augment(noise_prob=0.0, tempo=0.0, vtlp=0.0, time_masks=0, mel_masks=0)
 PITCH_HZ = {"ba": 400, "du": 900, "ko": 1700, "mi": 3000}
@@ -62,15 +62,15 @@ def batch_of(vocabulary: Vocabulary, texts: Sequence[str] = TEXTS, *, timed: boo
     )
 
 
-def share_of(batch: Batch, progress: float = 0.0) -> Share:
-    """The share of a step that has this batch alone."""
+def context_of(batch: Batch, progress: float = 0.0) -> StepContext:
+    """The context of a step that has this batch alone."""
     frames_B = output_frames(batch.audio_len_B // 160)
-    return Share(progress, int(batch.token_len_B.sum()), int(frames_B.sum()))
+    return StepContext(progress, int(batch.token_len_B.sum()), int(frames_B.sum()))
 
 
-def loss_of(task: Task, model: Any, batch: Batch, share: Share, generator: torch.Generator) -> Loss:
+def loss_of(task: Task, model: Any, batch: Batch, context: StepContext, generator: torch.Generator) -> Loss:
     """What the model loses on a batch as the task hears it."""
-    return task.loss(model, task.heard(batch, share.progress, generator), share)
+    return task.loss(model, task.prepare(batch, context.progress, generator), context)
 
 
 def by_heart(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[Any, list[float]]:
@@ -82,7 +82,7 @@ def by_heart(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[An
     losses = []
     for step in range(num_steps):
         optimizer.zero_grad()
-        loss = loss_of(task, model, batch, share_of(batch, step / num_steps), torch.Generator().manual_seed(step))
+        loss = loss_of(task, model, batch, context_of(batch, step / num_steps), torch.Generator().manual_seed(step))
         loss.value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_norm)
         optimizer.step()

@@ -29,9 +29,10 @@ import numpy as np  # noqa: E402
 
 from voxstill import config  # noqa: E402
 from voxstill.batches.plan import EpochPlan  # noqa: E402
-from voxstill.commands import learn, measure  # noqa: E402
+from voxstill.commands.evaluate import evaluate  # noqa: E402
+from voxstill.commands.train import train  # noqa: E402
 from voxstill.config import Config  # noqa: E402
-from voxstill.train import data  # noqa: E402
+from voxstill.tasks import data, recognition  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -83,10 +84,10 @@ def main() -> None:
                     "name": f"{way}-{seed}",
                     "root": folder,
                 }
-                vars(learn)["Corpus"] = corpus
+                vars(recognition)["Corpus"] = corpus
                 cfg = config.validated(Config, tree)
-                trained = learn.train(cfg)
-                judged = measure.evaluate(cfg, trained["path"])
+                trained = train(cfg)
+                judged = evaluate(cfg, trained["path"]).figures
                 row = {name: judged[name] for name in ("wer", "interval", "words")} | {"seed": seed}
                 found[way].append(row)
                 print(f"| {way} | {seed} | {100 * row['wer']:.1f} |", flush=True)

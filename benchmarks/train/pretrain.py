@@ -48,12 +48,12 @@ def main() -> None:
         os.environ[name] = str(args.threads)
     import torch
 
-    from voxstill.commands import learn
+    from voxstill.train import experiment
 
     torch.set_num_threads(args.threads)
     figures: dict[str, Any] = {
-        "machine": learn.machine(),
-        "versions": learn.versions(),
+        "machine": experiment.machine(),
+        "versions": experiment.versions(),
         **{name: getattr(args, name) for name in ("size", "batch", "seconds", "threads")},
         "right": right(),
         "head": turns(heads(args), args.rounds),
@@ -181,8 +181,8 @@ def steps(args: Any) -> dict[str, Callable[[], None]]:
     import torch
 
     from voxstill.config import Train
-    from voxstill.tasks.task import Share
     from voxstill.train import optim
+    from voxstill.train.task import StepContext
 
     ours, theirs, cfg = models(args.size, dropout=0.1)
     task, batch = task_of(ours, cfg), audio(args)
@@ -194,7 +194,7 @@ def steps(args: Any) -> dict[str, Callable[[], None]]:
     inputs_BT, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
 
     def our_step() -> None:
-        loss = task.loss(ours, task.heard(batch, 0.0, generator), Share(0.0, hidden, hidden))
+        loss = task.loss(ours, task.prepare(batch, 0.0, generator), StepContext(0.0, hidden, hidden))
         loss.value.backward()
         torch.nn.utils.clip_grad_norm_(ours.parameters(), 5.0)
         own.step()
@@ -217,7 +217,7 @@ def heads(args: Any) -> dict[str, Callable[[], None]]:
     import torch
     from transformers.modeling_outputs import Wav2Vec2BaseModelOutput
 
-    from voxstill.tasks.task import Share
+    from voxstill.train.task import StepContext
 
     ours, theirs, cfg = models(args.size, dropout=0.0)
     task, batch = task_of(ours, cfg), audio(args)
@@ -234,13 +234,13 @@ def heads(args: Any) -> dict[str, Callable[[], None]]:
     for model in (ours, theirs):
         model.wav2vec2.forward = lambda *_, **__: Wav2Vec2BaseModelOutput(**given)
     mask_BF, negative_BFK = collated(theirs, args.batch, batch.audio_BT.shape[1], device)
-    heard = task.heard(batch, 0.0, generator)
+    model_input = task.prepare(batch, 0.0, generator)
 
     def our_head() -> None:
-        task.loss(ours, heard, Share(0.0, hidden, hidden)).value.backward()
+        task.loss(ours, model_input, StepContext(0.0, hidden, hidden)).value.backward()
 
     def their_head() -> None:
-        theirs(heard.inputs, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
+        theirs(model_input.inputs, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
 
     return {"theirs": their_head, "ours": our_head}
 
@@ -350,13 +350,15 @@ def our_part(model: Any, cfg: Any, len_B: Any, given: tuple[Any, ...], count: in
     from voxstill.config import Augment
     from voxstill.nn import students, unlabelled
     from voxstill.tasks.pretrain import ContrastiveTask, Hidden
-    from voxstill.tasks.task import Share
+    from voxstill.train.task import StepContext
 
     samples_BT, hidden_BF, place_BM, weight_BM, negative_BMK, noise_BMGV = given
     task = ContrastiveTask(cfg, students.hearing(model.config, Augment()), unlabelled.codebook(model))
     none: Any = None
-    heard = Hidden(none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=(negative_BMK, noise_BMGV))
-    loss = task.loss(model, heard, Share(0.0, count, count))
+    model_input = Hidden(
+        none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=(negative_BMK, noise_BMGV)
+    )
+    loss = task.loss(model, model_input, StepContext(0.0, count, count))
     loss.value.backward()  # type: ignore[no-untyped-call]
     return float(loss.value.detach())
 

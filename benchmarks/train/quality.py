@@ -37,13 +37,15 @@ import torch  # noqa: E402
 
 from voxstill import config, shards, workdir  # noqa: E402
 from voxstill.audio import codec  # noqa: E402
-from voxstill.commands import learn, measure  # noqa: E402
+from voxstill.commands.evaluate import evaluate  # noqa: E402
 from voxstill.commands.prepare import finished_shards  # noqa: E402
+from voxstill.commands.train import train  # noqa: E402
 from voxstill.config import Config  # noqa: E402
 from voxstill.rundir import RunDir  # noqa: E402
 from voxstill.store import Store, read_uri  # noqa: E402
+from voxstill.tasks import recognition  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
-from voxstill.train import checkpoint, loop  # noqa: E402
+from voxstill.train import checkpoint, experiment, loop  # noqa: E402
 
 HERE = Path(__file__).parent
 WARMUP = 0.1
@@ -63,8 +65,8 @@ def main() -> None:
     cfg = config.load(args.config, [], {})
     found: dict[str, list[dict[str, Any]]] = {"voxstill": [], "Trainer": []}
     figures = {
-        "machine": learn.machine(),
-        "versions": learn.versions(),
+        "machine": experiment.machine(),
+        "versions": experiment.versions(),
         "cpu_seconds": args.cpu_seconds,
         "peer_lr": args.peer_lr,
         "found": found,
@@ -112,8 +114,8 @@ class Labelled:
         store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg)["recipe"])
         rows = [row for part in shards.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
         texts = [normalizer(cfg.student.text)(row["text"]) for row in rows]
-        self.hearing = learn.hearing_of(cfg, None)
-        self.vocabulary = learn.new_vocabulary(texts, cfg.student, self.hearing)
+        self.hearing = recognition.hearing_of(cfg, None)
+        self.vocabulary = recognition.new_vocabulary(texts, cfg.student, self.hearing)
         self.lengths = [row["num_samples"] for row in rows]
         tars = {row["shard"]: store.uri(f"{prefix}/{shards.tar_name(row['shard'])}") for row in rows}
         stretches = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
@@ -144,7 +146,7 @@ def ours(cfg: Config, seed: int, seconds: float, folder: Path) -> dict[str, Any]
         "name": f"ours-{seed}",
         "root": str(folder),
     }
-    trained = learn.train(config.validated(Config, tree))
+    trained = train(config.validated(Config, tree))
     return judged(cfg, trained["path"], seed, trained["steps"])
 
 
@@ -167,7 +169,7 @@ def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace,
         return done / WARMUP if done < WARMUP else (1 - done) / (1 - WARMUP)
 
     watched, vocabulary = Watched(), labelled.vocabulary
-    model = learn.new_student(cfg.model_copy(update={"seed": seed}), vocabulary)
+    model = recognition.new_student(cfg.model_copy(update={"seed": seed}), vocabulary)
     hugging_face.train(
         model,
         labelled.data,
@@ -182,13 +184,13 @@ def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace,
         seed=seed,
     )
     saved = RunDir(folder / f"theirs-{seed}")
-    learn.save_student(saved, model, vocabulary, labelled.hearing, checkpoint.whole_weights(model))
+    recognition.save_student(saved, model, vocabulary, labelled.hearing, checkpoint.whole_weights(model))
     return judged(cfg, str(saved.model), seed, watched.steps)
 
 
 def judged(cfg: Config, model: str, seed: int, steps: int) -> dict[str, Any]:
     """What a student errs on the split of the configuration."""
-    found = measure.evaluate(cfg, model)
+    found = evaluate(cfg, model).figures
     return {"seed": seed, "steps": steps, **{name: found[name] for name in ("wer", "cer", "interval", "words")}}
 
 

@@ -94,12 +94,12 @@ def main() -> None:
             for size in args.size:
                 child(OURS, size, folder, args)
             return
-        from voxstill.commands import learn
+        from voxstill.train import experiment
 
         peer_versions = {name: found for name in ("accelerate",) if (found := has(name))}
         figures: dict[str, Any] = {
-            "machine": learn.machine(),
-            "versions": learn.versions() | peer_versions,
+            "machine": experiment.machine(),
+            "versions": experiment.versions() | peer_versions,
             "audio": args.manifest or "synthetic",
             "hours": hours,
             "peak_tflops": args.peak_tflops or (peak_tflops() if on_gpu else None),
@@ -216,13 +216,13 @@ def make(folder: Path, args: argparse.Namespace) -> float:
     from voxstill.text import tokenizer
     from voxstill.text.normalize import normalizer
 
-    alike = normalizer("basic")
+    normalize = normalizer("basic")
     spoken = list(real(Path(args.manifest), args.utterances) if args.manifest else synthetic(args.utterances))
     units = "bpe" if args.manifest else "word"
-    vocabulary = tokenizer.train((alike(text) for _, text in spoken), units, 200)  # type: ignore[arg-type]
+    vocabulary = tokenizer.train((normalize(text) for _, text in spoken), units, 200)  # type: ignore[arg-type]
     clips: list[tuple[Sample, bytes]] = []
     for samples_T, text in spoken:
-        ids, _ = vocabulary.encode(alike(text))
+        ids, _ = vocabulary.encode(normalize(text))
         repeats = sum(one == two for one, two in itertools.pairwise(ids))
         if not ids or len(samples_T) > args.budget_s * 16_000:
             continue
@@ -370,10 +370,11 @@ def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> floa
 
     from voxstill import config
     from voxstill.batches.plan import EpochPlan
-    from voxstill.commands import learn
     from voxstill.records import Batch
     from voxstill.rundir import RunDir
-    from voxstill.train import data, parallel
+    from voxstill.tasks import data, recognition
+    from voxstill.train import parallel
+    from voxstill.train.launch import train_rank
 
     class Watched(data.Corpus):
         """The corpus, which tells when it is asked for a step."""
@@ -391,7 +392,7 @@ def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> floa
                 window.got(audio_s, sum(batch.audio_BT.numel() for batch in batches) / 16_000, waited_s)
                 yield made
 
-    vars(learn)["Corpus"] = Watched
+    vars(recognition)["Corpus"] = Watched
     settings = {
         "student.size": args.size[0],
         "student.units": json.loads((corpus / "corpus.json").read_text())["units"],
@@ -408,7 +409,7 @@ def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> floa
     cfg = config.load(None, overrides + ([PLAIN] if name == OURS else []), {})
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(Path(folder))
-        rank = functools.partial(learn.train_rank, cfg=cfg, run=run, shards={"recipe": "r"})
+        rank = functools.partial(train_rank, cfg=cfg, run=run, shards={"recipe": "r"}, build=recognition.build)
         try:
             parallel.fabric(cfg.train).launch(rank)
         except hugging_face.OverError:
@@ -431,8 +432,8 @@ def theirs(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> fl
     from voxstill.train.optim import BETAS
 
     about = json.loads((corpus / "corpus.json").read_text())
-    alike, rows = normalizer("basic"), about["rows"]
-    texts = [alike(row["text"]) for row in rows]
+    normalize, rows = normalizer("basic"), about["rows"]
+    texts = [normalize(row["text"]) for row in rows]
     vocabulary = tokenizer.train(texts, about["units"], 200)
     batch = max(1, round(args.budget_s * 16_000 / statistics.mean(row["num_samples"] for row in rows)))
     window.multiple = max(1, min(len(rows) // (4 * batch), 50))  # so many batches follow one another from long to short

@@ -378,9 +378,9 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
 def train(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill train`."""
     cfg = load(args, base=args.config_file)
-    from voxstill.commands import learn  # a wrong option is told before anything heavy is loaded
+    from voxstill.commands import train as page  # a wrong option is told before anything heavy is loaded
 
-    return learn.train(cfg)
+    return page.train(cfg)
 
 
 def train_lm(args: argparse.Namespace) -> dict[str, Any]:
@@ -403,24 +403,14 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     """`voxstill evaluate`."""
     from pathlib import Path
 
-    from voxstill.commands import classify, measure
-    from voxstill.rundir import RunDir
+    from voxstill.commands import evaluate as page
 
     own = Path(args.model) / "config.yaml"
     overrides = [f"evaluate.split={args.on}"] if args.on else []
     overrides += [f"work={json.dumps(args.work)}"] if args.work else []
     base = args.config or (str(own) if own.is_file() else None)
-    cfg = load(args, *overrides, base=base)
-    if classify.is_classifier(args.model):
-        figures = classify.evaluate(cfg, args.model)
-        if own.is_file():
-            classify.write_figures(RunDir(Path(args.model)).evaluation, figures)
-        shown = {key: value for key, value in figures.items() if key not in ("classes", "confusion")}
-        return {**figures, TEXT: _plain(shown)}
-    figures = measure.evaluate(cfg, args.model)
-    if own.is_file():
-        measure.write_figures(RunDir(Path(args.model)).evaluation, figures, measure.references(cfg))
-    return {key: value for key, value in figures.items() if key != "hypotheses"}
+    evaluation = page.evaluate(load(args, *overrides, base=base), args.model)
+    return {**evaluation.figures, TEXT: _plain(evaluation.summary)}
 
 
 def score_words(args: argparse.Namespace) -> dict[str, Any]:

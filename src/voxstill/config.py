@@ -97,7 +97,7 @@ def option(
 ) -> Any:
     """A pydantic field that also knows its unit, its former names, and whether it changes no more than pace or place.
 
-    What leaves every bit of the result the same is `pace`: it is no part of a recipe. `formerly` begins with the oldest.
+    What leaves every bit of the result the same is `pace`, no part of a recipe. `formerly` begins with the oldest name.
     """
     return Field(default, json_schema_extra={"unit": unit, "pace": pace, "formerly": list(formerly)}, **limits)
 
@@ -281,9 +281,9 @@ class Shard(Section):
 class Student(Section):
     """The model to train."""
 
-    task: Literal["recognition", "classes", "speakers"] = option("recognition")
-    """What is to be said of an utterance: its words; its class, which `student.target` names; or an embedding by which
-    speakers are told apart, those of the training and new ones."""
+    task: str = option("recognition")
+    """What is to be said of an utterance: `recognition`, its words; `classes`, its class, which `student.target` names;
+    `speakers`, an embedding by which speakers are told apart, also new ones; or a task of another package."""
     target: Literal["text", "speaker", "language", "dialect", "dataset"] = option("text")
     """For `task: classes`, what names the class of an utterance: its label, or what the manifest says of it."""
     kind: Literal["ctc", "rnnt", "tdt", "seq2seq"] = option("ctc")

@@ -172,13 +172,20 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """What a student said; `score` is the mean log-probability of a token, None where nothing was said."""
+    """What a recogniser wrote of an utterance, or the `error` why it could not.
+
+    `score` is the mean log-probability of a token, None where there is none. `finish` says whether the text ended by
+    itself or at the most tokens that are allowed.
+    """
 
     id: str
     text: str
     score: float | None = None
     token_ids: tuple[int, ...] = ()
     words: tuple[Word, ...] = ()
+    language: str | None = None
+    finish: Finish = "stop"
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,17 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tones import TEXTS, batch_of, share_of
+from tones import TEXTS, batch_of, context_of
 from voxstill import cli, config
-from voxstill.commands import pretrain
 from voxstill.config import Config, Pretrain, Student
 from voxstill.nn import classifiers, students
 from voxstill.records import Batch
 from voxstill.rundir import RunDir
-from voxstill.tasks.task import Share
+from voxstill.tasks import pretraining
 from voxstill.text import tokenizer
 from voxstill.train import checkpoint, guard, optim
 from voxstill.train.checkpoint import State
+from voxstill.train.task import StepContext
 
 WORDS = tokenizer.train(TEXTS, "word", 9)
 BATCH = batch_of(WORDS)
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def replayed(run: RunDir, batch: Batch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     path = run.skipped / "step=5-rank=0.safetensors"
-    guard.save(path, [batch], share_of(batch, 0.5), step=5, rank=0)
+    guard.save(path, [batch], context_of(batch, 0.5), step=5, rank=0)
     assert cli.main(["doctor", str(run.path), "--batch", str(path), *options]) == 0
     return capsys.readouterr().out
 
@@ -105,11 +105,11 @@ def test_of_a_pre_training_too(own: Pretrain, tmp_path: Path, capsys: pytest.Cap
     run.path.mkdir()
     run.config.write_text(config.dump(cfg))
     run.environment.write_text(json.dumps({"method": own.method}))
-    _, model, task = pretrain.begun(cfg)
+    _, model, task = pretraining.begun(cfg)
     checkpoint.save(run, model, optim.adamw(model, cfg.train), optim.Average(), State(step=1), cfg.train)
     num_B, weight_B = task.masks.frames(BATCH.audio_len_B), torch.ones(len(BATCH.ids))
     assert bool((num_B > 0).all())
-    share = Share(0.5, int(num_B.sum()), int(task.hearing.frames(BATCH.audio_len_B).sum()), 5)
+    share = StepContext(0.5, int(num_B.sum()), int(task.hearing.frames(BATCH.audio_len_B).sum()), 5)
     weight_B[2] = float("nan")
     path = run.skipped / "step=5-rank=0.safetensors"
     for batch, at_fault in ((BATCH, []), (dataclasses.replace(BATCH, weight_B=weight_B), [BATCH.ids[2]])):

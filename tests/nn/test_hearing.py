@@ -13,20 +13,20 @@ from transformers import AutoFeatureExtractor, Wav2Vec2FeatureExtractor
 
 from voxstill.config import Augment
 from voxstill.nn.hearing import Hearing, Mels, Samples
-from voxstill.nn.waves import Sounds
+from voxstill.nn.waves import NoiseBank
 
 PLAIN = Augment(noise_prob=0.0, tempo=0.0, vtlp=0.0, time_masks=0, mel_masks=0)
 NOISY = Augment(noise_prob=1.0, rir_prob=1.0, gain_db=6.0, spec_augment_start=0.0)
-SOUNDS = Sounds.of([torch.randint(-900, 900, (5000,), dtype=torch.int16)], [torch.tensor([1.0, 0.0, 0.5, 0.2])])
+SOUNDS = NoiseBank.of([torch.randint(-900, 900, (5000,), dtype=torch.int16)], [torch.tensor([1.0, 0.0, 0.5, 0.2])])
 KERNELS, STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
 
 
-def samples_hearing(cfg: Augment = PLAIN, sounds: Sounds | None = None) -> Samples:
-    return Samples(cfg, sounds, kernels=KERNELS, strides=STRIDES)
+def samples_hearing(cfg: Augment = PLAIN, noise_bank: NoiseBank | None = None) -> Samples:
+    return Samples(cfg, noise_bank, kernels=KERNELS, strides=STRIDES)
 
 
-def both(cfg: Augment, sounds: Sounds | None = None) -> list[Hearing]:
-    return [Mels(cfg, sounds), samples_hearing(cfg, sounds)]
+def both(cfg: Augment, noise_bank: NoiseBank | None = None) -> list[Hearing]:
+    return [Mels(cfg, noise_bank), samples_hearing(cfg, noise_bank)]
 
 
 def speech(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,9 +16,9 @@ from torch import Generator, Tensor
 from voxstill.audio import codec
 from voxstill.config import Augment
 from voxstill.nn import waves
-from voxstill.nn.waves import Sounds
+from voxstill.nn.waves import NoiseBank
 
-NOTHING = Sounds.of([], [])
+NOTHING = NoiseBank.of([], [])
 
 
 def generator(seed: int = 0) -> Generator:
@@ -88,20 +88,20 @@ def test_noise_is_as_loud_as_asked(snr_db: float) -> None:
 def test_silence_stays_finite_and_silent() -> None:
     silent_BT, len_B = torch.zeros(2, 300), torch.tensor([300, 1])
     cfg = Augment(noise_prob=1.0, rir_prob=1.0, gain_db=6.0)
-    sounds = Sounds.of([torch.zeros(50, dtype=torch.int16)], [torch.tensor([0.1, 1.0, 0.5])])
-    assert not waves.in_rooms(silent_BT, len_B, cfg, sounds, generator()).any()
+    noise_bank = NoiseBank.of([torch.zeros(50, dtype=torch.int16)], [torch.tensor([0.1, 1.0, 0.5])])
+    assert not waves.in_rooms(silent_BT, len_B, cfg, noise_bank, generator()).any()
     everybody_B = torch.ones(2, dtype=torch.bool)
     assert not waves.with_made(silent_BT, len_B, everybody_B, cfg, generator()).any()
     speech_BT, len_B = padded([300, 200])
-    found_BT = waves.with_recorded(speech_BT, len_B, everybody_B, cfg, sounds, generator())
+    found_BT = waves.with_recorded(speech_BT, len_B, everybody_B, cfg, noise_bank, generator())
     assert torch.equal(found_BT, speech_BT)  # a recording of nothing adds nothing
 
 
 def test_a_room_is_a_convolution_that_leaves_words_and_loudness_in_place() -> None:
     wave_BT, len_B = padded([3000])
     response_K = torch.cat([torch.zeros(70), torch.tensor([1.0]), 0.3 * torch.randn(200, generator=generator(1))])
-    sounds = Sounds.of([], [response_K])
-    found_T = waves.reverberate(wave_BT, len_B, sounds.rooms_RK)[0]
+    noise_bank = NoiseBank.of([], [response_K])
+    found_T = waves.reverberate(wave_BT, len_B, noise_bank.rooms_RK)[0]
     wanted_T = np.convolve(wave_BT[0].numpy(), response_K[30:].numpy())[:3000]
     wanted_T *= np.sqrt(float(waves.power(wave_BT, len_B)) / np.mean(wanted_T**2))
     assert np.allclose(found_T.numpy(), wanted_T, atol=1e-4)
@@ -110,9 +110,9 @@ def test_a_room_is_a_convolution_that_leaves_words_and_loudness_in_place() -> No
 
 def test_recordings_are_heard_from_anywhere_and_again_from_the_start() -> None:
     short, long = torch.arange(1, 8, dtype=torch.int16), torch.arange(1000, 3000, dtype=torch.int16)
-    sounds = Sounds.of([short, torch.zeros(0, dtype=torch.int16), long], [])
-    assert sounds.length_R.tolist() == [7, 2000]
-    found_BT = (waves.recorded(sounds, 50, 20, generator()) * 32768).round().long()
+    noise_bank = NoiseBank.of([short, torch.zeros(0, dtype=torch.int16), long], [])
+    assert noise_bank.length_R.tolist() == [7, 2000]
+    found_BT = (waves.recorded(noise_bank, 50, 20, generator()) * 32768).round().long()
     starts = set()
     for row_T in found_BT:
         recording = short if row_T[0] < 100 else long
@@ -123,8 +123,8 @@ def test_recordings_are_heard_from_anywhere_and_again_from_the_start() -> None:
 
 
 def test_noise_is_recorded_or_made_never_both_and_its_colour_varies() -> None:
-    sounds = Sounds.of([torch.ones(10, dtype=torch.int16)], [])
-    recorded_B, made_B = waves.which_noise(2000, Augment(noise_prob=0.6), sounds, generator())
+    noise_bank = NoiseBank.of([torch.ones(10, dtype=torch.int16)], [])
+    recorded_B, made_B = waves.which_noise(2000, Augment(noise_prob=0.6), noise_bank, generator())
     assert not (recorded_B & made_B).any()
     assert 0.25 < recorded_B.float().mean() < 0.35
     assert 0.25 < made_B.float().mean() < 0.35
@@ -149,13 +149,13 @@ def test_gain_is_drawn_evenly_and_everything_is_a_function_of_the_generator() ->
     assert 5 < gain_db_B.max() <= 6
     assert torch.equal(waves.gained(wave_BT, Augment(), generator()), wave_BT)
     speech_BT, len_B = padded([500, 300, 400])
-    sounds = Sounds.of([torch.arange(100, dtype=torch.int16)], [torch.tensor([1.0, 0.5])] * 3)
+    noise_bank = NoiseBank.of([torch.arange(100, dtype=torch.int16)], [torch.tensor([1.0, 0.5])] * 3)
     cfg, everybody_B = Augment(rir_prob=0.5), torch.ones(3, dtype=torch.bool)
 
     def drawn(seed: int) -> list[Tensor]:
         return [
             waves.with_made(speech_BT, len_B, everybody_B, cfg, generator(seed)),
-            waves.with_recorded(speech_BT, len_B, everybody_B, cfg, sounds, generator(seed)),
+            waves.with_recorded(speech_BT, len_B, everybody_B, cfg, noise_bank, generator(seed)),
             waves.coloured(2, 50, generator(seed)),
         ]
 
@@ -173,7 +173,7 @@ def test_a_room_sounds_as_another_package_made_it_sound(shared_data: Callable[[s
         return torch.from_numpy(codec.decode(path.read_bytes(), channel=0).samples_T).float()
 
     dry_T, wet_T = samples(dry), samples(wet)
-    rooms_RK = Sounds.of([], [samples(response)]).rooms_RK
+    rooms_RK = NoiseBank.of([], [samples(response)]).rooms_RK
     found_T = waves.reverberate(dry_T[None] / 32768, torch.tensor([len(dry_T)]), rooms_RK)[0]
     size = min(len(found_T), len(wet_T))
     spectrum = torch.fft.rfft(found_T[:size], 2 * size).conj() * torch.fft.rfft(wet_T[:size], 2 * size)

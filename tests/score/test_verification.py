@@ -5,10 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.errors import DataError
+from voxstill.score import verification
 from voxstill.score.verification import eer, min_dcf, trials
 
 
@@ -81,3 +82,23 @@ def test_every_pair_of_known_speakers_is_tried_once(speakers: list[str | None]) 
     known = [place for place, speaker in enumerate(speakers) if speaker is not None]
     assert pairs == list(itertools.combinations(known, 2))
     assert found.same_N.tolist() == [speakers[one] == speakers[other] for one, other in pairs]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["ann", "bob", None]), min_size=2, max_size=12), st.integers(0, 5))
+def test_all_pairs_of_known_speakers_are_compared_once(speakers: list[str | None], seed: int) -> None:
+    embedding_ND = np.random.default_rng(seed).normal(size=(len(speakers), 3)).astype(np.float32)
+    score_N, same_N = verification.compare(embedding_ND, speakers, seed)
+    first_N, second_N, expected_N = verification.trials(speakers)
+    assert np.array_equal(same_N, expected_N)
+    assert np.allclose(score_N, (embedding_ND[first_N] * embedding_ND[second_N]).sum(1), atol=1e-5)
+
+
+def test_of_many_utterances_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "MOST_COMPARED", 5)
+    embedding_ND = np.eye(20, dtype=np.float32)
+    speakers = [f"s{i % 3}" for i in range(20)]
+    one, two, other = (verification.compare(embedding_ND, speakers, seed) for seed in (0, 0, 1))
+    assert len(one[0]) == 10
+    assert np.array_equal(one[1], two[1])
+    assert len(other[0]) == 10

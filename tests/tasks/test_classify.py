@@ -5,24 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.config import Student
 from voxstill.nn import classifiers
 from voxstill.nn.hearing import Mels
 from voxstill.records import Batch
-from voxstill.score import verification
 from voxstill.tasks import classify
-from voxstill.tasks.task import Share
 from voxstill.text import tokenizer
+from voxstill.train.task import StepContext
 
 NAMES = ["ba", "du", "ko"]
-SHARE = Share(0.0, num_tokens=7, num_frames=100)
+CONTEXT = StepContext(0.0, num_tokens=7, num_frames=100, num_utterances=7)
 
 
 def batch() -> Batch:
@@ -46,7 +42,7 @@ def test_the_parts_of_a_step_add_up_to_it_and_weights_count(task: classifiers.Ta
     learnt = classify.ClassifyTask(NAMES, Mels(PLAIN), speakers=task == "speakers")
 
     def loss(part: Batch) -> float:
-        return float(loss_of(learnt, model, part, SHARE, torch.Generator()).value.detach())
+        return float(loss_of(learnt, model, part, CONTEXT, torch.Generator()).value.detach())
 
     whole = batch()
     alone = [loss(only(whole, slice(i, i + 1))) for i in range(len(TEXTS))]
@@ -64,23 +60,3 @@ def test_cosines_are_fp32_in_any_precision() -> None:
     assert cosine_BC.dtype == torch.float32
     assert embedding_BE is not None
     assert float((embedding_BE.norm(dim=1) - 1).abs().max()) < 1e-5
-
-
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(["ann", "bob", None]), min_size=2, max_size=12), st.integers(0, 5))
-def test_all_pairs_of_known_speakers_are_compared_once(speakers: list[str | None], seed: int) -> None:
-    embedding_ND = np.random.default_rng(seed).normal(size=(len(speakers), 3)).astype(np.float32)
-    score_N, same_N = classify.compared(embedding_ND, speakers, seed)
-    first_N, second_N, expected_N = verification.trials(speakers)
-    assert np.array_equal(same_N, expected_N)
-    assert np.allclose(score_N, (embedding_ND[first_N] * embedding_ND[second_N]).sum(1), atol=1e-5)
-
-
-def test_of_many_utterances_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classify, "MOST_COMPARED", 5)
-    embedding_ND = np.eye(20, dtype=np.float32)
-    speakers = [f"s{i % 3}" for i in range(20)]
-    one, two, other = (classify.compared(embedding_ND, speakers, seed) for seed in (0, 0, 1))
-    assert len(one[0]) == 10
-    assert np.array_equal(one[1], two[1])
-    assert len(other[0]) == 10

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tones import PLAIN, TEXTS, batch_of, by_heart, loss_of, share_of
+from tones import PLAIN, TEXTS, batch_of, by_heart, context_of, loss_of
 from voxstill.config import Augment, Train
 from voxstill.nn import losses, students
 from voxstill.records import Batch
 from voxstill.tasks.ctc import CtcTask, is_timed
-from voxstill.tasks.task import Loss
 from voxstill.text import tokenizer
+from voxstill.train.task import Loss
 
 WORDS = tokenizer.train(TEXTS, "word", 9)
 LETTERS = tokenizer.train(TEXTS, "character", 0)
@@ -27,7 +27,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def one_loss(task: CtcTask, model: Any, batch: Batch, progress: float = 0.0, seed: int = 0) -> Loss:
-    return loss_of(task, model, batch, share_of(batch, progress), generator(seed))
+    return loss_of(task, model, batch, context_of(batch, progress), generator(seed))
 
 
 @pytest.mark.parametrize("timed", [True, False], ids=["with word times", "from labels alone"])
@@ -49,8 +49,8 @@ def model() -> Any:
 
 def test_losses_of_parts_add_up_to_the_loss_of_the_whole(model: Any) -> None:
     batch = batch_of(LETTERS)
-    task, share = CtcTask(LETTERS, Train(), PLAIN), share_of(batch)
-    whole = loss_of(task, model, batch, share, generator()).value.detach()
+    task, context = CtcTask(LETTERS, Train(), PLAIN), context_of(batch)
+    whole = loss_of(task, model, batch, context, generator()).value.detach()
     halves = [
         loss_of(
             task,
@@ -60,7 +60,7 @@ def test_losses_of_parts_add_up_to_the_loss_of_the_whole(model: Any) -> None:
                     field.name: getattr(batch, field.name)[part] for field in dataclasses.fields(Batch)
                 }
             ),
-            share,
+            context,
             generator(),
         ).value.detach()
         for part in (slice(0, 2), slice(2, 4))
@@ -70,9 +70,9 @@ def test_losses_of_parts_add_up_to_the_loss_of_the_whole(model: Any) -> None:
 
 def test_an_utterance_of_weight_zero_teaches_nothing(model: Any) -> None:
     batch = batch_of(LETTERS)
-    task, share = CtcTask(LETTERS, Train(), PLAIN), share_of(batch)
+    task, context = CtcTask(LETTERS, Train(), PLAIN), context_of(batch)
     for progress in (0.0, 1.0):
-        at = dataclasses.replace(share, progress=progress)
+        at = dataclasses.replace(context, progress=progress)
         weight_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
         some = loss_of(task, model, dataclasses.replace(batch, weight_B=weight_B), at, generator()).value
         others = loss_of(task, model, dataclasses.replace(batch, weight_B=1 - weight_B), at, generator()).value

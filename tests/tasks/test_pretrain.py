@@ -38,19 +38,19 @@ def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there(t
     cfg = Pretrain(method="best_rq", mask_ms=160, min_masks=1, codes=64, targets=targets)
     task = RandomCodesTask(cfg, Mels(PLAIN), seed=0)
     batch = batch_of(["ba du ko mi ba du", "mi ba ko du"])
-    heard = task.heard(batch, 0.0, torch.Generator().manual_seed(0))
-    assert isinstance(heard, Hidden)
+    model_input = task.prepare(batch, 0.0, torch.Generator().manual_seed(0))
+    assert isinstance(model_input, Hidden)
     plain_BFD, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
-    frames = heard.inputs.shape[1]
-    over_BF = heard.hidden_BF.repeat_interleave(8, dim=1)[:, :frames]
-    own_BF = torch.arange(frames) < heard.len_B[:, None]
-    assert torch.equal(heard.inputs[~over_BF], plain_BFD[:, :frames][~over_BF])
-    assert heard.inputs[over_BF & own_BF].std() == pytest.approx(0.1, rel=0.1)
+    frames = model_input.inputs.shape[1]
+    over_BF = model_input.hidden_BF.repeat_interleave(8, dim=1)[:, :frames]
+    own_BF = torch.arange(frames) < model_input.len_B[:, None]
+    assert torch.equal(model_input.inputs[~over_BF], plain_BFD[:, :frames][~over_BF])
+    assert model_input.inputs[over_BF & own_BF].std() == pytest.approx(0.1, rel=0.1)
     centred_BFD = centred(*task.hearing.frontend.log_mel(batch.audio_BT, batch.audio_len_B))
     codes_BF = task.quantizer.codes(plain_BFD if targets == "mels" else centred_BFD)
-    for b, num in enumerate(heard.hidden_BF.sum(1).tolist()):
-        assert heard.drawn[0][b, :num].tolist() == codes_BF[b][heard.place_BM[b, :num]].tolist()
-    assert task.masks.frames(batch.audio_len_B).tolist() == heard.hidden_BF.sum(1).tolist()
+    for b, num in enumerate(model_input.hidden_BF.sum(1).tolist()):
+        assert model_input.drawn[0][b, :num].tolist() == codes_BF[b][model_input.place_BM[b, :num]].tolist()
+    assert task.masks.frames(batch.audio_len_B).tolist() == model_input.hidden_BF.sum(1).tolist()
 
 
 @pytest.mark.parametrize("targets", ["mels", "cepstra"])

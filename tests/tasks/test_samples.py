@@ -13,14 +13,13 @@ import torch
 from checkpoints import write_samples_checkpoint
 from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.config import Augment, Train
+from voxstill.decode.options import RecognizerOptions
+from voxstill.decode.recognizer import Recognizer
 from voxstill.nn import students
-from voxstill.records import Utterance
 from voxstill.tasks.ctc import CtcTask
-from voxstill.tasks.task import Share
-from voxstill.teachers.teacher import Clip
-from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
 from voxstill.text import tokenizer
 from voxstill.train import optim
+from voxstill.train.task import StepContext
 
 WORDS = tokenizer.train(TEXTS, "word", 9)
 NUM_STEPS, LR = 110, 6e-3
@@ -42,12 +41,12 @@ def new(checkpoint: Path, augmentation: Augment = PLAIN) -> tuple[Any, CtcTask]:
 def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student that knows four utterances by heart, as a training leaves it."""
     (model, task), batch = new(checkpoint), batch_of(WORDS)
-    share = Share(0.0, int(batch.token_len_B.sum()), int(task.hearing.frames(batch.audio_len_B).sum()))
+    context = StepContext(0.0, int(batch.token_len_B.sum()), int(task.hearing.frames(batch.audio_len_B).sum()))
     optimizer = optim.adamw(model, Train(lr=LR))
     for k in range(NUM_STEPS):
         for group in optimizer.param_groups:
             group["lr"] = LR * min(1, (k + 1) / 10)
-        at = dataclasses.replace(share, progress=k / NUM_STEPS)
+        at = dataclasses.replace(context, progress=k / NUM_STEPS)
         loss_of(task, model, batch, at, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
@@ -75,10 +74,9 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(fo
         with torch.no_grad():
             said.append(processor.decode(theirs(**inputs).logits.argmax(-1)[0], skip_special_tokens=True))
     assert said == list(TEXTS)
-    ours = TransformersTeacher(TransformersOptions(model=str(folder)))
-    ours.open()
-    utterance = Utterance(id="u", recording_id="r", uri="u", channel=0, start_ms=0, end_ms=1000, split="test")
-    heard = ours.hear([Clip(utterance=utterance, samples_T=samples_T) for samples_T, _ in clips])
+    ours = Recognizer(RecognizerOptions(model=str(folder)))
+    ours.load()
+    heard = ours.transcribe_batch([samples_T for samples_T, _ in clips])
     assert [each.text for each in heard] == list(TEXTS)
     for text, each in zip(TEXTS, heard, strict=True):
         starts = [word.start_ms for word in each.words]
@@ -90,12 +88,12 @@ def test_losses_of_parts_add_up_and_chance_is_the_generators(checkpoint: Path) -
     model, task = new(checkpoint, Augment(noise_prob=1.0, run_prob=0.5, gain_db=3.0))
     model.eval()
     batch = batch_of(WORDS)
-    share = Share(0.5, int(batch.token_len_B.sum()), 1)
+    context = StepContext(0.5, int(batch.token_len_B.sum()), 1)
 
     def loss(seed: int, weight_B: torch.Tensor) -> float:
         part = dataclasses.replace(batch, weight_B=weight_B, tempo_B=torch.tensor([0.9, 1.1, 1.0, 1.05]))
         with torch.no_grad():
-            return float(loss_of(task, model, part, share, torch.Generator().manual_seed(seed)).value)
+            return float(loss_of(task, model, part, context, torch.Generator().manual_seed(seed)).value)
 
     whole = loss(1, torch.ones(4))
     assert sum(loss(1, weight_B) for weight_B in torch.eye(4)) == pytest.approx(whole, rel=1e-4)

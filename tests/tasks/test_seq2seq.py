@@ -14,16 +14,16 @@ from checkpoints import write_whisper_checkpoint
 from tones import PLAIN, TEXTS, loss_of, speak
 from voxstill.config import Augment, Train
 from voxstill.decode import seq2seq
+from voxstill.decode.options import RecognizerOptions
+from voxstill.decode.recognizer import Recognizer
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn import students
 from voxstill.nn.hearing import Windows
-from voxstill.records import Batch, Utterance
+from voxstill.records import Batch
 from voxstill.tasks.seq2seq import Seq2SeqTask
-from voxstill.tasks.task import Share
-from voxstill.teachers.teacher import Clip
-from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
 from voxstill.text.pretrained import Pretrained
 from voxstill.train import optim
+from voxstill.train.task import StepContext
 
 SAID = TEXTS[:2]
 
@@ -63,8 +63,8 @@ def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for k in range(90):
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * min(1, (k + 1) / 20)
-        share = Share(0.0, int(batch.token_len_B.sum()), 1)
-        loss_of(task, model, batch, share, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
+        context = StepContext(0.0, int(batch.token_len_B.sum()), 1)
+        loss_of(task, model, batch, context, torch.Generator().manual_seed(k)).value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -93,15 +93,14 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(le
                 if given[-1] == spelling.end_id:
                     break
         assert processor.decode(given, skip_special_tokens=True) == text
-    ours = TransformersTeacher(TransformersOptions(model=str(learnt)))
-    ours.open()
-    utterance = Utterance(id="u", recording_id="r", uri="u", channel=0, start_ms=0, end_ms=1000, split="test")
+    ours = Recognizer(RecognizerOptions(model=str(learnt)))
+    ours.load()
     long_T = np.zeros(31 * 16_000, np.int16)
     empty_T = np.zeros(0, np.int16)
-    heard = ours.hear([Clip(utterance=utterance, samples_T=each) for each in (clips[0], long_T, empty_T, clips[1])])
+    heard = ours.transcribe_batch([clips[0], long_T, empty_T, clips[1]])
     assert [heard[0].text, heard[3].text] == list(SAID)
-    assert heard[0].mean_logprob is not None
-    assert heard[0].mean_logprob > -1
+    assert heard[0].score is not None
+    assert heard[0].score > -1
     assert heard[0].words == ()
     assert "30 s" in (heard[1].error or "")
     assert heard[2].error == "no audio"
@@ -122,11 +121,11 @@ def test_features_are_those_of_transformers() -> None:
 def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Path) -> None:
     model, spelling = from_checkpoint(folder).eval(), Pretrained(str(folder), None, 0)
     task, batch = Seq2SeqTask(spelling, Train(), PLAIN, students.hearing(model.config, PLAIN)), batch_of(spelling)
-    share = Share(0.0, int(batch.token_len_B.sum()), 1)
+    context = StepContext(0.0, int(batch.token_len_B.sum()), 1)
 
     def loss(weight_B: torch.Tensor, task: Seq2SeqTask = task) -> float:
         part = dataclasses.replace(batch, weight_B=weight_B)
-        return float(loss_of(task, model, part, share, torch.Generator().manual_seed(0)).value.detach())
+        return float(loss_of(task, model, part, context, torch.Generator().manual_seed(0)).value.detach())
 
     whole = loss(torch.ones(2))
     assert sum(map(loss, torch.eye(2))) == pytest.approx(whole, rel=1e-5)
@@ -139,7 +138,7 @@ def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Pat
     labels_BU = torch.where(targets_BU < 0, -100, targets_BU)
     inputs, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
     wanted = model(input_features=inputs, decoder_input_ids=given_BU, labels=labels_BU).loss
-    assert whole * share.num_tokens == pytest.approx(float(wanted.detach()) * int((targets_BU >= 0).sum()), rel=1e-4)
+    assert whole * context.num_tokens == pytest.approx(float(wanted.detach()) * int((targets_BU >= 0).sum()), rel=1e-4)
     smooth = Seq2SeqTask(spelling, Train(label_smoothing=0.2), PLAIN, task.hearing)
     assert loss(torch.ones(2), smooth) != whole
     noisy = Seq2SeqTask(spelling, Train(), Augment(noise_prob=1.0), students.hearing(model.config, Augment()))

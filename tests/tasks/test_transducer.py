@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from tones import PLAIN, TEXTS, batch_of, loss_of, share_of
+from tones import PLAIN, TEXTS, batch_of, context_of, loss_of
 from voxstill.config import Decode, Train
+from voxstill.decode.options import RecognizerOptions
+from voxstill.decode.recognizer import Recognizer
 from voxstill.nn import students
 from voxstill.nn.frontend import EXTRACTOR
-from voxstill.records import Utterance
 from voxstill.tasks.transducer import TransducerTask
-from voxstill.teachers.teacher import Clip
-from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
 from voxstill.text import tokenizer
 from voxstill.train import optim
 
@@ -35,7 +34,7 @@ def model(request: pytest.FixtureRequest) -> Any:
     for k in range(600):
         lr = 4e-3 * (min(1, (k + 1) / 10) if left is None else 0.1)
         optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = lr
-        loss = loss_of(TASK, made, batch, share_of(batch, 1.0), torch.Generator().manual_seed(0)).value
+        loss = loss_of(TASK, made, batch, context_of(batch, 1.0), torch.Generator().manual_seed(0)).value
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(made.parameters(), 5.0)
         optimizer.step()
@@ -66,12 +65,12 @@ def test_a_tiny_transducer_learns_four_utterances_by_heart(model: Any) -> None:
 def test_losses_of_parts_add_up_and_every_weight_learns(kind: students.Kind) -> None:
     batch = batch_of(WORDS)
     fresh = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=kind).eval()
-    whole = loss_of(TASK, fresh, batch, share_of(batch), torch.Generator().manual_seed(0)).value
+    whole = loss_of(TASK, fresh, batch, context_of(batch), torch.Generator().manual_seed(0)).value
     parts = []
     for weight_B in torch.eye(4):
         part = dataclasses.replace(batch, weight_B=weight_B)
         parts.append(
-            float(loss_of(TASK, fresh, part, share_of(batch), torch.Generator().manual_seed(0)).value.detach())
+            float(loss_of(TASK, fresh, part, context_of(batch), torch.Generator().manual_seed(0)).value.detach())
         )
     assert sum(parts) == pytest.approx(float(whole.detach()), rel=1e-5)
     whole.backward()  # type: ignore[no-untyped-call]
@@ -96,9 +95,8 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(mo
     with torch.no_grad():
         said = theirs.generate(**inputs.to(theirs.device)).sequences
     assert processor.batch_decode(said, skip_special_tokens=True) == list(TEXTS)
-    utterance = Utterance(id="u", recording_id="r", uri="u", channel=0, start_ms=0, end_ms=1000, split="test")
     for decoding in (Decode(), Decode(beam=4), Decode(beam=4, boost=["ba du"], boost_weight=0.1)):
-        ours = TransformersTeacher(TransformersOptions(model=str(tmp_path)), decoding)
-        ours.open()
-        heard = ours.hear([Clip(utterance=utterance, samples_T=samples_T) for samples_T, _ in clips])
+        ours = Recognizer(RecognizerOptions(model=str(tmp_path)), decoding)
+        ours.load()
+        heard = ours.transcribe_batch([samples_T for samples_T, _ in clips])
         assert [each.text for each in heard] == list(TEXTS)

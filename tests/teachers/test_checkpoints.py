@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
@@ -18,15 +17,17 @@ import pytest
 import torch
 
 from tones import TEXTS
+from voxstill.decode.checkpoint_files import on_hub
+from voxstill.decode.options import RecognizerOptions
+from voxstill.decode.recognizer import Recognizer
 from voxstill.errors import ConfigError, DataError
 from voxstill.records import RATE_HZ
-from voxstill.teachers.checkpoint import on_hub
 from voxstill.teachers.teacher import Clip, Heard
-from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
+from voxstill.teachers.transformers import TransformersTeacher
 
 
 def opened(model: Path | str, **options: Any) -> TransformersTeacher:
-    teacher = TransformersTeacher(TransformersOptions(model=str(model), **options))
+    teacher = TransformersTeacher(RecognizerOptions(model=str(model), **options))
     teacher.open()
     return teacher
 
@@ -94,17 +95,16 @@ def test_what_is_drawn_depends_on_the_clip_and_the_seed_alone(whisper: Path, spo
 def test_letters_in_capitals_say_how_well_a_text_fits_and_a_whisper_does_not(
     whisper: Path, letters: Path, spoken: list[Clip]
 ) -> None:
-    def saying(text: str) -> list[Clip]:
-        return [dataclasses.replace(spoken[0], utterance=dataclasses.replace(spoken[0].utterance, text=text))]
-
-    model = opened(letters)
-    said, wrong, foreign = (model.fit(saying(text))[0] for text in (TEXTS[0], TEXTS[3], "ба ду"))
+    model, no_ctc = (Recognizer(RecognizerOptions(model=str(path))) for path in (letters, whisper))
+    model.load()
+    no_ctc.load()
+    said, wrong, foreign = model.log_likelihoods([spoken[0].samples_T] * 3, (TEXTS[0], TEXTS[3], "ба ду"))
     assert said is not None
     assert wrong is not None
     assert said > -0.5 > wrong
     assert foreign is None
     with pytest.raises(ConfigError, match="cannot say how well a text fits"):
-        opened(whisper).fit([])
+        no_ctc.check_alignment()
 
 
 def test_a_text_that_ran_into_the_limit_says_so(whisper: Path, spoken: list[Clip]) -> None:
@@ -228,16 +228,17 @@ def test_a_name_on_the_hub_is_what_no_folder_here_can_be(tmp_path: Path, monkeyp
 FROM_HUB = """
 import sys
 import numpy as np
+from voxstill.decode.options import RecognizerOptions
 from voxstill.errors import DataError
 from voxstill.records import Utterance
 from voxstill.teachers.teacher import Clip
-from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
-teacher = TransformersTeacher(TransformersOptions(model="owner/letters", revision="main"))
+from voxstill.teachers.transformers import TransformersTeacher
+teacher = TransformersTeacher(RecognizerOptions(model="owner/letters", revision="main"))
 teacher.open()
 clip = Clip(utterance=Utterance(id="u", recording_id="r", uri="", end_ms=1), samples_T=np.load(sys.argv[1]))
 print(teacher.revision(), teacher.hear([clip])[0].text)
 try:
-    TransformersTeacher(TransformersOptions(model="owner/letters", revision="none")).revision()
+    TransformersTeacher(RecognizerOptions(model="owner/letters", revision="none")).revision()
 except DataError as error:
     print(error.what)
 """

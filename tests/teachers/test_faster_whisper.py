@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("faster_whisper")
 
 from tones import TEXTS
+from voxstill.decode.options import RecognizerOptions
 from voxstill.errors import ConfigError, TeacherError
 from voxstill.teachers.faster_whisper import FasterWhisperOptions, FasterWhisperTeacher
 from voxstill.teachers.teacher import Clip
-from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
+from voxstill.teachers.transformers import TransformersTeacher
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def opened(model: Path, **options: Any) -> FasterWhisperTeacher:
 def test_texts_and_confidence_are_those_of_transformers(
     english_whisper: Path, converted: Path, spoken: list[Clip]
 ) -> None:
-    theirs = TransformersTeacher(TransformersOptions(model=str(english_whisper)))
+    theirs = TransformersTeacher(RecognizerOptions(model=str(english_whisper)))
     theirs.open()
     heard = opened(converted).hear(spoken)
     assert [each.text for each in heard] == list(TEXTS)

@@ -15,16 +15,17 @@ import numpy as np
 from safetensors.torch import save_file
 
 from voxstill import config
-from voxstill.commands.learn import TASKS
 from voxstill.config import Config
 from voxstill.nn import students
 from voxstill.nn.hearing import Mels
 from voxstill.store import Store
-from voxstill.tasks.task import Share
+from voxstill.tasks.data import Corpus
+from voxstill.tasks.recognition import KINDS
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
 from voxstill.train import loop, optim, parallel
-from voxstill.train.data import Corpus
+from voxstill.train.guard import MemoryGuard
+from voxstill.train.task import StepContext
 
 SIZES = (1, 4, 2, 3, 5, 1)
 """Utterances of each batch of the step: half of them are one rank's where there are two."""
@@ -36,11 +37,11 @@ SETTINGS = (
 
 
 def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
-    alike = normalizer("basic")
+    normalize = normalizer("basic")
     store = Store(cfg.work)
-    vocabulary = tokenizer.train(Corpus.texts(store, "shards/r", "train", alike), "word", 99)
+    vocabulary = tokenizer.train(Corpus.texts(store, "shards/r", "train", normalize), "word", 99)
     data = Corpus(
-        *(store, "shards/r", folder, vocabulary, alike, Mels(cfg.augment), cfg),
+        *(store, "shards/r", folder, vocabulary, normalize, Mels(cfg.augment), cfg),
         rank=fabric.global_rank,
         ranks=fabric.world_size,
     )
@@ -48,15 +49,15 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     batches = next(iter(data.steps(plan, 0, lambda _, batches: batches)))
     own = np.split(np.array(SIZES), fabric.world_size)[fabric.global_rank]
     assert [len(batch.ids) for batch in batches] == own.tolist()
-    share = Share(0.0, num_tokens=40, num_frames=900)  # any counts, so long as all ranks have the same
+    context = StepContext(0.0, num_tokens=40, num_frames=900)  # any counts, so long as all ranks have the same
     kinds: tuple[students.Kind, ...] = ("ctc", *students.TRANSDUCERS)
     for kind in kinds:
-        task_of = TASKS[kind]
+        task_of = KINDS[kind]
         model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind)
         wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
         task = task_of(vocabulary, cfg.train, cfg.augment)
-        step = loop.given(fabric, task, batches, share.progress, cfg.seed, 0)
-        loop.one_step(fabric, wrapped, task, step, share, cfg.seed, 0, loop.Room(cfg.plan.budget_ms))
+        step = loop.prepare_step(fabric, task, batches, context.progress, cfg.seed, 0)
+        loop.one_step(fabric, wrapped, task, step, context, cfg.seed, 0, MemoryGuard(cfg.plan.budget_ms))
         if fabric.global_rank == 0:
             gradients = {name: weight.grad for name, weight in model.named_parameters()}
             save_file(gradients, folder / f"{kind}.safetensors")

@@ -19,10 +19,11 @@ from voxstill import config
 from voxstill.config import Config
 from voxstill.nn import students, unlabelled
 from voxstill.store import Store
+from voxstill.tasks.data_unlabelled import Unlabelled
 from voxstill.tasks.pretrain import ContrastiveTask, Hidden
-from voxstill.tasks.task import Share
 from voxstill.train import loop, optim, parallel
-from voxstill.train.unlabelled import Unlabelled
+from voxstill.train.guard import MemoryGuard
+from voxstill.train.task import StepContext, make_generator
 
 SIZES = (1, 4, 2, 3)
 SETTINGS = (
@@ -47,23 +48,25 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     plan = dataclasses.replace(plan, bounds=bounds)
     rows = plan.order[: bounds[-1]]
     hidden = int(task.masks.frames(np.minimum(data._train.num_samples[rows], 16_000)).sum())
-    share = Share(0.0, hidden, 1000)
+    context = StepContext(0.0, hidden, 1000)
     batches = next(iter(data.steps(plan, 0, lambda _, batches: batches)))
     wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
     # each batch is drawn for as if one rank had them all, so that one and two ranks hide the same
     per_rank = len(SIZES) // fabric.world_size
-    heard = [
-        task.heard(batch, 0.0, loop.chance(fabric.device, cfg.seed, 0, fabric.global_rank * per_rank + i, 0))
+    inputs = [
+        task.prepare(batch, 0.0, make_generator(fabric.device, cfg.seed, 0, fabric.global_rank * per_rank + i, 0))
         for i, batch in enumerate(batches)
     ]
-    given = loop.Given(batches, list(heard))
-    loss, figures = loop.one_step(fabric, wrapped, task, given, share, cfg.seed, 0, loop.Room(cfg.plan.budget_ms))
+    prepared = loop.PreparedStep(batches, list(inputs))
+    loss, figures = loop.one_step(
+        fabric, wrapped, task, prepared, context, cfg.seed, 0, MemoryGuard(cfg.plan.budget_ms)
+    )
     sums = loop.all_sums(fabric, {"loss": loss, **figures})
     if fabric.global_rank == 0:
         found = {name: weight.grad for name, weight in model.named_parameters()}
         save_file({**found, "loss": torch.tensor(sums["loss"])}, folder / "gradient.safetensors")
     parts = {}
-    for i, each in enumerate(heard):
+    for i, each in enumerate(inputs):
         assert isinstance(each, Hidden)
         negative_BMK, noise_BMGV = each.drawn
         parts |= {

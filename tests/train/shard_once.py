@@ -13,18 +13,19 @@ from typing import Any
 from train_once import SETTINGS
 
 from voxstill import config
-from voxstill.commands import learn
 from voxstill.config import Config
 from voxstill.rundir import RunDir
+from voxstill.tasks import recognition
 from voxstill.train import parallel
+from voxstill.train.launch import train_rank
 
 COPIED, SHARDED = ("train.shard_above=1000",), ("train.shard_above=0",)
-FORGETFUL = (*SHARDED, "train.activation_checkpointing=true")
+RECOMPUTED = (*SHARDED, "train.activation_checkpointing=true")
 WAYS = {
     "copied": (COPIED, COPIED),
-    "sharded, forgetful": (FORGETFUL, FORGETFUL),
+    "sharded, recomputed": (RECOMPUTED, RECOMPUTED),
     "sharded first": (SHARDED, COPIED),
-    "copied first": (COPIED, FORGETFUL),
+    "copied first": (COPIED, RECOMPUTED),
 }
 """What the first two and the last two steps are made with."""
 PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}"
@@ -33,7 +34,7 @@ MORE = (PLAIN, "plan.batches_per_step=4", "train.devices=2", "train.average_shar
 
 def rank(fabric: Any, trainings: list[tuple[RunDir, Config]]) -> None:
     for run, cfg in trainings:
-        learn.train_rank(fabric, cfg, run, {"recipe": "r"})
+        train_rank(fabric, cfg, run, {"recipe": "r"}, recognition.build)
         fabric.barrier()
 
 

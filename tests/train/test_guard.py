@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from tones import TEXTS, batch_of, share_of
+from tones import TEXTS, batch_of, context_of
 from voxstill.errors import DataError, TrainingError
 from voxstill.rundir import RunDir
 from voxstill.text import tokenizer
 from voxstill.train import guard as guarding
-from voxstill.train.guard import LIMIT, Guard
-from voxstill.train.loop import Room
+from voxstill.train.guard import LIMIT, Guard, MemoryGuard
 
 INFINITE, NOTHING = float("inf"), float("nan")
 BATCH = batch_of(tokenizer.train(TEXTS, "word", 9))
-SHARE = share_of(BATCH)
+SHARE = context_of(BATCH)
 BROKEN = [(INFINITE, 1.0), (-INFINITE, 1.0), (NOTHING, 1.0), (1.0, INFINITE), (1.0, NOTHING)]
 
 
@@ -70,23 +69,23 @@ def test_memory_that_has_run_out_is_known_by_what_torch_says() -> None:
     assert guarding.out_of_memory(caught.value)
     assert guarding.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not guarding.out_of_memory(RuntimeError("shapes differ"))
-    told = guarding.no_room(BATCH, 5, 120_000, 900, caught.value)
+    told = guarding.oom_error(BATCH, 5, 120_000, 900, caught.value)
     assert "step 5" in told.what
     assert "`plan.budget_ms` to 900" in told.fix
 
 
-def too_large(room: Room) -> None:
-    with room.told(5):
-        room.enters(BATCH)
+def too_large(memory: MemoryGuard) -> None:
+    with memory.in_step(5):
+        memory.before_batch(BATCH)
         torch.empty(1 << 50, dtype=torch.uint8)
 
 
 def test_a_batch_that_does_not_fit_is_named_with_the_budget_that_did() -> None:
-    room, small = Room(60_000), dataclasses.replace(BATCH, audio_BT=BATCH.audio_BT[:, :8000])
-    with room.told(4):
-        room.enters(small)
+    memory, small = MemoryGuard(60_000), dataclasses.replace(BATCH, audio_BT=BATCH.audio_BT[:, :8000])
+    with memory.in_step(4):
+        memory.before_batch(small)
     with pytest.raises(TrainingError, match="memory ran out in step 5: a batch of 4 utterances") as caught:
-        too_large(room)
+        too_large(memory)
     assert "`plan.budget_ms` to 2000 (the largest that passed)" in caught.value.fix
-    with pytest.raises(ValueError, match="something else"), room.told(6):
+    with pytest.raises(ValueError, match="something else"), memory.in_step(6):
         raise ValueError("something else")

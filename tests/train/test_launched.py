@@ -202,8 +202,8 @@ def test_a_process_that_is_alone_is_none_of_several(monkeypatch: pytest.MonkeyPa
 
 def test_each_of_several_has_a_batch_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks("torchrun", 5, 8, 4)
-    assert parallel.among(ranks, config.load(None, [])).plan.batches_per_step == 8
-    assert parallel.among(ranks, config.load(None, ["train.devices=4"])).plan.batches_per_step == 8
-    assert parallel.among(ranks, config.load(None, ["plan.batches_per_step=16"])).plan.batches_per_step == 16
+    assert parallel.with_ranks(ranks, config.load(None, [])).plan.batches_per_step == 8
+    assert parallel.with_ranks(ranks, config.load(None, ["train.devices=4"])).plan.batches_per_step == 8
+    assert parallel.with_ranks(ranks, config.load(None, ["plan.batches_per_step=16"])).plan.batches_per_step == 16
     with pytest.raises(ConfigError, match=r"train\.devices"):
-        parallel.among(ranks, config.load(None, ["train.devices=8"]))
+        parallel.with_ranks(ranks, config.load(None, ["train.devices=8"]))

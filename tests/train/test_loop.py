@@ -237,7 +237,7 @@ def test_a_whisper_is_trained_on_from_its_checkpoint_and_stopped_and_resumed_to_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "ways"), [("ctc", ["sharded first", "copied first"]), ("rnnt", ["sharded, forgetful"])]
+    ("kind", "ways"), [("ctc", ["sharded first", "copied first"]), ("rnnt", ["sharded, recomputed"])]
 )
 def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
     work: Path, tmp_path: Path, kind: str, ways: list[str]

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from tones import PLAIN, TEXTS, batch_of, loss_of
-from voxstill.commands.learn import TASKS
 from voxstill.config import Train
 from voxstill.nn import students
 from voxstill.records import Batch
-from voxstill.tasks.task import Share
+from voxstill.tasks.recognition import KINDS
 from voxstill.text import tokenizer
 from voxstill.train import parallel
+from voxstill.train.task import StepContext
 
 VOCABULARY = tokenizer.train(TEXTS, "word", 9)
 BATCH = batch_of(VOCABULARY)
@@ -25,8 +25,8 @@ BATCH = batch_of(VOCABULARY)
 def student(kind: students.Kind, batch: Batch = BATCH) -> tuple[Any, Any]:
     """A student and its loss on a batch."""
     model = students.build("tiny", len(VOCABULARY.pieces), dropout=0.1, seed=0, kind=kind)
-    task = TASKS[kind](VOCABULARY, Train(), PLAIN)
-    return model, lambda: loss_of(task, model, batch, Share(0.0, 12, 200), torch.Generator().manual_seed(0)).value
+    task = KINDS[kind](VOCABULARY, Train(), PLAIN)
+    return model, lambda: loss_of(task, model, batch, StepContext(0.0, 12, 200), torch.Generator().manual_seed(0)).value
 
 
 def wav2vec2() -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ def step(model: Any, loss: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], i
 def test_layers_that_are_computed_again_have_the_same_gradients_in_less_memory(make: Any) -> None:
     plain, buffers, much = step(*make())
     model, loss = make()
-    parallel.forgetful(model)
+    parallel.checkpoint_activations(model)
     again, same_buffers, little = step(model, loss)
     assert plain.keys() == again.keys()
     assert max(float((plain[name] - again[name]).abs().max()) for name in plain) < 1e-6

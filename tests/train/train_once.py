@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 from voxstill import config
-from voxstill.commands import classify, learn, pretrain
-from voxstill.commands.learn import Teach
 from voxstill.rundir import RunDir
+from voxstill.tasks import classification, pretraining, recognition
 from voxstill.train import parallel
+from voxstill.train.check import check
+from voxstill.train.launch import train_rank
+from voxstill.train.setup import Build
 
 SETTINGS = (
     "train.seed_mode=debug",
@@ -32,22 +34,22 @@ OF_CLASSES = (
 
 
 def train_once(work: str, run: str, *overrides: str) -> None:
-    _learn(learn.recognition, work, run, *OF_STUDENT, *overrides)
+    _train(recognition.build, work, run, *OF_STUDENT, *overrides)
 
 
 def pretrain_once(work: str, run: str, *overrides: str) -> None:
-    _learn(pretrain.lesson, work, run, *OF_PRETRAINING, *overrides)
+    _train(pretraining.build, work, run, *OF_PRETRAINING, *overrides)
 
 
 def classify_once(work: str, run: str, *overrides: str) -> None:
-    _learn(classify.lesson, work, run, *OF_CLASSES, *overrides)
+    _train(classification.build, work, run, *OF_CLASSES, *overrides)
 
 
-def _learn(teach: Teach, work: str, run: str, *overrides: str) -> None:
+def _train(build: Build, work: str, run: str, *overrides: str) -> None:
     cfg = config.load(None, [f"work={work}", *SETTINGS, *overrides])
-    learn.check(cfg)
+    check(cfg)
     Path(run).mkdir(parents=True, exist_ok=True)
-    rank = functools.partial(learn.train_rank, cfg=cfg, run=RunDir(Path(run)), shards={"recipe": "r"}, teach=teach)
+    rank = functools.partial(train_rank, cfg=cfg, run=RunDir(Path(run)), shards={"recipe": "r"}, build=build)
     parallel.fabric(cfg.train).launch(rank)
 
 

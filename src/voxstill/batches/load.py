@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from voxstill.audio import codec
-from voxstill.batches import handover
+from voxstill.batches import transfer
 from voxstill.batches.corpus import Corpus
-from voxstill.batches.handover import Step
 from voxstill.batches.plan import EpochPlan, Ints, Rows
 from voxstill.batches.prefetch import Place, Prefetch, path_in, uses
+from voxstill.batches.transfer import Step
 from voxstill.errors import DataError, StorageError, VoxstillError
 from voxstill.monitor import log
 from voxstill.records import Batch
@@ -180,7 +180,7 @@ class Loader:
         numbers = itertools.count(self._first)
         with contextlib.ExitStack() as stack:
             ahead = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
-            made = handover.Ahead(iter(self._reader()), lambda step: self._make(next(numbers), step.batches))
+            made = transfer.DevicePrefetcher(iter(self._reader()), lambda step: self._make(next(numbers), step.batches))
             steps: Iterator[tuple[Step, Any]] = stack.enter_context(made)
             try:
                 for k in range(self._first, len(self._batches)):
@@ -224,7 +224,7 @@ class Loader:
             )
 
     def _reader(self) -> DataLoader[Any]:
-        packed: Any = handover.packed  # of a step, where the signature wants a list
+        packed: Any = transfer.pack  # of a step, where the signature wants a list
         return DataLoader(
             self._batches,
             sampler=range(self._first, len(self._batches)),

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from voxstill.commands import score
-from voxstill.commands.measure import HYPOTHESES, REFERENCES
 from voxstill.config import Config
 from voxstill.errors import DataError
+from voxstill.evaluation.recognition import HYPOTHESES, REFERENCES
 from voxstill.rundir import RunDir
-from voxstill.score import stats, words
+from voxstill.score import figures, stats, words
 from voxstill.text import transcripts
 from voxstill.text.transcripts import Said
 
@@ -89,13 +89,13 @@ def runs(cfg: Config, both: Sides) -> dict[str, Any]:
         "runs": [
             {
                 "run": run,
-                **{key: figures[key] for key in ("wer", "cer", "interval", "errors", "words")},
+                **{key: rates[key] for key in ("wer", "cer", "interval", "errors", "words")},
                 "better": better[i],
                 "without_hypothesis": len(both.said) - len(both.heard[i]),
-                "by_speaker": score.rates(words.by(rows, lambda row: speakers[row.id])),
+                "by_speaker": figures.rates(words.by(rows, lambda row: speakers[row.id])),
             }
             for i, (run, rows) in enumerate(zip(both.runs, scored, strict=True))
-            for figures in [score.figures(rows, speakers, cfg)]
+            for rates in [figures.figures(rows, speakers, cfg)]
         ],
         "difference": found.difference,
         "interval": found.interval,
@@ -104,7 +104,7 @@ def runs(cfg: Config, both: Sides) -> dict[str, Any]:
         "blocks": found.blocks,
         "blocks_are": blocks[0].unit,
         "warnings": _doubts(found, blocks[0].unit),
-        **score.stamp(both.normalizer, words.versions()),
+        **figures.stamp(both.normalizer, words.versions()),
     }
 
 

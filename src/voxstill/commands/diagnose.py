@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from voxstill import config
-from voxstill.commands import classify, pretrain
-from voxstill.commands.learn import TASKS, hearing_of, new_student, noted, vocabulary_of
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn.hearing import Hearing
 from voxstill.records import RATE_HZ, Batch
 from voxstill.rundir import RunDir
-from voxstill.tasks.task import Share, Task
-from voxstill.text.tokenizer import Spelling, Vocabulary
-from voxstill.train import checkpoint, guard, sounds
-from voxstill.train.loop import chance
+from voxstill.tasks import pretraining, registry
+from voxstill.train import checkpoint, guard
+from voxstill.train.experiment import noted
+from voxstill.train.task import StepContext, Task, make_generator
 
 
 def replay(experiment: str, batch: str) -> dict[str, Any]:
@@ -38,17 +36,17 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         raise DataError(
             f"`{experiment}` has no checkpoint", why="it made too few steps", fix="replay needs its weights"
         )
-    batches, share, step, rank = guard.load(Path(batch))
+    batches, context, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
-    hearing, model, task = _lesson(run, cfg)
+    hearing, model, task = _rebuild(run, cfg)
     checkpoint.load_weights(model, run.last)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
-        _judged(task, model, each, share, chance(torch.device("cpu"), cfg.seed, step, micro, rank))
+        _judged(task, model, each, context, make_generator(torch.device("cpu"), cfg.seed, step, micro, rank))
         for micro, each in enumerate(batches)
     ]
     rows = [
-        _facts(batch, i, hearing) | _judged(task, model, _only(batch, i), share, torch.Generator().manual_seed(step))
+        _facts(batch, i, hearing) | _judged(task, model, _only(batch, i), context, torch.Generator().manual_seed(step))
         for batch in batches
         for i in range(len(batch.ids))
     ]
@@ -83,28 +81,18 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _lesson(run: RunDir, cfg: Config) -> tuple[Hearing, Any, Task]:
-    """How the model hears, itself before its first step, and what it learns."""
+def _rebuild(run: RunDir, cfg: Config) -> tuple[Hearing, Any, Task]:
+    """Build the frontend, the model before its first step, and the task of an experiment."""
     if "method" in noted(run):
-        return pretrain.begun(cfg)
-    if cfg.student.task != "recognition":
-        return classify.again(run, cfg)
-    hearing = hearing_of(cfg, sounds.load(cfg.augment))
-    vocabulary = _vocabulary(run, cfg, hearing)
-    task: Task = TASKS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
-    return hearing, new_student(cfg, vocabulary), task
+        return pretraining.begun(cfg)
+    return registry.find(cfg.student.task).rebuild(cfg, run)
 
 
-def _vocabulary(run: RunDir, cfg: Config, hearing: Hearing) -> Spelling:
-    finished = run.model.is_dir() and cfg.student.kind != "seq2seq"
-    return Vocabulary.load(run.model) if finished else vocabulary_of(run, (), cfg, hearing)
-
-
-def _judged(task: Task, model: Any, batch: Batch, share: Share, generator: torch.Generator) -> dict[str, Any]:
+def _judged(task: Task, model: Any, batch: Batch, context: StepContext, generator: torch.Generator) -> dict[str, Any]:
     """Loss and gradient norm, None where they are no numbers."""
     model.train()
     model.zero_grad(set_to_none=True)
-    loss = task.loss(model, task.heard(batch, share.progress, generator), share).value
+    loss = task.loss(model, task.prepare(batch, context.progress, generator), context).value
     loss.backward()  # type: ignore[no-untyped-call]
     norm = float(torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None]))
     finite = math.isfinite(float(loss.detach())) and math.isfinite(norm)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from voxstill.audio import codec
-from voxstill.commands.learn import hearing_of
 from voxstill.config import Augment, Config
 from voxstill.errors import DataError, VoxstillError
 from voxstill.factory.scan import scan
 from voxstill.monitor import log
 from voxstill.records import RATE_HZ
 from voxstill.store import read_uri, shown
-from voxstill.train import sounds
+from voxstill.tasks import noise as noises
+from voxstill.tasks.recognition import hearing_of
 
 _OFF: dict[str, Any] = {
     "noise_prob": 0.0,
@@ -51,10 +51,10 @@ def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
             files.append({"file": str(path), "source": shown(uri), "what": what})
 
     write("before", audio_BT.float() / 32768, audio_len_B, "as it is")
-    found = sounds.load(cfg.augment)
+    noise_bank = noises.load(cfg.augment)
     for name, options, what in _augmentations(cfg.augment, hearing_of(cfg, None).hears_mels):
         one = cfg.augment.model_copy(update={**_OFF, **options})
-        hearing = hearing_of(cfg.model_copy(update={"augment": one}), found)
+        hearing = hearing_of(cfg.model_copy(update={"augment": one}), noise_bank)
         tempo_B = 1 + one.tempo * torch.tensor([1.0, -1.0] * len(read))[: len(read)]
         generator = torch.Generator().manual_seed(cfg.seed)
         write(name, *hearing.audible(audio_BT, audio_len_B, tempo_B, generator), what)

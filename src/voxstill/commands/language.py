@@ -13,9 +13,9 @@ from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.monitor import log
 from voxstill.store import Store, read_uri
+from voxstill.tasks.data import Corpus
 from voxstill.text import kneser_ney
 from voxstill.text.normalize import normalizer
-from voxstill.train.data import Corpus
 
 
 def train_lm(cfg: Config, source: str, output: str, order: int) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def written(sentences: Iterable[str], output: str, order: int) -> dict[str, Any]
 
 def learnt(cfg: Config, work: Store, shards: dict[str, Any]) -> Iterator[str]:
     """The labels of the train split in finished shards, as the student writes them."""
-    alike = normalizer(cfg.student.text)
-    yield from Corpus.texts(work, workdir.prefix("shards", shards["recipe"]), "train", alike)
+    normalize = normalizer(cfg.student.text)
+    yield from Corpus.texts(work, workdir.prefix("shards", shards["recipe"]), "train", normalize)
 
 
 def texts(cfg: Config, source: str) -> Iterator[str]:
@@ -71,6 +71,6 @@ def texts(cfg: Config, source: str) -> Iterator[str]:
             why="it is no file, has no `.txt` file in it, and no finished shards",
             fix="give a text file with a sentence in each line, a folder of such, or a WORK after `voxstill shard`",
         )
-    alike = normalizer(cfg.student.text)
+    normalize = normalizer(cfg.student.text)
     for file in sorted(files):
-        yield from map(alike, read_uri(file).decode().splitlines())
+        yield from map(normalize, read_uri(file).decode().splitlines())

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from voxstill import config, world
-from voxstill.commands import language, learn, measure, pages, prepare
+from voxstill.commands import language, pages, prepare
+from voxstill.commands.evaluate import of_split
+from voxstill.commands.train import train
 from voxstill.config import Config
+from voxstill.decode.recognizer import Recognizer, Samples
 from voxstill.errors import ConfigError, DataError
+from voxstill.evaluation import recognition, results
+from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.factory import corpus, engine
 from voxstill.monitor import clock, log
+from voxstill.records import Utterance
 from voxstill.rundir import RunDir
 from voxstill.teachers import registry
-from voxstill.teachers.teacher import Teacher
+from voxstill.teachers.teacher import Clip, Teacher
+from voxstill.train.check import check
 
 GRAMMAR = str(resources.files("voxstill.factory") / "commands.jsgf")
 DEMO = (
@@ -32,6 +40,7 @@ DEMO = (
     "evaluate.lm_order=3",
 )
 """What the demo sets; `--set` comes after it."""
+Audio = Sequence[tuple[Utterance, Samples]]
 BEAM = 16
 """Texts followed side by side with the language model of `evaluate.lm_order`, where `decode` follows one."""
 
@@ -92,7 +101,7 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
             why="each of them would index, label and judge by itself",
             fix=f"run `voxstill index`, `label`, `filter` and `shard` alone, and only `voxstill train` by {ranks.by}",
         )
-    learn.check(cfg)
+    check(cfg)
     if cfg.student.task != "recognition":
         raise ConfigError(
             f"`student.task: {cfg.student.task}` is not of the whole line",
@@ -120,7 +129,7 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
     finally:
         engine.shutdown()  # Ray's processes would take their share of the cores while training
     with steps.step("train") as result:
-        trained = learn.train(cfg)
+        trained = train(cfg)
         size = f"{trained['parameters'] / 1e6:.2f} M parameters"
         text = f"{size}, {trained['steps']:,} steps, loss {trained['loss']:.3f}"
         result(text, **_some(trained, "steps", "epochs", "loss", "dev_wer", "parameters"))
@@ -147,33 +156,45 @@ def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     Where `evaluate.lm_order` is set, `with_lm` of the student's are those with a language model.
     """
     try:
-        judged = measure.references(cfg)
+        judged = recognition.references(cfg, of_split(cfg))
     except DataError as error:
         log.warning("evaluate: %s (%s)", error.what, error.why)
         return {}, {}
     run = RunDir(Path(path))
-    student = measure.evaluate(cfg, path)
-    measure.write_figures(run.evaluation, student, judged)
-    pupils = {"student": measure.recogniser(cfg, path)}
+    student = recognition.evaluate(cfg, path, judged)
+    results.write(run.evaluation, recognition.evaluation_of(student, judged))
+    students = {"student": recognition.recognizer(cfg, path)}
     if cfg.evaluate.lm_order is not None:
         language.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
         helped = with_lm(cfg, run.lm)
-        student["with_lm"] = {"order": cfg.evaluate.lm_order, **measure.evaluate(helped, path)}
-        measure.write_figures(run.with_lm, student["with_lm"], judged)
-        pupils["with_lm"] = measure.recogniser(helped, path)
+        student["with_lm"] = {"order": cfg.evaluate.lm_order, **recognition.evaluate(helped, path, judged)}
+        results.write(run.with_lm, recognition.evaluation_of(student["with_lm"], judged))
+        students["with_lm"] = recognition.recognizer(helped, path)
     master = registry.make(cfg.teacher)
     if master.reads_texts:
         return {}, student
-    teacher = measure.evaluate_teacher(cfg)
-    clips, _ = measure.read_clips(cfg, judged[: 4 * cfg.evaluate.worst + 100])
-    recognisers: dict[str, Teacher] = {**pupils, "teacher": master}
-    for each in recognisers.values():
-        each.open()
-    rates = measure.speeds(recognisers, clips)
+    teacher = teacher_evaluation.evaluate(cfg, judged)
+    audio, _ = recognition.read_audio(cfg, judged[: 4 * cfg.evaluate.worst + 100])
+    for recognizer in students.values():
+        recognizer.load()
+    master.open()
+    transcribers: dict[str, Callable[[Audio], object]] = {
+        **{name: functools.partial(_transcribe, recognizer) for name, recognizer in students.items()},
+        "teacher": functools.partial(_hear, master),
+    }
+    rates = teacher_evaluation.speeds(transcribers, audio)
     student["rtfx"] = rates["student"]
     if "with_lm" in student:
         student["with_lm"]["rtfx"] = rates["with_lm"]
     return {**teacher, "rtfx": rates["teacher"]}, student
+
+
+def _transcribe(recognizer: Recognizer, audio: Audio) -> None:
+    recognizer.transcribe_batch([samples_T for _, samples_T in audio])
+
+
+def _hear(teacher: Teacher, audio: Audio) -> None:
+    teacher.hear([Clip(utterance=utterance, samples_T=samples_T) for utterance, samples_T in audio])
 
 
 def with_lm(cfg: Config, path: Path) -> Config:

@@ -9,12 +9,14 @@ from typing import Any
 
 from voxstill import config, tables, workdir
 from voxstill.audio import codec
-from voxstill.commands import learn, measure, tune
+from voxstill.commands import tune
 from voxstill.commands.compare import DOUBTFUL, Sides
+from voxstill.commands.evaluate import of_split
 from voxstill.commands.prepare import utterances_recipe
 from voxstill.commands.score import duration_ms
 from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
+from voxstill.evaluation import recognition
 from voxstill.factory import filter as filtering
 from voxstill.factory import tuning
 from voxstill.monitor import log
@@ -25,6 +27,7 @@ from voxstill.score import words
 from voxstill.store import Store, shown
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
+from voxstill.train import experiment
 
 MOST_CONFUSIONS = 12
 """Of each kind: another word, a word left out, a word put in."""
@@ -62,8 +65,8 @@ def write(
             "curve": _curve(cfg),
         },
         "metrics": [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()],
-        "config": learn.snapshot(cfg),
-        "environment": {**learn.versions(), **learn.machine()},
+        "config": experiment.snapshot(cfg),
+        "environment": {**experiment.versions(), **experiment.machine()},
     }
     if student:
         facts |= judged_facts(cfg, teacher, student)
@@ -119,7 +122,7 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
     sides: dict[html.Role, Mapping[str, Any]] = {"teacher": teacher} if teacher else {}
     sides["student"] = student
     alike = normalizer(cfg.evaluate.normalizer)
-    judged = measure.references(cfg)
+    judged = recognition.references(cfg, of_split(cfg))
     pairs = {
         role: {
             each.id: words.align(
@@ -217,8 +220,8 @@ def worst(
 
 def sound(cfg: Config, utterances: Sequence[Utterance]) -> dict[str, bytes]:
     """The audio of each that can be read, as a file."""
-    clips, _ = measure.read_clips(cfg, utterances)
-    return {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
+    audio, _ = recognition.read_audio(cfg, utterances)
+    return {utterance.id: codec.encode(samples_T, "flac") for utterance, samples_T in audio}
 
 
 def entry(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from voxstill import config
-from voxstill.commands import learn, line
+from voxstill.commands import line
 from voxstill.config import Config
 from voxstill.factory import scan
 from voxstill.factory.scan import File
@@ -20,6 +20,7 @@ from voxstill.monitor import clock, log
 from voxstill.records import Split, fingerprint
 from voxstill.rundir import RunDir
 from voxstill.store import Store
+from voxstill.train.check import check
 
 FILES: dict[Split, int] = {"train": 100, "dev": 10, "test": 20}
 """The most files of each split."""
@@ -47,7 +48,7 @@ def rehearse(cfg: Config, max_batches: int | None) -> dict[str, Any]:
     Its work folder is `<work>-rehearsal/<time>` and its experiment lies in `<train.root>-rehearsal`, so nothing of the
     real ones is read or written, and every step is really done.
     """
-    learn.check(cfg)  # the real training, which is not what goes on here
+    check(cfg)  # the real training, which is not what goes on here
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     work = f"{cfg.work.rstrip('/')}-rehearsal/{stamp}"
     experiments = Path(f"{cfg.train.root.rstrip('/')}-rehearsal")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import platform
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import voxstill
 from voxstill.config import Config
 from voxstill.errors import DataError, StorageError
 from voxstill.records import ErrorCounts
-from voxstill.score import checks, meetings, speakers, stats, words
-from voxstill.score.words import Scored
+from voxstill.score import checks, figures, meetings, speakers, words
+from voxstill.score.figures import Unit
 from voxstill.store import Store, is_local, local_path, read_uri, shown
 from voxstill.text import normalize, rttm, transcripts
 from voxstill.text.rttm import Mark, Stretch
@@ -24,7 +20,6 @@ from voxstill.text.transcripts import Said
 CONFUSIONS = 10
 LARGEST = 25_000_000
 """Cells of the table of an alignment: 5,000 words against 5,000, some hundred megabytes."""
-Unit = Literal["words", "characters"]
 Timed = TypeVar("Timed", Mark, Stretch)
 
 
@@ -63,9 +58,9 @@ def of_words(
     if len(shown) < len(unlike):
         warnings.append(f"{len(unlike) - len(shown):,} texts are too long to list their errors, which are counted")
     return {
-        **figures(rows, names, cfg, unit),
+        **figures.figures(rows, names, cfg, unit),
         "unit": unit,
-        **({"by_speaker": rates(words.by(rows, lambda row: names[row.id]), unit)} if by_speaker else {}),
+        **({"by_speaker": figures.rates(words.by(rows, lambda row: names[row.id]), unit)} if by_speaker else {}),
         "empty_references": sum(not ref for ref, _ in pairs),
         "empty_hypotheses": sum(not hyp for _, hyp in pairs),
         "without_hypothesis": len(said.keys() - heard.keys()),
@@ -77,7 +72,7 @@ def of_words(
             for (ref, hyp), count in words.confusions(aligned, CONFUSIONS)
         ],
         "warnings": warnings,
-        **stamp(name, words.versions()),
+        **figures.stamp(name, words.versions()),
     }
 
 
@@ -132,48 +127,6 @@ def _some(ids: Mapping[str, Any]) -> str:
 def duration_ms(each: Said) -> int | None:
     """How long an utterance is, where its file says."""
     return None if each.start_ms is None or each.end_ms is None else each.end_ms - each.start_ms
-
-
-def figures(
-    rows: Sequence[Scored], names: Mapping[str, str | None], cfg: Config, unit: Unit = "words"
-) -> dict[str, Any]:
-    """Both rates, and the counts of one unit with the interval of its rate, drawn over the speakers named by id."""
-    total = words.total(rows)
-    counts: ErrorCounts = getattr(total, unit)
-    blocks = stats.blocks(rows, names, unit)
-    return {
-        "wer": total.words.rate,
-        "cer": total.characters.rate,
-        "interval": stats.interval(blocks.counts, cfg.evaluate.bootstrap_draws, cfg.seed),
-        "interval_over": blocks.unit,
-        "errors": counts.errors,
-        unit: counts.reference,
-        "hits": counts.hits,
-        "substitutions": counts.substitutions,
-        "insertions": counts.insertions,
-        "deletions": counts.deletions,
-        "utterances": len(rows),
-    }
-
-
-def rates(groups: Mapping[str, Scored], unit: Unit = "words") -> dict[str, dict[str, float | int | None]]:
-    """The figures of each group."""
-    name = "wer" if unit == "words" else "cer"
-    found = {}
-    for key, row in groups.items():
-        counts: ErrorCounts = getattr(row, unit)
-        found[key] = {name: counts.rate, "errors": counts.errors, unit: counts.reference}
-    return found
-
-
-def stamp(normalizer: str | None, scorer: Mapping[str, str]) -> dict[str, Any]:
-    """What made figures, so that nobody compares what cannot be compared."""
-    versions = {"voxstill": voxstill.__version__, **scorer, "python": platform.python_version()}
-    if normalizer is not None:
-        versions["unicode"] = unicodedata.unidata_version
-    if normalizer is not None and normalizer.startswith(normalize.WHISPER):
-        versions["transformers"] = version("transformers")
-    return {"scorer": next(iter(scorer), "voxstill"), "normalizer": normalizer, "versions": versions}
 
 
 def picture(found: Mapping[str, Any]) -> str:
@@ -264,7 +217,7 @@ def of_speakers(
         "collar_s": collar_s,
         "ignore_overlap": ignore_overlap,
         "warnings": [*checks.of_times(total), *warnings],
-        **stamp(None, {}),
+        **figures.stamp(None, {}),
     }
 
 
@@ -391,7 +344,7 @@ def of_meetings(
         "collar_s": collar_s,
         "sessions": sessions,
         "warnings": warnings,
-        **stamp(name, words.versions()),
+        **figures.stamp(name, words.versions()),
     }
 
 

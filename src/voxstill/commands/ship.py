@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from voxstill.audio import codec, vad
-from voxstill.commands import measure
 from voxstill.config import Config
-from voxstill.errors import VoxstillError
+from voxstill.errors import ConfigError, VoxstillError
+from voxstill.evaluation import recognition
 from voxstill.monitor import Progress
-from voxstill.records import Utterance, Word
+from voxstill.records import Hypothesis, Word
 from voxstill.store import Store, read_uri
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.tasks import registry
 from voxstill.text import subtitles
 
 FORMATS = ("text", "srt", "vtt", "json")
@@ -22,8 +22,14 @@ FORMATS = ("text", "srt", "vtt", "json")
 
 def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     """One transcript for each file, in order, with word times; a file that cannot be read has its reason instead."""
-    student = measure.recogniser(cfg, model)
-    student.open()
+    if (task := registry.name_of(model)) != "recognition":
+        raise ConfigError(
+            f"`{model}` writes no text",
+            why=f"its task is `{task}`",
+            fix="`voxstill evaluate` judges it; give a recogniser here",
+        )
+    student = recognition.recognizer(cfg, model)
+    student.load()
     transcripts: list[dict[str, Any]] = []
     with Progress("transcribe", len(paths), "files") as bar:
         for path in paths:
@@ -34,23 +40,20 @@ def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, 
                 bar.advance()
                 continue
             duration_ms = codec.samples_to_ms(len(samples_T))
-            clips = [
-                Clip(
-                    utterance=Utterance(id=f"{path}:{start}", recording_id=path, uri=path, start_ms=start, end_ms=end),
-                    samples_T=samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)],
-                )
-                for start, end in vad.utterances(samples_T, cfg.segment)
-            ]
-            heard = student.hear(clips)
+            spans_ms = list(vad.utterances(samples_T, cfg.segment))
+            hypotheses = student.transcribe_batch(
+                [samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)] for start, end in spans_ms],
+                [f"{path}:{start}" for start, _ in spans_ms],
+            )
             words = [
-                shifted(word, clip.utterance.start_ms)
-                for clip, each in zip(clips, heard, strict=True)
-                for word in each.words or spanned(each, clip)
+                shifted(word, start)
+                for (start, end), hypothesis in zip(spans_ms, hypotheses, strict=True)
+                for word in hypothesis.words or as_one_word(hypothesis, end - start)
             ]
             transcripts.append(
                 {
                     "audio": path,
-                    "text": " ".join(each.text for each in heard if each.text),
+                    "text": " ".join(hypothesis.text for hypothesis in hypotheses if hypothesis.text),
                     "duration_ms": duration_ms,
                     "words": [
                         {"text": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "prob": w.prob} for w in words
@@ -62,9 +65,9 @@ def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, 
     return transcripts
 
 
-def spanned(heard: Heard, clip: Clip) -> tuple[Word, ...]:
-    """What a student without word times said, as if it were one word as long as the clip."""
-    return (Word(text=heard.text, start_ms=0, end_ms=clip.utterance.duration_ms),) if heard.text else ()
+def as_one_word(hypothesis: Hypothesis, duration_ms: int) -> tuple[Word, ...]:
+    """Return the text of a recogniser without word times as one word that lasts as long as its utterance."""
+    return (Word(text=hypothesis.text, start_ms=0, end_ms=duration_ms),) if hypothesis.text else ()
 
 
 def shifted(word: Word, by_ms: int) -> Word:

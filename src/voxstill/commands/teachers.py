@@ -9,10 +9,10 @@ from typing import Any
 
 from voxstill import tables, workdir
 from voxstill.audio import codec
-from voxstill.commands.measure import hidden_texts, read_clips
 from voxstill.commands.prepare import utterances_recipe
 from voxstill.config import Config
 from voxstill.errors import DataError
+from voxstill.evaluation.recognition import hidden_texts, read_audio
 from voxstill.factory import join
 from voxstill.records import ErrorCounts, Utterance
 from voxstill.report import html
@@ -116,8 +116,8 @@ def page(cfg: Config, found: dict[str, Any]) -> str:
         for each in tables.read(work, workdir.prefix("utterances", recipe), Utterance)
         if each.id in wanted
     }
-    clips, _ = read_clips(cfg, list(utterances.values()))
-    audio = {clip.utterance.id: codec.encode(clip.samples_T, "flac") for clip in clips}
+    samples, _ = read_audio(cfg, list(utterances.values()))
+    audio = {utterance.id: codec.encode(samples_T, "flac") for utterance, samples_T in samples}
     number = {each["recipe"]: i for i, each in enumerate(found["teachers"])}
     equal: list[list[float | None]] = [[None] * len(number) for _ in number]
     for each in found["equal"]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from voxstill import tables, workdir
-from voxstill.commands.measure import hidden_texts
 from voxstill.commands.prepare import measured_labels
 from voxstill.config import Config
 from voxstill.errors import DataError
+from voxstill.evaluation.recognition import hidden_texts
 from voxstill.factory import label, tuning
 from voxstill.factory.filter import SPLITS, Confidences
 from voxstill.records import Label, Score

@@ -14,13 +14,13 @@ from typing import Any
 
 from voxstill import config, tables, workdir
 from voxstill.config import Engine
+from voxstill.decode.options import RecognizerOptions
+from voxstill.decode.recognizer import Recognizer
 from voxstill.errors import DataError
 from voxstill.factory import engine, extract, join, label
 from voxstill.monitor import StepMeter, log
 from voxstill.records import Alignment, Utterance, fingerprint
 from voxstill.store import Store
-from voxstill.teachers.teacher import Clip
-from voxstill.teachers.transformers import TransformersOptions, TransformersTeacher
 
 VERSION = 1
 """Rises when the same label is measured in another way."""
@@ -30,7 +30,7 @@ VERSION = 1
 class Task:
     """An aligner and the labels that it is to measure; equal tasks have equal recipes."""
 
-    options: TransformersOptions
+    options: RecognizerOptions
     revision: str
     labels: str
 
@@ -47,8 +47,8 @@ class Task:
 
 def task(model: str, labels: str) -> Task:
     """The task of measuring labels, named by their recipe, with a model; ConfigError where there is no such model."""
-    options = config.validated(TransformersOptions, {"model": model}, prefix="filter.aligner.")
-    return Task(options, TransformersTeacher(options).revision(), labels)
+    options = config.validated(RecognizerOptions, {"model": model}, prefix="filter.aligner.")
+    return Task(options, Recognizer(options).revision(), labels)
 
 
 def align(
@@ -148,17 +148,17 @@ class Align:
 
     def __call__(self) -> Aligning:
         """The aligner, ready to hear."""
-        teacher = TransformersTeacher(self.task.options)
-        teacher.open()
-        teacher.fit([])  # what cannot align is told before any audio is read
-        return Aligning(teacher)
+        recognizer = Recognizer(self.task.options, section="filter.aligner.")
+        recognizer.load()
+        recognizer.check_alignment()  # before any audio is read
+        return Aligning(recognizer)
 
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
     """Work of an aligner: chunks of audio in, alignments out."""
 
-    teacher: TransformersTeacher
+    recognizer: Recognizer
 
     def __call__(self, utterances: Sequence[Utterance], audio: label.Decoded) -> list[Alignment]:
         """One alignment for each utterance, in order."""
@@ -167,14 +167,12 @@ class Aligning:
             for each, error in zip(utterances, audio.errors, strict=True)
         ]
         sound = [i for i, error in enumerate(audio.errors) if error is None]
-        clips = [
-            Clip(utterance=utterances[i], samples_T=audio.samples_T[audio.bounds[i] : audio.bounds[i + 1]])
-            for i in sound
-        ]
-        for i, logprob in zip(sound, self.teacher.fit(clips), strict=True):
+        samples = [audio.samples_T[audio.bounds[i] : audio.bounds[i + 1]] for i in sound]
+        texts = [utterances[i].text or "" for i in sound]
+        for i, logprob in zip(sound, self.recognizer.log_likelihoods(samples, texts), strict=True):
             rows[i] = dataclasses.replace(rows[i], logprob=logprob)
         return rows
 
     def close(self) -> None:
         """Give back what the model took."""
-        self.teacher.close()
+        self.recognizer.close()

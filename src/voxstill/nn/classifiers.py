@@ -36,18 +36,18 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
     `about` is kept in its `config.json`. ConfigError where there is no such head for the checkpoint, DataError where
     there is no checkpoint.
     """
-    assert cfg.task != "recognition"
+    task: Task = "speakers" if cfg.task == "speakers" else "classes"
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if cfg.checkpoint is None:
             encoder = students.build(cfg.size, 1, dropout=cfg.dropout or 0.0, seed=seed).encoder
-            model = _on_fast_conformer(encoder, cfg.task, labels)
+            model = _on_fast_conformer(encoder, task, labels)
         else:
             config = described(cfg.checkpoint)
             make = _hearing_samples if config.model_type in _FAMILIES else _from_fast_conformer
             with students.loading(cfg.checkpoint):
-                model = make(cfg, config, cfg.task, labels)
+                model = make(cfg, config, task, labels)
     for name, value in about.items():
         setattr(model.config, name, value)
     return model

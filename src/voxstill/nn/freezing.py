@@ -1,4 +1,4 @@
-"""Layers that stay as a checkpoint has them, for good or until they are thawed: little data could spoil them."""
+"""Layers that stay as a checkpoint has them, for good or until they are unfrozen: little data could spoil them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from voxstill.nn.students import SAMPLES_TYPES
 class Frozen:
     """Parts of a model that learn nothing, have no dropout, and whose BatchNorm counts nothing.
 
-    With `thaw` they are thawed over that share of the training, in the order given; else they stay so. Those that are
-    to be thawed take part in every backward pass, so that ranks whose gradients are put together never wait for each
-    other; their gradients are dropped until then.
+    With `unfreeze` they are unfrozen over that share of the training, in their order; else they stay so. Those that
+    will be unfrozen take part in every backward pass, so that ranks whose gradients are put together never wait for
+    each other; their gradients are dropped until then.
     """
 
-    def __init__(self, parts: Sequence[Sequence[nn.Module]] = (), thaw: float = 0.0, around: Any = None) -> None:
-        self._parts, self._thaw, self._around = parts, thaw, around
-        if not thaw:
+    def __init__(self, parts: Sequence[Sequence[nn.Module]] = (), unfreeze: float = 0.0, around: Any = None) -> None:
+        self._parts, self._unfreeze, self._around = parts, unfreeze, around
+        if not unfreeze:
             for module in (module for part in parts for module in part):
                 module.requires_grad_(False)
 
@@ -28,23 +28,23 @@ class Frozen:
         """Before a step at this share of the training: what is frozen works as where it is judged."""
         for i, part in enumerate(self._parts):
             for module in part:
-                module.train(i < self._thawed(progress))
+                module.train(i < self._num_unfrozen(progress))
         if self._around is not None:  # what it does itself happens beneath its layers
-            self._around.training = self._thawed(progress) == len(self._parts)
+            self._around.training = self._num_unfrozen(progress) == len(self._parts)
 
     def drop(self, progress: float) -> None:
         """After the backward pass of a step: what is frozen has no gradients, so that not even weights decay."""
-        for part in self._parts[self._thawed(progress) :]:
+        for part in self._parts[self._num_unfrozen(progress) :]:
             for module in part:
                 module.zero_grad(set_to_none=True)
 
-    def _thawed(self, progress: float) -> int:
-        if not self._thaw:
+    def _num_unfrozen(self, progress: float) -> int:
+        if not self._unfreeze:
             return 0
-        return min(int(progress / self._thaw * len(self._parts)), len(self._parts))
+        return min(int(progress / self._unfreeze * len(self._parts)), len(self._parts))
 
 
-def freeze(model: Any, share: float, thaw: float) -> Frozen:
+def freeze(model: Any, share: float, unfreeze: float) -> Frozen:
     """The lowest `share` of the layers of a student's encoder with what lies beneath them; of 1, all of the encoder."""
     base, stack = _encoder(model)
     layers = list(stack.layers)
@@ -59,7 +59,7 @@ def freeze(model: Any, share: float, thaw: float) -> Frozen:
     parts: list[list[nn.Module]] = [[layer] for layer in reversed(layers[:num])]
     parts[0] += above if num == len(layers) else []
     parts[-1] += [each for each in own if id(each) not in apart]
-    return Frozen(parts, thaw, stack)
+    return Frozen(parts, unfreeze, stack)
 
 
 def _encoder(model: Any) -> tuple[Any, Any]:

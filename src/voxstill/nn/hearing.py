@@ -23,7 +23,7 @@ from voxstill.nn.frontend import (
     normalise,
     output_frames,
 )
-from voxstill.nn.waves import Sounds
+from voxstill.nn.waves import NoiseBank
 from voxstill.records import RATE_HZ
 
 _WHISPER_FFT = 400
@@ -90,8 +90,8 @@ class Mels:
     hears_mels = aligns = True
     longest_ms = None
 
-    def __init__(self, cfg: Augment, sounds: Sounds | None = None, num_mels: int = NUM_MELS) -> None:
-        self._cfg, self._sounds = cfg, sounds or Sounds.of([], [])
+    def __init__(self, cfg: Augment, noise_bank: NoiseBank | None = None, num_mels: int = NUM_MELS) -> None:
+        self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.of([], [])
         self.frontend = Frontend(num_mels)
 
     @property
@@ -105,9 +105,9 @@ class Mels:
         return output_frames(features if tempo is None else _stretched(features, tempo))
 
     def move(self, device: torch.device) -> None:
-        """Filters and sounds to a device."""
+        """Move the filters and the noise bank to a device."""
         self.frontend.to(device)
-        self._sounds = self._sounds.to(device)
+        self._noise_bank = self._noise_bank.to(device)
 
     def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised features (B, F, D) and their frames (B,)."""
@@ -128,11 +128,11 @@ class Mels:
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-mels (B, F, D) before they are normalised, their frames (B,), and those before the tempo (B,)."""
-        cfg, sounds, num = self._cfg, self._sounds, len(audio_BT)
+        cfg, noise_bank, num = self._cfg, self._noise_bank, len(audio_BT)
         wave_BT = waves.full_scale(audio_BT)
-        recorded_B, made_B = waves.which_noise(num, cfg, sounds, generator)
-        wave_BT = waves.in_rooms(wave_BT, audio_len_B, cfg, sounds, generator)
-        wave_BT = waves.with_recorded(wave_BT, audio_len_B, recorded_B, cfg, sounds, generator)
+        recorded_B, made_B = waves.which_noise(num, cfg, noise_bank, generator)
+        wave_BT = waves.in_rooms(wave_BT, audio_len_B, cfg, noise_bank, generator)
+        wave_BT = waves.with_recorded(wave_BT, audio_len_B, recorded_B, cfg, noise_bank, generator)
         mel_BFD, before_B = self.frontend.log_mel(waves.gained(wave_BT, cfg, generator), audio_len_B)
         mel_BFD, frames_B = augment.stretch(mel_BFD, before_B, tempo_B)
         mel_BFD = augment.warp_mels(mel_BFD, augment.uniform(generator, (num,), 1 - cfg.vtlp, 1 + cfg.vtlp))
@@ -162,13 +162,13 @@ class Samples:
     def __init__(
         self,
         cfg: Augment,
-        sounds: Sounds | None = None,
+        noise_bank: NoiseBank | None = None,
         *,
         kernels: Sequence[int],
         strides: Sequence[int],
         normalises: bool = True,
     ) -> None:
-        self._cfg, self._sounds = cfg, sounds or Sounds.of([], [])
+        self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.of([], [])
         self._layers, self._normalises = (tuple(kernels), tuple(strides)), normalises
         self.frame_ms = int(np.prod(strides)) * 1000 // RATE_HZ
 
@@ -190,8 +190,8 @@ class Samples:
         return conv_frames(num_samples if tempo is None else _stretched(num_samples, tempo), *self._layers)
 
     def move(self, device: torch.device) -> None:
-        """Sounds to a device."""
-        self._sounds = self._sounds.to(device)
+        """Move the noise bank to a device."""
+        self._noise_bank = self._noise_bank.to(device)
 
     def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Samples (B, T), of zero mean and unit deviation where the model was trained so, and their number (B,)."""
@@ -208,13 +208,13 @@ class Samples:
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
         """Samples (B, T) before they are scaled, and their number (B,)."""
-        cfg, sounds = self._cfg, self._sounds
+        cfg, noise_bank = self._cfg, self._noise_bank
         wave_BT, len_B = waves.full_scale(audio_BT), audio_len_B
         if cfg.tempo:
             wave_BT, len_B = waves.speed(wave_BT, len_B, tempo_B)
-        recorded_B, made_B = waves.which_noise(len(wave_BT), cfg, sounds, generator)
-        wave_BT = waves.in_rooms(wave_BT, len_B, cfg, sounds, generator)
-        wave_BT = waves.with_recorded(wave_BT, len_B, recorded_B, cfg, sounds, generator)
+        recorded_B, made_B = waves.which_noise(len(wave_BT), cfg, noise_bank, generator)
+        wave_BT = waves.in_rooms(wave_BT, len_B, cfg, noise_bank, generator)
+        wave_BT = waves.with_recorded(wave_BT, len_B, recorded_B, cfg, noise_bank, generator)
         if cfg.noise_prob:
             wave_BT = waves.with_made(wave_BT, len_B, made_B, cfg, generator)
         return waves.gained(wave_BT, cfg, generator), len_B
@@ -242,8 +242,8 @@ class Windows:
 
     frame_ms = 20
 
-    def __init__(self, cfg: Augment, sounds: Sounds | None = None, num_mels: int = 80) -> None:
-        self._cfg, self._samples = cfg, Samples(cfg, sounds, kernels=(), strides=())
+    def __init__(self, cfg: Augment, noise_bank: NoiseBank | None = None, num_mels: int = 80) -> None:
+        self._cfg, self._samples = cfg, Samples(cfg, noise_bank, kernels=(), strides=())
         self._window, self._mels_DN = torch.hann_window(_WHISPER_FFT), mel_filters(num_mels, _WHISPER_FFT)
 
     @property
@@ -265,7 +265,7 @@ class Windows:
         return -(-(num_samples if tempo is None else _stretched(num_samples, tempo)) // (2 * HOP))
 
     def move(self, device: torch.device) -> None:
-        """Filters and sounds to a device."""
+        """Move the filters and the noise bank to a device."""
         self._samples.move(device)
         self._window, self._mels_DN = self._window.to(device), self._mels_DN.to(device)
 

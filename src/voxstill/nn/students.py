@@ -19,7 +19,7 @@ from voxstill.config import Augment
 from voxstill.errors import ConfigError, DataError
 from voxstill.nn.frontend import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
 from voxstill.nn.hearing import Hearing, Mels, Samples, Windows, conv_frames
-from voxstill.nn.waves import Sounds
+from voxstill.nn.waves import NoiseBank
 
 Size = Literal["tiny", "small", "medium", "large"]
 Kind = Literal["ctc", "rnnt", "tdt", "seq2seq"]
@@ -155,16 +155,16 @@ def digest(checkpoint: str | None) -> str | None:
     return found.hexdigest()
 
 
-def hearing(config: Any, cfg: Augment, sounds: Sounds | None = None, checkpoint: str | None = None) -> Hearing:
+def hearing(config: Any, cfg: Augment, noise_bank: NoiseBank | None = None, checkpoint: str | None = None) -> Hearing:
     """How the students of a configuration hear; `checkpoint` says whether they want samples scaled."""
     if config is None:
-        return Mels(cfg, sounds)
+        return Mels(cfg, noise_bank)
     if config.model_type == "whisper":
-        return Windows(cfg, sounds, config.num_mel_bins)
+        return Windows(cfg, noise_bank, config.num_mel_bins)
     if config.model_type not in SAMPLES_TYPES:
-        return Mels(cfg, sounds, getattr(config, "encoder_config", config).num_mel_bins)
+        return Mels(cfg, noise_bank, getattr(config, "encoder_config", config).num_mel_bins)
     normalises = _normalises(checkpoint) if checkpoint else True
-    return Samples(cfg, sounds, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises)
+    return Samples(cfg, noise_bank, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises)
 
 
 def from_checkpoint(

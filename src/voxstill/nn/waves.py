@@ -24,7 +24,7 @@ _FAINTEST = 1e-5  # deviation of what counts as silence; full scale is 1
 
 
 @dataclass(frozen=True)
-class Sounds:
+class NoiseBank:
     """Recorded noises, one after another, and room responses: what `augment.noise` and `augment.rirs` name.
 
     `noise_T` is int16, recording r the `length_R[r]` samples from `start_R[r]` on. `rooms_RK` begins with the direct
@@ -37,7 +37,7 @@ class Sounds:
     rooms_RK: Tensor
 
     @staticmethod
-    def of(noises: list[Tensor], rooms: list[Tensor]) -> Sounds:
+    def of(noises: list[Tensor], rooms: list[Tensor]) -> NoiseBank:
         """From int16 recordings and responses, each a tensor of its own; recordings without a sample are left out."""
         noises = [each for each in noises if len(each)]
         length_R = torch.tensor([len(each) for each in noises], dtype=torch.long)
@@ -45,16 +45,16 @@ class Sounds:
             each.float()[max(int(each.abs().argmax()) - _BEFORE, 0) :] for each in rooms if len(each) and each.any()
         ]
         rooms_RK = torch.nn.utils.rnn.pad_sequence(direct, batch_first=True) if direct else torch.zeros(0, 1)
-        return Sounds(
+        return NoiseBank(
             torch.cat(noises) if noises else torch.zeros(0, dtype=torch.int16),
             length_R.cumsum(0) - length_R,
             length_R,
             functional.normalize(rooms_RK, dim=1),
         )
 
-    def to(self, device: torch.device) -> Sounds:
+    def to(self, device: torch.device) -> NoiseBank:
         """The same on a device."""
-        return Sounds(*(each.to(device) for each in (self.noise_T, self.start_R, self.length_R, self.rooms_RK)))
+        return NoiseBank(*(each.to(device) for each in (self.noise_T, self.start_R, self.length_R, self.rooms_RK)))
 
 
 def full_scale(audio_BT: Tensor) -> Tensor:
@@ -114,13 +114,13 @@ def mix(wave_BT: Tensor, len_B: Tensor, noise_BT: Tensor, snr_db_B: Tensor) -> T
     return wave_BT + noise_BT * torch.where(noise_B > _FAINTEST**2, gain_B, 0)[:, None]
 
 
-def recorded(sounds: Sounds, num: int, num_samples: int, generator: Generator) -> Tensor:
+def recorded(noise_bank: NoiseBank, num: int, num_samples: int, generator: Generator) -> Tensor:
     """A random stretch of a random recording for each of `num` utterances (B, T), repeated where it ends too soon."""
-    which_B = torch.randint(len(sounds.start_R), (num,), generator=generator, device=generator.device)
-    length_B = sounds.length_R[which_B]
+    which_B = torch.randint(len(noise_bank.start_R), (num,), generator=generator, device=generator.device)
+    length_B = noise_bank.length_R[which_B]
     from_B = (uniform(generator, (num,), 0, 1) * length_B).long()
     place_BT = (from_B[:, None] + torch.arange(num_samples, device=from_B.device)) % length_B[:, None]
-    return full_scale(sounds.noise_T[sounds.start_R[which_B][:, None] + place_BT])
+    return full_scale(noise_bank.noise_T[noise_bank.start_R[which_B][:, None] + place_BT])
 
 
 def coloured(num: int, num_samples: int, generator: Generator) -> Tensor:
@@ -143,12 +143,12 @@ def babble(wave_BT: Tensor, len_B: Tensor) -> Tensor:
     return found_BT
 
 
-def in_rooms(wave_BT: Tensor, len_B: Tensor, cfg: Augment, sounds: Sounds, generator: Generator) -> Tensor:
+def in_rooms(wave_BT: Tensor, len_B: Tensor, cfg: Augment, noise_bank: NoiseBank, generator: Generator) -> Tensor:
     """A share of the utterances in a random room, the others as they are."""
-    if not len(sounds.rooms_RK) or not cfg.rir_prob:
+    if not len(noise_bank.rooms_RK) or not cfg.rir_prob:
         return wave_BT
-    which_B = torch.randint(len(sounds.rooms_RK), (len(wave_BT),), generator=generator, device=generator.device)
-    wet_BT = reverberate(wave_BT, len_B, sounds.rooms_RK[which_B])
+    which_B = torch.randint(len(noise_bank.rooms_RK), (len(wave_BT),), generator=generator, device=generator.device)
+    wet_BT = reverberate(wave_BT, len_B, noise_bank.rooms_RK[which_B])
     chosen_B = uniform(generator, (len(wave_BT),), 0, 1) < cfg.rir_prob
     return torch.where(chosen_B[:, None], wet_BT, wave_BT)
 
@@ -161,20 +161,20 @@ def gained(wave_BT: Tensor, cfg: Augment, generator: Generator) -> Tensor:
     return wave_BT * 10 ** (gain_db_B / 20)[:, None]
 
 
-def which_noise(num: int, cfg: Augment, sounds: Sounds, generator: Generator) -> tuple[Tensor, Tensor]:
+def which_noise(num: int, cfg: Augment, noise_bank: NoiseBank, generator: Generator) -> tuple[Tensor, Tensor]:
     """Which utterances get recorded noise and which get noise that is made, (B,) each; none gets both."""
     noisy_B = uniform(generator, (num,), 0, 1) < cfg.noise_prob
-    recorded_B = uniform(generator, (num,), 0, 1) < (RECORDED_SHARE if len(sounds.start_R) else 0)
+    recorded_B = uniform(generator, (num,), 0, 1) < (RECORDED_SHARE if len(noise_bank.start_R) else 0)
     return noisy_B & recorded_B, noisy_B & ~recorded_B
 
 
 def with_recorded(
-    wave_BT: Tensor, len_B: Tensor, chosen_B: Tensor, cfg: Augment, sounds: Sounds, generator: Generator
+    wave_BT: Tensor, len_B: Tensor, chosen_B: Tensor, cfg: Augment, noise_bank: NoiseBank, generator: Generator
 ) -> Tensor:
     """The chosen utterances with recorded noise at a drawn ratio."""
-    if not len(sounds.start_R):
+    if not len(noise_bank.start_R):
         return wave_BT
-    noise_BT = recorded(sounds, len(wave_BT), wave_BT.shape[1], generator)
+    noise_BT = recorded(noise_bank, len(wave_BT), wave_BT.shape[1], generator)
     snr_db_B = uniform(generator, (len(wave_BT),), cfg.min_snr_db, cfg.max_snr_db)
     return torch.where(chosen_B[:, None], mix(wave_BT, len_B, noise_BT, snr_db_B), wave_BT)
 

@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from voxstill.errors import DataError
 
+MOST_COMPARED = 3000
+"""Of more utterances so many are drawn, all pairs of which are trials: four and a half million."""
+
 
 class Trials(NamedTuple):
     """N pairs of utterances by their places, and whether one speaker says both."""
@@ -82,3 +85,18 @@ def _errors(score_N: ArrayLike, same_N: ArrayLike) -> tuple[NDArray[np.int64], N
     rejected_same_T = np.append(0, np.cumsum(same_N[order_N])[last_N])
     rejected_T = np.append(0, np.flatnonzero(last_N) + 1)
     return rejected_same_T, other - (rejected_T - rejected_same_T), same, other
+
+
+def compare(
+    embedding_ND: NDArray[np.float32], speakers: Sequence[str | None], seed: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Compare utterances in pairs; return the cosine of every pair, and whether one speaker says both.
+
+    Utterances without a speaker are left out; of more than `MOST_COMPARED` so many are drawn from the seed.
+    """
+    known_K = np.flatnonzero([speaker is not None for speaker in speakers])
+    if len(known_K) > MOST_COMPARED:
+        known_K = np.sort(np.random.default_rng(seed).choice(known_K, MOST_COMPARED, replace=False))
+    pairs = trials([speakers[i] for i in known_K.tolist()])
+    cosine_KK = embedding_ND[known_K] @ embedding_ND[known_K].T
+    return cosine_KK[pairs.first_N, pairs.second_N], pairs.same_N

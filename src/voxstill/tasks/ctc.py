@@ -7,25 +7,29 @@ word times takes it past that, and CTC then finds alignments of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from voxstill.config import Augment, Train
+from voxstill.decode.batch import decode_batch
 from voxstill.nn import augment, losses, students
 from voxstill.nn.hearing import Hearing, Mels
 from voxstill.records import RATE_HZ, Batch, Hypothesis
-from voxstill.tasks.task import Heard, Loss, Share
-from voxstill.teachers.transformers import said
+from voxstill.tasks.validation import word_error_rate
 from voxstill.text.tokenizer import START, Vocabulary
+from voxstill.train.task import DevBatch, Loss, ModelInput, StepContext, Unit
 
 _STEP_MS = 10  # where audio is cut
 
 
 class CtcTask:
-    """A `Task`: augmentation, loss and greedy decoding of a CTC student; it hears mels where nothing else is said."""
+    """A `Task`: augmentation, loss and greedy decoding of a CTC student, from log-mels unless another is given."""
+
+    unit: Unit = "tokens"
 
     def __init__(
         self, vocabulary: Vocabulary, train: Train, augmentation: Augment, hearing: Hearing | None = None
@@ -39,20 +43,20 @@ class CtcTask:
         """How often an utterance is heard, each time disturbed in another way."""
         return 2 if self.train_cfg.consistency else 1
 
-    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+    def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """CTC per token, with cross-entropy per frame in the first `align_share` of the training."""
-        batch = heard.batch
-        logits_BFV, out_B = students.logits(model, heard.inputs, heard.len_B)
-        loss = self.alone(logits_BFV, out_B, batch, heard.frame_ms_B, share)
+        batch = model_input.batch
+        logits_BFV, out_B = students.logits(model, model_input.inputs, model_input.len_B)
+        loss = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context)
         if self.hearings == 1:
             return loss
         one_BFV, other_BFV = logits_BFV.chunk(2)
         apart_B = losses.consistency(one_BFV, other_BFV, out_B[: len(one_BFV)]) * batch.weight_B[: len(one_BFV)]
-        apart = apart_B.sum() / share.num_tokens
+        apart = apart_B.sum() / context.num_tokens
         figures = {name: value / 2 for name, value in loss.figures.items()} | {"apart": apart.detach()}
         return Loss(loss.value / 2 + self.train_cfg.consistency * apart, figures)
 
-    def alone(self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, share: Share) -> Loss:
+    def alone(self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, context: StepContext) -> Loss:
         """The loss where each frame is said by itself."""
         blank_id = self.vocabulary.blank_id
         ctc_B = losses.ctc(
@@ -60,22 +64,24 @@ class CtcTask:
             smoothing=self.train_cfg.label_smoothing,
         )
         ctc_B = ctc_B * batch.weight_B
-        ctc = ctc_B.sum() / share.num_tokens
-        if share.progress >= self.train_cfg.align_share:
+        ctc = ctc_B.sum() / context.num_tokens
+        if context.progress >= self.train_cfg.align_share:
             return Loss(ctc)
         targets_BF = losses.alignment_targets(
             batch.times_BU2, batch.tokens_BU.clamp(min=0), frame_ms_B, logits_BFV.shape[1], blank_id
         )
         timed_B = is_timed(batch)
         align_B = losses.frame_cross_entropy(logits_BFV, out_B, targets_BF) * batch.weight_B
-        align = (align_B * timed_B).sum() / share.num_frames
+        align = (align_B * timed_B).sum() / context.num_frames
         # an utterance without word times learns from CTC alone, at full weight
         weight_B = torch.where(timed_B, self.train_cfg.align_ctc, 1.0)
-        return Loss(align + (ctc_B * weight_B).sum() / share.num_tokens, {"ctc": ctc.detach(), "align": align.detach()})
+        return Loss(
+            align + (ctc_B * weight_B).sum() / context.num_tokens, {"ctc": ctc.detach(), "align": align.detach()}
+        )
 
-    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
-        """What the augmentation leaves; with more `hearings` that often, one after another, each with other noise,
-        voices and masks, but the same frames."""
+    def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
+        """Augment a batch and compute its features; with more `hearings` that often, one after another, each with other
+        noise, voices and masks, but the same frames."""
         if self.augment_cfg.run_prob:
             batch = self._shortened(batch, generator)
         if self.hearings > 1:
@@ -83,11 +89,15 @@ class CtcTask:
             repeated: Any = {name: torch.cat([getattr(batch, name)] * self.hearings) for name in tensors}
             batch = dataclasses.replace(batch, ids=batch.ids * self.hearings, **repeated)
         augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
-        return Heard(batch, *augmented)
+        return ModelInput(batch, *augmented)
 
     def move(self, device: torch.device) -> None:
         """What it hears with to the device."""
         self.hearing.move(device)
+
+    def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
+        """Return the WER of greedy decoding, and what it counts."""
+        return word_error_rate(functools.partial(self.decode, model), batches)
 
     def watch(self, step: int, figures: Mapping[str, float]) -> None:
         """The loss and the dev split say enough."""
@@ -95,8 +105,8 @@ class CtcTask:
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
         """Greedy hypotheses, in the order of the batch."""
-        heard = (self.hearing, self.vocabulary, batch.audio_BT, batch.audio_len_B)
-        return said(model, *heard, batch.ids)
+        inputs = (self.hearing, self.vocabulary, batch.audio_BT, batch.audio_len_B)
+        return decode_batch(model, *inputs, batch.ids)
 
     def _shortened(self, batch: Batch, generator: Generator) -> Batch:
         """Some utterances become a random run of their words, cut in the middle of the pauses around it."""

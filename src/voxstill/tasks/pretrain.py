@@ -6,7 +6,7 @@ step, and all ranks divide by the same count without asking each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,16 @@ from voxstill.nn import contrastive, students, unlabelled
 from voxstill.nn.frontend import SUBSAMPLING, centred, frame_mask, normalise
 from voxstill.nn.hearing import Hearing, Mels
 from voxstill.records import Batch
-from voxstill.tasks.task import Heard, Loss, Share
+from voxstill.train.task import (
+    DevBatch,
+    Loss,
+    ModelInput,
+    StepContext,
+    Task,
+    Unit,
+    make_generator,
+    to_device,
+)
 
 _MEMORY = 1 / 50
 """What is watched is a running mean over so many steps."""
@@ -35,7 +44,7 @@ _MONOTONE = "the audio is all alike, as silence is; listen to it"
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden(Heard):
+class Hidden(ModelInput):
     """What is hidden of a batch: `place_BM` says where, `weight_BM` what it counts, 0 where there is nothing."""
 
     hidden_BF: Tensor
@@ -70,15 +79,14 @@ class Masks:
 class ContrastiveTask:
     """A `Task`: wav2vec 2.0, which tells the code of a hidden frame from those of others (Baevski et al. 2020)."""
 
-    measures = ("contrastive", "diversity", "accuracy", "perplexity")
-    """What the dev split is judged by, the first to become small."""
+    unit: Unit = "masked frames"
 
-    def __init__(self, cfg: Pretrain, hearing: Hearing, codebook: tuple[int, int]) -> None:
-        self.cfg, self.hearing, self._codebook = cfg, hearing, codebook
+    def __init__(self, cfg: Pretrain, hearing: Hearing, codebook: tuple[int, int], seed: int = 0) -> None:
+        self.cfg, self.hearing, self._codebook, self._seed = cfg, hearing, codebook, seed
         self.masks = Masks(cfg, hearing, unlabelled.WAV2VEC2_MASKS)
         self._watch = Watch(codebook[0], _COLLAPSED)
 
-    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
+    def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Plain samples; drawn are the negatives and the noise that chooses codes."""
         inputs, len_B = self.hearing.plain(batch.audio_BT, batch.audio_len_B)
         hidden_BF, place_BM, weight_BM, num_B = self.masks.drawn(batch, generator)
@@ -89,32 +97,36 @@ class ContrastiveTask:
             *(batch, inputs, len_B, frame_ms_B, hidden_BF, place_BM, weight_BM), drawn=(negative_BMK, noise_BMGV)
         )
 
-    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+    def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Contrastive and diversity loss per hidden frame of the step. A model that is judged draws no codes."""
-        assert isinstance(heard, Hidden)
-        cfg, weight_BM, (negative_BMK, noise_BMGV) = self.cfg, heard.weight_BM, heard.drawn
-        temperature = max(cfg.max_temperature * cfg.temperature_decay**share.step, cfg.min_temperature)
+        assert isinstance(model_input, Hidden)
+        cfg, weight_BM, (negative_BMK, noise_BMGV) = self.cfg, model_input.weight_BM, model_input.drawn
+        temperature = max(cfg.max_temperature * cfg.temperature_decay**context.step, cfg.min_temperature)
         predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(
-            *(model, heard.inputs, heard.len_B, heard.hidden_BF, heard.place_BM),
+            *(model, model_input.inputs, model_input.len_B, model_input.hidden_BF, model_input.place_BM),
             *(noise_BMGV if model.training else None, temperature),
         )
         loss_BM, right_BM, chance_BM = contrastive.contrastive(
             *(predicted_BMD, targets_BMD, code_BM, negative_BMK), unlabelled.likeness_temperature(model)
         )
-        part = weight_BM.sum() / share.num_tokens
+        part = weight_BM.sum() / context.num_tokens
         perplexity = contrastive.perplexity(probs_BMGV, weight_BM)
-        main = (loss_BM * weight_BM).sum() / share.num_tokens
+        main = (loss_BM * weight_BM).sum() / context.num_tokens
         diversity = (1 - perplexity / probs_BMGV[0, 0].numel()) * part
         figures = {
             "contrastive": main.detach(),
             "diversity": diversity.detach(),
-            "masked": weight_BM.sum() / share.num_frames,
+            "masked": weight_BM.sum() / context.num_frames,
             "perplexity": perplexity.detach() * part,
             "temperature": temperature * part,
-            "accuracy": (right_BM * weight_BM).sum() / share.num_tokens,
-            "chance": (chance_BM * weight_BM).sum() / share.num_tokens,
+            "accuracy": (right_BM * weight_BM).sum() / context.num_tokens,
+            "chance": (chance_BM * weight_BM).sum() / context.num_tokens,
         }
         return Loss(main + cfg.diversity_weight * diversity, figures)
+
+    def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
+        """Return the contrastive loss, diversity, accuracy and perplexity of the dev split."""
+        return _dev_figures(self, model, batches, ("contrastive", "diversity", "accuracy", "perplexity"), self._seed)
 
     def watch(self, step: int, figures: Mapping[str, float]) -> None:
         """Tell when the code book has shrunk to a code, or when hidden frames are found by chance alone."""
@@ -128,15 +140,15 @@ class ContrastiveTask:
 class RandomCodesTask:
     """A `Task`: BEST-RQ, which says the codes of hidden frames in a random code book (Chiu et al. 2022, section 3)."""
 
-    measures = ("loss", "accuracy", "perplexity")
+    unit: Unit = "masked frames"
 
     def __init__(self, cfg: Pretrain, hearing: Mels, seed: int) -> None:
-        self.cfg, self.hearing = cfg, hearing
+        self.cfg, self.hearing, self._seed = cfg, hearing, seed
         self.masks = Masks(cfg, hearing, unlabelled.BEST_RQ_MASKS)
         self.quantizer = unlabelled.quantizer(cfg, hearing.frontend.num_mels, seed)
         self._watch = Watch(1, _MONOTONE)
 
-    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
+    def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Features, noise where they are hidden; drawn are the codes of what was there."""
         mel_BFD, frames_B = self.hearing.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
         mel_BFD = mel_BFD[:, : int(frames_B.max())]
@@ -151,23 +163,27 @@ class RandomCodesTask:
         frame_ms_B = torch.full_like(batch.tempo_B, self.hearing.frame_ms)
         return Hidden(batch, noisy_BFD, frames_B, frame_ms_B, hidden_BF, place_BM, weight_BM, drawn=(code_BM,))
 
-    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+    def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Cross-entropy per hidden frame of the step, in fp32."""
-        assert isinstance(heard, Hidden)
-        weight_BM, (code_BM,) = heard.weight_BM, heard.drawn
-        logits_BFV, _ = students.logits(model, heard.inputs, heard.len_B)
+        assert isinstance(model_input, Hidden)
+        weight_BM, (code_BM,) = model_input.weight_BM, model_input.drawn
+        logits_BFV, _ = students.logits(model, model_input.inputs, model_input.len_B)
         wide = logits_BFV.shape[2]
-        logits_BMV = logits_BFV.gather(1, heard.place_BM[..., None].expand(-1, -1, wide)).float()
+        logits_BMV = logits_BFV.gather(1, model_input.place_BM[..., None].expand(-1, -1, wide)).float()
         loss_BM = functional.cross_entropy(logits_BMV.transpose(1, 2), code_BM, reduction="none")
         used_BM1V = functional.one_hot(code_BM, wide).float()[:, :, None]
-        part = weight_BM.sum() / share.num_tokens
+        part = weight_BM.sum() / context.num_tokens
         figures = {
-            "masked": weight_BM.sum() / share.num_frames,
+            "masked": weight_BM.sum() / context.num_frames,
             "perplexity": contrastive.perplexity(used_BM1V, weight_BM) * part,
-            "accuracy": ((logits_BMV.detach().argmax(-1) == code_BM) * weight_BM).sum() / share.num_tokens,
-            "chance": torch.einsum("bmgv,bm->v", used_BM1V, weight_BM).max() / share.num_tokens,
+            "accuracy": ((logits_BMV.detach().argmax(-1) == code_BM) * weight_BM).sum() / context.num_tokens,
+            "chance": torch.einsum("bmgv,bm->v", used_BM1V, weight_BM).max() / context.num_tokens,
         }
-        return Loss((loss_BM * weight_BM).sum() / share.num_tokens, figures)
+        return Loss((loss_BM * weight_BM).sum() / context.num_tokens, figures)
+
+    def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
+        """Return the loss, accuracy and perplexity of the dev split."""
+        return _dev_figures(self, model, batches, ("loss", "accuracy", "perplexity"), self._seed)
 
     def watch(self, step: int, figures: Mapping[str, float]) -> None:
         """Tell when codes are said by chance alone."""
@@ -177,6 +193,23 @@ class RandomCodesTask:
         """What it hears with, and the code book, to the device."""
         self.hearing.move(device)
         self.quantizer.move(device)
+
+
+def _dev_figures(
+    task: Task, model: nn.Module, batches: Iterable[DevBatch], names: Sequence[str], seed: int
+) -> dict[str, float] | None:
+    """Sum figures of the loss over the dev split, masked in the same places each time; None where there is none."""
+    device = next(model.parameters()).device
+    sums, num = dict.fromkeys(names, 0.0), 0
+    for k, dev in enumerate(batches):
+        with torch.no_grad():
+            generator = make_generator(device, seed, k, 0, 0)
+            loss = task.loss(model, task.prepare(to_device(dev.batch, device), 1.0, generator), dev.context)
+        num += 1
+        for name, value in {"loss": loss.value, **loss.figures}.items():
+            if name in sums:
+                sums[name] += float(value)
+    return sums if num else None
 
 
 class Watch:

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from voxstill.config import Augment, Train
+from voxstill.decode.batch import decode_batch
 from voxstill.nn import students
 from voxstill.nn.hearing import Hearing
 from voxstill.records import Batch, Hypothesis
-from voxstill.tasks.task import Heard, Loss, Share
-from voxstill.teachers.transformers import said
+from voxstill.tasks.validation import word_error_rate
 from voxstill.text.pretrained import Pretrained
+from voxstill.train.task import DevBatch, Loss, ModelInput, StepContext, Unit
 
 
 class Seq2SeqTask:
     """A `Task`: cross-entropy of each token and of the end, and greedy decoding."""
 
-    def __init__(self, spelling: Pretrained, train: Train, augmentation: Augment, hearing: Hearing) -> None:
-        self.spelling, self.train_cfg, self.hearing = spelling, train, hearing
+    unit: Unit = "tokens"
 
-    def heard(self, batch: Batch, progress: float, generator: Generator) -> Heard:
-        """What the augmentation leaves."""
+    def __init__(self, tokenizer: Pretrained, train: Train, augmentation: Augment, hearing: Hearing) -> None:
+        self.tokenizer, self.train_cfg, self.hearing = tokenizer, train, hearing
+
+    def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
+        """Augment a batch and compute its features."""
         augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
-        return Heard(batch, *augmented)
+        return ModelInput(batch, *augmented)
 
-    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+    def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Cross-entropy per token, in fp32."""
-        batch = heard.batch
+        batch = model_input.batch
         given_BU, targets_BU = self.texts(batch)
-        logits_BUV = students.next_tokens(model, heard.inputs, given_BU)
+        logits_BUV = students.next_tokens(model, model_input.inputs, given_BU)
         loss_BU = functional.cross_entropy(
             logits_BUV.float().transpose(1, 2),
             targets_BU,
@@ -40,21 +44,25 @@ class Seq2SeqTask:
             reduction="none",
             label_smoothing=self.train_cfg.label_smoothing,
         )
-        return Loss((loss_BU.sum(1) * batch.weight_B).sum() / share.num_tokens)
+        return Loss((loss_BU.sum(1) * batch.weight_B).sum() / context.num_tokens)
 
     def texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the decoder is given (B, U), prefix and tokens, and what it is to say then, -1 where nothing."""
-        num, prefix = len(batch.ids), batch.tokens_BU.new_tensor(self.spelling.prefix)
+        num, prefix = len(batch.ids), batch.tokens_BU.new_tensor(self.tokenizer.prefix)
         given_BU = torch.cat([prefix.expand(num, -1), batch.tokens_BU], dim=1)
         silent_BU = given_BU.new_full((num, len(prefix) - 1), -1)
         targets_BU = torch.cat([silent_BU, functional.pad(batch.tokens_BU, (0, 1), value=-1)], dim=1)
         end_B = len(prefix) - 1 + batch.token_len_B
-        targets_BU = targets_BU.scatter(1, end_B[:, None], self.spelling.end_id)
-        return torch.where(given_BU < 0, self.spelling.end_id, given_BU), targets_BU
+        targets_BU = targets_BU.scatter(1, end_B[:, None], self.tokenizer.end_id)
+        return torch.where(given_BU < 0, self.tokenizer.end_id, given_BU), targets_BU
 
     def move(self, device: torch.device) -> None:
         """What it hears with to the device."""
         self.hearing.move(device)
+
+    def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
+        """Return the WER of greedy decoding, and what it counts."""
+        return word_error_rate(functools.partial(self.decode, model), batches)
 
     def watch(self, step: int, figures: Mapping[str, float]) -> None:
         """The loss and the dev split say enough."""
@@ -62,4 +70,4 @@ class Seq2SeqTask:
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
         """Greedy hypotheses, in the order of the batch."""
-        return said(model, self.hearing, self.spelling, batch.audio_BT, batch.audio_len_B, batch.ids)
+        return decode_batch(model, self.hearing, self.tokenizer, batch.audio_BT, batch.audio_len_B, batch.ids)

@@ -9,7 +9,7 @@ from torch import nn
 
 from voxstill.nn import losses, students
 from voxstill.tasks.ctc import CtcTask
-from voxstill.tasks.task import Heard, Loss, Share
+from voxstill.train.task import Loss, ModelInput, StepContext
 
 
 class TransducerTask(CtcTask):
@@ -17,19 +17,21 @@ class TransducerTask(CtcTask):
 
     hearings = 1
 
-    def loss(self, model: nn.Module, heard: Heard, share: Share) -> Loss:
+    def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """The transducer's loss per token, and as much of what a CTC student learns as `auxiliary_ctc` says."""
-        batch = heard.batch
-        encoded_BFP, out_B, predicted_BUP = students.transduced(model, heard.inputs, heard.len_B, batch.tokens_BU)
+        batch = model_input.batch
+        encoded_BFP, out_B, predicted_BUP = students.transduced(
+            model, model_input.inputs, model_input.len_B, batch.tokens_BU
+        )
         blank_id, durations = self.vocabulary.blank_id, students.durations(model)
         given = (encoded_BFP, predicted_BUP, out_B, batch.tokens_BU, batch.token_len_B, blank_id)
         joint = functools.partial(students.joint, model)
         loss_B = losses.duration_transducer(joint, *given, durations) if durations else losses.transducer(joint, *given)
-        rnnt = (loss_B * batch.weight_B).sum() / share.num_tokens
+        rnnt = (loss_B * batch.weight_B).sum() / context.num_tokens
         if not self.train_cfg.auxiliary_ctc:
             return Loss(rnnt)
         # left alone, the predictor learns the texts by heart before the encoder hears anything
         unspoken_B1P = torch.zeros_like(encoded_BFP[:, :1])
         logits_BFV = joint(encoded_BFP, unspoken_B1P)[..., : blank_id + 1]
-        alone = self.alone(logits_BFV, out_B, batch, heard.frame_ms_B, share)
+        alone = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context)
         return Loss(rnnt + self.train_cfg.auxiliary_ctc * alone.value, {"rnnt": rnnt.detach(), **alone.figures})

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from voxstill.config import Section, option
+from voxstill.decode import checkpoint_files
 from voxstill.errors import ConfigError, TeacherError
 from voxstill.records import RATE_HZ, Word
-from voxstill.teachers import checkpoint
 from voxstill.teachers.teacher import Clip, Heard
 
 WINDOW_S = 30
@@ -87,14 +87,14 @@ class FasterWhisperTeacher:
 
     def __init__(self, options: FasterWhisperOptions) -> None:
         self.options = options
-        self.folder = checkpoint.folder_of(options.model, _NEEDED)
+        self.folder = checkpoint_files.folder_of(options.model, _NEEDED)
 
     def revision(self) -> str:
         """The version of the package, and the hash of the folder or the commit on the Hub."""
         if self.folder is None:
-            files = checkpoint.fetched(self.options.model, self.options.revision, ("config.json",)).name[:16]
+            files = checkpoint_files.fetch(self.options.model, self.options.revision, ("config.json",)).name[:16]
         else:
-            files = checkpoint.digest(self.folder, _READ)
+            files = checkpoint_files.digest(self.folder, _READ)
         return f"{version('faster-whisper')}-{files}"
 
     def open(self) -> None:
@@ -102,7 +102,7 @@ class FasterWhisperTeacher:
         import faster_whisper
 
         options = self.options
-        folder = self.folder or checkpoint.fetched(options.model, options.revision, _READ)
+        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _READ)
         try:
             model = faster_whisper.WhisperModel(
                 str(folder), device=options.device, compute_type=options.compute_type, cpu_threads=options.cpu_threads

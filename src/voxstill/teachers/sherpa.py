@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from voxstill.config import Section, option
+from voxstill.decode import checkpoint_files
 from voxstill.errors import ConfigError, TeacherError
 from voxstill.records import RATE_HZ, Word
-from voxstill.teachers import checkpoint
 from voxstill.teachers.teacher import Clip, Heard
 
 _READ = ("*.onnx", "tokens.txt")
@@ -61,14 +61,14 @@ class SherpaTeacher:
 
     def __init__(self, options: SherpaOptions) -> None:
         self.options = options
-        self.folder = checkpoint.folder_of(options.model, ("tokens.txt",))
+        self.folder = checkpoint_files.folder_of(options.model, ("tokens.txt",))
 
     def revision(self) -> str:
         """The version of the package, and the hash of the folder or the commit on the Hub."""
         if self.folder is None:
-            files = checkpoint.fetched(self.options.model, self.options.revision, ("tokens.txt",)).name[:16]
+            files = checkpoint_files.fetch(self.options.model, self.options.revision, ("tokens.txt",)).name[:16]
         else:
-            files = checkpoint.digest(self.folder, _READ)
+            files = checkpoint_files.digest(self.folder, _READ)
         return f"{version('sherpa-onnx')}-{files}"
 
     def open(self) -> None:
@@ -76,7 +76,7 @@ class SherpaTeacher:
         import sherpa_onnx
 
         options = self.options
-        folder = self.folder or checkpoint.fetched(options.model, options.revision, _READ)
+        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _READ)
         try:
             self._recogniser = getattr(sherpa_onnx.OfflineRecognizer, f"from_{options.kind}")(
                 **arguments(options, folder)

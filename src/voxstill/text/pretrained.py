@@ -18,7 +18,7 @@ LANGUAGES_FROM = 51_865
 
 
 class Pretrained:
-    """A `Spelling`. `prefix` is what stands before every text, `end_id` what ends it.
+    """A `Tokenizer`. `prefix` is what stands before every text, `end_id` what ends it.
 
     DataError where the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError where it knows
     many languages and none is named, or one that it does not know.

@@ -27,7 +27,7 @@ Unit = Literal["word", "character", "bpe"]
 _BPE_WORDS = 5_000_000  # byte pairs are counted over so many words; of more, each stands for several
 
 
-class Spelling(Protocol):
+class Tokenizer(Protocol):
     """How a student writes."""
 
     @property

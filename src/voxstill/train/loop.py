@@ -6,30 +6,30 @@ randomness is drawn from (seed, step, rank), so resuming needs no generator stat
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from voxstill import world
 from voxstill.batches.plan import EpochPlan
 from voxstill.config import Config, Train
-from voxstill.monitor import JsonLines, Progress, Timer, clock, log
+from voxstill.monitor import Progress, clock, log
 from voxstill.nn.freezing import Frozen
 from voxstill.records import Batch, fingerprint
 from voxstill.rundir import RunDir
-from voxstill.tasks.task import Heard, Share, Task
 from voxstill.train import checkpoint, optim, parallel
 from voxstill.train.checkpoint import State
-from voxstill.train.guard import Guard, no_room, out_of_memory
+from voxstill.train.guard import Guard, MemoryGuard
+from voxstill.train.meter import Meter
+from voxstill.train.task import DevBatch, ModelInput, StepContext, Task, make_generator, to_device
 from voxstill.train.watchdog import Watchdog
 
 Made = TypeVar("Made")
@@ -52,9 +52,16 @@ class Data(Protocol):
         """Utterances that could not be read so far, each replaced by a neighbour of weight zero."""
         ...
 
-    def dev_error(self, task: Any, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
-        """Figures on the dev split, the first of them the one that is to become small; None where there is no dev
-        split. `beat` is called on the way."""
+    def limit(self, seconds: float) -> str:
+        """Say what a training of so many seconds was held up by."""
+        ...
+
+    def finish(self) -> None:
+        """Remove what was fetched ahead."""
+        ...
+
+    def dev_batches(self, beat: Callable[[], None]) -> Iterable[DevBatch]:
+        """The batches of the dev split, always the same; none where there is nothing. Calls `beat` before each."""
         ...
 
 
@@ -77,11 +84,11 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """This rank's batches of a step, and what the task hears of each, or why it cannot."""
+class PreparedStep:
+    """This rank's batches of a step, and what the model takes of each, or the error that the task raised."""
 
     batches: list[Batch]
-    heard: list[Heard] | Exception
+    inputs: list[ModelInput] | Exception
 
 
 def train(
@@ -100,10 +107,10 @@ def train(
     checkpoint: then there is no state.
     """
     if cfg.train.activation_checkpointing:
-        parallel.forgetful(model)
+        parallel.checkpoint_activations(model)
     if cfg.train.compile:
         parallel.compiled(model)
-    parallel.spread(model, fabric, cfg.train)
+    parallel.shard_model(model, fabric, cfg.train)
     optimizer = optim.adamw(model, cfg.train)
     wrapped, optimizer = fabric.setup(model, optimizer)
     task.move(fabric.device)
@@ -116,24 +123,24 @@ def train(
     meter = Meter(run, first, state, fabric.world_size)
     replaced, spent_s = state.replaced, state.seconds
     guard = Guard(run, fabric.global_rank)
-    room = Room(cfg.plan.budget_ms)
+    memory = MemoryGuard(cfg.plan.budget_ms)
     with (
         world.Signals(_after_this_step) as signals,
         Watchdog(run, fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
         Progress("train", 1.0, "") as bar,
     ):
         frozen.hold(0.0)
-        meter.flops_per_s = rehearse(fabric, wrapped, task, data, cfg, room)
+        meter.flops_per_s = probe_memory(fabric, wrapped, task, data, cfg, memory)
         while (progress := budget.progress(state.step, state.seconds, state.stale)) < 1:
             if state.step_in_epoch == 0:
                 state.ascending = progress < cfg.train.ascending_share
             plan = data.plan(state.epoch, ascending=state.ascending)
             before = state.step - state.step_in_epoch
 
-            def ready(k: int, batches: list[Batch], before: int = before) -> Given:
+            def ready(k: int, batches: list[Batch], before: int = before) -> PreparedStep:
                 # the clock stands where the step before this one began: near enough for what it decides
                 now = budget.progress(before + k, state.seconds)
-                return given(fabric, task, batches, now, cfg.seed, before + k)
+                return prepare_step(fabric, task, batches, now, cfg.seed, before + k)
 
             steps = iter(data.steps(plan, state.step_in_epoch, ready))
             while state.step_in_epoch < plan.steps:
@@ -143,13 +150,12 @@ def train(
                 watchdog.beat(state.step)
                 with meter.waiting.running():
                     step = next(steps)
-                tokens, frames = (int(each[state.step_in_epoch]) for each in (plan.step_tokens, plan.step_frames))
-                share = Share(progress, tokens, frames, state.step)
+                context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
                 for group in optimizer.param_groups:
                     group["lr"] = optim.lr_at(progress, cfg.train)
                 frozen.hold(progress)
-                with room.told(state.step):
-                    loss, figures = one_step(fabric, wrapped, task, step, share, cfg.seed, state.step, room)
+                with memory.in_step(state.step):
+                    loss, figures = one_step(fabric, wrapped, task, step, context, cfg.seed, state.step, memory)
                 frozen.drop(progress)
                 norm = scaling.clipped(wrapped, optimizer, cfg.train.clip_norm)
                 sums = all_sums(
@@ -164,7 +170,7 @@ def train(
                 )
                 loss, stops, state.seconds = sums.pop("loss"), bool(sums.pop("stops")), sums.pop("seconds")
                 state.replaced = replaced + int(sums.pop("replaced"))
-                if scaling.overflows(loss, norm) or guard.passes(loss, norm, state.step, step.batches, share):
+                if scaling.overflows(loss, norm) or guard.passes(loss, norm, state.step, step.batches, context):
                     optimizer.step()  # which fp16 leaves out where gradients are too large for it
                 else:
                     state.skipped += 1
@@ -212,20 +218,27 @@ def is_saved(state: State, cfg: Train) -> bool:
 
 
 def one_step(
-    fabric: Any, model: Any, task: Task, given: Given, share: Share, seed: int, step: int, room: Room
+    fabric: Any,
+    model: Any,
+    task: Task,
+    prepared: PreparedStep,
+    context: StepContext,
+    seed: int,
+    step: int,
+    memory: MemoryGuard,
 ) -> tuple[float, dict[str, float]]:
     """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures)."""
     drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
     torch.manual_seed(drawn % 2**63)
     np.random.seed(drawn % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
     total, figures = 0.0, dict[str, float]()
-    for micro, batch in enumerate(given.batches):
-        room.enters(batch)
-        if isinstance(given.heard, Exception):
-            raise given.heard
-        last = micro == len(given.batches) - 1
+    for micro, batch in enumerate(prepared.batches):
+        memory.before_batch(batch)
+        if isinstance(prepared.inputs, Exception):
+            raise prepared.inputs
+        last = micro == len(prepared.batches) - 1
         with fabric.no_backward_sync(model, enabled=not last):
-            loss = task.loss(model, given.heard[micro], share)
+            loss = task.loss(model, prepared.inputs[micro], context)
             fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
         total += float(loss.value.detach())
         for name, value in loss.figures.items():
@@ -242,81 +255,46 @@ def all_sums(fabric: Any, numbers: dict[str, float]) -> dict[str, float]:
     return dict(zip(numbers, whole.tolist(), strict=True))
 
 
-def given(fabric: Any, task: Task, batches: list[Batch], progress: float, seed: int, step: int) -> Given:
-    """The batches of a step as the task hears them, on the device; equal arguments give equal tensors."""
-    heard = []
+def prepare_step(fabric: Any, task: Task, batches: list[Batch], progress: float, seed: int, step: int) -> PreparedStep:
+    """Let the task prepare the batches of a step on the device; equal arguments give equal tensors."""
+    inputs = []
     try:
         for micro, batch in enumerate(batches):
-            generator = chance(fabric.device, seed, step, micro, fabric.global_rank)
-            heard.append(task.heard(to_device(batch, fabric.device), progress, generator))
+            generator = make_generator(fabric.device, seed, step, micro, fabric.global_rank)
+            inputs.append(task.prepare(to_device(batch, fabric.device), progress, generator))
     except Exception as error:  # it may happen in a thread: who takes the step raises it, and says what did not fit
-        return Given(batches, error)
-    return Given(batches, heard)
+        return PreparedStep(batches, error)
+    return PreparedStep(batches, inputs)
 
 
-def chance(device: torch.device, seed: int, step: int, micro: int, rank: int) -> torch.Generator:
-    """What the augmentation of one batch is drawn from."""
-    generator = torch.Generator(device)
-    return generator.manual_seed(int(fingerprint(seed, "augment", step, micro, rank), 16) % 2**63)
+def probe_memory(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, memory: MemoryGuard) -> float:
+    """Run the largest step of the first epoch, forward and backward, before training; it leaves no trace in the model.
 
-
-class Room:
-    """What fits into memory: the largest padded batch so far, and an error that names the one that did not."""
-
-    def __init__(self, budget_ms: int) -> None:
-        self._budget_ms = budget_ms
-        self._passed_ms = 0
-        self._batch: Batch | None = None
-
-    def enters(self, batch: Batch) -> None:
-        """The batch before has passed, and this one is tried."""
-        self._passed()
-        self._batch = batch
-
-    @contextmanager
-    def told(self, step: int) -> Iterator[None]:
-        """TrainingError where memory runs out."""
-        try:
-            yield
-        except Exception as error:
-            if self._batch is None or not out_of_memory(error):
-                raise
-            raise no_room(self._batch, step, self._budget_ms, self._passed_ms, error) from error
-        self._passed()
-
-    def _passed(self) -> None:
-        if self._batch is not None:
-            self._passed_ms = max(self._passed_ms, self._batch.audio_BT.numel() // 16)
-            self._batch = None
-
-
-def rehearse(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, room: Room) -> float:
-    """The worst step of the first epoch, forward and backward, before training; it leaves no trace in the model.
-
-    What does not fit is told now, not at hour 40. The worst is the one with the most audio, padding included. Returns
-    the floating-point operations for a second of this rank's audio: of matrices and convolutions, forward and backward.
+    What does not fit is told now, not at hour 40. The largest has the most audio, padding included. Returns the
+    floating-point operations for a second of this rank's audio: of matrices and convolutions, forward and backward.
     """
     plan = data.plan(0, ascending=True)
     heard_ms = plan.heard_ms()
     padded_ms_B = np.maximum.reduceat(heard_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
     worst = int(padded_ms_B.argmax()) // plan.slots
-    step = next(iter(data.steps(plan, worst, lambda _, batches: given(fabric, task, batches, 0.0, cfg.seed, 0))))
+    step = next(iter(data.steps(plan, worst, lambda _, batches: prepare_step(fabric, task, batches, 0.0, cfg.seed, 0))))
     buffers = [(each, each.clone()) for each in model.buffers()]
-    share = Share(0.0, max(int(plan.step_tokens[worst]), 1), max(int(plan.step_frames[worst]), 1))
+    context = StepContext.of_step(plan, worst, 0.0)
+    context = dataclasses.replace(context, num_tokens=max(context.num_tokens, 1), num_frames=max(context.num_frames, 1))
     # what is compiled cannot be counted
-    with room.told(0), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
-        one_step(fabric, model, task, step, share, cfg.seed, 0, room)
+    with memory.in_step(0), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
+        one_step(fabric, model, task, step, context, cfg.seed, 0, memory)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
     padded_s = max(batch.audio_BT.numel() for batch in step.batches) / 16_000
-    log.info("train: the largest step fits: batches of up to %.0f s, %s", padded_s, memory(fabric.device))
+    log.info("train: the largest step fits: batches of up to %.0f s, %s", padded_s, peak_memory(fabric.device))
     return float(counter.get_total_flops()) / sum(batch.audio_BT.numel() / 16_000 for batch in step.batches)
 
 
-def memory(device: torch.device) -> str:
-    """The most that was taken until now, in words."""
+def peak_memory(device: torch.device) -> str:
+    """Describe the most memory that was taken until now."""
     if device.type == "cuda":
         taken, whole = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
         return f"{taken / 2**30:.1f} of {whole / 2**30:.0f} GiB on the GPU"
@@ -330,7 +308,7 @@ def _after_this_step(name: str) -> None:
 def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter, watchdog: Watchdog | None) -> None:
     """Log the figures of the dev split and remember them with the best so far."""
     model.eval()
-    figures = data.dev_error(task, model, watchdog.beat if watchdog else _nobody)
+    figures = task.validate(model, data.dev_batches(watchdog.beat if watchdog else _no_beat))
     model.train()
     if figures is None:
         return
@@ -340,83 +318,5 @@ def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Mete
     meter.write_split("dev", state, figures)
 
 
-def _nobody() -> None:
-    """Nobody waits for a sign of life."""
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch on the device; int16 audio travels, floats are made there."""
-    if device.type == "cpu":
-        return batch
-    tensors = {
-        name: value.to(device, non_blocking=True)
-        for name in Batch.__dataclass_fields__
-        if isinstance(value := getattr(batch, name), Tensor)
-    }
-    return Batch(ids=batch.ids, **tensors)
-
-
-class Meter:
-    """What is logged: `metrics.jsonl` and TensorBoard, by rank 0 alone."""
-
-    def __init__(self, run: RunDir, writes: bool, state: State, ranks: int) -> None:
-        self.waiting, self._writes, self._ranks = Timer(), writes, ranks
-        self._since = time.perf_counter()
-        self._audio_s = self._padded_s = self._loss = 0.0
-        self._figures: dict[str, float] = {}
-        self._num = self._tokens = 0
-        self.flops_per_s = 0.0
-        """Floating-point operations for a second of padded audio."""
-        if writes:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._lines = JsonLines(run.metrics, state.rows)
-            self._board = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1 if state.step else None)
-
-    def count(self, batches: list[Batch], loss: float, figures: dict[str, float]) -> None:
-        """Add one step to the line to come; the other ranks had as many utterances, of nearly the same lengths."""
-        for batch in batches:
-            self._audio_s += self._ranks * float(batch.audio_len_B.sum()) / 16_000
-            self._padded_s += self._ranks * batch.audio_BT.numel() / 16_000
-            self._tokens += self._ranks * int(batch.token_len_B.sum())
-        self._loss += loss
-        self._num += 1
-        for name, value in figures.items():
-            self._figures[name] = self._figures.get(name, 0.0) + value
-
-    def write(self, state: State, norm: float, lr: float, progress: float) -> None:
-        """One line of means since the line before."""
-        elapsed = time.perf_counter() - self._since
-        row = {
-            "step": state.step,
-            "epoch": state.epoch,
-            "progress": round(progress, 4),
-            "loss": self._loss / max(self._num, 1),
-            **{name: value / self._num for name, value in self._figures.items()},
-            "lr": lr,
-            "grad_norm": norm if math.isfinite(norm) else None,  # JSON knows no other number
-            "audio_seconds_per_second": self._audio_s / elapsed,
-            "tokens_per_second": self._tokens / elapsed,
-            "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,
-            "data_wait": self.waiting.take() / elapsed,
-            "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
-            "skipped": state.skipped,
-            "replaced": state.replaced,
-            "seconds": state.seconds,
-        }
-        self._emit(row, state, "train")
-        self._since = time.perf_counter()
-        self._audio_s = self._padded_s = self._loss = 0.0
-        self._figures, self._num, self._tokens = {}, 0, 0
-
-    def write_split(self, split: str, state: State, figures: dict[str, float]) -> None:
-        """One line for a validation."""
-        self._emit({"step": state.step, "split": split, **figures, "seconds": state.seconds}, state, split)
-
-    def _emit(self, row: dict[str, Any], state: State, group: str) -> None:
-        if self._writes:
-            self._lines.write(row)
-            state.rows += 1
-            for name, value in row.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(f"{group}/{name}", value, state.step)
+def _no_beat() -> None:
+    """Do nothing: no watchdog waits for a sign of life."""

@@ -90,7 +90,7 @@ def _pass_on(name: str) -> None:
                 os.kill(child.pid, signal.SIGTERM)
 
 
-def among(ranks: Ranks, cfg: Config) -> Config:
+def with_ranks(ranks: Ranks, cfg: Config) -> Config:
     """The configuration of processes that others have started: a batch for each, where nobody said how many.
 
     ConfigError where `train.devices` says another number than there are on this machine.
@@ -116,7 +116,7 @@ def _precision(name: str, device: str) -> Any:
     return MixedPrecision("16-mixed", device, torch.amp.GradScaler(device))
 
 
-def of_first(fabric: Any, make: Callable[[], T]) -> T:
+def broadcast_from_rank0(fabric: Any, make: Callable[[], T]) -> T:
     """What rank 0 makes, on every rank; a VoxstillError of it too."""
     made: T | VoxstillError | None = None
     if fabric.global_rank == 0:
@@ -192,7 +192,7 @@ class Scaling:
         return None if self._scaler is None else self._scaler.state_dict()
 
 
-def spread(model: nn.Module, fabric: Any, cfg: Train) -> None:
+def shard_model(model: nn.Module, fabric: Any, cfg: Train) -> None:
     """Make the model ready for the ranks, before its optimizer is made: sharded where it is larger than `shard_above`.
 
     Sharded, each rank has a part of every weight (FSDP2, `torch.distributed.fsdp.fully_shard`), and a layer is put
@@ -229,7 +229,7 @@ def part(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def forgetful(model: Any) -> None:
+def checkpoint_activations(model: Any) -> None:
     """The layers of a transformers model are computed again in the backward pass: the same gradients in less memory.
 
     Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). What BatchNorm has counted once is not counted

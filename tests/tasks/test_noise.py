@@ -12,7 +12,7 @@ import pytest
 from voxstill.audio import codec
 from voxstill.config import Augment
 from voxstill.errors import DataError
-from voxstill.train import sounds
+from voxstill.tasks import noise
 
 
 def write(path: Path, num: int, value: int = 100) -> None:
@@ -30,7 +30,7 @@ def test_a_folder_and_a_manifest_are_read_and_the_order_is_always_the_same(
     (tmp_path / "rooms.jsonl").write_text(json.dumps({"audio": "room.flac"}) + "\n")
     cfg = Augment(noise=str(tmp_path / "noise"), rirs=str(tmp_path / "rooms.jsonl"))
     with caplog.at_level(logging.WARNING):
-        one, two = sounds.load(cfg), sounds.load(cfg)
+        one, two = noise.load(cfg), noise.load(cfg)
     assert "torn.wav" in caplog.text
     assert sorted(one.length_R.tolist()) == [100, 101, 102, 103, 104]
     assert one.length_R.tolist() == two.length_R.tolist()
@@ -39,20 +39,20 @@ def test_a_folder_and_a_manifest_are_read_and_the_order_is_always_the_same(
 
 
 def test_without_either_there_is_none() -> None:
-    found = sounds.load(Augment())
+    found = noise.load(Augment())
     assert (len(found.noise_T), len(found.rooms_RK)) == (0, 0)
 
 
 def test_of_too_much_a_part_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sounds.MOST_S, "augment.noise", 2)
+    monkeypatch.setitem(noise.MOST_S, "augment.noise", 2)
     for i in range(4):
         write(tmp_path / f"{i}.flac", 15_000)
-    found = sounds.load(Augment(noise=str(tmp_path)))
+    found = noise.load(Augment(noise=str(tmp_path)))
     assert int(found.length_R.sum()) == 32_000
 
 
 def test_no_audio_is_an_error_that_says_where(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"RIFF")
     with pytest.raises(DataError, match="has no audio") as caught:
-        sounds.load(Augment(noise=str(tmp_path)))
+        noise.load(Augment(noise=str(tmp_path)))
     assert "a.wav" in (caught.value.why or "")

@@ -1,4 +1,4 @@
-"""The noises and rooms of the augmentation, from wherever they lie."""
+"""The noise bank of the augmentation: recordings of noise and room impulse responses, read from anywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxstill.config import Augment, Source
 from voxstill.errors import DataError, VoxstillError
 from voxstill.factory.scan import scan
 from voxstill.monitor import log
-from voxstill.nn.waves import Sounds
+from voxstill.nn.waves import NoiseBank
 from voxstill.records import RATE_HZ
 from voxstill.store import read_uri, shown
 
@@ -20,12 +20,12 @@ MOST_S = {"augment.noise": 7200, "augment.rirs": 600}
 """Seconds kept in memory, on each device."""
 
 
-def load(cfg: Augment) -> Sounds:
+def load(cfg: Augment) -> NoiseBank:
     """What `augment.noise` and `augment.rirs` name: all of it, or as many files as are kept, the same each time.
 
     A file that cannot be read is named in the log; DataError where none can.
     """
-    return Sounds.of(_read("augment.noise", cfg.noise), _read("augment.rirs", cfg.rirs))
+    return NoiseBank.of(_read("augment.noise", cfg.noise), _read("augment.rirs", cfg.rirs))
 
 
 def _read(option: str, uri: str | None) -> list[Tensor]:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from servers import Hub, hub_server
-from voxstill.commands.upload import check
 from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
+from voxstill.train.upload import check
 from voxstill.world import environment
 
 UPLOAD = """
 import sys
 from pathlib import Path
-from voxstill.commands.upload import check, upload
+from voxstill.train.upload import check, upload
 from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
 try:

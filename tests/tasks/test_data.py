@@ -18,9 +18,9 @@ from voxstill.nn.hearing import Mels
 from voxstill.records import Batch
 from voxstill.shards import Sample
 from voxstill.store import Store
+from voxstill.tasks.data import Corpus
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
-from voxstill.train.data import Corpus
 
 
 def corpus_of(store: Store, vocabulary: tokenizer.Vocabulary, cfg: Config) -> Corpus:

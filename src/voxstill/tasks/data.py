@@ -1,14 +1,13 @@
-"""The shards of one corpus as the loop sees them: plans, steps, and the dev split with its error rate."""
+"""The shards of one corpus as the training loop sees them: plans, steps, and the dev split with its references."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from torch import nn
 
 from voxstill import shards
 from voxstill.batches import corpus
@@ -19,9 +18,9 @@ from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.nn.hearing import Hearing
 from voxstill.records import Batch, Split, Word, fingerprint
-from voxstill.score import words
 from voxstill.store import Store
-from voxstill.text.tokenizer import Spelling
+from voxstill.text.tokenizer import Tokenizer
+from voxstill.train.task import DevBatch, StepContext
 
 Normal = Callable[[str], str]
 Made = TypeVar("Made")
@@ -30,7 +29,7 @@ Made = TypeVar("Made")
 class Corpus:
     """A `Data`: the train split planned by epochs, the dev split in one fixed order; their indexes are in `folder`.
 
-    Without a `spelling` no text is learnt. With one it is what a `column` of the sidecars says.
+    Without a `tokenizer` no text is learnt. With one it is what a `column` of the sidecars says.
     """
 
     def __init__(
@@ -38,8 +37,8 @@ class Corpus:
         store: Store,
         prefix: str,
         folder: Path,
-        spelling: Spelling | None,
-        alike: Normal,
+        tokenizer: Tokenizer | None,
+        normalize: Normal,
         hearing: Hearing,
         cfg: Config,
         *,
@@ -54,17 +53,17 @@ class Corpus:
         self._place = Place(place / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
 
         def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
-            assert spelling is not None
-            same = [Word(text=alike(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
-            return spelling.encode(alike(text), same)
+            assert tokenizer is not None
+            same = [Word(text=normalize(word.text), start_ms=word.start_ms, end_ms=word.end_ms) for word in spoken]
+            return tokenizer.encode(normalize(text), same)
 
-        encoder = fingerprint(*(spelling.key if spelling else ()), cfg.student.text)
+        encoder = fingerprint(*(tokenizer.key if tokenizer else ()), cfg.student.text)
         of_split: dict[Split, Mapping[str, float]] = {"train": cfg.train.dialect_weights, "dev": {}}
         self._train, self._dev = (
             corpus.opened(
                 *(store, prefix, folder),
                 splits=(split,),
-                encode=encode if spelling else None,
+                encode=encode if tokenizer else None,
                 encoder=encoder,
                 column=column,
                 dialect_weights=given,
@@ -72,15 +71,15 @@ class Corpus:
             for split, given in of_split.items()
         )
         self._times = self._train.times(cfg.plan)
-        self._dev_texts = {self._dev.id_of(row): alike(self._dev.text_of(row)) for row in range(len(self._dev))}
+        self._dev_texts = {self._dev.id_of(row): normalize(self._dev.text_of(row)) for row in range(len(self._dev))}
         self._loader: Loader | None = None
         self._last: tuple[tuple[int, bool], EpochPlan] | None = None
 
     @staticmethod
-    def texts(store: Store, prefix: str, split: Split, alike: Normal, column: str = "text") -> Iterator[str]:
-        """The labels of a split, or what another column says, made alike; of those that have one."""
+    def texts(store: Store, prefix: str, split: Split, normalize: Normal, column: str = "text") -> Iterator[str]:
+        """The labels of a split, or what another column says, normalized; of those that have one."""
         for sidecar in shards.sidecars(store, prefix, (split,)):
-            yield from map(alike, sidecar[column].drop_null().to_pylist())
+            yield from map(normalize, sidecar[column].drop_null().to_pylist())
 
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
         """The batches of an epoch, each utterance at its tempo; what CTC cannot learn is dropped and counted.
@@ -113,23 +112,19 @@ class Corpus:
         """Utterances replaced by a neighbour so far."""
         return self._replaced + (self._loader.replaced if self._loader else 0)
 
-    def dev_error(self, task: Any, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
-        """Word and utterance counts and WER against the labels of the dev split; None where there is none."""
+    def dev_batches(self, beat: Callable[[], None]) -> Iterator[DevBatch]:
+        """Yield the batches of the dev split with their references; none where nothing fits into a batch."""
         if not len(self._dev):
-            return None
+            return
         try:
             whole = self._planned(self._dev, 0, True, slots=1)
         except DataError:  # none of it fits into a batch
-            return None
-
-        def said() -> Iterator[tuple[str, str]]:
-            for batches in Loader(Batches(self._dev, whole), workers=0):
-                beat()
-                for batch in batches:
-                    yield from ((self._dev_texts[each.id], each.text) for each in task.decode(model, batch))
-
-        total = words.wer(said())
-        return None if total.rate is None else {"wer": total.rate, "words": total.reference, "errors": total.errors}
+            return
+        context = StepContext.of_plan(whole)
+        for batches in Loader(Batches(self._dev, whole), workers=0):
+            beat()
+            for batch in batches:
+                yield DevBatch(batch, tuple(self._dev_texts[id_] for id_ in batch.ids), context)
 
     def finish(self) -> None:
         """Remove the tars that were fetched ahead."""

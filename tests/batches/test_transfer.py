@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxstill.batches.handover import Ahead, Packed, Step, packed, unpacked
+from voxstill.batches.transfer import DevicePrefetcher, PackedStep, Step, pack, unpack
 from voxstill.records import Batch
 
 
@@ -30,7 +30,7 @@ def a_batch(num: int, samples: int, tokens: int) -> Batch:
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 99), st.integers(0, 7)), max_size=4))
 def test_what_is_packed_comes_out_the_same(shapes: list[tuple[int, int, int]]) -> None:
     step = Step([a_batch(*shape) for shape in shapes], ["one"], 1.0, 2.0)
-    found = unpacked(packed(step))
+    found = unpack(pack(step))
     assert (found.unread, found.read_s, found.decode_s) == (step.unread, 1.0, 2.0)
     assert len(found.batches) == len(shapes)
     for each, before in zip(found.batches, step.batches, strict=True):
@@ -42,9 +42,9 @@ def test_what_is_packed_comes_out_the_same(shapes: list[tuple[int, int, int]]) -
                 assert torch.equal(tensor, expected)
 
 
-def steps(end: Exception | None = None) -> Iterator[Packed]:
+def steps(end: Exception | None = None) -> Iterator[PackedStep]:
     for k in range(3):
-        yield packed(Step([a_batch(1, k + 1, 1)], [], 0.0, 0.0))
+        yield pack(Step([a_batch(1, k + 1, 1)], [], 0.0, 0.0))
     if end is not None:
         raise end
 
@@ -54,12 +54,12 @@ def as_it_is(step: Step) -> Step:
 
 
 def test_steps_are_taken_in_order_and_end() -> None:
-    with Ahead(steps(), as_it_is) as ahead:
+    with DevicePrefetcher(steps(), as_it_is) as ahead:
         assert [step.batches[0].audio_BT.shape[1] for step, _ in ahead] == [1, 2, 3]
 
 
 def test_an_error_comes_after_the_steps_before_it() -> None:
-    with Ahead(steps(OSError("gone")), as_it_is) as ahead:
+    with DevicePrefetcher(steps(OSError("gone")), as_it_is) as ahead:
         assert len([next(ahead) for _ in range(3)]) == 3
         with pytest.raises(OSError, match="gone"):
             next(ahead)
@@ -72,13 +72,13 @@ def test_what_is_made_of_a_step_comes_with_it_and_an_error_of_the_maker_in_its_p
             raise ValueError("too long")
         return length
 
-    with Ahead(steps(), shortest) as ahead:
+    with DevicePrefetcher(steps(), shortest) as ahead:
         assert [next(ahead)[1] for _ in range(2)] == [1, 2]
         with pytest.raises(ValueError, match="too long"):
             next(ahead)
 
 
 def test_who_leaves_early_leaves_no_thread() -> None:
-    with Ahead(steps(), as_it_is) as ahead:
+    with DevicePrefetcher(steps(), as_it_is) as ahead:
         next(ahead)
     assert not [each for each in threading.enumerate() if each.name == "batches"]

@@ -1,4 +1,4 @@
-"""What a training does before its first step."""
+"""The vocabulary of a student, before the first step of its training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from voxstill.commands.learn import check, vocabulary_of
 from voxstill.config import Config
-from voxstill.errors import ConfigError
 from voxstill.nn.hearing import Mels, Samples
 from voxstill.rundir import RunDir
+from voxstill.tasks.recognition import vocabulary_of
 
 MELS = Mels(Config().augment)
 
@@ -35,9 +34,3 @@ def test_left_alone_long_frames_get_pieces_and_short_ones_letters(tmp_path: Path
     assert vocabulary_of(RunDir(tmp_path / "a"), ["a b c"], cfg, MELS).unit == "bpe"
     assert vocabulary_of(RunDir(tmp_path / "b"), ["a b c"], cfg, samples).unit == "character"
     assert vocabulary_of(RunDir(tmp_path / "c"), ["a b"], cfg, MELS).unit == "word"
-
-
-def test_a_checkpoints_pieces_need_a_checkpoint() -> None:
-    cfg = Config.model_validate({"student": {"units": "checkpoint"}, "train": {"steps": 1}})
-    with pytest.raises(ConfigError, match="no checkpoint"):
-        check(cfg)

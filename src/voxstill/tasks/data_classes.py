@@ -1,34 +1,29 @@
-"""The shards of one corpus as a student sees them that tells classes or speakers apart."""
+"""The shards of one corpus as a classifier learns from them: one class or speaker for each utterance."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from voxstill.batches import corpus
-from voxstill.batches.load import Batches, Loader
 from voxstill.batches.plan import EpochPlan, Ints
 from voxstill.config import Config
-from voxstill.errors import DataError
 from voxstill.monitor import log
 from voxstill.nn.hearing import Hearing
-from voxstill.records import Batch, Word
-from voxstill.score import verification
+from voxstill.records import Word
 from voxstill.store import Store
-from voxstill.tasks.classify import compared
-from voxstill.train.data import Corpus, Normal
+from voxstill.tasks.data import Corpus, Normal
 
 _REASONS = {"empty": "without_a_class", "too_short_for_ctc": "too_short"}
 """What the plan calls otherwise."""
 
 
-class Naming:
-    """A `Spelling` of classes: each is one token, its place among the names; what is no name has none."""
+class LabelEncoder:
+    """A `Tokenizer` of classes: each is one token, its place among the names; what is no name has none."""
 
     unit = "class"
 
@@ -62,7 +57,7 @@ class Classified(Corpus):
         prefix: str,
         folder: Path,
         names: Sequence[str],
-        alike: Normal,
+        normalize: Normal,
         hearing: Hearing,
         cfg: Config,
         *,
@@ -71,7 +66,7 @@ class Classified(Corpus):
         column: str,
     ) -> None:
         given: dict[str, Any] = {"rank": rank, "ranks": ranks, "column": column}
-        super().__init__(store, prefix, folder, Naming(names), alike, hearing, cfg, **given)
+        super().__init__(store, prefix, folder, LabelEncoder(names), normalize, hearing, cfg, **given)
         strange = {each for each in self._dev_texts.values() if each} - set(names)
         self.verifies = cfg.student.task == "speakers" and bool(strange)
         if rank == 0:  # one of them tells what all leave out
@@ -86,39 +81,6 @@ class Classified(Corpus):
             log.warning("train: %d utterances of the dev split are of classes not learnt (%s): left out", num, shown)
         if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
             log.warning("train: the dev split has one speaker, and a new one: it cannot be judged by, two could be")
-
-    @property
-    def measure(self) -> str:
-        """What the dev split is judged by."""
-        return "eer" if self.verifies else "error"
-
-    def dev_error(self, task: Any, model: nn.Module, beat: Callable[[], None]) -> dict[str, float] | None:
-        """The share of utterances taken for another class; of new speakers, the equal error rate of all pairs. None
-        where there is nothing to judge by."""
-        if not len(self._dev):
-            return None
-        try:
-            whole = self._planned(self._dev, 0, True, slots=1)
-        except DataError:  # none of it fits into a batch, or has a class
-            return None
-
-        def judged() -> Iterator[Batch]:
-            for batches in Loader(Batches(self._dev, whole), workers=0):
-                beat()
-                yield from batches
-
-        if not self.verifies:
-            said = [each for batch in judged() for each in task.decode(model, batch)]
-            wrong = sum(each.text != self._dev_texts[each.id] for each in said)
-            return {"error": wrong / len(said), "utterances": len(said)}
-        embedded, speakers = [], []
-        for batch in judged():
-            embedded.append(task.embed(model, batch).numpy())
-            speakers += [self._dev_texts[id_] or None for id_ in batch.ids]
-        score_N, same_N = compared(np.concatenate(embedded), speakers, self._cfg.seed)
-        if same_N.all() or not same_N.any():
-            return None
-        return {"eer": verification.eer(score_N, same_N), "trials": len(same_N)}
 
     def _counted(self, part: corpus.Corpus) -> Ints:
         # a speaker that is new has no token, and is heard all the same

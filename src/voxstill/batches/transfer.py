@@ -37,7 +37,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedStep:
     """A step whose tensors lie side by side in one."""
 
     ids: list[tuple[str, ...]]
@@ -49,8 +49,8 @@ class Packed:
     decode_s: float
 
 
-def packed(step: Step) -> Packed:
-    """The step in one piece, as `unpacked` takes it apart again."""
+def pack(step: Step) -> PackedStep:
+    """The step in one piece, as `unpack` takes it apart again."""
     where, parts, end = [], list[tuple[int, Tensor]](), 0
     for batch in step.batches:
         found = {}
@@ -64,10 +64,10 @@ def packed(step: Step) -> Packed:
     for start, part_N in parts:
         bytes_N[start : start + len(part_N)] = part_N
     ids = [batch.ids for batch in step.batches]
-    return Packed(ids, where, bytes_N, step.unread, step.read_s, step.decode_s)
+    return PackedStep(ids, where, bytes_N, step.unread, step.read_s, step.decode_s)
 
 
-def unpacked(given: Packed, *, pinned: bool = False) -> Step:
+def unpack(given: PackedStep, *, pinned: bool = False) -> Step:
     """The step again, its tensors views of the one piece; `pinned` where a GPU copies them while it computes."""
     bytes_N = given.bytes_N.pin_memory() if pinned else given.bytes_N
 
@@ -81,13 +81,13 @@ def unpacked(given: Packed, *, pinned: bool = False) -> Step:
     return Step(batches, given.unread, given.read_s, given.decode_s)
 
 
-class Ahead(Generic[Made]):
+class DevicePrefetcher(Generic[Made]):
     """The steps of an iterator of packed ones, each with what `make` makes of it, while the one before is in use.
 
     What either raises is raised in its place. Left at the end of `with`, the thread ends with it.
     """
 
-    def __init__(self, steps: Iterator[Packed], make: Callable[[Step], Made]) -> None:
+    def __init__(self, steps: Iterator[PackedStep], make: Callable[[Step], Made]) -> None:
         self._taken: queue.Queue[tuple[Step, Made] | Exception] = queue.Queue(1)
         self._make = make
         self._ends = threading.Event()
@@ -112,13 +112,13 @@ class Ahead(Generic[Made]):
             raise found
         return found
 
-    def _take(self, steps: Iterator[Packed]) -> None:
+    def _take(self, steps: Iterator[PackedStep]) -> None:
         if self._gpu is not None:  # a new thread begins on the first one, and would take memory there
             torch.cuda.set_device(self._gpu)
         found: Any = None
         while not self._ends.is_set() and not isinstance(found, Exception):
             try:
-                step = unpacked(next(steps), pinned=self._gpu is not None)
+                step = unpack(next(steps), pinned=self._gpu is not None)
                 found = step, self._make(step)
             except Exception as error:  # StopIteration too, which nobody waits for
                 found = error

@@ -1,0 +1,1 @@
+"""How well a finished model does on utterances whose answers are known."""

@@ -1,0 +1,174 @@
+"""Evaluation of classification: accuracy and F1 of classes, equal error rate of speakers, and a page of confusions."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from voxstill.config import Config
+from voxstill.decode.checkpoint_files import model_folder, on_hub
+from voxstill.decode.classes import classify
+from voxstill.decode.recognizer import batches_by_length
+from voxstill.errors import DataError
+from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_warnings, with_text
+from voxstill.evaluation.results import Evaluation
+from voxstill.monitor import Progress, log
+from voxstill.nn import classifiers, students
+from voxstill.records import ErrorCounts, Utterance
+from voxstill.report import classes as report
+from voxstill.score import classes as class_scores
+from voxstill.score import figures as scoring
+from voxstill.score import stats, verification
+from voxstill.score.words import Scored
+from voxstill.text.normalize import normalizer
+
+_BATCH_MS = 30_000
+
+
+def task_of(target: str) -> classifiers.Task | None:
+    """Return what the student of an experiment or a model folder was trained for; None where it is no classifier."""
+    from transformers import AutoConfig
+
+    if on_hub(target):
+        return None
+    try:
+        config = AutoConfig.from_pretrained(model_folder(target), local_files_only=True)
+    except (OSError, ValueError):
+        return None
+    return classifiers.task_of(config)
+
+
+def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
+    """Classify utterances, or compare their speakers; return figures, the speed on one thread, and a page."""
+    folder = model_folder(target)
+    model = classifiers.load(folder)
+    config = model.config
+    judged = _judged(cfg, config.target, config.text, utterances)
+    audio, unread = read_audio(cfg, judged)
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    hearing = students.hearing(config, cfg.augment, None, str(folder))
+    hearing.move(device)
+    model.eval().to(device)
+    names, model_s = classifiers.names_of(model), 0.0
+    classes: dict[str, str] = {}
+    embedded: dict[str, Any] = {}
+    with Progress("evaluate", len(audio), "utterances") as bar:
+        lengths = [len(samples_T) for _, samples_T in audio]
+        usable = [num if hearing.frames(num) else 0 for num in lengths]
+        unread |= {row.id: "too short" for (row, _), num in zip(audio, usable, strict=True) if not num}
+        for members in batches_by_length(usable, _BATCH_MS):
+            waves = [torch.from_numpy(audio[i][1]) for i in members]
+            ids = [audio[i][0].id for i in members]
+            begin = time.perf_counter()
+            with torch.inference_mode():
+                audio_BT = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
+                len_B = torch.tensor([len(samples_T) for samples_T in waves], device=device)
+                hypotheses, embedding_BE = classify(model, hearing, names, audio_BT, len_B, ids)
+            model_s += time.perf_counter() - begin
+            classes |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses}
+            if embedding_BE is not None:
+                embedded |= dict(zip(ids, embedding_BE.numpy(), strict=True))
+            bar.advance(len(members))
+    warnings = unread_warnings(unread, len(judged))
+    rows = [row for row in judged if row.id in classes]
+    audio_s = sum(row.duration_ms for row in rows) / 1000
+    figures = {
+        "model": target,
+        "split": cfg.evaluate.split,
+        "task": classifiers.task_of(config),
+        "target": config.target,
+        "utterances": len(rows),
+        **(_verified(rows, embedded, cfg) if embedded else {}),
+        **_by_class(rows, classes, set(names), cfg),
+        "rtfx": audio_s / max(model_s, 1e-9),
+        "parameters": students.num_parameters(model),
+        "unread": unread,
+        "warnings": warnings,
+        **scoring.stamp(config.text if config.target == "text" else "none", {}),
+    }
+    page = {f"{cfg.evaluate.split}.html": report.page(_page_of(figures))}
+    return Evaluation(figures, detail=("classes", "confusion"), files=page)
+
+
+def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]) -> list[Utterance]:
+    """Return those of the split that have a class, with it as their text; DataError where none has."""
+    if column == "text":
+        texts, normalize = hidden_texts(cfg), normalizer(text)
+        known = [with_text(row, texts) for row in utterances]
+        known = [dataclasses.replace(row, text=normalize(row.text)) for row in known if row.text]
+    else:
+        known = [dataclasses.replace(row, text=getattr(row, column)) for row in utterances]
+    judged = sorted((row for row in known if row.text), key=lambda row: row.id)
+    if not judged:
+        raise DataError(
+            f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            why=f"{len(utterances)} utterances are in it, and none has a {column}",
+            fix="name another split with `--on`, or say it in the manifest",
+        )
+    if len(judged) < len(utterances):
+        log.info("evaluate: %d of %d utterances have a %s", len(judged), len(utterances), column)
+    return judged
+
+
+def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[str], cfg: Config) -> dict[str, Any]:
+    """Return accuracy, F1 and confusion over the classes that were learnt, and how many utterances are of others."""
+    known = [row for row in rows if row.text in names]
+    pairs = [(row.text or "", classes[row.id]) for row in known]
+    strange = sorted({row.text or "" for row in rows} - names)
+    if strange and (known or cfg.student.task != "speakers"):
+        log.warning(
+            "evaluate: %d of %d utterances are of classes never learnt (%s): not judged by class",
+            *(len(rows) - len(known), len(rows), ", ".join(strange[:5])),
+        )
+    by_class = class_scores.score(pairs)
+    counts = [ErrorCounts(hits=int(ref == hyp), substitutions=int(ref != hyp)) for ref, hyp in pairs]
+    scored = [Scored(id=row.id, words=one, characters=one) for row, one in zip(known, counts, strict=True)]
+    blocks = stats.blocks(scored, {row.id: row.speaker for row in known})
+    errors = stats.interval(blocks.counts, cfg.evaluate.bootstrap_draws, cfg.seed) if known else None
+    return {
+        "accuracy": by_class.accuracy,
+        "interval": None if errors is None else (1 - errors[1], 1 - errors[0]),
+        "interval_over": blocks.unit,
+        "macro_f1": by_class.macro_f1,
+        "unknown": len(rows) - len(known),
+        "classes": {name: dataclasses.asdict(scores) for name, scores in by_class.per_class.items()},
+        "confusion": by_class.confusion,
+    }
+
+
+def _verified(rows: Sequence[Utterance], embedded: Mapping[str, Any], cfg: Config) -> dict[str, Any]:
+    """Return the errors of telling whether two utterances have one speaker; None where there is one speaker alone."""
+    embedding_ND = np.stack([embedded[row.id] for row in rows])
+    score_N, same_N = verification.compare(embedding_ND, [row.text for row in rows], cfg.seed)
+    if same_N.all() or not same_N.any():
+        log.warning("evaluate: the split has no trials of both kinds: it takes two speakers, one of them heard twice")
+        return {"eer": None, "min_dcf": None, "trials": len(same_N)}
+    return {
+        "eer": verification.eer(score_N, same_N),
+        "min_dcf": verification.min_dcf(score_N, same_N),
+        "trials": len(same_N),
+    }
+
+
+def _page_of(figures: Mapping[str, Any]) -> report.Figures:
+    page = report.Figures(
+        title=f"{figures['target']}: {figures['model']}",
+        split=figures["split"],
+        utterances=figures["utterances"],
+        accuracy=figures["accuracy"],
+        interval=figures["interval"],
+        interval_over=figures["interval_over"],
+        macro_f1=figures["macro_f1"],
+        per_class=figures["classes"],
+        confusion=figures["confusion"],
+    )
+    for name in ("eer", "min_dcf", "trials"):
+        if name in figures:
+            page[name] = figures[name]
+    return page

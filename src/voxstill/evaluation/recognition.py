@@ -1,0 +1,174 @@
+"""Evaluation of recognition: error rates of a recogniser on utterances whose words a human wrote down."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from voxstill import config
+from voxstill.config import Config
+from voxstill.decode.options import RecognizerOptions
+from voxstill.decode.recognizer import Recognizer, Samples
+from voxstill.errors import DataError, VoxstillError
+from voxstill.evaluation.results import Evaluation
+from voxstill.factory import extract
+from voxstill.monitor import Progress, log
+from voxstill.records import ErrorCounts, Utterance
+from voxstill.score import checks, words
+from voxstill.score import figures as scoring
+from voxstill.store import read_uri
+from voxstill.text.normalize import normalizer
+
+DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
+DURATIONS = ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "over 20 s")
+REFERENCES, HYPOTHESES = "{split}.ref.jsonl", "{split}.hyp.jsonl"
+"""Names of the files with references and hypotheses, in the folder of an experiment's evaluation."""
+
+
+def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
+    """Return those of the split that have human words, with them; DataError where nobody wrote any down."""
+    texts = hidden_texts(cfg)
+    known = [with_text(utterance, texts) for utterance in utterances]
+    # in the order of ids: that of the table depends on where the files lie, and the intervals would with it
+    judged = sorted((row for row in known if row.text is not None), key=lambda row: row.id)
+    if not judged:
+        raise DataError(
+            f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            why=f"{len(utterances)} utterances are in it, and none has a human text",
+            fix="give texts in the manifest or by `evaluate.texts`, or another `evaluate.split`",
+        )
+    if len(judged) < len(utterances):
+        log.info("evaluate: %d of %d utterances have a human text", len(judged), len(utterances))
+    return judged
+
+
+def recognizer(cfg: Config, model: str) -> Recognizer:
+    """Return a student, not loaded yet, that decodes as `decode` says; ConfigError where the folder holds none."""
+    tree = {"model": model, "dtype": "float32"}  # the same figures on every machine
+    return Recognizer(config.validated(RecognizerOptions, tree), cfg.decode)
+
+
+def hidden_texts(cfg: Config) -> dict[str, str]:
+    """Human texts by utterance id from `evaluate.texts`, which no other step reads."""
+    if cfg.evaluate.texts is None:
+        return {}
+    rows = (json.loads(line) for line in read_uri(cfg.evaluate.texts).decode().splitlines() if line.strip())
+    return {row["id"]: row["text"] for row in rows}
+
+
+def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
+    """Give an utterance the text of `texts`, where it has none of its own."""
+    text = utterance.text if utterance.text is not None else texts.get(utterance.id)
+    return dataclasses.replace(utterance, text=text)
+
+
+def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> dict[str, Any]:
+    """Transcribe utterances with a student; return error rates with intervals, by speaker and data set, and its speed.
+
+    `hypotheses` of the figures are the texts by utterance id.
+    """
+    student = recognizer(cfg, target)
+    student.load()
+    audio, unread = read_audio(cfg, judged)
+    warnings = unread_warnings(unread, len(judged))
+    decode_s = 0.0
+    texts: dict[str, str] = {}
+    with Progress("evaluate", len(audio), "utterances") as bar:
+        for start in range(0, len(audio), 64):
+            chunk = audio[start : start + 64]
+            begin = time.perf_counter()
+            hypotheses = student.transcribe_batch([samples_T for _, samples_T in chunk], [row.id for row, _ in chunk])
+            decode_s += time.perf_counter() - begin
+            texts |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses}
+            bar.advance(len(chunk))
+    figures = error_figures(cfg, judged, texts)
+    audio_s = sum(utterance.duration_ms for utterance, _ in audio) / 1000
+    return {
+        "model": target,
+        "split": cfg.evaluate.split,
+        **figures,
+        "warnings": [*warnings, *figures["warnings"]],
+        "rtfx": audio_s / max(decode_s, 1e-9),
+        "parameters": student.num_parameters,
+        "unread": unread,
+        "decode": cfg.decode.model_dump(),
+        "hypotheses": texts,
+    }
+
+
+def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> dict[str, Any]:
+    """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said."""
+    normalize = normalizer(cfg.evaluate.normalizer)
+    pairs = [(normalize(each.text or ""), normalize(texts.get(each.id, ""))) for each in judged]
+    rows = [words.score(each.id, *pair) for each, pair in zip(judged, pairs, strict=True)]
+    speakers = {each.id: each.speaker for each in judged}
+    datasets = {each.id: each.dataset for each in judged}
+    dialects = {each.id: each.dialect for each in judged}
+    durations = {each.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, each.duration_ms)] for each in judged}
+    if not any(row.words.reference for row in rows):
+        raise DataError(
+            "the references hold no words",
+            why="after normalising, every human text is empty",
+            fix="look at the texts, or set `evaluate.normalizer: none`",
+        )
+    silence = checks.silence((row.words, each.duration_ms) for row, each in zip(rows, judged, strict=True))
+    by_duration = words.by(rows, lambda row: durations[row.id])
+    return {
+        **scoring.figures(rows, speakers, cfg),
+        "words_per_hour_of_silence": silence.words_per_hour,
+        "by_speaker": scoring.rates(words.by(rows, lambda row: speakers[row.id])),
+        "by_dataset": scoring.rates(words.by(rows, lambda row: datasets[row.id])),
+        "by_dialect": scoring.rates(words.by(rows, lambda row: dialects[row.id])),
+        "by_duration": scoring.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
+        "warnings": checks.of_words(pairs, ErrorCounts.sum(row.words for row in rows)),
+        **scoring.stamp(cfg.evaluate.normalizer, words.versions()),
+    }
+
+
+def read_audio(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[tuple[Utterance, Samples]], dict[str, str]]:
+    """Read the samples of utterances; return those that can be read, and the reasons of the others by id."""
+    audio: list[tuple[Utterance, Samples]] = []
+    unread: dict[str, str] = {}
+    for utterance, samples_T in extract.samples(utterances, extract.reading(cfg).cache):
+        if isinstance(samples_T, VoxstillError):
+            unread[utterance.id] = samples_T.what
+        else:
+            audio.append((utterance, samples_T))
+    return audio, unread
+
+
+def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
+    """A sentence, which the log has, too, where some of `num` utterances could not be read; DataError where none
+    could."""
+    if not unread:
+        return []
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in Counter(unread.values()).most_common(3))
+    if len(unread) == num:
+        raise DataError(
+            f"not one of the {num:,} utterances to judge can be read",
+            why=reasons,
+            fix="look whether the audio is where it was; where it has changed, index it into another work folder",
+        )
+    message = f"{len(unread):,} of {num:,} utterances could not be read ({reasons}): nothing was heard in them"
+    log.warning("evaluate: %s", message)
+    return [message]
+
+
+def evaluation_of(figures: Mapping[str, Any], judged: Sequence[Utterance]) -> Evaluation:
+    """Make the evaluation of the figures: texts and hypotheses lie beside them, in forms that can be scored again."""
+    split = figures["split"]
+    references_ = [
+        {"id": row.id, "text": row.text, "speaker": row.speaker, "start_ms": row.start_ms, "end_ms": row.end_ms}
+        for row in judged
+    ]
+    hypotheses = [{"id": row.id, "text": figures["hypotheses"].get(row.id, "")} for row in judged]
+    files = {
+        name.format(split=split): "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        for name, rows in ((REFERENCES, references_), (HYPOTHESES, hypotheses))
+    }
+    return Evaluation({key: value for key, value in figures.items() if key != "hypotheses"}, files=files)

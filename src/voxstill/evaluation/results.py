@@ -1,0 +1,38 @@
+"""What an evaluation leaves: figures, and files beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from voxstill.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The figures of one split, `split` among them, and files to be kept beside them, such as a page.
+
+    `detail` names the figures that are too long for a terminal.
+    """
+
+    figures: Mapping[str, Any]
+    detail: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures that fit on a terminal."""
+        return {name: value for name, value in self.figures.items() if name not in self.detail}
+
+
+def write(folder: Path, evaluation: Evaluation) -> None:
+    """Write the files of an evaluation to a folder, and then its figures as `<split>.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    store = Store(str(folder))
+    for name, text in evaluation.files.items():
+        store.replace(name, text.encode())
+    figures = json.dumps(evaluation.figures, indent=1, ensure_ascii=False) + "\n"
+    store.replace(f"{evaluation.figures['split']}.json", figures.encode())

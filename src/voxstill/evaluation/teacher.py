@@ -1,0 +1,58 @@
+"""Evaluation of a teacher: the error rates of its labels, and how fast it is beside its student."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from voxstill import tables, workdir
+from voxstill.config import Config
+from voxstill.decode.recognizer import Samples
+from voxstill.evaluation.recognition import error_figures
+from voxstill.factory import label
+from voxstill.records import Label, Utterance
+from voxstill.store import Store
+
+SPEED_CLIPS_MS = 120_000
+"""Audio on which two recognisers are timed side by side."""
+SPEED_ROUNDS, SPEED_S = 3, 30.0
+"""So often, or until so much time has passed: a slow teacher is timed once."""
+
+
+def evaluate(cfg: Config, judged: Sequence[Utterance]) -> dict[str, Any]:
+    """Return error rates of the labels that a teacher gave these utterances; nothing is labelled again."""
+    work = Store(cfg.work)
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
+    wanted = {row.id for row in judged}
+    rows = tables.read(work, workdir.prefix("labels", labels["recipe"]), Label)
+    texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted}
+    return {
+        "teacher": labels["teacher"],
+        "split": cfg.evaluate.split,
+        **error_figures(cfg, judged, texts),
+        "hypotheses": texts,
+    }
+
+
+def speeds(
+    recognizers: Mapping[str, Callable[[Sequence[tuple[Utterance, Samples]]], object]],
+    audio: Sequence[tuple[Utterance, Samples]],
+) -> dict[str, float]:
+    """Time recognisers on the same audio, in turn, in this one process: median audio-seconds per CPU-second of each."""
+    timed: list[tuple[Utterance, Samples]] = []
+    total_ms = 0
+    for utterance, samples_T in audio:
+        if total_ms < SPEED_CLIPS_MS:
+            timed.append((utterance, samples_T))
+            total_ms += utterance.duration_ms
+    took: dict[str, list[float]] = {name: [] for name in recognizers}
+    begun = time.perf_counter()
+    for number in range(SPEED_ROUNDS):
+        if number and time.perf_counter() - begun > SPEED_S:
+            break
+        for name, transcribe in recognizers.items():
+            start = time.process_time()
+            transcribe(timed)
+            took[name].append(time.process_time() - start)
+    return {name: total_ms / 1000 / max(sorted(each)[len(each) // 2], 1e-9) for name, each in took.items()}

@@ -1,0 +1,145 @@
+"""The tasks `classes` and `speakers`: a student that classifies whole utterances, or compares voices."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.evaluation import classification as evaluation
+from voxstill.evaluation.results import Evaluation
+from voxstill.monitor import log
+from voxstill.nn import classifiers, freezing, students
+from voxstill.nn.hearing import Hearing
+from voxstill.records import Utterance
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+from voxstill.tasks import noise
+from voxstill.tasks.classify import ClassifyTask
+from voxstill.tasks.data_classes import Classified
+from voxstill.text.normalize import normalizer
+from voxstill.train.experiment import describe, save_model, write_extractor
+from voxstill.train.setup import TrainingSetup
+from voxstill.train.task import Task
+
+_NAMES = "classes.json"
+
+
+def column_of(cfg: Config) -> str:
+    """Return the column that names the class of an utterance."""
+    return "speaker" if cfg.student.task == "speakers" else cfg.student.target
+
+
+def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+    """Build a student that learns which class each utterance is of; DataError where all are of one."""
+    column, speakers = column_of(cfg), cfg.student.task == "speakers"
+    normalize = normalizer(cfg.student.text) if column == "text" else str
+    with fabric.rank_zero_first():  # which makes names and index, for the others to open
+        hearing = hearing_of(cfg)
+        names = _names(run, store, prefix, cfg)
+        corpus = Classified(
+            *(store, prefix, run.corpus, names, normalize, hearing, cfg),
+            rank=fabric.global_rank,
+            ranks=fabric.world_size,
+            column=column,
+        )
+    counted = f", {len(names)} {'speakers' if speakers else f'classes by {column}'}"
+    log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), counted))
+    model = _new(cfg, names)
+
+    def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
+        save_model(run, model, weights, functools.partial(write_extractor, hearing))
+
+    about = f"`{cfg.student.checkpoint}`" if cfg.student.checkpoint else f"a {cfg.student.size} FastConformer"
+    task = ClassifyTask(names, hearing, speakers=speakers, verifies=corpus.verifies, seed=cfg.seed)
+    return TrainingSetup(
+        model,
+        task,
+        corpus,
+        f"{about} that tells {'speakers' if speakers else 'classes'} apart",
+        notes={"classes": len(names)},
+        error=f"dev_{task.dev_figure}",
+        save=save,
+        frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.unfreeze_share),
+    )
+
+
+def rebuild(cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+    """Build the frontend of an experiment, its model before its first step, and its task."""
+    finished = run.model.is_dir()
+    names = classifiers.names_of(classifiers.load(run.model)) if finished else _kept_names(run)
+    hearing = hearing_of(cfg)
+    task = ClassifyTask(names, hearing, speakers=cfg.student.task == "speakers")
+    return hearing, _new(cfg, names), task
+
+
+def hearing_of(cfg: Config) -> Hearing:
+    """Make the frontend of the student, that of its checkpoint where it has one."""
+    start = cfg.student.checkpoint
+    config = classifiers.described(start) if start else None
+    return students.hearing(config, cfg.augment, noise.load(cfg.augment), start)
+
+
+def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
+    """The classes of the train split, sorted; those that another start of this training found."""
+    path, column = run.corpus / _NAMES, column_of(cfg)
+    if path.exists():
+        return _kept_names(run)
+    normalize = normalizer(cfg.student.text) if column == "text" else str
+    names = sorted({name for name in Classified.texts(store, prefix, "train", normalize, column) if name})
+    if len(names) < 2:
+        raise DataError(
+            f"there is nothing to tell apart: the train split has {len(names)} classes by `{column}`",
+            why=f"all are `{names[0]}`" if names else f"no utterance has a {column}",
+            fix="set `student.target` to what names the classes; what a manifest may say is in docs/sources.md",
+        )
+    run.corpus.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(names, ensure_ascii=False))
+    draft.replace(path)
+    return names
+
+
+def _kept_names(run: RunDir) -> list[str]:
+    names: list[str] = json.loads((run.corpus / _NAMES).read_text())
+    return names
+
+
+def _new(cfg: Config, names: Sequence[str]) -> Any:
+    return classifiers.new(cfg.student, names, cfg.seed, {"target": column_of(cfg), "text": cfg.student.text})
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """A `TaskDefinition` of students that classify whole utterances."""
+
+    task: classifiers.Task
+
+    def needs_labels(self, cfg: Config) -> bool:
+        """Return whether the class of an utterance is its label."""
+        return column_of(cfg) == "text"
+
+    def build(self, fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+        """Build what the training loop needs."""
+        return build(fabric, cfg, run, store, prefix)
+
+    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+        """Build the frontend, the model before its first step, and the task of an experiment."""
+        return rebuild(cfg, run)
+
+    def recognizes(self, target: str) -> bool:
+        """Return whether an experiment or a model folder is of this task."""
+        return evaluation.task_of(target) == self.task
+
+    def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
+        """Judge a finished student by the utterances of one split."""
+        return evaluation.evaluate(cfg, target, utterances)
+
+
+CLASSES, SPEAKERS = Classification("classes"), Classification("speakers")

@@ -1,0 +1,43 @@
+"""What a task offers beside the training loop: all that train, evaluate and doctor need to know of it.
+
+A task of another package is one object with these methods, named by an entry point in the group `voxstill.tasks`; its
+name is what `student.task` says. It must be importable by name, since ranks are processes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from voxstill.config import Config
+from voxstill.evaluation.results import Evaluation
+from voxstill.nn.hearing import Hearing
+from voxstill.records import Utterance
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+from voxstill.train.setup import TrainingSetup
+from voxstill.train.task import Task
+
+
+class TaskDefinition(Protocol):
+    """A task, from its data to its figures."""
+
+    def needs_labels(self, cfg: Config) -> bool:
+        """Return whether it learns from labelled shards; else it takes those that are there, or new ones without."""
+        ...
+
+    def build(self, fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+        """Build model, task and data on one rank, from the shards below `prefix` of the work folder."""
+        ...
+
+    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+        """Build the frontend, the model before its first step and the task of an experiment, for `voxstill doctor`."""
+        ...
+
+    def recognizes(self, target: str) -> bool:
+        """Return whether an experiment folder or a model folder holds a model of this task."""
+        ...
+
+    def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
+        """Judge a finished model by the utterances of `evaluate.split`; figures, and files such as a page."""
+        ...

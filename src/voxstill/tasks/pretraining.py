@@ -1,0 +1,61 @@
+"""Pre-training: audio alone becomes a model that students start from."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from voxstill.config import Config, identity
+from voxstill.monitor import log
+from voxstill.nn import students, unlabelled
+from voxstill.nn.hearing import Hearing, Mels
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+from voxstill.tasks.data_unlabelled import Unlabelled
+from voxstill.tasks.pretrain import ContrastiveTask, RandomCodesTask
+from voxstill.train.experiment import describe, save_model, train_settings, write_extractor
+from voxstill.train.setup import TrainingSetup
+
+
+def settings(cfg: Config) -> dict[str, Any]:
+    """What decides what is learnt: the seed and the identity of each section."""
+    own = {**identity(cfg.pretrain), "weights": students.digest(cfg.pretrain.checkpoint)}
+    every = train_settings(cfg)
+    size = cfg.student.size if cfg.pretrain.method == "best_rq" else None
+    return {"pretrain": own, "size": size, **{name: every[name] for name in ("seed", "plan", "train")}}
+
+
+def begun(cfg: Config) -> tuple[Hearing, Any, ContrastiveTask | RandomCodesTask]:
+    """Build the frontend, the model before its first step, and its task."""
+    own = cfg.pretrain
+    if own.method == "wav2vec2":
+        model = unlabelled.wav2vec2(own, cfg.seed)
+        hearing = students.hearing(model.config, cfg.augment, checkpoint=own.checkpoint)
+        return hearing, model, ContrastiveTask(own, hearing, unlabelled.codebook(model), cfg.seed)
+    model = unlabelled.fast_conformer(own, cfg.student.size, cfg.seed)
+    mels = Mels(cfg.augment, num_mels=model.config.encoder_config.num_mel_bins)
+    return mels, model, RandomCodesTask(own, mels, cfg.seed)
+
+
+def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+    """Build a model that learns by the method of the configuration."""
+    own = cfg.pretrain
+    hearing, model, task = begun(cfg)
+    kind, size = ("wav2vec 2.0", own.size) if own.method == "wav2vec2" else ("FastConformer", cfg.student.size)
+    with fabric.rank_zero_first():  # which makes the index, for the others to open
+        corpus = Unlabelled(
+            *(store, prefix, run.corpus, hearing, task.masks, cfg), rank=fabric.global_rank, ranks=fabric.world_size
+        )
+    log.info("pretrain: %s", describe(corpus.plan(0, ascending=True).statistics()))
+
+    def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
+        save_model(run, model, weights, functools.partial(write_extractor, hearing))
+
+    return TrainingSetup(
+        *(model, task, corpus, f"`{own.checkpoint}` as a {kind}" if own.checkpoint else f"{size} {kind}"),
+        notes={"method": own.method},
+        error="dev_loss",
+        save=save,
+    )

@@ -1,0 +1,161 @@
+"""The task `recognition`: a student that writes what was said, by CTC, a transducer or an encoder-decoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxstill.config import Config, Student
+from voxstill.errors import DataError
+from voxstill.evaluation import recognition as evaluation
+from voxstill.evaluation.results import Evaluation
+from voxstill.monitor import log
+from voxstill.nn import freezing, students
+from voxstill.nn.hearing import Hearing
+from voxstill.nn.waves import NoiseBank
+from voxstill.records import Utterance
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+from voxstill.tasks import noise
+from voxstill.tasks.ctc import CtcTask
+from voxstill.tasks.data import Corpus
+from voxstill.tasks.seq2seq import Seq2SeqTask
+from voxstill.tasks.transducer import TransducerTask
+from voxstill.text import tokenizer
+from voxstill.text.normalize import normalizer
+from voxstill.text.pretrained import Pretrained
+from voxstill.text.tokenizer import Tokenizer, Vocabulary
+from voxstill.train.experiment import describe, save_model, write_whole
+from voxstill.train.setup import TrainingSetup
+from voxstill.train.task import Task
+
+KINDS: dict[students.Kind, Any] = {
+    "ctc": CtcTask,
+    "rnnt": TransducerTask,
+    "tdt": TransducerTask,
+    "seq2seq": Seq2SeqTask,
+}
+_MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
+
+
+def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+    """Build a student that learns to write what the labels say."""
+    normalize: Callable[[str], str] = normalizer(cfg.student.text)
+    with fabric.rank_zero_first():  # which makes vocabulary and index, for the others to open
+        hearing = hearing_of(cfg, noise.load(cfg.augment))
+        vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", normalize), cfg, hearing)
+        corpus = Corpus(
+            *(store, prefix, run.corpus, vocabulary, normalize, hearing, cfg),
+            rank=fabric.global_rank,
+            ranks=fabric.world_size,
+        )
+    counted = f", {len(vocabulary.pieces)} {vocabulary.unit}s"
+    log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), counted))
+    model = new_student(cfg, vocabulary)
+
+    def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
+        save_student(run, model, vocabulary, hearing, weights)
+
+    return TrainingSetup(
+        model,
+        KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing),
+        corpus,
+        f"`{cfg.student.checkpoint}` as a student" if cfg.student.checkpoint else f"{cfg.student.size} student",
+        notes={"vocabulary": len(vocabulary.pieces)},
+        error="dev_wer",
+        save=save,
+        frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.unfreeze_share),
+    )
+
+
+def hearing_of(cfg: Config, noise_bank: NoiseBank | None) -> Hearing:
+    """Make the frontend of the student, that of its checkpoint where it has one."""
+    checkpoint = cfg.student.checkpoint
+    return students.hearing(students.described(checkpoint) if checkpoint else None, cfg.augment, noise_bank, checkpoint)
+
+
+def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
+    """The student before its first step."""
+    student, num_pieces = cfg.student, len(vocabulary.pieces)
+    wanted: dict[str, Any] = {"seed": cfg.seed, "kind": student.kind}
+    if student.checkpoint is None:
+        return students.build(student.size, num_pieces, dropout=student.dropout or 0.0, **wanted)
+    try:
+        same_pieces = Vocabulary.load(Path(student.checkpoint)) == vocabulary
+    except DataError:
+        same_pieces = student.units == "checkpoint"
+    wanted |= {"same_pieces": same_pieces, "dropout": student.dropout, "frozen": student.freeze_features}
+    return students.from_checkpoint(student.checkpoint, num_pieces, **wanted)
+
+
+def new_vocabulary(texts: Iterable[str], student: Student, hearing: Hearing) -> Vocabulary:
+    """What the student spells with: made of the texts, or taken from its checkpoint, and then no text is read."""
+    if student.units == "checkpoint":
+        return tokenizer.of_checkpoint(student.checkpoint or "")
+    otherwise: Any = "character" if hearing.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
+    wanted: dict[str, Any] = {"bpe_pieces": student.bpe_pieces, "otherwise": otherwise}
+    return tokenizer.train(texts, student.units, student.max_words, **wanted)
+
+
+def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, hearing: Hearing) -> Tokenizer:
+    """The vocabulary of the texts; what another start of this training made is taken, and no text is read."""
+    if cfg.student.kind == "seq2seq":
+        checkpoint = cfg.student.checkpoint or ""
+        return Pretrained(checkpoint, cfg.student.language, students.described(checkpoint).vocab_size)
+    path = run.corpus / "vocabulary.json"
+    if path.exists():
+        found = json.loads(path.read_text())
+        return Vocabulary(found["unit"], tuple(found["pieces"]), tuple(map(tuple, found["merges"])))
+    made = new_vocabulary(texts, cfg.student, hearing)
+    run.corpus.mkdir(parents=True, exist_ok=True)
+    write_whole(path, {"unit": made.unit, "pieces": made.pieces, "merges": made.merges})
+    return made
+
+
+def save_student(
+    run: RunDir, model: Any, vocabulary: Tokenizer, hearing: Hearing, weights: dict[str, torch.Tensor]
+) -> None:
+    """The Hugging Face folder of the student, whole or absent."""
+
+    def rest(folder: Path) -> None:
+        vocabulary.save(folder, hearing.extractor, students.kind_of(model))
+
+    save_model(run, model, weights, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """The `TaskDefinition` of students that write what was said."""
+
+    def needs_labels(self, cfg: Config) -> bool:
+        """Return True: the texts are the labels."""
+        return True
+
+    def build(self, fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+        """Build what the training loop needs."""
+        return build(fabric, cfg, run, store, prefix)
+
+    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+        """Build the frontend, the model before its first step, and the task of an experiment."""
+        hearing = hearing_of(cfg, noise.load(cfg.augment))
+        finished = run.model.is_dir() and cfg.student.kind != "seq2seq"
+        vocabulary = Vocabulary.load(run.model) if finished else vocabulary_of(run, (), cfg, hearing)
+        task: Task = KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
+        return hearing, new_student(cfg, vocabulary), task
+
+    def recognizes(self, target: str) -> bool:
+        """Return True: what no other task claims is loaded as a recogniser, which says what is wrong with it."""
+        return True
+
+    def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
+        """Judge a finished student by those utterances of one split that have human words."""
+        judged = evaluation.references(cfg, utterances)
+        return evaluation.evaluation_of(evaluation.evaluate(cfg, target, judged), judged)
+
+
+RECOGNITION = Recognition()
