@@ -192,9 +192,9 @@ def rate(said: list[list[int]], heard: list[list[int]]) -> float:
 def of_student(experiment: str) -> dict[str, Any]:
     """Word error rates of an experiment with the language model of its labels."""
     from voxstill import config
-    from voxstill.commands import line
-    from voxstill.commands.evaluate import of_split
     from voxstill.evaluation import recognition
+    from voxstill.pipeline import end_to_end
+    from voxstill.pipeline.evaluate import of_split
     from voxstill.rundir import RunDir
 
     run = RunDir(Path(experiment))
@@ -202,7 +202,7 @@ def of_student(experiment: str) -> dict[str, Any]:
     judged = recognition.references(cfg, of_split(cfg))
     rows = {"without the model": {"wer": recognition.evaluate(cfg, experiment, judged)["wer"]}}
     for name, (ctc.MOST_TOKENS, ctc.BAND) in LIMITS.items():
-        figures = recognition.evaluate(line.with_lm(cfg, run.lm), experiment, judged)
+        figures = recognition.evaluate(end_to_end.with_lm(cfg, run.lm), experiment, judged)
         rows[name] = {"wer": figures["wer"]}
     return rows
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray  # noqa: E402
 
 from voxstill.audio import codec, vad  # noqa: E402
 from voxstill.audio.voices import Speech, speak  # noqa: E402
-from voxstill.commands import prepare  # noqa: E402
 from voxstill.config import Config, Segment  # noqa: E402
+from voxstill.pipeline import index as indexing  # noqa: E402
 
 HERE = Path(__file__).parent
 TEXT = "the quick brown fox jumps over the lazy dog and runs far away into the dark wood where nobody will find it"
@@ -87,7 +87,7 @@ def index(work: Path, source: Path, limit: int | None = None) -> dict[str, Any]:
     """The index of a folder, or of its first files."""
     uris = [str(each) for each in sorted(source.iterdir())[:limit]] if limit else str(source)
     tree = {"work": str(work), "source": {"uri": uris}, "engine": {"name": "inline"}}
-    figures = prepare.index(Config.model_validate(tree))
+    figures = indexing.index(Config.model_validate(tree))
     assert not figures["damaged"]
     return figures
 

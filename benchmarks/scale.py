@@ -29,8 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from voxstill import config, tables
-from voxstill.commands import prepare
 from voxstill.factory import engine, label
+from voxstill.pipeline import recipes
 from voxstill.records import Label, Utterance
 from voxstill.store import Store
 
@@ -92,7 +92,7 @@ def measure(folder: Path, num: int) -> dict[str, Any]:
     settings.write_text("teacher: {name: echo}\nengine: {name: inline, chunk: 256}\n")
     cfg = config.load(str(settings), [f"work={work.root}"], {})
     task = label.task(cfg.teacher, Store(cfg.work))
-    utterances = f"utterances/{prepare.utterances_recipe(cfg)}"
+    utterances = f"utterances/{recipes.utterances_recipe(cfg)}"
     with multiprocessing.Pool(2) as pool:
         make = partial(make_part, work, utterances, task)
         starts = range(0, num, PART)

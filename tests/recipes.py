@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 
 from voxstill import legacy
-from voxstill.commands import learn, prepare, pretrain
+from voxstill.commands import learn
 from voxstill.config import Config
 from voxstill.factory import label
+from voxstill.pipeline import pretrain
+from voxstill.pipeline import recipes as named
 from voxstill.records import fingerprint
 from voxstill.store import Store
 from voxstill.teachers import registry
@@ -20,17 +22,17 @@ LABELS = {"recipe": "labels", "sha256": "0"}
 
 def recipes(cfg: Config) -> dict[str, str]:
     """Name of the table, or experiment, of each kind; `cfg.work` is a folder to be written to."""
-    recipe = prepare.utterances_recipe(cfg)
+    recipe = named.utterances_recipe(cfg)
     indexed = Path(cfg.work) / "utterances"
     Store(cfg.work).write_json(f"utterances/{recipe}/_SUCCESS.json", UTTERANCES)
-    unlabelled = prepare.unlabelled_recipe(cfg)
+    unlabelled = named.unlabelled_recipe(cfg)
     shutil.rmtree(indexed)
     return {
         "utterances": recipe,
         "labels": label.task(cfg.teacher).recipe,
-        "scores": prepare.scores_recipe(cfg, UTTERANCES, LABELS),
-        "verdicts": prepare.verdicts_recipe(cfg, UTTERANCES, LABELS),
-        "shards": prepare.shard_recipe(cfg, VERDICTS),
+        "scores": named.scores_recipe(cfg, UTTERANCES, LABELS),
+        "verdicts": named.verdicts_recipe(cfg, UTTERANCES, LABELS),
+        "shards": named.shard_recipe(cfg, VERDICTS),
         "unlabelled": unlabelled,
         "train": fingerprint("train", learn.train_settings(cfg), "shards"),
         "pretrain": fingerprint("train", pretrain.settings(cfg), "shards"),
@@ -39,7 +41,7 @@ def recipes(cfg: Config) -> dict[str, str]:
 
 def recipes_of_0_1(cfg: Config) -> dict[str, str | None]:
     """The names that version 0.1 gave to the same."""
-    scores = prepare.scores_recipe(cfg, UTTERANCES, LABELS)
+    scores = named.scores_recipe(cfg, UTTERANCES, LABELS)
     task = label.task(cfg.teacher)
     return {
         "utterances": legacy.recipe("segment", cfg.segment, cfg.source, cfg.seed),

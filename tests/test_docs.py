@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from command_lines import parse
 from voxstill import cli, config
 from voxstill.audio import codec
 from voxstill.audio.voices import Speech, speak
-from voxstill.commands import inspect
 from voxstill.nn.students import SHAPES
+from voxstill.pipeline.options import explained
 from voxstill.records import Label, Recording
 from voxstill.store import Store
 from voxstill.tables import read
@@ -24,7 +25,7 @@ from voxstill.teachers import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-OPTIONS = {row.path for row in inspect.explain(None)}
+OPTIONS = {row.path for row in explained(None)}
 SECTIONS = {path.partition(".")[0] for path in OPTIONS if "." in path}
 VOICES = {"ann": "en-us+f2", "bob": "en-gb-x-rp+m3", "cleo": "en-us+f4", "dan": "en-us+m1"}
 """Speakers of the corpus that the story is told with: one is judged, one watched, two are learnt from."""
@@ -79,8 +80,8 @@ def test_every_command_parses(page: Path) -> None:
         if program == "make":
             assert set(rest) <= targets, command
         else:
-            parsed = cli.parser().parse_args(rest)
-            config.load(None, parsed.set)
+            _, common, _ = parse(rest)
+            config.load(None, common.overrides)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

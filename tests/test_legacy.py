@@ -17,10 +17,15 @@ from recipes import recipes_of_0_1
 from tones import TEXTS, speak
 from voxstill import config, legacy, workdir
 from voxstill.audio import codec
-from voxstill.commands import learn, prepare
+from voxstill.commands import learn
 from voxstill.config import Config
 from voxstill.factory import label
 from voxstill.monitor import start_logging
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import index as indexing
+from voxstill.pipeline import label as labelling
+from voxstill.pipeline import recipes
+from voxstill.pipeline import shard as sharding
 from voxstill.rundir import RunDir
 from voxstill.store import Store
 from voxstill.teachers import registry
@@ -106,10 +111,10 @@ def test_a_section_that_means_something_else_now_has_no_name_in_0_1(monkeypatch:
 
 STEPS = ("utterances", "labels", "verdicts", "shards")
 MAKE: dict[str, Callable[[Config], dict[str, Any]]] = {
-    "utterances": prepare.index,
-    "labels": prepare.label_,
-    "verdicts": prepare.filter_,
-    "shards": prepare.shard,
+    "utterances": indexing.index,
+    "labels": labelling.label_utterances,
+    "verdicts": filtering.filter_labels,
+    "shards": sharding.shard,
 }
 
 
@@ -146,7 +151,7 @@ def name_in_0_1(cfg: Config, kind: str) -> str:
     else:
         source = workdir.named(work, "utterances", str(utterances))
         labels = workdir.named(work, "labels", name_in_0_1(cfg, "labels"))
-        name = legacy.recipe("filter", cfg.filter, prepare.scores_recipe(cfg, source, labels))
+        name = legacy.recipe("filter", cfg.filter, recipes.scores_recipe(cfg, source, labels))
         if kind == "shards":
             name = legacy.recipe("shard", cfg.shard, name, cfg.seed)
     assert name is not None
@@ -184,7 +189,7 @@ def test_tables_of_0_1_are_found_through_the_whole_chain_and_none_is_made_again(
     workdir._tell_former.cache_clear()
     start_logging()
     assert {kind: MAKE[kind](cfg)["recipe"] for kind in STEPS} == names
-    assert prepare.finished_shards(cfg)["recipe"] == names["shards"]
+    assert recipes.finished_shards(cfg)["recipe"] == names["shards"]
     assert content(cfg) == before
     lines = capsys.readouterr().err.splitlines()
     for kind in STEPS:
@@ -212,18 +217,18 @@ def test_a_table_that_0_1_began_goes_on_under_its_name(tmp_path: Path, unfinishe
 
 def test_a_table_of_today_comes_before_one_of_0_1(tmp_path: Path) -> None:
     cfg = corpus(tmp_path / "corpus")
-    today = prepare.index(cfg)["recipe"]
+    today = indexing.index(cfg)["recipe"]
     old = name_in_0_1(cfg, "utterances")
     shutil.copytree(Path(cfg.work) / "utterances" / today, Path(cfg.work) / "utterances" / old)
-    assert prepare.index(cfg)["recipe"] == today != old
+    assert indexing.index(cfg)["recipe"] == today != old
 
 
 def test_an_option_that_is_set_to_another_value_is_another_table(tmp_path: Path) -> None:
     cfg = corpus(tmp_path / "corpus")
     names = made_by_0_1(cfg)
     louder = cfg.model_copy(update={"filter": cfg.filter.model_copy(update={"max_repeats": 9})})
-    assert prepare.filter_(louder)["recipe"] != names["verdicts"]
-    assert prepare.finished_shards(cfg)["recipe"] == names["shards"]
+    assert filtering.filter_labels(louder)["recipe"] != names["verdicts"]
+    assert recipes.finished_shards(cfg)["recipe"] == names["shards"]
 
 
 def test_labels_begun_by_0_1_go_on_when_the_pace_of_the_teacher_is_changed(tmp_path: Path) -> None:
@@ -245,7 +250,7 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
         MAKE[kind](cfg)
     run = RunDir(Path(learn.train(cfg)["path"]))
     done = load_file(run.model / "model.safetensors")
-    shards = prepare.finished_shards(cfg)["recipe"]
+    shards = recipes.finished_shards(cfg)["recipe"]
     old = legacy.experiment(cfg, learn.train_settings(cfg), shards)
     environment = {**json.loads(run.environment.read_text()), "recipe": old}
     run.environment.write_text(json.dumps(environment))

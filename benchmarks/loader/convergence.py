@@ -29,9 +29,9 @@ import numpy as np  # noqa: E402
 
 from voxstill import config  # noqa: E402
 from voxstill.batches.plan import EpochPlan  # noqa: E402
-from voxstill.commands.evaluate import evaluate  # noqa: E402
-from voxstill.commands.train import train  # noqa: E402
 from voxstill.config import Config  # noqa: E402
+from voxstill.pipeline.evaluate import evaluate  # noqa: E402
+from voxstill.pipeline.train import train  # noqa: E402
 from voxstill.tasks import data, recognition  # noqa: E402
 
 HERE = Path(__file__).parent

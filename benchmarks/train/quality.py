@@ -37,10 +37,10 @@ import torch  # noqa: E402
 
 from voxstill import config, shards, workdir  # noqa: E402
 from voxstill.audio import codec  # noqa: E402
-from voxstill.commands.evaluate import evaluate  # noqa: E402
-from voxstill.commands.prepare import finished_shards  # noqa: E402
-from voxstill.commands.train import train  # noqa: E402
 from voxstill.config import Config  # noqa: E402
+from voxstill.pipeline.evaluate import evaluate  # noqa: E402
+from voxstill.pipeline.recipes import finished_shards  # noqa: E402
+from voxstill.pipeline.train import train  # noqa: E402
 from voxstill.rundir import RunDir  # noqa: E402
 from voxstill.store import Store, read_uri  # noqa: E402
 from voxstill.tasks import recognition  # noqa: E402

@@ -12,10 +12,11 @@ import pytest
 from tones import TEXTS, speak
 from voxstill import tables, workdir
 from voxstill.audio import codec
-from voxstill.commands import prepare
 from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
 from voxstill.factory import engine, label
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import recipes
 from voxstill.records import Alignment, Label, Utterance, Verdict
 from voxstill.store import Store
 
@@ -37,7 +38,7 @@ def config(work: Path, aligner: Path | None, name: str = "inline", **more: Any) 
 
 def add(cfg: Config, folder: Path, numbers: range) -> None:
     """Spoken utterances with their labels, some of them wrong, beside those that are there."""
-    work, recipe, task = Store(cfg.work), prepare.utterances_recipe(cfg), label.task(cfg.teacher)
+    work, recipe, task = Store(cfg.work), recipes.utterances_recipe(cfg), label.task(cfg.teacher)
     said, heard = [], []
     for i in numbers:
         text = TEXTS[i % len(TEXTS)]
@@ -62,7 +63,7 @@ def finish(cfg: Config, sha256: object) -> None:
 
 
 def reasons(cfg: Config) -> dict[str, str | None]:
-    recipe = prepare.filter_(cfg)["recipe"]
+    recipe = filtering.filter_labels(cfg)["recipe"]
     return {row.utterance_id: row.reason for row in tables.read(Store(cfg.work), f"verdicts/{recipe}", Verdict)}
 
 
@@ -165,6 +166,6 @@ def test_an_aligner_that_can_write_nothing_is_told(tmp_path: Path, tone_student:
     cfg = config(tmp_path, tone_student)
     add(cfg, tmp_path, range(3, 4))
     with pytest.raises(DataError, match="aligns none of the 1 labels"):
-        prepare.filter_(cfg)
+        filtering.filter_labels(cfg)
     with pytest.raises(VoxstillError, match="there is no student"):
-        prepare.filter_(config(tmp_path, tmp_path))
+        filtering.filter_labels(config(tmp_path, tmp_path))

@@ -22,10 +22,12 @@ from hypothesis import strategies as st
 
 from voxstill import cli, config, monitor, tables, workdir
 from voxstill.audio import codec
-from voxstill.commands import prepare, teachers
 from voxstill.errors import ConfigError
 from voxstill.factory import control, engine, extract, label
 from voxstill.monitor import StepMeter
+from voxstill.pipeline import compare_teachers
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import shard as sharding
 from voxstill.records import Label, Utterance
 from voxstill.store import Store
 
@@ -445,14 +447,14 @@ def test_what_comes_after_sees_one_table_of_labels_with_the_names_of_both(
             "filter": {"frame_ms": 1},
         }
     )
-    filtered = prepare.filter_(cfg)
+    filtered = filtering.filter_labels(cfg)
     wrong = sum(each.text != WORDS for each in labels)
     assert (filtered["labels"], filtered["judged"]) == (figures["recipe"], 60)
     assert filtered["wer_before"] == pytest.approx(wrong / 60)
-    sharded = prepare.shard(cfg)
+    sharded = sharding.shard(cfg)
     assert sharded["utterances"] == 60
     assert set(sharded["teacher"].split(label.AND)) == {each.teacher for each in labels}
-    found = teachers.compared(cfg)
+    found = compare_teachers.compared(cfg)
     assert [each["teacher"] for each in found["teachers"] if each["recipe"] == figures["recipe"]] == [
         figures["teacher"]
     ]
@@ -465,4 +467,4 @@ def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_pat
     cfg = config.Config.model_validate(
         {"work": work.root, "engine": {"name": "inline", "chunk": 2}, "teacher": {"name": "echo", "delay_ms": 20}}
     )
-    assert "wer_before" not in prepare.filter_(cfg)
+    assert "wer_before" not in filtering.filter_labels(cfg)

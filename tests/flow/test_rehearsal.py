@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from voxstill import cli, config
-from voxstill.commands import rehearsal
 from voxstill.factory import scan
 from voxstill.factory.manifests import Found
 from voxstill.factory.scan import File
+from voxstill.pipeline import dry_run
 from voxstill.store import Store
 
 Command = Callable[..., dict[str, Any]]
@@ -51,7 +51,7 @@ def test_a_rehearsal_does_every_step_in_folders_of_its_own(
     indexed = said["steps"][0]["figures"]
     assert told["whole"]["hours"] == pytest.approx(indexed["hours"])
     assert told["whole"]["train_hours"] == 1.5  # as the configuration says, however short the rehearsal was
-    assert "Every step works" in rehearsal.words(told, said["seconds"], "exp")
+    assert "Every step works" in dry_run.words(told, said["seconds"], "exp")
 
 
 def test_files_of_this_machine_are_rehearsed_with_work_in_a_bucket(
@@ -84,7 +84,7 @@ def test_what_is_told_of_a_file_is_what_its_source_says(digits: Path, tmp_path: 
     cfg = config.Config()
     for files in (found(digits), tarred):
         (tmp_path / "manifest.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for file in files for row in rehearsal.told(file, cfg))
+            "".join(json.dumps(row) + "\n" for file in files for row in dry_run.told(file, cfg))
         )
         again = found(tmp_path)
         assert [each.id for each in again] == [each.id for each in files]
@@ -102,10 +102,10 @@ def test_few_files_of_every_split_are_chosen_and_always_the_same() -> None:
         damaged = Found(uri="/damaged.wav", error="damaged", split="test")
         return [File(each.recording_id, (each,)) for each in [*rows, damaged]]
 
-    part = rehearsal.choose(source(100_000), cfg)
-    assert {split: sum(one == split for one, _ in part.files) for split in rehearsal.FILES} == rehearsal.FILES
-    assert part == rehearsal.choose(source(100_000), cfg)
-    assert part.share == pytest.approx(sum(rehearsal.FILES.values()) / 1000, rel=0.01)
+    part = dry_run.choose(source(100_000), cfg)
+    assert {split: sum(one == split for one, _ in part.files) for split in dry_run.FILES} == dry_run.FILES
+    assert part == dry_run.choose(source(100_000), cfg)
+    assert part.share == pytest.approx(sum(dry_run.FILES.values()) / 1000, rel=0.01)
     assert all(file.found[0].error is None for _, file in part.files)
-    large = rehearsal.choose(source(500_000_000), cfg)
-    assert len(large.files) == 3 * rehearsal.FEW
+    large = dry_run.choose(source(500_000_000), cfg)
+    assert len(large.files) == 3 * dry_run.FEW

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.commands import score
 from voxstill.config import Config
+from voxstill.evaluation import score
 from voxstill.records import ErrorCounts
 from voxstill.score import words
 from voxstill.score.meetings import cp, tcp

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from voxstill.commands.score import of_words
 from voxstill.config import Config
+from voxstill.evaluation.score import of_words
 from voxstill.records import ErrorCounts
 from voxstill.score.words import cer, count, wer
 from voxstill.text.transcripts import read

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.commands import score
 from voxstill.config import Config
+from voxstill.evaluation import score
 from voxstill.score.checks import of_times, of_turns, offset_us
 from voxstill.score.speakers import SpeakerTime, assignment, judge, twice_us
 from voxstill.text.rttm import Mark, Stretch

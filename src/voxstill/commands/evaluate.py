@@ -1,33 +1,31 @@
-"""evaluate: how well a finished model does on one split of its WORK."""
+"""voxstill evaluate."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
-from voxstill import tables, workdir
-from voxstill.commands.prepare import utterances_recipe
-from voxstill.config import Config
-from voxstill.evaluation import results
-from voxstill.evaluation.results import Evaluation
-from voxstill.records import Utterance
-from voxstill.rundir import RunDir
-from voxstill.store import Store
-from voxstill.tasks import registry
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, Split, as_text, command, work_override
 
 
-def evaluate(cfg: Config, target: str) -> Evaluation:
-    """Judge a model by the task that it is of; the figures of an experiment are kept in its folder."""
-    task = registry.find(registry.name_of(target))
-    evaluation = task.evaluate(cfg, target, of_split(cfg))
-    run = RunDir(Path(target))
-    if run.config.is_file():
-        results.write(run.evaluation, evaluation)
-    return evaluation
+@command("evaluate", panel="Evaluation", position=1)
+def evaluate(
+    options: CommonOptions,
+    model: Annotated[str, Argument(metavar="EXP_OR_MODEL", show_default=False)],
+    on: Annotated[Split | None, Option("--on", metavar="SPLIT", help="Default: evaluate.split.")] = None,
+    work: Annotated[
+        str | None, Option("--work", help="Where the utterances are; default: the WORK of the experiment.")
+    ] = None,
+) -> Result:
+    """Measure the error rates of a student with confidence intervals, or how well it classifies."""
+    from pathlib import Path
 
+    from voxstill.pipeline import evaluate as evaluation
 
-def of_split(cfg: Config) -> list[Utterance]:
-    """Read the utterances of `evaluate.split`."""
-    work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    rows = tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
-    return [row for row in rows if row.split == cfg.evaluate.split]
+    own = Path(model) / "config.yaml"
+    overrides = [f"evaluate.split={on}"] if on else []
+    overrides += [work_override(work)] if work else []
+    base = options.config or (str(own) if own.is_file() else None)
+    result = evaluation.evaluate(options.load(*overrides, base=base), model)
+    return Result(result.figures, as_text(result.summary))

@@ -1,27 +1,20 @@
-"""pretrain: audio alone becomes a model that students start from; the same command again goes on where it stopped."""
+"""voxstill pretrain."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
-from voxstill.commands import prepare
-from voxstill.config import Config
-from voxstill.errors import ConfigError
-from voxstill.tasks import pretraining
-from voxstill.train.check import check
-from voxstill.train.launch import launch
+from typer import Argument
+
+from voxstill.core.command import CommonOptions, Result, command
 
 
-def pretrain(cfg: Config) -> dict[str, Any]:
-    """Train a model on audio alone; return its folder, steps, seconds and loss.
+@command("pretrain", panel="Training", position=2)
+def pretrain(
+    options: CommonOptions, config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)]
+) -> Result:
+    """Pre-train a model on audio without labels, for students to start from."""
+    cfg = options.load(base=config_file)
+    from voxstill.pipeline import pretrain as pretraining
 
-    In a process that was started as one of several, these are empty but for the first.
-    """
-    check(cfg)
-    if cfg.pretrain.crop_ms > cfg.plan.budget_ms:
-        raise ConfigError(
-            f"`pretrain.crop_ms` is {cfg.pretrain.crop_ms} and `plan.budget_ms` is {cfg.plan.budget_ms}",
-            why="not one utterance of that length would fit into a batch",
-            fix="raise `plan.budget_ms`, or lower `pretrain.crop_ms`",
-        )
-    return launch(cfg, prepare.heard_shards, pretraining.build, pretraining.settings(cfg))
+    return Result(pretraining.pretrain(cfg))

@@ -1,23 +1,20 @@
-"""train: shards become a student in an experiment folder; the same command again goes on where it stopped."""
+"""voxstill train."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
-from voxstill.commands import prepare
-from voxstill.config import Config
-from voxstill.tasks import registry
-from voxstill.train.check import check
-from voxstill.train.experiment import train_settings
-from voxstill.train.launch import launch
+from typer import Argument
+
+from voxstill.core.command import CommonOptions, Result, command
 
 
-def train(cfg: Config) -> dict[str, Any]:
-    """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss.
+@command("train", panel="Training", position=3)
+def train(
+    options: CommonOptions, config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)]
+) -> Result:
+    """Train a student in an experiment folder; the same command again resumes it."""
+    cfg = options.load(base=config_file)
+    from voxstill.pipeline import train as training  # after a wrong option is reported: it loads torch
 
-    In a process that was started as one of several, these are empty but for the first.
-    """
-    task = registry.find(cfg.student.task)
-    check(cfg)
-    shards_of = prepare.finished_shards if task.needs_labels(cfg) else prepare.heard_shards
-    return launch(cfg, shards_of, task.build, train_settings(cfg))
+    return Result(training.train(cfg))

@@ -15,9 +15,9 @@ import numpy as np
 from voxstill import tables
 from voxstill.batches.corpus import opened
 from voxstill.batches.plan import EpochPlan, Ints, Times, plan
-from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
+from voxstill.pipeline.recipes import finished_shards
 from voxstill.store import Store
 
 SLOTS = 8

@@ -1,17 +1,16 @@
-"""explain and init: every option, from where it is defined."""
+"""Every option, those of the teachers included, from where it is defined."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from voxstill import config
 from voxstill.errors import ConfigError
 from voxstill.teachers import registry
 
 
-def explain(section: str | None) -> list[config.Option]:
-    """Every option of a section, or all of them; each teacher's options stand below `teacher`."""
+def explained(section: str | None) -> list[config.Option]:
+    """Return every option of a section, or all of them; the options of teachers stand below `teacher`."""
     rows = list(_options())
     if section is None:
         return rows
@@ -51,18 +50,3 @@ def _options() -> Iterator[config.Option]:
                         limits=each.limits,
                         meaning=f"({name}) {each.meaning}",
                     )
-
-
-def as_rows(options: list[config.Option]) -> list[dict[str, Any]]:
-    """The options as plain objects."""
-    return [
-        {
-            "path": each.path,
-            "type": each.type,
-            "unit": each.unit,
-            "default": each.default,
-            "limits": each.limits,
-            "meaning": each.meaning,
-        }
-        for each in options
-    ]

@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 
 from voxstill import shards, tables
 from voxstill.audio import codec
-from voxstill.commands import prepare
 from voxstill.config import Config
 from voxstill.errors import DataError, StorageError
 from voxstill.factory import engine, label
 from voxstill.factory.filter import NAMES, judge, reasons
 from voxstill.factory.scores import PHRASES, Phrases, measured
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import recipes
+from voxstill.pipeline import shard as sharding
 from voxstill.records import ErrorCounts, Label, Score, Utterance, Verdict
 from voxstill.score import words
 from voxstill.store import Store
@@ -78,7 +80,7 @@ def corpus(num: int, seed: int = 0, uri: str = "") -> list[tuple[Utterance, Labe
 
 def write_tables(cfg: Config, rows: list[tuple[Utterance, Label | None]], size: int) -> None:
     """Utterances and labels as `index` and `label` leave them, `size` utterances in a part."""
-    work, recipe, task = Store(cfg.work), prepare.utterances_recipe(cfg), label.task(cfg.teacher)
+    work, recipe, task = Store(cfg.work), recipes.utterances_recipe(cfg), label.task(cfg.teacher)
     for number, chunk in enumerate(engine.chunks_of(rows, size, lambda row: row[0].id)):
         utterances = [utterance for utterance, _ in chunk.items]
         work.create(f"utterances/{recipe}/{number:03}.parquet", tables.to_parquet(utterances, Utterance))
@@ -103,7 +105,7 @@ def test_every_label_is_judged_once_as_if_all_were_judged_together_whatever_the_
     rows, work = corpus(num, seed), f"memory://test-prepare-{next(_numbers)}"
     write_tables(config(work, made), rows, size)
     cfg = config(work, read)
-    told = prepare.filter_(cfg)
+    told = filtering.filter_labels(cfg)
     known = [(utterance, heard) for utterance, heard in rows if heard is not None and utterance.split != "test"]
     durations_ms = {utterance.id: utterance.duration_ms for utterance, _ in rows}
     phrases = Phrases(PHRASES)
@@ -157,7 +159,7 @@ def test_a_filter_that_was_killed_goes_on_and_ends_with_the_bytes_of_an_undistur
         tree = settings_of(str(folder / "work"))
         (folder / "config.yaml").write_text(json.dumps(tree))
         write_tables(Config.model_validate(tree), rows, 2)
-    prepare.filter_(config(str(tmp_path / "calm/work")))
+    filtering.filter_labels(config(str(tmp_path / "calm/work")))
     struck = tmp_path / "struck"
     command = [sys.executable, "-m", "voxstill.cli", "filter", struck / "work", "--config", struck / "config.yaml"]
     written: dict[str, int] = {}
@@ -171,7 +173,7 @@ def test_a_filter_that_was_killed_goes_on_and_ends_with_the_bytes_of_an_undistur
         assert written.items() <= times.items()
         assert target <= len(times) < 47
         written = times
-    prepare.filter_(config(str(struck / "work")))
+    filtering.filter_labels(config(str(struck / "work")))
     for table in ("scores", "verdicts"):
         assert bytes_of(struck / "work" / table) == bytes_of(tmp_path / "calm/work" / table)
     assert len(list(struck.glob("work/scores/*/*.parquet"))) == 47
@@ -185,8 +187,8 @@ def test_filtering_and_sharding_under_ray_give_the_bytes_of_inline(tmp_path: Pat
     for name in ("inline", "ray"):
         cfg = config(str(tmp_path / name), engine={"name": name, "chunk": 4, "workers": 1}, shard={"utterances": 5})
         write_tables(cfg, rows, 10)
-        prepare.filter_(cfg)
-        prepare.shard(cfg)
+        filtering.filter_labels(cfg)
+        sharding.shard(cfg)
     engine.shutdown()
     for table in ("scores", "verdicts", "shards"):
         assert bytes_of(tmp_path / "ray" / table) == bytes_of(tmp_path / "inline" / table)
@@ -199,9 +201,9 @@ def test_labels_that_were_added_since_they_were_finished_are_not_filtered_silent
     more = [Label(utterance_id="u0", recipe=task.recipe, teacher=task.name)]
     Store(cfg.work).create(f"{task.prefix}/more.parquet", tables.to_parquet(more, Label))
     with pytest.raises(DataError, match="not finished"):
-        prepare.filter_(cfg)
+        filtering.filter_labels(cfg)
     finish_labels(cfg)
-    assert prepare.filter_(cfg)["judged"] > 0
+    assert filtering.filter_labels(cfg)["judged"] > 0
 
 
 def test_a_torn_part_is_a_data_error_that_names_it(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_a_torn_part_is_a_data_error_that_names_it(tmp_path: Path) -> None:
     torn = sorted(tmp_path.glob("utterances/*/*.parquet"))[1]
     torn.write_bytes(torn.read_bytes()[:-3])
     with pytest.raises(DataError, match=torn.name):
-        prepare.filter_(cfg)
+        filtering.filter_labels(cfg)
 
 
 def voices(folder: Path, rows: list[tuple[Utterance, Any]]) -> None:
@@ -227,22 +229,22 @@ def test_storage_that_fails_ends_shard_with_its_error_and_nothing_is_lost_when_i
     calm, struck = (config(str(tmp_path / name), shard=sharded) for name in ("calm", "struck"))
     for cfg in (calm, struck):
         write_tables(cfg, rows, 10)
-        prepare.filter_(cfg)
-    told = prepare.shard(calm)
+        filtering.filter_labels(cfg)
+    told = sharding.shard(calm)
     whole = pa.concat_tables(shards.sidecars(Store(calm.work), f"shards/{told['recipe']}"))
     (member,) = whole.slice(told["utterances"] // 2, 1)["id"]
     lost = tmp_path / f"{member.as_py()[1:]}.wav"
     lost.rename(tmp_path / "away")
     with pytest.raises(StorageError, match=r"shard \d cannot be written") as caught:
-        prepare.shard(struck)
+        sharding.shard(struck)
     assert str(lost) in caught.value.why
     some = bytes_of(tmp_path / "struck/shards")
     assert some
     assert not any(name.endswith(tables.SUCCESS) for name in some)
     (tmp_path / "away").rename(lost)
-    assert prepare.shard(struck) == told
+    assert sharding.shard(struck) == told
     assert told["dropped"] == {}
-    assert told["utterances"] == prepare.filter_(calm)["kept_utterances"]
+    assert told["utterances"] == filtering.filter_labels(calm)["kept_utterances"]
     whole = bytes_of(tmp_path / "struck/shards")
     assert whole == bytes_of(tmp_path / "calm/shards")
     assert some.items() <= whole.items()
@@ -253,14 +255,14 @@ def test_a_shard_lists_what_it_dropped_also_when_it_was_written_before(tmp_path:
     voices(tmp_path, rows)
     cfg = config(str(tmp_path / "work"), shard={"utterances": 5})
     write_tables(cfg, rows, 10)
-    kept = prepare.filter_(cfg)["kept_utterances"]
+    kept = filtering.filter_labels(cfg)["kept_utterances"]
     for number in range(0, 30, 3):
         (tmp_path / f"{number}.wav").write_text("no audio")
-    told = prepare.shard(cfg)
+    told = sharding.shard(cfg)
     num_dropped = sum(told["dropped"].values())
     assert 0 < num_dropped == kept - told["utterances"]
     (tmp_path / "work/shards" / told["recipe"] / tables.SUCCESS).unlink()
-    again = prepare.shard(cfg)
+    again = sharding.shard(cfg)
     assert sum(again.pop("dropped").values()) == num_dropped
     assert again == {name: value for name, value in told.items() if name != "dropped"}
 
@@ -270,15 +272,15 @@ def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_fo
     voices(tmp_path, rows)
     cfg = config(str(tmp_path / "work"), shard={"utterances": 10})
     write_tables(cfg, rows, 10)
-    told = prepare.heard_shards(cfg)  # there are none yet, so they are made
+    told = sharding.audio_shards(cfg)  # there are none yet, so they are made
     whole = pa.concat_tables(shards.sidecars(Store(cfg.work), f"shards/{told['recipe']}"))
     listened = [said for said, _ in rows if said.split != "test"]
     assert sorted(whole["id"].to_pylist()) == sorted(said.id for said in listened)
     assert set(whole["text"].to_pylist()) == {""}
-    assert prepare.heard_shards(cfg) == told
-    prepare.filter_(cfg)
+    assert sharding.audio_shards(cfg) == told
+    filtering.filter_labels(cfg)
     with pytest.raises(DataError, match="no labels"):
-        prepare.finished_shards(cfg)
-    labelled = prepare.shard(cfg)
-    assert prepare.finished_shards(cfg) == labelled
-    assert prepare.heard_shards(cfg) == told
+        recipes.finished_shards(cfg)
+    labelled = sharding.shard(cfg)
+    assert recipes.finished_shards(cfg) == labelled
+    assert sharding.audio_shards(cfg) == told

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from voxstill import tables, workdir
-from voxstill.commands.prepare import measured_labels
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.evaluation.recognition import hidden_texts
 from voxstill.factory import label, tuning
 from voxstill.factory.filter import SPLITS, Confidences
+from voxstill.pipeline.filter import measured_labels
 from voxstill.records import Label, Score
 from voxstill.score import words
 from voxstill.store import Store

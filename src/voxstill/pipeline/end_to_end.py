@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from voxstill import config, world
-from voxstill.commands import language, pages, prepare
-from voxstill.commands.evaluate import of_split
-from voxstill.commands.train import train
 from voxstill.config import Config
+from voxstill.core.command import Result
 from voxstill.decode.recognizer import Recognizer, Samples
 from voxstill.errors import ConfigError, DataError
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.factory import corpus, engine
 from voxstill.monitor import clock, log
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import index as indexing
+from voxstill.pipeline import label as labelling
+from voxstill.pipeline import language_model, report
+from voxstill.pipeline import shard as sharding
+from voxstill.pipeline.evaluate import of_split
+from voxstill.pipeline.train import train
 from voxstill.records import Utterance
 from voxstill.rundir import RunDir
 from voxstill.teachers import registry
@@ -73,7 +78,7 @@ class Steps:
         return time.perf_counter() - self._start
 
 
-def demo(cfg: Config, work: str) -> dict[str, Any]:
+def demo(cfg: Config, work: str) -> Result:
     """The line on a corpus of spoken commands made here; the texts stay hidden until the evaluation."""
     steps = Steps()
     folder = Path(work) / "corpus"
@@ -92,7 +97,7 @@ def demo(cfg: Config, work: str) -> dict[str, Any]:
     return run(config.validated(Config, tree), steps)
 
 
-def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
+def run(cfg: Config, steps: Steps | None = None) -> Result:
     """Index, label, filter, shard, train, evaluate and report; each step's figures and time."""
     steps = steps or Steps()
     if ranks := world.ranks():
@@ -111,19 +116,19 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
     registry.make(cfg.teacher)  # a teacher that cannot be made is told before anything is done
     try:
         with steps.step("index") as result:
-            indexed = prepare.index(cfg)
+            indexed = indexing.index(cfg)
             text = f"{indexed['utterances']:,} utterances, {indexed['hours']:.2f} h, {indexed['damaged']} damaged files"
             result(text, **_some(indexed, "recordings", "utterances", "hours", "damaged"))
         with steps.step("label") as result:
-            labelled = prepare.label_(cfg)
+            labelled = labelling.label_utterances(cfg)
             text = f"{labelled['labels']:,} labels, {labelled['failed']} failed, {labelled['rtfx']:.0f} times real time"
             result(text, **_some(labelled, "labels", "failed", "rtfx"))
         with steps.step("filter") as result:
-            filtered = prepare.filter_(cfg)
+            filtered = filtering.filter_labels(cfg)
             text = f"{filtered['kept']:.0%} kept, {filtered['kept_hours']:.2f} h"
             result(text, **_some(filtered, "judged", "kept", "wer_before", "wer_after"))
         with steps.step("shard") as result:
-            sharded = prepare.shard(cfg)
+            sharded = sharding.shard(cfg)
             text = f"{sharded['shards']} shards, {sharded['utterances']:,} utterances"
             result(text, **_some(sharded, "shards", "utterances", "hours"))
     finally:
@@ -138,16 +143,16 @@ def run(cfg: Config, steps: Steps | None = None) -> dict[str, Any]:
         figures = {**student, "wer_with_lm": student.get("with_lm", {}).get("wer")}
         result(compared(teacher, student), **_some(figures, "wer", "wer_with_lm", "cer", "utterances", "words"))
     with steps.step("report") as result:
-        report = pages.write(cfg, RunDir(Path(trained["path"])), steps.rows, filtered, teacher, student)
-        result(str(report))
-    return {
+        page = report.write(cfg, RunDir(Path(trained["path"])), steps.rows, filtered, teacher, student)
+        result(str(page))
+    figures = {
         "teacher": brief(teacher),
         "student": {**brief(student), "parameters": trained["parameters"], "path": trained["path"]},
         "steps": steps.rows,
         "seconds": steps.seconds,
-        "report": str(report),
-        "_text": table(steps, teacher, student, report),
+        "report": str(page),
     }
+    return Result(figures, table(steps, teacher, student, page))
 
 
 def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -165,7 +170,7 @@ def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     results.write(run.evaluation, recognition.evaluation_of(student, judged))
     students = {"student": recognition.recognizer(cfg, path)}
     if cfg.evaluate.lm_order is not None:
-        language.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
+        language_model.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
         helped = with_lm(cfg, run.lm)
         student["with_lm"] = {"order": cfg.evaluate.lm_order, **recognition.evaluate(helped, path, judged)}
         results.write(run.with_lm, recognition.evaluation_of(student["with_lm"], judged))

@@ -11,7 +11,7 @@ import pytest
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.commands import ship
+from voxstill.pipeline import transcribe
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_subtitles_are_written_beside_each_other_one_for_each_sound_file(
 
 def test_files_of_one_name_are_numbered(tmp_path: Path) -> None:
     transcripts = [{"audio": f"{folder}/a.wav", "text": folder, "words": [], "error": None} for folder in "xyz"]
-    paths = ship.write_all(transcripts, "text", tmp_path)
+    paths = transcribe.write_all(transcripts, "text", tmp_path)
     assert [path.name for path in paths] == ["a.txt", "a-2.txt", "a-3.txt"]
     assert [path.read_text() for path in paths] == ["x\n", "y\n", "z\n"]
 

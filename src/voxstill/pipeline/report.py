@@ -9,17 +9,17 @@ from typing import Any
 
 from voxstill import config, tables, workdir
 from voxstill.audio import codec
-from voxstill.commands import tune
-from voxstill.commands.compare import DOUBTFUL, Sides
-from voxstill.commands.evaluate import of_split
-from voxstill.commands.prepare import utterances_recipe
-from voxstill.commands.score import duration_ms
 from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
 from voxstill.evaluation import recognition
+from voxstill.evaluation.score import duration_ms
 from voxstill.factory import filter as filtering
 from voxstill.factory import tuning
 from voxstill.monitor import log
+from voxstill.pipeline import tune_filter
+from voxstill.pipeline.compare import DOUBTFUL, Sides
+from voxstill.pipeline.evaluate import of_split
+from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.records import ErrorCounts, Label, Utterance, Verdict
 from voxstill.report import html, plain
 from voxstill.rundir import RunDir
@@ -112,7 +112,7 @@ def _first(rows: Iterable[Any], key: str, ids: Container[str]) -> dict[str, Any]
 def _curve(cfg: Config) -> list[tuple[float, float]]:
     """What confidence would keep and how wrong it is; empty where nobody wrote anything down to tell it by."""
     try:
-        return tuning.curve(tune.tune(cfg))
+        return tuning.curve(tune_filter.tune(cfg))
     except DataError:
         return []
 

@@ -14,10 +14,10 @@ import pytest
 
 from voxstill import tables, workdir
 from voxstill.audio import codec
-from voxstill.commands import prepare
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.factory.segment import IndexRow
+from voxstill.pipeline import index as indexing
 from voxstill.records import Recording, Utterance
 from voxstill.store import Store
 
@@ -40,7 +40,7 @@ def manifest(folder: Path, rows: Sequence[Row]) -> Path:
 def index(folder: Path, uri: Path | list[Path], chunk: int = 3) -> dict[str, Any]:
     uris = [str(each) for each in uri] if isinstance(uri, list) else str(uri)
     tree = {"work": str(folder / "work"), "source": {"uri": uris}, "engine": {"name": "inline", "chunk": chunk}}
-    return prepare.index(Config.model_validate(tree))
+    return indexing.index(Config.model_validate(tree))
 
 
 def table(folder: Path, kind: Any) -> list[Any]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +11,7 @@ from browser import CHROMIUM, Browser
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.config import Evaluate
+from voxstill.core.command import TranscriptFormat
 from voxstill.records import RATE_HZ
 from voxstill.text.normalize import NORMALIZERS, WHISPER
 from voxstill.text.transcripts import FORMS
@@ -289,8 +289,6 @@ def test_files_of_meetings_are_scored(tmp_path: Path, score: Any, capsys: pytest
 
 
 def test_the_names_of_forms_and_normalizers_are_those_there_are() -> None:
-    [into] = [each for each in cli.parser()._actions if isinstance(each, argparse._SubParsersAction)]
-    form = next(each for each in into.choices["compare"]._actions if each.dest == "form")
-    assert list(form.choices or []) == list(FORMS)
+    assert list(get_args(TranscriptFormat)) == list(FORMS)
     named = get_args(Evaluate.model_fields["normalizer"].annotation)
     assert set(named) == {*NORMALIZERS, WHISPER}

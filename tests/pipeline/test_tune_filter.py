@@ -7,8 +7,9 @@ import pytest
 
 from voxstill import config
 from voxstill.cli import main
-from voxstill.commands import prepare, tune
 from voxstill.errors import DataError
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import tune_filter
 
 from .test_prepare import corpus, settings_of, write_tables
 
@@ -31,7 +32,7 @@ def test_thresholds_are_proposed_by_the_texts_of_the_manifest(
     known = [said for said, heard in rows if heard is not None and said.text is not None]
     assert found["labels"] == len(known)
     assert not list((tmp_path / "work").glob("verdicts/*"))
-    told = prepare.filter_(cfg)
+    told = filtering.filter_labels(cfg)
     assert found["as_set"]["wer"] is not None
     assert 0 < told["kept"] <= 1
     assert main(["filter", cfg.work, "--config", str(path), "--tune"]) == 0
@@ -46,11 +47,11 @@ def test_texts_that_nobody_else_reads_count_too(tmp_path: Path) -> None:
     path = settings(tmp_path, evaluate={"texts": str(texts)})
     cfg = config.load(str(path))
     write_tables(cfg, rows, 20)
-    assert tune.tune(cfg)["labels"] == len(said)
+    assert tune_filter.tune(cfg)["labels"] == len(said)
 
 
 def test_without_any_human_text_there_is_nothing_to_tune_by(tmp_path: Path) -> None:
     cfg = config.load(str(settings(tmp_path)))
     write_tables(cfg, [(said, heard) for said, heard in corpus(60) if said.text is None], 20)
     with pytest.raises(DataError, match="no label can be held against a human text"):
-        tune.tune(cfg)
+        tune_filter.tune(cfg)

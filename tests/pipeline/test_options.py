@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from voxstill import config
-from voxstill.commands import inspect
 from voxstill.errors import ConfigError
+from voxstill.pipeline.options import explained
 from voxstill.teachers import registry
 
 
 def test_every_option_is_explained_with_its_sentence() -> None:
-    rows = inspect.explain(None)
+    rows = explained(None)
     paths = [row.path for row in rows]
     assert [each.path for each in config.options()] == [
         path for path in paths if path in {o.path for o in config.options()}
@@ -23,13 +23,13 @@ def test_every_option_is_explained_with_its_sentence() -> None:
 
 
 def test_a_section_is_its_own_options_alone() -> None:
-    rows = inspect.explain("plan")
+    rows = explained("plan")
     assert rows
     assert all(row.path.startswith("plan.") for row in rows)
-    assert [row.path for row in inspect.explain("seed")] == ["seed"]
+    assert [row.path for row in explained("seed")] == ["seed"]
 
 
 def test_a_section_that_does_not_exist_is_a_configuration_error_that_names_those_that_do() -> None:
     with pytest.raises(ConfigError, match="trian") as caught:
-        inspect.explain("trian")
+        explained("trian")
     assert "train" in caught.value.why

@@ -6,17 +6,18 @@ import datetime
 import heapq
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from voxstill import config
-from voxstill.commands import line
 from voxstill.config import Config
+from voxstill.core.command import Result
 from voxstill.factory import scan
 from voxstill.factory.scan import File
 from voxstill.monitor import clock, log
+from voxstill.pipeline import end_to_end
 from voxstill.records import Split, fingerprint
 from voxstill.rundir import RunDir
 from voxstill.store import Store
@@ -42,11 +43,12 @@ class Part:
     share: float
 
 
-def rehearse(cfg: Config, max_batches: int | None) -> dict[str, Any]:
-    """What `line.run` says of a part of the source, and `rehearsal`: where it was, and what the whole would take.
+def dry_run(cfg: Config, max_batches: int | None) -> Result:
+    """Run every step on a part of the source, in folders of its own; estimates what the whole would take.
 
-    Its work folder is `<work>-rehearsal/<time>` and its experiment lies in `<train.root>-rehearsal`, so nothing of the
-    real ones is read or written, and every step is really done.
+    The figures are those of `end_to_end.run`, with `rehearsal` beside them. The work folder is
+    `<work>-rehearsal/<time>` and the experiment lies in `<train.root>-rehearsal`, so nothing of the real ones is read
+    or written, and every step is really done.
     """
     check(cfg)  # the real training, which is not what goes on here
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
@@ -70,11 +72,11 @@ def rehearse(cfg: Config, max_batches: int | None) -> dict[str, Any]:
         rows = [row for _, file in part.files for row in told(file, cfg)]
         manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
         tree["source"]["uri"] = str(manifest)
-        said = line.run(config.validated(Config, tree))
-    whole = estimate(cfg, said, part.share)
-    said["rehearsal"] = {"work": work, "files": len(part.files), "share": part.share, "whole": whole}
-    said["_text"] += "\n\n" + words(said["rehearsal"], said["seconds"], str(experiments))
-    return said
+        result = end_to_end.run(config.validated(Config, tree))
+    whole = estimate(cfg, result.figures, part.share)
+    rehearsal = {"work": work, "files": len(part.files), "share": part.share, "whole": whole}
+    outcome = words(rehearsal, result.figures["seconds"], str(experiments))
+    return Result({**result.figures, "rehearsal": rehearsal}, f"{result.text}\n\n{outcome}")
 
 
 def choose(files: Iterable[File], cfg: Config) -> Part:
@@ -116,15 +118,15 @@ def told(file: File, cfg: Config) -> list[dict[str, Any]]:
     ]
 
 
-def estimate(cfg: Config, said: dict[str, Any], share: float) -> dict[str, float | None]:
+def estimate(cfg: Config, figures_of_run: Mapping[str, Any], share: float) -> dict[str, float | None]:
     """Hours of audio in the whole source, hours of labelling and of training it, from the speeds seen here.
 
     Rough: speeds on a few files are lower than later on, and files differ. None where there is nothing to tell by.
     """
-    figures = {row["step"]: row["figures"] for row in said["steps"]}
+    figures = {row["step"]: row["figures"] for row in figures_of_run["steps"]}
     hours = figures["index"]["hours"] / share
     kept_hours = figures["shard"]["hours"] / share
-    run = RunDir(Path(said["student"]["path"]))
+    run = RunDir(Path(figures_of_run["student"]["path"]))
     summary = json.loads(run.summary.read_text(encoding="utf-8"))
     rows = [json.loads(text) for text in run.metrics.read_text(encoding="utf-8").splitlines()]
     speeds = [row["audio_seconds_per_second"] for row in rows if "audio_seconds_per_second" in row]

@@ -12,10 +12,12 @@ import pytest
 
 from voxstill import tables
 from voxstill.cli import main
-from voxstill.commands import prepare, teachers
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory import label
+from voxstill.factory import engine, label
+from voxstill.pipeline import compare_teachers
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import label as labelling
 from voxstill.records import Label, Utterance, Verdict
 from voxstill.store import Store
 
@@ -43,7 +45,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
     recipes = []
     for seed, chunk in ((1, 4), (2, 4), (3, 7)):
         cfg = config(work, chunk, teacher={"name": "echo", "seed": seed, **ERRS})
-        recipes.append(prepare.label_(cfg)["recipe"])
+        recipes.append(labelling.label_utterances(cfg)["recipe"])
     return work, recipes
 
 
@@ -55,11 +57,11 @@ def test_teachers_are_held_against_each_other_and_the_human_texts(
     labelled: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     work, recipes = labelled
-    found = teachers.compared(config(work), recipes)
+    found = compare_teachers.compared(config(work), recipes)
     assert [each["recipe"] for each in found["teachers"]] == recipes
     assert all(0.2 < each["wer"] < 0.5 for each in found["teachers"])
     assert all(0.3 < rate < 0.8 for i, some in enumerate(found["apart"]) for j, rate in enumerate(some) if i != j)
-    assert len(found["different"]) == teachers.MOST_DIFFERENT
+    assert len(found["different"]) == compare_teachers.MOST_DIFFERENT
     assert found["different"][0]["apart"] >= found["different"][-1]["apart"] > 0
     assert set(found["different"][0]["heard"]) == set(recipes)
     assert main(["compare-teachers", work, *recipes, "--set", "engine.name=inline"]) == 0
@@ -79,7 +81,7 @@ def test_a_comparison_can_be_looked_at_and_listened_to(
         assert each["work_s"] == pytest.approx(3600 * found["hours"] / each["rtfx"])
         assert each["cost"] == pytest.approx(2 * each["work_s"] / 3600)
     html = page.read_text(encoding="utf-8")
-    assert html.count("<audio") == teachers.MOST_DIFFERENT
+    assert html.count("<audio") == compare_teachers.MOST_DIFFERENT
     assert all(recipe in html for recipe in recipes)
     assert all(each["id"] in html for each in found["different"])
     assert main(["compare-teachers", work, *recipes, *more]) == 0
@@ -92,12 +94,12 @@ def test_a_comparison_can_be_looked_at_and_listened_to(
 def test_three_teachers_agree_on_better_labels_than_the_best_of_them_has(labelled: tuple[str, list[str]]) -> None:
     work, recipes = labelled
     cfg = agreed(work, recipes)
-    told = prepare.label_(cfg)
+    told = labelling.label_utterances(cfg)
     assert told["failed"] == 0
-    assert prepare.label_(cfg) == told | {"hours": told["hours"]}  # nothing is done twice
-    rows = teachers.compared(cfg, [*recipes, told["recipe"]])["teachers"]
+    assert labelling.label_utterances(cfg) == told | {"hours": told["hours"]}  # nothing is done twice
+    rows = compare_teachers.compared(cfg, [*recipes, told["recipe"]])["teachers"]
     assert rows[-1]["wer"] < 0.8 * min(each["wer"] for each in rows[:-1])
-    verdicts = prepare.filter_(cfg)  # the line goes on from it, and what they agree on is surer
+    verdicts = filtering.filter_labels(cfg)  # the line goes on from it, and what they agree on is surer
     assert verdicts["labels"] == told["recipe"]
     assert verdicts["wer_after"] < verdicts["wer_before"]
 
@@ -108,27 +110,27 @@ def test_a_consensus_under_ray_has_the_bytes_of_inline(labelled: tuple[str, list
 
     def made(engine: str) -> dict[str, bytes]:
         cfg = agreed(work, recipes[:2], engine)
-        recipe = prepare.label_(cfg)["recipe"]
+        recipe = labelling.label_utterances(cfg)["recipe"]
         found = {key: store.read(key) for key in tables.parts(store, f"labels/{recipe}")}
         shutil.rmtree(Path(work) / "labels" / recipe)
         return found
 
     one = made("inline")
     assert one == made("ray")
-    prepare.engine.shutdown()
+    engine.shutdown()
     assert one
 
 
 def test_who_has_no_label_is_told(labelled: tuple[str, list[str]], tmp_path: Path) -> None:
     work, recipes = labelled
     with pytest.raises(DataError, match="no finished labels of the recipe `nobody`"):
-        prepare.label_(agreed(work, [recipes[0], "nobody"]))
+        labelling.label_utterances(agreed(work, [recipes[0], "nobody"]))
     with pytest.raises(ConfigError, match="two different recipes"):
-        prepare.label_(agreed(work, [recipes[0]]))
+        labelling.label_utterances(agreed(work, [recipes[0]]))
     cfg = config(str(tmp_path / "alone"))
     write_tables(cfg, corpus(10), 5)
     with pytest.raises(DataError, match="two are needed"):
-        teachers.compared(cfg)
+        compare_teachers.compared(cfg)
 
 
 def test_an_utterance_on_which_all_fail_is_a_failed_label(tmp_path: Path) -> None:
@@ -138,8 +140,8 @@ def test_an_utterance_on_which_all_fail_is_a_failed_label(tmp_path: Path) -> Non
     of = []
     for seed, fails in ((1, [first, second]), (2, [first])):
         teacher: dict[str, Any] = {"name": "echo", "seed": seed, "fail_on": fails}
-        of.append(prepare.label_(config(work, teacher=teacher))["recipe"])
-    told = prepare.label_(agreed(work, of))
+        of.append(labelling.label_utterances(config(work, teacher=teacher))["recipe"])
+    told = labelling.label_utterances(agreed(work, of))
     assert told["failed"] == 1
     found = {row.utterance_id: row for row in tables.read(Store(work), f"labels/{told['recipe']}", Label)}
     assert found[first].error is not None
@@ -160,7 +162,7 @@ def finished(work: str, teacher: dict[str, Any], labels: list[Label]) -> str:
 def verdicts(cfg: Config) -> dict[str, str | None]:
     return {
         row.utterance_id: row.reason
-        for row in tables.read(Store(cfg.work), f"verdicts/{prepare.filter_(cfg)['recipe']}", Verdict)
+        for row in tables.read(Store(cfg.work), f"verdicts/{filtering.filter_labels(cfg)['recipe']}", Verdict)
     }
 
 

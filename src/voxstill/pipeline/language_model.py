@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from voxstill import workdir
-from voxstill.commands.prepare import finished_shards
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.monitor import log
+from voxstill.pipeline.recipes import finished_shards
 from voxstill.store import Store, read_uri
 from voxstill.tasks.data import Corpus
 from voxstill.text import kneser_ney

@@ -9,11 +9,11 @@ from typing import Any
 
 from voxstill import tables, workdir
 from voxstill.audio import codec
-from voxstill.commands.prepare import utterances_recipe
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.evaluation.recognition import hidden_texts, read_audio
 from voxstill.factory import join
+from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.records import ErrorCounts, Utterance
 from voxstill.report import html
 from voxstill.score import words

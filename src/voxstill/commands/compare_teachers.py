@@ -1,0 +1,31 @@
+"""voxstill compare-teachers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, command, price, work_override, write_page
+
+
+@command("compare-teachers", panel="Corpus", position=4)
+def compare_teachers(
+    options: CommonOptions,
+    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    recipes: Annotated[
+        list[str] | None, Argument(metavar="RECIPE", help="Recipes of finished labels; default: all of them.")
+    ] = None,
+    report: Annotated[str | None, Option("--report", metavar="FILE", help="Write a page with audio.")] = None,
+    price_per_hour: Annotated[
+        float | None, Option("--price-per-hour", metavar="X", parser=price, help="Price of an hour of the machine.")
+    ] = None,
+) -> Result:
+    """Compare the labels of several teachers: agreement, error rate, speed and cost."""
+    cfg = options.load(work_override(work))
+    from voxstill.pipeline import compare_teachers as comparison
+
+    figures = comparison.compared(cfg, recipes or [], price_per_hour)
+    if report is not None:
+        figures["report"] = write_page(comparison.page(cfg, figures), report)
+    return Result(figures, comparison.table(figures))

@@ -1,0 +1,41 @@
+"""voxstill explain."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, command
+
+
+@command("explain", panel="Start", position=4)
+def explain(
+    options: CommonOptions,
+    section: Annotated[str | None, Argument(metavar="SECTION", show_default=False)] = None,
+    hear: Annotated[
+        Literal["augment"] | None,
+        Option("--hear", help="Write audio of the source as it is and as augmentation leaves it."),
+    ] = None,
+    output: Annotated[str, Option("--output", metavar="FOLDER", help="Folder for that audio.")] = "heard",
+) -> Result:
+    """Print every option with its unit, default and meaning."""
+    import dataclasses
+    import json
+    from pathlib import Path
+
+    if hear:
+        from voxstill.pipeline import preview_augmentation
+
+        files = preview_augmentation.augmentation(options.load(), Path(output))
+        return Result({"files": files}, "\n".join(f"{file['file']}: {file['what']}" for file in files))
+    from voxstill.pipeline.options import explained
+
+    rows = explained(section)
+    lines = []
+    for row in rows:
+        unit = f" [{row.unit}]" if row.unit else ""
+        limits = f", {row.limits}" if row.limits else ""
+        lines.append(f"{row.path}{unit} = {json.dumps(row.default, ensure_ascii=False)}")
+        lines.append(f"    {row.meaning} ({row.type}{limits})")
+    return Result({"options": [dataclasses.asdict(row) for row in rows]}, "\n".join(lines))

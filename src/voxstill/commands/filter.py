@@ -1,0 +1,27 @@
+"""voxstill filter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, command, work_override
+
+
+@command("filter", panel="Corpus", position=5)
+def filter_labels(
+    options: CommonOptions,
+    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    tune: Annotated[bool, Option("--tune", help="Propose thresholds by human texts; judge nothing.")] = False,
+) -> Result:
+    """Judge every label: kept, or dropped with a reason."""
+    cfg = options.load(work_override(work))
+    if tune:
+        from voxstill.pipeline import tune_filter
+
+        figures = tune_filter.tune(cfg)
+        return Result(figures, tune_filter.picture(figures))
+    from voxstill.pipeline import filter as filtering
+
+    return Result(filtering.filter_labels(cfg))

@@ -1,0 +1,28 @@
+"""voxstill label."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, command, work_override
+
+
+@command("label", panel="Corpus", position=2)
+def label(
+    options: CommonOptions,
+    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    max_chunks: Annotated[
+        int | None, Option("--max-chunks", metavar="N", help="Stop after N chunks; the same command goes on.")
+    ] = None,
+    limit_hours: Annotated[
+        float | None,
+        Option("--limit-hours", metavar="H", help="Stop after H hours of audio; the same command goes on."),
+    ] = None,
+) -> Result:
+    """Label every utterance with a teacher."""
+    cfg = options.load(work_override(work))
+    from voxstill.pipeline import label as labelling
+
+    return Result(labelling.label_utterances(cfg, max_chunks=max_chunks, limit_hours=limit_hours))

@@ -1,0 +1,35 @@
+"""voxstill plan."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, command, milliseconds
+
+
+@command("plan", panel="Training", position=1)
+def plan(
+    options: CommonOptions,
+    where: Annotated[
+        str, Argument(metavar="WORK_OR_SIDECARS", help="Work folder, shards, or Parquet with `duration_ms`.")
+    ],
+    ranks: Annotated[int, Option("--ranks", metavar="N", help="Processes that train together.")] = 1,
+    budget: Annotated[
+        int | None,
+        Option("--budget", metavar="TIME", parser=milliseconds, help="Most audio in a batch: 300s, 5m, 90000ms."),
+    ] = None,
+    epoch: Annotated[int, Option("--epoch")] = 0,
+    seed: Annotated[int | None, Option("--seed")] = None,
+    layout: Annotated[
+        Literal["local", "remote"] | None, Option("--layout", help="Shuffle everything, or a few shards at a time.")
+    ] = None,
+) -> Result:
+    """Show the batches of an epoch before any audio is read."""
+    overrides = {"plan.budget_ms": budget, "seed": seed, "plan.layout": layout}
+    cfg = options.load(*(f"{name}={value}" for name, value in overrides.items() if value is not None))
+    from voxstill.pipeline import plan as planning
+
+    epoch_plan, figures = planning.plan_(where, ranks, epoch, cfg)
+    return Result(figures, planning.picture(epoch_plan, figures))

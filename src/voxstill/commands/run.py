@@ -1,0 +1,28 @@
+"""voxstill run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, command
+
+
+@command("run", panel="Start", position=2)
+def run(
+    options: CommonOptions,
+    config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],
+    max_batches: Annotated[
+        int | None, Option("--max-batches", metavar="N", help="Train at most N steps, to see every step work.")
+    ] = None,
+    rehearse: Annotated[
+        bool, Option("--rehearse", "--dry-run", help="A few files and a few steps, in folders of their own.")
+    ] = False,
+) -> Result:
+    """Run all steps from raw audio to an evaluated student; finished steps are skipped."""
+    limit = [] if max_batches is None or rehearse else [f"train.steps={max_batches}"]
+    cfg = options.load(*limit, base=config_file)
+    from voxstill.pipeline import dry_run, end_to_end
+
+    return dry_run.dry_run(cfg, max_batches) if rehearse else end_to_end.run(cfg)

@@ -1,0 +1,34 @@
+"""voxstill shard."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, BadParameter, Option
+
+from voxstill.core.command import CommonOptions, Result, command, override, work_override
+
+
+@command("shard", panel="Corpus", position=6)
+def shard(
+    options: CommonOptions,
+    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    more: Annotated[list[str] | None, Argument(metavar="SOURCE", help="More sources of `--from`.")] = None,
+    source: Annotated[
+        list[str] | None, Option("--from", metavar="SOURCE", help="Repack these tars or folders.")
+    ] = None,
+    unlabelled: Annotated[
+        bool, Option("--unlabelled", help="All utterances, without labels: for `voxstill pretrain`.")
+    ] = False,
+) -> Result:
+    """Write the kept utterances as WebDataset tars with Parquet sidecars."""
+    if more and not source:
+        raise BadParameter("sources need `--from`")
+    from voxstill.pipeline import shard as sharding
+
+    if source:
+        sources = [*source, *(more or [])]
+        cfg = options.load(work_override(work), override("source.uri", sources), *sharding.REPACK)
+        return Result(sharding.repack(cfg))
+    cfg = options.load(work_override(work))
+    return Result(sharding.shard_unlabelled(cfg) if unlabelled else sharding.shard(cfg))

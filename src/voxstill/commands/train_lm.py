@@ -1,0 +1,25 @@
+"""voxstill train-lm."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, Result, command
+
+
+@command("train-lm", panel="Training", position=4)
+def train_lm(
+    options: CommonOptions,
+    source: Annotated[
+        str, Argument(metavar="SOURCE", help="Text file, folder of .txt files, or work folder with shards.")
+    ],
+    output: Annotated[str, Option("--output", metavar="FILE", help="ARPA file; gzipped where it ends in .gz.")],
+    order: Annotated[int, Option("--order", min=1, max=7, metavar="N", help="Longest n-gram.")] = 3,
+) -> Result:
+    """Train an n-gram language model for decoding, from texts or the labels of a corpus."""
+    cfg = options.load()
+    from voxstill.pipeline import language_model
+
+    return Result(language_model.train_lm(cfg, source, output, order))

@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, records, configuration, monitoring, the frame of a command."""

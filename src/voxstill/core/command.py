@@ -1,0 +1,156 @@
+"""What every command has: its place in the help, the common options, and a result that is printed.
+
+A command is one file in `commands/` with one function under `@command(...)`. Its parameters are its arguments and
+options as Typer reads them, and the first is the `CommonOptions`. It returns a `Result`; `cli.py` prints it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from voxstill.config import Config
+
+Panel = Literal["Start", "Corpus", "Training", "Evaluation", "Inference"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Split = Literal["train", "dev", "test"]
+TranscriptFormat = Literal["kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command leaves: figures for `--json`, and the text that people read instead of them.
+
+    `exit_code` is that of a command that did its work although a part of its input was bad.
+    """
+
+    figures: Mapping[str, Any]
+    text: str | None = None
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """The options that every command takes."""
+
+    json: bool = False
+    overrides: Sequence[str] = ()
+    config: str | None = None
+    log_level: LogLevel | None = None
+    yes: bool = False
+
+    def load(self, *overrides: str, base: str | None = None) -> Config:
+        """Load the configuration: file, environment, what the command line implies, `--set`; and follow `monitor`."""
+        from voxstill import config, monitor, world
+
+        level = [f"monitor.log_level={self.log_level}"] if self.log_level else []
+        cfg = config.load(base or self.config, [*overrides, *self.overrides, *level], world.environment())
+        monitor.set_level(cfg.monitor.log_level)
+        if cfg.monitor.port is not None:
+            monitor.METRICS.serve(cfg.monitor.host, cfg.monitor.port)
+        return cfg
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the shell: its name, its function and its place in the help."""
+
+    name: str
+    function: Callable[..., Result]
+    panel: Panel
+    position: int
+    """Place in its panel."""
+    aliases: tuple[str, ...] = ()
+    group: str | None = None
+    """The command that it is a part of: `score` of `score words`."""
+
+    def __call__(self, options: CommonOptions, **values: Any) -> Result:
+        """Run it."""
+        return self.function(options, **values)
+
+    @property
+    def help(self) -> str:
+        """What it does: the docstring of its function."""
+        return " ".join((self.function.__doc__ or "").split())
+
+
+def command(
+    name: str, *aliases: str, panel: Panel, position: int, group: str | None = None
+) -> Callable[[Callable[..., Result]], Command]:
+    """Make a function a command of the shell."""
+    return lambda function: Command(name, function, panel, position, aliases, group)
+
+
+def work_override(work: str) -> str:
+    """The override that names the work folder."""
+    return override("work", work)
+
+
+def override(option: str, value: object) -> str:
+    """`option=value` as `--set` takes it, whatever characters the value has."""
+    import json
+
+    return f"{option}={json.dumps(value)}"
+
+
+def write_page(page: str, file: str) -> str:
+    """Write a page, whole or not at all; returns its path."""
+    from pathlib import Path
+
+    from voxstill.store import Store
+
+    path = Path(file)
+    Store(str(path.parent)).replace(path.name, page.encode())
+    return str(path)
+
+
+def as_text(figures: Mapping[str, Any]) -> str:
+    """Figures as aligned lines; nested ones are a line of JSON."""
+    import json
+
+    width = max((len(key) for key in figures), default=0)
+
+    def show(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:,.4f}".rstrip("0").rstrip(".")
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    return "\n".join(f"{key:<{width}}  {show(value)}" for key, value in figures.items())
+
+
+def price(text: str) -> float:
+    """Read a price, 0 or more."""
+    return _not_negative(text, "price", "2.5")
+
+
+def seconds(text: str) -> float:
+    """Read a time in seconds, 0 or more."""
+    return _not_negative(text, "time in seconds", "0.25")
+
+
+def milliseconds(text: str) -> int:
+    """Read a length of time in ms: `300s`, `5m`, `1.5h` or `90000ms`; a number alone is seconds."""
+    number = text.rstrip("hms")
+    unit = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "h": 3_600_000}.get(text[len(number) :])
+    try:
+        value = float(number) * (unit or math.nan)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise typer.BadParameter(f"`{text}` is no time: write 300s, 5m or 90000ms")
+    return round(value)
+
+
+def _not_negative(text: str, what: str, example: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise typer.BadParameter(f"`{text}` is no {what}: write a number such as {example}")
+    return value

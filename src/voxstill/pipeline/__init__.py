@@ -1,0 +1,1 @@
+"""The steps of the line, one file each: what a command of that name does, for Python."""

@@ -1,0 +1,72 @@
+"""control: what is asked of a labelling job while it runs, and what the jobs say of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from voxstill import config
+from voxstill.config import Config
+from voxstill.errors import ConfigError, DataError
+from voxstill.factory import control as controlling
+from voxstill.store import Store
+
+
+def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> dict[str, Any]:
+    """What stands after adding the overrides, all of them or none, and what each job said last.
+
+    They are checked against what a job works by, and where none has said anything against the configuration given.
+    ConfigError where no job would take them, DataError where `cfg.work` holds no corpus.
+    """
+    work = Store(cfg.work)
+    if next(work.list("utterances"), None) is None:
+        raise DataError(
+            f"`{work.root}` has no utterances", why="no job can label there", fix="check the name of the folder"
+        )
+    jobs = controlling.jobs(work)
+    asked = {} if clear else controlling.asked(work)
+    if overrides or clear:
+        wanted = controlling.merged(asked.get("set", {}), controlling.parsed(overrides))
+        _check(cfg, wanted, jobs)
+        asked = controlling.ask(work, wanted)
+    return {"asked": asked.get("set", {}), "at": asked.get("at"), "jobs": jobs}
+
+
+def _check(cfg: Config, wanted: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> None:
+    """ConfigError where none of the jobs could take it; that of the latest job says why."""
+    level = cfg.monitor.log_level
+    told = [config.validated(config.Teacher, job["begun"], "teacher.") for job in jobs]
+    errors = []
+    for teacher in told or [cfg.teacher]:
+        try:
+            controlling.applied(wanted, controlling.Settings(teacher, cfg.engine, level))
+            return
+        except ConfigError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """What stands and what came of it, as people read it."""
+    asked = [f"  {section}.{name} = {_plain(value)}" for section, name, value in _options(found["asked"])]
+    lines = [f"asked for at {found['at']}:", *asked] if asked else ["nothing is asked for: jobs run as they were begun"]
+    for job in found["jobs"]:
+        state = "running" if job["running"] else "ended"
+        lines += ["", f"labels {job['recipe']}: {state}, process {job['pid']} on {job['host']}, last heard {job['at']}"]
+        lines.append(f"  teacher: {_plain(job['teacher'])}")
+        if job["refused"]:
+            lines.append(f"  refused what was asked for at {job['asked_at']}: {job['refused']}")
+        elif found["at"] is not None and job["asked_at"] == found["at"]:
+            lines.append("  works by what was asked for")
+        elif found["at"] is not None and job["running"]:
+            lines.append("  has not taken what was asked for yet")
+    return "\n".join(lines)
+
+
+def _options(sections: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, Any]]:
+    return [(section, name, value) for section, options in sections.items() for name, value in options.items()]
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

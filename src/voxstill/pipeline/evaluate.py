@@ -1,0 +1,33 @@
+"""evaluate: how well a finished model does on one split of its WORK."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from voxstill import tables, workdir
+from voxstill.config import Config
+from voxstill.evaluation import results
+from voxstill.evaluation.results import Evaluation
+from voxstill.pipeline.recipes import utterances_recipe
+from voxstill.records import Utterance
+from voxstill.rundir import RunDir
+from voxstill.store import Store
+from voxstill.tasks import registry
+
+
+def evaluate(cfg: Config, target: str) -> Evaluation:
+    """Judge a model by the task that it is of; the figures of an experiment are kept in its folder."""
+    task = registry.find(registry.name_of(target))
+    evaluation = task.evaluate(cfg, target, of_split(cfg))
+    run = RunDir(Path(target))
+    if run.config.is_file():
+        results.write(run.evaluation, evaluation)
+    return evaluation
+
+
+def of_split(cfg: Config) -> list[Utterance]:
+    """Read the utterances of `evaluate.split`."""
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    rows = tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
+    return [row for row in rows if row.split == cfg.evaluate.split]

@@ -1,0 +1,121 @@
+"""Filter: every label is measured once, and judged by the rules: kept, or dropped with a reason."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from voxstill import tables, workdir
+from voxstill.config import Config
+from voxstill.errors import DataError
+from voxstill.factory import align, engine, extract, join, label, scores
+from voxstill.factory import filter as filtering
+from voxstill.monitor import StepMeter, log
+from voxstill.pipeline.recipes import (
+    alignment_task,
+    label_parts,
+    scores_recipe,
+    second_labels,
+    utterances_recipe,
+    verdicts_recipe,
+)
+from voxstill.store import Store
+
+
+def filter_labels(cfg: Config) -> dict[str, Any]:
+    """Every label has its scores, and those of the training and dev splits a verdict with its reason."""
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
+    recipe = verdicts_recipe(cfg, source, labels)
+    done = workdir.success(work, "verdicts", recipe)
+    if done is not None:
+        log.info("filter: nothing to do, verdicts %s are there", recipe)
+        return done
+    _refuse_added(work, labels)
+    measured = _scores(cfg, source, labels)
+    figures = {
+        "recipe": recipe,
+        "labels": labels["recipe"],
+        "utterances": source["recipe"],
+        "scores": measured["recipe"],
+        "teacher": labels["teacher"],
+        **filtering.write(
+            work,
+            workdir.prefix("scores", measured["recipe"]),
+            workdir.prefix("verdicts", recipe),
+            recipe,
+            cfg.filter,
+            errors=not label.are_human_texts(labels),
+        ),
+    }
+    work.write_json(f"{workdir.prefix('verdicts', recipe)}/{tables.SUCCESS}", figures)
+    return figures
+
+
+def measured_labels(cfg: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figures of the finished labels, and of their scores."""
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
+    _refuse_added(work, labels)
+    return labels, _scores(cfg, source, labels)
+
+
+def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Every label is measured, once for all thresholds."""
+    work, recipe = Store(cfg.work), scores_recipe(cfg, source, labels)
+    done = workdir.success(work, "scores", recipe)
+    if done is not None:
+        return done
+    prefix = workdir.prefix("scores", recipe)
+    there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, prefix)}
+    units = scores.plan(_known(cfg, work, source, labels), there)
+
+    def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
+        for row in rows:
+            if isinstance(row, DataError):
+                raise row
+            meter.safe(row, ())
+
+    make = scores.Measure(work, prefix, (*scores.PHRASES, *cfg.filter.phrases), cfg.evaluate.normalizer)
+    stages = (engine.Stage(name="filter", make=make, workers=cfg.engine.workers),)
+    with StepMeter("filter", len(units), "parts") as meter:
+        chunks = (engine.Chunk(unit.name, (unit,)) for unit in units)
+        engine.run(chunks, stages, commit, scores.set_aside, cfg.engine, meter.engine)
+    figures = {"recipe": recipe, "labels": labels["recipe"], "utterances": source["recipe"]}
+    work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
+    return figures
+
+
+def _known(cfg: Config, work: Store, source: Mapping[str, Any], labels: Mapping[str, Any]) -> list[scores.Known]:
+    """Each part of the utterances with all that its labels are measured by."""
+    prefix = workdir.prefix("utterances", source["recipe"])
+    heard = aligned = None
+    if (second := second_labels(cfg, labels)) is not None:
+        _refuse_added(work, second)
+        heard = workdir.prefix("labels", second["recipe"])
+    if (task := alignment_task(cfg, labels)) is not None:
+        with StepMeter("align", None, "utterances") as meter:
+            align.align(work, prefix, labels, task, cfg.engine, extract.reading(cfg), meter)
+        aligned = task.prefix
+    parts = label_parts(cfg, work, source["recipe"], labels["recipe"])
+
+    def beside(table: str | None) -> list[tuple[str, ...]]:
+        if table is None:
+            return [()] * len(parts)
+        return [part.labels for part in join.parts(work, prefix, table, cfg.engine.chunk)]
+
+    return list(itertools.starmap(scores.Known, zip(parts, beside(heard), beside(aligned), strict=True)))
+
+
+def _refuse_added(work: Store, labels: Mapping[str, Any]) -> None:
+    """DataError where there are labels that the figures do not speak of: the name of the verdicts would not either."""
+    now = tables.listing(work, workdir.prefix("labels", labels["recipe"]))
+    if labels.get("listing", now) != now:
+        raise DataError(
+            f"the labels in `{work.uri(workdir.prefix('labels', labels['recipe']))}` are not finished",
+            why="some were added, or taken away, since `voxstill label` ended there",
+            fix="run `voxstill label` again; it goes on where it stopped",
+        )

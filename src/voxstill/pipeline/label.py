@@ -1,0 +1,41 @@
+"""Label: every utterance gets the label of one teacher, or a reason why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxstill import workdir
+from voxstill.config import Config
+from voxstill.errors import ConfigError
+from voxstill.factory import agree, extract, label
+from voxstill.monitor import StepMeter, log
+from voxstill.pipeline.recipes import utterances_recipe
+from voxstill.store import Store
+from voxstill.teachers import registry
+from voxstill.teachers.consensus import ConsensusTeacher
+
+
+def label_utterances(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | None = None) -> dict[str, Any]:
+    """Every utterance has one label of this teacher, or a reason why not; up to the limits, where some are given.
+
+    ConfigError where a limit is not above 0.
+    """
+    for name, limit in (("--max-chunks", max_chunks), ("--limit-hours", limit_hours)):
+        if limit is not None and not limit > 0:
+            raise ConfigError(f"`{name}` is {limit}", why="it must be above 0", fix="leave it out to label everything")
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    task = label.task(cfg.teacher, work)
+    prefix = workdir.prefix("utterances", source["recipe"])
+    made = registry.make(cfg.teacher)
+    if isinstance(made, ConsensusTeacher):
+        with StepMeter("label", None, "parts") as meter:
+            return {**agree.agree(work, prefix, task, made.of, cfg.engine, meter), "hours": source["hours"]}
+    with StepMeter("label", source["utterances"], "utterances") as meter:
+        reading = extract.reading(cfg)
+        figures = label.label(
+            work, prefix, task, cfg.engine, reading, meter, max_chunks=max_chunks, limit_hours=limit_hours
+        )
+    if not figures["finished"]:
+        log.info("label: %d of %d utterances; the same command goes on", figures["labels"], source["utterances"])
+    return {**figures, "hours": source["hours"]}

@@ -1,0 +1,27 @@
+"""pretrain: audio alone becomes a model that students start from; the same command again goes on where it stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxstill.config import Config
+from voxstill.errors import ConfigError
+from voxstill.pipeline import shard as sharding
+from voxstill.tasks import pretraining
+from voxstill.train.check import check
+from voxstill.train.launch import launch
+
+
+def pretrain(cfg: Config) -> dict[str, Any]:
+    """Train a model on audio alone; return its folder, steps, seconds and loss.
+
+    In a process that was started as one of several, these are empty but for the first.
+    """
+    check(cfg)
+    if cfg.pretrain.crop_ms > cfg.plan.budget_ms:
+        raise ConfigError(
+            f"`pretrain.crop_ms` is {cfg.pretrain.crop_ms} and `plan.budget_ms` is {cfg.plan.budget_ms}",
+            why="not one utterance of that length would fit into a batch",
+            fix="raise `plan.budget_ms`, or lower `pretrain.crop_ms`",
+        )
+    return launch(cfg, sharding.audio_shards, pretraining.build, pretraining.settings(cfg))

@@ -1,0 +1,106 @@
+"""The recipes of a configuration: the name of every table that it makes, and the finished tables that a step reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from voxstill import workdir
+from voxstill.config import Config
+from voxstill.errors import ConfigError, DataError
+from voxstill.factory import align, join, label, scores
+from voxstill.records import fingerprint
+from voxstill.store import Store
+
+
+def utterances_recipe(cfg: Config) -> str:
+    """Name of the utterances that this configuration cuts."""
+    return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, cfg.source, cfg.seed)
+
+
+def second_labels(cfg: Config, labels: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The figures of the labels that `filter.second_teacher` names; None where it names none.
+
+    They are those of that recipe, or those of the one other teacher that has the name. ConfigError where they are the
+    labels to be judged, DataError where there are none, or several.
+    """
+    name, work = cfg.filter.second_teacher, Store(cfg.work)
+    if name is None:
+        return None
+    if name == labels["recipe"]:
+        raise ConfigError(
+            f"`filter.second_teacher` is `{name}`",
+            why="these are the labels that are judged: they agree with themselves",
+            fix="name another teacher, or the recipe of its labels",
+        )
+    if (found := workdir.success(work, "labels", name)) is not None:
+        return found
+    others = [workdir.named(work, "labels", each) for each in workdir.finished_recipes(work, "labels")]
+    others = [each for each in others if each["recipe"] != labels["recipe"]]
+    fitting = [each for each in others if each["teacher"].partition("@")[0] == name]
+    if len(fitting) == 1:
+        return fitting[0]
+    there = ", ".join(f"{each['recipe']} ({each['teacher']})" for each in fitting or others) or "none"
+    raise DataError(
+        f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are its",
+        why=f"{'they' if fitting else 'finished'} are: {there}",
+        fix="name one of the recipes" if others else "run `voxstill label` with that teacher first",
+    )
+
+
+def alignment_task(cfg: Config, labels: Mapping[str, Any]) -> align.Task | None:
+    """The alignment of these labels by `filter.aligner`; None where there is none."""
+    return None if cfg.filter.aligner is None else align.task(cfg.filter.aligner, labels["recipe"])
+
+
+def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+    """Name of the verdicts of this configuration on these labels."""
+    return workdir.recipe(Store(cfg.work), "verdicts", "filter", cfg.filter, scores_recipe(cfg, source, labels))
+
+
+def scores_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+    """Name of what is measured of these labels."""
+    second, aligned = second_labels(cfg, labels), alignment_task(cfg, labels)
+    beside = [] if second is None else ["second", second["recipe"], second["sha256"]]
+    beside += [] if aligned is None else ["aligned", aligned.recipe]
+    phrases = (*scores.PHRASES, *cfg.filter.phrases)
+    of = (labels["recipe"], labels["sha256"], source["recipe"])
+    return fingerprint("scores", scores.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
+
+
+def finished_verdicts(cfg: Config) -> dict[str, Any]:
+    """The verdicts of this configuration, or the only ones that are there."""
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
+    return workdir.finished(work, "verdicts", verdicts_recipe(cfg, source, labels))
+
+
+def shard_recipe(cfg: Config, verdicts: Mapping[str, Any]) -> str:
+    """Name of the shards that this configuration makes of these verdicts."""
+    return workdir.recipe(Store(cfg.work), "shards", "shard", cfg.shard, verdicts["recipe"], cfg.seed)
+
+
+def finished_shards(cfg: Config) -> dict[str, Any]:
+    """The shards of this configuration, or the only ones that are there; DataError where those have no labels."""
+    found = workdir.finished(Store(cfg.work), "shards", shard_recipe(cfg, finished_verdicts(cfg)))
+    if found.get("unlabelled"):
+        raise DataError(
+            f"the shards {found['recipe']} in `{cfg.work}` have no labels",
+            why="they were written for `voxstill pretrain`",
+            fix=f"run: voxstill shard {cfg.work}",
+        )
+    return found
+
+
+def unlabelled_recipe(cfg: Config) -> str:
+    """Name of the shards that this configuration makes of all utterances."""
+    work = Store(cfg.work)
+    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    return workdir.recipe(work, "shards", "unlabelled", cfg.shard, source["recipe"], cfg.seed)
+
+
+def label_parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:
+    """The parts of two tables that belong together."""
+    prefixes = workdir.prefix("utterances", utterances), workdir.prefix("labels", labels)
+    return join.parts(work, *prefixes, cfg.engine.chunk)

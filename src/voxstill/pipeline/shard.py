@@ -1,0 +1,138 @@
+"""Shard: utterances are written as WebDataset tars with sidecars, with the labels that were kept or without any."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from voxstill import shards, workdir
+from voxstill.config import Config
+from voxstill.factory import engine, extract, join
+from voxstill.factory import shard as sharding
+from voxstill.monitor import StepMeter, log
+from voxstill.pipeline.filter import filter_labels
+from voxstill.pipeline.index import index
+from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.recipes import (
+    finished_shards,
+    finished_verdicts,
+    label_parts,
+    shard_recipe,
+    unlabelled_recipe,
+    utterances_recipe,
+)
+from voxstill.store import Store
+
+
+def shard(cfg: Config) -> dict[str, Any]:
+    """Every utterance that was kept lies in one shard, with its label and all that is known of it."""
+    verdicts = finished_verdicts(cfg)
+    about = {"verdicts": verdicts["recipe"], "teacher": verdicts["teacher"]}
+
+    def parts(work: Store) -> list[join.Part]:
+        return label_parts(cfg, work, verdicts["utterances"], verdicts["labels"])
+
+    return _shard(cfg, shard_recipe(cfg, verdicts), parts, workdir.prefix("verdicts", verdicts["recipe"]), about)
+
+
+def shard_unlabelled(cfg: Config) -> dict[str, Any]:
+    """Every utterance but those of the test split lies in one shard, with no label: nobody has judged it."""
+    source = workdir.finished(Store(cfg.work), "utterances", utterances_recipe(cfg))
+
+    def parts(work: Store) -> list[join.Part]:
+        return join.unlabelled(work, workdir.prefix("utterances", source["recipe"]))
+
+    return _shard(cfg, unlabelled_recipe(cfg), parts, None, {"unlabelled": True})
+
+
+def audio_shards(cfg: Config) -> dict[str, Any]:
+    """Shards to listen to, labelled or not: the only ones that are there; of several, those of this configuration
+    without labels, as nothing is left out of them, else with; and where there are none, new ones without labels.
+    """
+    work = Store(cfg.work)
+    recipes = workdir.finished_recipes(work, "shards")
+    if len(recipes) == 1:
+        return workdir.named(work, "shards", recipes[0])
+    if not recipes or unlabelled_recipe(cfg) in recipes:
+        return shard_unlabelled(cfg)
+    return finished_shards(cfg)
+
+
+def _shard(
+    cfg: Config,
+    recipe: str,
+    parts_of: Callable[[Store], list[join.Part]],
+    verdicts: str | None,
+    about: dict[str, Any],
+) -> dict[str, Any]:
+    """The shards of what was kept, by these verdicts."""
+    work = Store(cfg.work)
+    done = workdir.success(work, "shards", recipe)
+    if done is not None:
+        log.info("shard: nothing to do, shards %s are there", recipe)
+        return done
+    prefix, parts = workdir.prefix("shards", recipe), parts_of(work)
+    in_place = cfg.shard.format == "in_place"
+    corpus = sharding.survey(work, parts, verdicts, by_tar=in_place)
+    windows = sharding.assign_in_place(corpus) if in_place else sharding.assign(corpus, cfg.shard, cfg.seed)
+    sizes = [len(members) for window in windows for members in window]
+    there = sharding.written(work, prefix)
+    written = list(sharding.counts(work, prefix, {index: sizes[index] for index in sorted(there)}))
+
+    def commit(_: engine.Chunk, rows: Sequence[sharding.Written]) -> None:
+        for row in rows:
+            written.append(row)
+            meter.safe(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
+
+    jobs = sharding.jobs(work, parts, corpus, windows, there)
+    chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
+    make = sharding.Writer(work, prefix, cfg.shard, extract.reading(cfg))
+    stages = (engine.Stage(name="shard", make=make, workers=cfg.engine.workers),)
+    with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
+        engine.run(chunks, stages, commit, sharding.set_aside, cfg.engine, meter.engine)
+    dropped: Counter[str] = Counter()
+    for each in written:
+        dropped.update(each.dropped)
+    figures = {
+        "recipe": recipe,
+        **about,
+        "shards": len(sizes),
+        "utterances": sum(each.utterances for each in written),
+        "hours": sum(each.duration_ms for each in written) / 3_600_000,
+        "num_bytes": sum(each.num_bytes for each in written),
+        "dropped": dict(dropped),
+    }
+    shards.finish(work, prefix, figures)
+    return figures
+
+
+REPACK = (
+    "teacher=reference",
+    "segment.max_ms=3600000",
+    "source.dev_share=0",
+    "source.test_share=0",
+    "filter.min_chars_per_s=0",
+    "filter.max_chars_per_s=1e9",
+    "filter.max_repeats=1000000000",
+    "filter.max_compression_ratio=1e9",
+    "filter.frame_ms=1",
+    "filter.second_teacher=null",
+    "filter.aligner=null",
+)
+"""Human texts as they are, utterances whole, no split that the source does not name; `--set` comes after it."""
+
+
+def repack(cfg: Config) -> dict[str, Any]:
+    """Shards of everything in the source that has a human text; what is left out is counted by reason."""
+    indexed, labelled = index(cfg), label_utterances(cfg)
+    filtered = filter_labels(cfg)
+    figures = shard(cfg)
+    left_out = Counter({"damaged file": indexed["damaged"], "no text": labelled["failed"]})
+    left_out.update({name.replace("_", " "): num for name, num in filtered["reasons"].items() if name != "failed"})
+    left_out.update(figures["dropped"])
+    left_out["of the test split"] = indexed["utterances"] - filtered["judged"]
+    told = {name: num for name, num in left_out.items() if num > 0}
+    if told:
+        log.warning("shard: left out: %s", ", ".join(f"{num:,} {name}" for name, num in told.items()))
+    return {**figures, "left_out": told}

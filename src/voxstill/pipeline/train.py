@@ -1,0 +1,24 @@
+"""train: shards become a student in an experiment folder; the same command again goes on where it stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxstill.config import Config
+from voxstill.pipeline import recipes
+from voxstill.pipeline import shard as sharding
+from voxstill.tasks import registry
+from voxstill.train.check import check
+from voxstill.train.experiment import train_settings
+from voxstill.train.launch import launch
+
+
+def train(cfg: Config) -> dict[str, Any]:
+    """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss.
+
+    In a process that was started as one of several, these are empty but for the first.
+    """
+    task = registry.find(cfg.student.task)
+    check(cfg)
+    shards_of = recipes.finished_shards if task.needs_labels(cfg) else sharding.audio_shards
+    return launch(cfg, shards_of, task.build, train_settings(cfg))
