@@ -66,39 +66,43 @@ def main() -> None:
         return
     draw = np.random.default_rng(0)
     shape = (args.utterances, args.frames, args.tokens)
-    made = {"flat": flat(draw, shape), "peaky": peaky(draw, shape)}
+    log_probs = {"flat": flat(draw, shape), "peaky": peaky(draw, shape)}
     pieces = [f"▁{k}" for k in range(args.tokens - 1)] + [""]
     with tempfile.TemporaryDirectory() as folder:
         fusions = {
             "ours": fusion(pieces),
             "ours, 3-gram": fusion(pieces, trigrams(draw, Path(folder), pieces), 0.5, 1.0),
         }
-        for name, log_probs_BFV in made.items():
+        for name, log_probs_BFV in log_probs.items():
             np.save(f"{folder}/{name}.npy", log_probs_BFV)
             for fused in fusions.values():
-                ours(log_probs_BFV[:1], fused, args.beam, pieces)  # compiled
-        rounds: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in made}
-        with peers(args.peers) as worker:
+                voxstill(log_probs_BFV[:1], fused, args.beam, pieces)  # compiled
+        rounds: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in log_probs}
+        with PeerProcess(args.peers) as worker:
             for _ in range(args.rounds):
-                for name, log_probs_BFV in made.items():
+                for name, log_probs_BFV in log_probs.items():
                     for who, fused in fusions.items():
-                        rounds[name].setdefault(who, []).append(ours(log_probs_BFV, fused, args.beam, pieces))
-                    for who, asked in PEERS.items() if args.peers else ():
-                        found = ask(worker, f"{folder}/{name}.npy", {**asked, "beam": args.beam}, args.utterances)
-                        rounds[name].setdefault(who, []).append(found)
+                        rounds[name].setdefault(who, []).append(voxstill(log_probs_BFV, fused, args.beam, pieces))
+                    for who, request in PEERS.items() if args.peers else ():
+                        figure = ask(worker, f"{folder}/{name}.npy", {**request, "beam": args.beam}, args.utterances)
+                        rounds[name].setdefault(who, []).append(figure)
     figures = {
         name: {
-            who: {"utterances_per_second": median(found, 0), "spread": spread(found), "mean_score": median(found, 1)}
-            for who, found in each.items()
+            who: {
+                "utterances_per_second": median(round_figures, 0),
+                "spread": spread(round_figures),
+                "mean_score": median(round_figures, 1),
+            }
+            for who, round_figures in systems.items()
         }
-        for name, each in rounds.items()
+        for name, systems in rounds.items()
     }
     settings = {name: value for name, value in vars(args).items() if isinstance(value, int)}
     output = args.output or str(HERE / "results/decode.json")
     Path(output).write_text(json.dumps({"settings": settings, **figures}, indent=1) + "\n")
     print("| | flat | peaky |\n|---|---|---|")
     for who in rounds["flat"]:
-        cells = (figures[name][who] for name in made)
+        cells = (figures[name][who] for name in log_probs)
         print(f"| {who} |", " | ".join(f"{c['utterances_per_second']:.1f} ({c['mean_score']:.3f})" for c in cells), "|")
 
 
@@ -110,7 +114,7 @@ LIMITS: dict[str, tuple[int, float]] = {
     "half of both": (ctc.MOST_TOKENS // 2, ctc.BAND / 2),
     "a quarter of both": (ctc.MOST_TOKENS // 4, ctc.BAND / 4),
 }
-"""What is held against what: tokens of a frame, nats below its best."""
+"""The limits that are compared: tokens of a frame, nats below its best."""
 
 
 def limits(args: argparse.Namespace) -> None:
@@ -121,52 +125,57 @@ def limits(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         language = model_of([" ".join(words[k] for k in sentence(draw, likely)) for _ in range(5000)], Path(folder))
     fused = fusion([f"▁{word}" for word in words] + [""], language, 0.5, 1.5)
-    said = [sentence(draw, likely) for _ in range(args.utterances)]
-    heard = [mumbled(draw, each, args.tokens) for each in said]
+    references = [sentence(draw, likely) for _ in range(args.utterances)]
+    utterances = [noisy_frames(draw, tokens, args.tokens) for tokens in references]
     places = 1 << (args.beam - 1).bit_length()
-    rows = {"without the model": greedy_row(said, heard)}
+    rows = {"without the model": greedy_row(references, utterances)}
     for name, (most, band) in LIMITS.items():
-        prefixes.search(heard[0], args.tokens - 1, places, most, band, fused)  # compiled
+        prefixes.search(utterances[0], args.tokens - 1, places, most, band, fused)  # compiled
         start = time.process_time()
-        found = [prefixes.search(each, args.tokens - 1, places, most, band, fused) for each in heard]
+        hypotheses = [
+            prefixes.search(log_probs_FV, args.tokens - 1, places, most, band, fused) for log_probs_FV in utterances
+        ]
         seconds = time.process_time() - start
         rows[name] = {
-            "wer": rate(said, [tokens_U.tolist() for tokens_U, _ in found]),
-            "mean_score": float(np.mean([score for _, score in found])),
-            "utterances_per_second": len(said) / seconds,
+            "wer": rate(references, [tokens_U.tolist() for tokens_U, _ in hypotheses]),
+            "mean_score": float(np.mean([score for _, score in hypotheses])),
+            "utterances_per_second": len(references) / seconds,
         }
     results: dict[str, Any] = {"settings": {"utterances": args.utterances, "tokens": args.tokens, "beam": args.beam}}
     results["made up"] = rows
     if args.student:
-        results["student"] = of_student(args.student)
+        results["student"] = student_rows(args.student)
     Path(args.output or HERE / "results/decode_limits.json").write_text(json.dumps(results, indent=1) + "\n")
-    for title in (each for each in results if each != "settings"):
+    for title in (key for key in results if key != "settings"):
         print(f"\n| {title} | WER | mean score | utterances a second |\n|---|---|---|---|")
         for name, row in results[title].items():
             score, speed = (row.get(key) for key in ("mean_score", "utterances_per_second"))
-            cells = (f"{100 * row['wer']:.2f} %", *("" if each is None else f"{each:.3f}" for each in (score, speed)))
+            cells = (
+                f"{100 * row['wer']:.2f} %",
+                *("" if value is None else f"{value:.3f}" for value in (score, speed)),
+            )
             print(f"| {name} |", " | ".join(cells), "|")
 
 
 def zipf(num: int) -> NDArray[np.float64]:
-    """Few words are common."""
+    """Zipf probabilities of `num` words."""
     odds = 1 / np.arange(1, num + 1)
     return np.asarray(odds / odds.sum())
 
 
 def sentence(draw: np.random.Generator, likely: list[NDArray[np.int64]]) -> list[int]:
     """Ten words of the language: four in five are among the eight that often follow the one before."""
-    said = [int(draw.choice(len(likely), p=zipf(len(likely))))]
-    while len(said) < 10:
+    words = [int(draw.choice(len(likely), p=zipf(len(likely))))]
+    while len(words) < 10:
         often = draw.random() < 0.8
-        said.append(int(draw.choice(likely[said[-1]]) if often else draw.choice(len(likely), p=zipf(len(likely)))))
-    return said
+        words.append(int(draw.choice(likely[words[-1]]) if often else draw.choice(len(likely), p=zipf(len(likely)))))
+    return words
 
 
-def mumbled(draw: np.random.Generator, said: list[int], num_tokens: int) -> NDArray[np.float32]:
+def noisy_frames(draw: np.random.Generator, words: list[int], num_tokens: int) -> NDArray[np.float32]:
     """The frames of a sentence: blanks, and one or two of each word, in which others are likely, too."""
     rows = []
-    for word in said:
+    for word in words:
         rows += [num_tokens - 1] * int(draw.integers(1, 5)) + [word] * int(draw.integers(1, 3))
     truth_F = np.array([*rows, num_tokens - 1])
     logits_FV = draw.normal(0, 1.5, (len(truth_F), num_tokens))
@@ -174,22 +183,25 @@ def mumbled(draw: np.random.Generator, said: list[int], num_tokens: int) -> NDAr
     return normal(logits_FV)
 
 
-def greedy_row(said: list[list[int]], heard: list[NDArray[np.float32]]) -> dict[str, Any]:
-    """The likeliest token of each frame."""
-    best = [each.argmax(1) for each in heard]
-    kept = [best_F[(np.diff(best_F, prepend=-1) != 0) & (best_F != heard[0].shape[1] - 1)].tolist() for best_F in best]
-    return {"wer": rate(said, kept)}
+def greedy_row(references: list[list[int]], utterances: list[NDArray[np.float32]]) -> dict[str, Any]:
+    """Word error rate of greedy decoding."""
+    best = [log_probs_FV.argmax(1) for log_probs_FV in utterances]
+    collapsed = [
+        best_F[(np.diff(best_F, prepend=-1) != 0) & (best_F != utterances[0].shape[1] - 1)].tolist() for best_F in best
+    ]
+    return {"wer": rate(references, collapsed)}
 
 
-def rate(said: list[list[int]], heard: list[list[int]]) -> float:
-    """Errors a word."""
+def rate(references: list[list[int]], hypotheses: list[list[int]]) -> float:
+    """Word error rate."""
     counts = ErrorCounts.sum(
-        scored.count(list(map(str, one)), list(map(str, other))) for one, other in zip(said, heard, strict=True)
+        scored.count(list(map(str, reference)), list(map(str, hypothesis)))
+        for reference, hypothesis in zip(references, hypotheses, strict=True)
     )
     return counts.errors / counts.reference
 
 
-def of_student(experiment: str) -> dict[str, Any]:
+def student_rows(experiment: str) -> dict[str, Any]:
     """Word error rates of an experiment with the language model of its labels."""
     from voxstill import config
     from voxstill.evaluation import recognition
@@ -212,12 +224,12 @@ PEERS: dict[str, dict[str, Any]] = {
     "flashlight-text, pruned": {"peer": "flashlight", "all_tokens": False, "one_in": 1},
     "pyctcdecode, pruned": {"peer": "pyctcdecode", "one_in": 20},
 }
-"""What is asked of the process of the peers; the slow ones decode one in so many utterances."""
+"""Requests to the process of the peers; the slow ones decode one in `one_in` utterances."""
 COMPARED = 5
 """So many utterances are in the mean score of all."""
 
 
-def ours(log_probs_BFV: NDArray[np.float32], fused: Fusion, beam: int, pieces: list[str]) -> tuple[float, float]:
+def voxstill(log_probs_BFV: NDArray[np.float32], fused: Fusion, beam: int, pieces: list[str]) -> tuple[float, float]:
     """Utterances a second, and the mean score."""
     num, frames, tokens = log_probs_BFV.shape
     ids = [str(k) for k in range(num)]
@@ -235,13 +247,13 @@ def ours(log_probs_BFV: NDArray[np.float32], fused: Fusion, beam: int, pieces: l
     seconds = time.process_time() - start
     places = 1 << (beam - 1).bit_length()
     scores = [
-        prefixes.search(each, tokens - 1, places, ctc.MOST_TOKENS, ctc.BAND, fused)[1]
-        for each in log_probs_BFV[:COMPARED]
+        prefixes.search(log_probs_FV, tokens - 1, places, ctc.MOST_TOKENS, ctc.BAND, fused)[1]
+        for log_probs_FV in log_probs_BFV[:COMPARED]
     ]
     return num / seconds, float(np.mean(scores))
 
 
-class peers:  # noqa: N801
+class PeerProcess:
     """The process of the peers while the block runs; None where there is no Python for it."""
 
     def __init__(self, python: str | None) -> None:
@@ -259,13 +271,15 @@ class peers:  # noqa: N801
             self.process.communicate()
 
 
-def ask(worker: subprocess.Popen[str] | None, file: str, asked: dict[str, Any], utterances: int) -> tuple[float, float]:
+def ask(
+    worker: subprocess.Popen[str] | None, file: str, request: dict[str, Any], utterances: int
+) -> tuple[float, float]:
     """Utterances a second, and the mean score."""
     assert worker is not None
     assert worker.stdin is not None
     assert worker.stdout is not None
-    num = max(utterances // asked["one_in"], 1)
-    print(json.dumps({**asked, "file": file, "utterances": num}), file=worker.stdin, flush=True)
+    num = max(utterances // request["one_in"], 1)
+    print(json.dumps({**request, "file": file, "utterances": num}), file=worker.stdin, flush=True)
     answer = json.loads(worker.stdout.readline())
     return num / answer["seconds"], float(np.mean(answer["scores"][:COMPARED]))
 
@@ -285,30 +299,30 @@ def peaky(draw: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.
 
 def normal(logits_V: NDArray[np.float64]) -> NDArray[np.float32]:
     """Log-softmax over the last axis."""
-    found: NDArray[np.float32] = (logits_V - np.logaddexp.reduce(logits_V, -1)[..., None]).astype(np.float32)
-    return found
+    log_probs_V: NDArray[np.float32] = (logits_V - np.logaddexp.reduce(logits_V, -1)[..., None]).astype(np.float32)
+    return log_probs_V
 
 
 def trigrams(draw: np.random.Generator, folder: Path, pieces: list[str]) -> lm.LanguageModel:
     """A language model of random sentences."""
-    words = [each.removeprefix("▁") for each in pieces[:-1]]
+    words = [piece.removeprefix("▁") for piece in pieces[:-1]]
     return model_of([" ".join(draw.choice(words, 10, p=zipf(len(words)))) for _ in range(5000)], folder)
 
 
 def model_of(sentences: list[str], folder: Path) -> lm.LanguageModel:
-    """Their 3-grams."""
+    """The 3-gram model of sentences."""
     (folder / "words.arpa").write_text("\n".join(kneser_ney.arpa(sentences, 3)) + "\n")
     return lm.read(str(folder / "words.arpa"))
 
 
-def median(found: list[tuple[float, float]], column: int) -> float:
-    """Of the rounds."""
-    return statistics.median(each[column] for each in found)
+def median(rounds: list[tuple[float, float]], column: int) -> float:
+    """Median of a column over the rounds."""
+    return statistics.median(figure[column] for figure in rounds)
 
 
-def spread(found: list[tuple[float, float]]) -> list[float]:
+def spread(rounds: list[tuple[float, float]]) -> list[float]:
     """Slowest and fastest round."""
-    return [min(each[0] for each in found), max(each[0] for each in found)]
+    return [min(figure[0] for figure in rounds), max(figure[0] for figure in rounds)]
 
 
 if __name__ == "__main__":

@@ -22,14 +22,16 @@ def main() -> None:
     """Answer until standard input ends."""
     logging.disable(logging.WARNING)
     for line in sys.stdin:
-        asked = json.loads(line)
-        log_probs_BFV = np.load(asked["file"])[: asked["utterances"]]
+        request = json.loads(line)
+        log_probs_BFV = np.load(request["file"])[: request["utterances"]]
         num_tokens = log_probs_BFV.shape[2]
-        if asked["peer"] == "flashlight":
-            found = flashlight(log_probs_BFV, asked["beam"], num_tokens if asked["all_tokens"] else asked["beam"] + 1)
+        if request["peer"] == "flashlight":
+            figures = flashlight(
+                log_probs_BFV, request["beam"], num_tokens if request["all_tokens"] else request["beam"] + 1
+            )
         else:
-            found = pyctcdecode(log_probs_BFV, asked["beam"])
-        print(json.dumps({"seconds": found[0], "scores": found[1]}), flush=True)
+            figures = pyctcdecode(log_probs_BFV, request["beam"])
+        print(json.dumps({"seconds": figures[0], "scores": figures[1]}), flush=True)
 
 
 def flashlight(log_probs_BFV: np.ndarray, beam: int, num_tokens: int) -> tuple[float, list[float]]:
@@ -46,7 +48,7 @@ def flashlight(log_probs_BFV: np.ndarray, beam: int, num_tokens: int) -> tuple[f
     blank_id = log_probs_BFV.shape[2] - 1
     decoder = LexiconFreeDecoder(options, ZeroLM(), -1, blank_id, [])
     start = time.process_time()
-    scores = [decoder.decode(each.ctypes.data, *each.shape)[0].score for each in log_probs_BFV]
+    scores = [decoder.decode(log_probs_FV.ctypes.data, *log_probs_FV.shape)[0].score for log_probs_FV in log_probs_BFV]
     return time.process_time() - start, scores
 
 
@@ -55,7 +57,7 @@ def pyctcdecode(log_probs_BFV: np.ndarray, beam: int) -> tuple[float, list[float
     labels = [f"▁{k}" for k in range(log_probs_BFV.shape[2] - 1)]
     decoder = build_ctcdecoder([*labels, ""])
     start = time.process_time()
-    scores = [decoder.decode_beams(each, beam_width=beam)[0][-2] for each in log_probs_BFV]
+    scores = [decoder.decode_beams(log_probs_FV, beam_width=beam)[0][-2] for log_probs_FV in log_probs_BFV]
     return time.process_time() - start, scores
 
 

@@ -53,21 +53,21 @@ class Decode:
 
 
 class Teach:
-    """Pretends to hear: `delay_s` for each utterance. A file in `folder` grows by a byte for each."""
+    """A mock teacher that sleeps `delay_s` for each utterance and appends a byte for it to a file in `folder`."""
 
     def __init__(self, delay_s: float, folder: Path) -> None:
         self.delay_s, self.folder = delay_s, folder
 
     def __call__(self) -> Callable[[Sequence[str], Any], list[Label]]:
-        """The work of one process."""
-        heard = (self.folder / f"heard-{os.getpid()}").open("ab", buffering=0)
+        """Open one process's teacher."""
+        log = (self.folder / f"heard-{os.getpid()}").open("ab", buffering=0)
 
         def work(paths: Sequence[str], audio: tuple[Any, Any]) -> list[Label]:
             samples_T, bounds = audio
             rows = []
             for i, path in enumerate(paths):
                 time.sleep(self.delay_s)
-                heard.write(b".")
+                log.write(b".")
                 text = str(int(samples_T[bounds[i] : bounds[i + 1]].astype(np.int64).sum()))
                 rows.append(Label(utterance_id=path, recipe="r", teacher="t", text=text))
             return rows
@@ -75,7 +75,7 @@ class Teach:
         return work
 
 
-def ours(paths: Sequence[str], delay_s: float, folder: Path, kills: bool = False) -> tuple[float, float]:
+def voxstill(paths: Sequence[str], delay_s: float, folder: Path, kills: bool = False) -> tuple[float, float]:
     """Seconds of the engine in all, and from the first chunk committed to the last."""
     store, commits = Store(str(folder)), []
     start = time.perf_counter()
@@ -95,13 +95,13 @@ def ours(paths: Sequence[str], delay_s: float, folder: Path, kills: bool = False
     return time.perf_counter() - start, max(commits) - min(commits)
 
 
-def ours_killed(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
+def voxstill_killed(paths: Sequence[str], delay_s: float, folder: Path) -> tuple[float, float]:
     """The same, and one of two teachers is killed halfway."""
-    return ours(paths, delay_s, folder, kills=True)
+    return voxstill(paths, delay_s, folder, kills=True)
 
 
 def failed(path: str, reason: str) -> Label:
-    """Nothing fails here."""
+    """Raise: no utterance of this benchmark may fail."""
     raise AssertionError(reason)
 
 
@@ -125,10 +125,10 @@ def ray_data(paths: Sequence[str], delay_s: float, folder: Path, blocks: int | N
 
     start = time.perf_counter()
     rows = ray.data.from_items(list(paths), override_num_blocks=blocks)
-    heard = rows.map_batches(decode, batch_size=BATCH, num_cpus=0.5).map_batches(
+    labels = rows.map_batches(decode, batch_size=BATCH, num_cpus=0.5).map_batches(
         Teacher, batch_size=BATCH, num_cpus=0.25, concurrency=TEACHERS
     )
-    heard.write_parquet(str(folder))
+    labels.write_parquet(str(folder))
     seconds = time.perf_counter() - start
     import pyarrow.dataset
 
@@ -141,7 +141,7 @@ def ray_data_in_chunks(paths: Sequence[str], delay_s: float, folder: Path) -> tu
     return ray_data(paths, delay_s, folder, len(paths) // BATCH)
 
 
-WAYS = {"ours": ours, "Ray Data": ray_data, "Ray Data in our chunks": ray_data_in_chunks, KILLED: ours_killed}
+WAYS = {"ours": voxstill, "Ray Data": ray_data, "Ray Data in our chunks": ray_data_in_chunks, KILLED: voxstill_killed}
 
 
 def main() -> None:
@@ -159,7 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = write_audio(Path(folder) / "audio", args.utterances)
         for delay_ms in args.delays_ms:
-            took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
+            times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
             again: list[float] = []
             for number in range(args.rounds):
                 for name, way in WAYS.items():
@@ -168,16 +168,16 @@ def main() -> None:
                     before = cpu_seconds()
                     seconds, steady = way(paths, delay_ms / 1000, out)
                     time.sleep(SETTLE_S)
-                    took[name].append((seconds, steady, cpu_seconds() - before))
+                    times[name].append((seconds, steady, cpu_seconds() - before))
                     if name == KILLED:
-                        heard = sum(file.stat().st_size for file in out.glob("heard-*"))
-                        again.append((heard - args.utterances) / BATCH)
+                        num_heard = sum(file.stat().st_size for file in out.glob("heard-*"))
+                        again.append((num_heard - args.utterances) / BATCH)
             ideal_s = args.utterances * delay_ms / 1000 / TEACHERS
-            row: dict[str, Any] = {"ideal_s": ideal_s, "all": took}
-            for name, rounds in took.items():
-                row[name] = {"s": statistics.median(each[0] for each in rounds)}
-                row[name]["cpu_s"] = statistics.median(each[2] for each in rounds)
-            row["ours"]["steady_s"] = statistics.median(each[1] for each in took["ours"])
+            row: dict[str, Any] = {"ideal_s": ideal_s, "all": times}
+            for name, rounds in times.items():
+                row[name] = {"s": statistics.median(figures[0] for figures in rounds)}
+                row[name]["cpu_s"] = statistics.median(figures[2] for figures in rounds)
+            row["ours"]["steady_s"] = statistics.median(figures[1] for figures in times["ours"])
             row[KILLED]["chunks_heard_again"] = again
             figures["cases"][f"{delay_ms} ms"] = row
     engine.shutdown()
@@ -192,7 +192,7 @@ def main() -> None:
 
 
 def cpu_seconds() -> float:
-    """Of the whole machine since it started: Ray's daemon does not keep what its dead workers took."""
+    """CPU seconds of the whole machine since it started: Ray's daemon forgets those of its dead workers."""
     user, nice, system, _, _, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 

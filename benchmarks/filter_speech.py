@@ -41,15 +41,15 @@ def main() -> None:
     name, _, manifest = args.corpus.partition("=")
     output = Path(args.output)
     for speaker in args.test_speakers:
-        found = one(args, name, manifest, speaker)
+        row = figures_of(args, name, manifest, speaker)
         rows = json.loads(output.read_text()) if output.exists() else {}
-        rows[f"{name}, {speaker} held out" if speaker else name] = found
+        rows[f"{name}, {speaker} held out" if speaker else name] = row
         output.write_text(json.dumps(rows, indent=1) + "\n")
     print(table(json.loads(output.read_text())))
 
 
-def one(args: argparse.Namespace, name: str, manifest: str, speaker: str | None) -> dict[str, Any]:
-    """Labels, and students from all of them and from those kept."""
+def figures_of(args: argparse.Namespace, name: str, manifest: str, speaker: str | None) -> dict[str, Any]:
+    """Labels, and students from all of them and from those that are kept."""
     settings = [f"work=work/filter-{name}", f"source.uri={json.dumps(manifest)}", f"train.steps={args.steps}"]
     settings += args.set
     if speaker is not None:
@@ -57,34 +57,36 @@ def one(args: argparse.Namespace, name: str, manifest: str, speaker: str | None)
         settings += [f"source.test_speakers=[{speaker}]", f"source.dev_speakers=[{args.test_speakers[after]}]"]
     if args.no_student:
         for command in (["index", manifest, "--work", f"work/filter-{name}"], ["label", f"work/filter-{name}"]):
-            told(args.config, command, settings)
-        labels = told(args.config, ["filter", f"work/filter-{name}"], [*settings, kept(args.keep_share)])
+            voxstill_json(args.config, command, settings)
+        labels = voxstill_json(
+            args.config, ["filter", f"work/filter-{name}"], [*settings, keep_share_of(args.keep_share)]
+        )
         return {"labels": labels}
-    found: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     for which, share in (("kept", args.keep_share), ("all", 1.0)):
-        run = [*settings, kept(share), f"train.name=filter-{name}-{speaker or 'test'}-{which}"]
-        done = told(None, ["run", args.config], run)
-        found[which] = done["student"]
+        run = [*settings, keep_share_of(share), f"train.name=filter-{name}-{speaker or 'test'}-{which}"]
+        done = voxstill_json(None, ["run", args.config], run)
+        row[which] = done["student"]
         if which == "kept":
-            found["labels"] = next(step["figures"] for step in done["steps"] if step["step"] == "filter")
-            found["teacher"] = done["teacher"]
-    return found
+            row["labels"] = next(step["figures"] for step in done["steps"] if step["step"] == "filter")
+            row["teacher"] = done["teacher"]
+    return row
 
 
-def kept(share: float) -> str:
+def keep_share_of(share: float) -> str:
     """The setting that keeps a share of the labels."""
     return f"filter.keep_share={share}"
 
 
-def told(config: str | None, command: list[str], settings: list[str]) -> dict[str, Any]:
-    """What a command of voxstill prints as JSON."""
+def voxstill_json(config: str | None, command: list[str], settings: list[str]) -> dict[str, Any]:
+    """Run a command of voxstill; return the JSON that it prints."""
     argv = [sys.executable, "-m", "voxstill.cli", *command, "--json"]
     argv += ["--config", config] if config else []
-    for each in settings:
-        argv += ["--set", each]
+    for setting in settings:
+        argv += ["--set", setting]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
@@ -96,8 +98,10 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     for name, row in rows.items():
         labels = row["labels"]
         shares = [labels["wer_before"], labels["wer_after"], labels["kept"]]
-        shares += [row[each]["wer"] if each in row else None for each in ("teacher", "all", "kept")]
-        lines.append(f"| {name} | " + " | ".join("" if each is None else f"{100 * each:.1f}" for each in shares) + " |")
+        shares += [row[label_set]["wer"] if label_set in row else None for label_set in ("teacher", "all", "kept")]
+        lines.append(
+            f"| {name} | " + " | ".join("" if share is None else f"{100 * share:.1f}" for share in shares) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -52,12 +52,12 @@ def run(args: argparse.Namespace, speaker: str, overrides: list[str]) -> dict[st
         *overrides,
     ]
     command = [sys.executable, "-m", "voxstill.cli", "run", args.config, "--json"]
-    for each in settings:
-        command += ["--set", each]
+    for setting in settings:
+        command += ["--set", setting]
     before_s = cpu_s()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return {**found, "cpu_s": cpu_s() - before_s}
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return {**figures, "cpu_s": cpu_s() - before_s}
 
 
 def cpu_s() -> float:
@@ -86,7 +86,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
         lines[speaker]["CPU minutes"] = row["cpu_s"] / 60
     head = list(next(iter(lines.values())))
     lines["mean"] = {name: sum(line[name] for line in lines.values()) / len(lines) for name in head}
-    shown = [f"| {name} | " + " | ".join(f"{line[each]:.1f}" for each in head) + " |" for name, line in lines.items()]
+    shown = [f"| {name} | " + " | ".join(f"{row[column]:.1f}" for column in head) + " |" for name, row in lines.items()]
     return "\n".join(["| held out | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|", *shown])
 
 

@@ -60,7 +60,7 @@ def short_files(folder: Path, num_files: int) -> dict[str, float]:
     again = timed(lambda: index(folder / "work", folder / "audio"))
     return {
         "files": num_files,
-        "mean_bytes": float(np.mean([len(each) for each in clips])),
+        "mean_bytes": float(np.mean([len(clip) for clip in clips])),
         "files_per_cpu_second": num_files / first["cpu_s"],
         "files_per_second": num_files / first["wall_s"],
         "known_files_per_cpu_second": num_files / again["cpu_s"],
@@ -85,7 +85,7 @@ def long_recordings(minutes: float) -> dict[str, float]:
 
 def index(work: Path, source: Path, limit: int | None = None) -> dict[str, Any]:
     """The index of a folder, or of its first files."""
-    uris = [str(each) for each in sorted(source.iterdir())[:limit]] if limit else str(source)
+    uris = [str(path) for path in sorted(source.iterdir())[:limit]] if limit else str(source)
     tree = {"work": str(work), "source": {"uri": uris}, "engine": {"name": "inline"}}
     figures = indexing.index(Config.model_validate(tree))
     assert not figures["damaged"]

@@ -41,11 +41,11 @@ def main() -> None:
 
     with moto_server("bench") as port:
         os.environ.update(s3_environment(port))
-        found = measure(args)
-    Path(args.output).write_text(json.dumps(found, indent=1) + "\n")
+        figures = measure(args)
+    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
     print("reader | CPU s | wall s | CPU of boto3")
     print("---|---|---|---")
-    for name, row in found["readers"].items():
+    for name, row in figures["readers"].items():
         print(f"{name} | {row['cpu_s']:.3f} | {row['wall_s']:.3f} | {row['share']:.2f}")
 
 
@@ -54,7 +54,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import boto3
     from botocore.config import Config
 
-    from voxstill.store import Blob, Store, read_many
+    from voxstill.fetch import Blob, read_many
+    from voxstill.store import Store
 
     store = Store("s3://bench/objects")
     keys = [f"{i:05d}.flac" for i in range(args.objects)]
@@ -64,9 +65,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], config=Config(max_pool_connections=args.concurrency)
     )
 
-    def ours() -> int:
+    def voxstill_read_many() -> int:
         blobs = read_many([store.uri(key) for key in keys], concurrency=args.concurrency)
-        return sum(len(each.data) for each in blobs if isinstance(each, Blob))
+        return sum(len(blob.data) for blob in blobs if isinstance(blob, Blob))
 
     def boto3_threads() -> int:
         def get(key: str) -> int:
@@ -75,7 +76,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         with ThreadPoolExecutor(args.concurrency) as pool:
             return sum(pool.map(get, keys))
 
-    readers: dict[str, Callable[[], int]] = {"voxstill read_many": ours, "boto3 threads": boto3_threads}
+    readers: dict[str, Callable[[], int]] = {"voxstill read_many": voxstill_read_many, "boto3 threads": boto3_threads}
     cpu_s: dict[str, list[float]] = {name: [] for name in readers}
     wall_s: dict[str, list[float]] = {name: [] for name in readers}
     for round_ in range(args.rounds + 1):
@@ -99,7 +100,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 "cpu_s": round(statistics.median(cpu_s[name]), 4),
                 "wall_s": round(statistics.median(wall_s[name]), 4),
                 "share": round(statistics.median(cpu_s[name]) / base, 3),
-                "cpu_s_rounds": [round(each, 4) for each in cpu_s[name]],
+                "cpu_s_rounds": [round(seconds, 4) for seconds in cpu_s[name]],
             }
             for name in readers
         },

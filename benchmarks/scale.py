@@ -52,17 +52,18 @@ print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SEL
 SHARDS = """
 import resource, sys, time
 from voxstill.config import Shard
-from voxstill.factory import join, shard
+from voxstill.factory import join
+from voxstill.sharding import assign
 from voxstill.store import Store
 root, utterances, labels, verdicts, made = sys.argv[1:]
 work, start = Store(root), time.perf_counter()
 parts = join.parts(work, utterances, labels, 256)
-corpus = shard.survey(work, parts, verdicts)
-windows = shard.assign(corpus, Shard(), 0)
-count = len(corpus.part_N)
+kept = assign.survey(work, parts, verdicts)
+windows = assign.assign(kept, Shard(), 0)
+count = len(kept.part_N)
 if made == "jobs":
     start = time.perf_counter()
-    count = sum(1 for _ in shard.jobs(work, parts, corpus, windows, ())) * 2000
+    count = sum(1 for _ in assign.jobs(work, parts, kept, windows, ())) * 2000
 print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
@@ -121,7 +122,7 @@ def measure(folder: Path, num: int) -> dict[str, Any]:
 
 
 def script(code: str, num: int, *arguments: str) -> dict[str, float]:
-    """What a script prints: utterances, nearly all since some labels failed, seconds, and peak memory in MB."""
+    """Run a script that prints utterances (nearly all: labels may have failed), seconds and peak memory in MB."""
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     count, seconds, peak_mb = map(float, done.stdout.split())
     assert num - PART <= count <= num * 1.02
@@ -129,20 +130,20 @@ def script(code: str, num: int, *arguments: str) -> dict[str, float]:
 
 
 def run(command: Sequence[str], num: int, counted: str = "labels", *, failed: bool = False) -> dict[str, float]:
-    """The command to its end; what it says must be that all is there."""
+    """Run a command to its end; its figures must count all utterances."""
     start = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert child.stdout is not None
-    said = json.loads(child.stdout.read())
+    figures = json.loads(child.stdout.read())
     _, _, usage = os.wait4(child.pid, 0)
-    assert said[counted] == num
-    assert failed or not said.get("failed")
+    assert figures[counted] == num
+    assert failed or not figures.get("failed")
     return {"seconds": time.perf_counter() - start, "peak_mb": usage.ru_maxrss / 1024}
 
 
-def make_part(work: Store, utterances: str, task: label.Task, stretch: tuple[int, int]) -> None:
+def make_part(work: Store, utterances: str, task: label.Task, number_range: tuple[int, int]) -> None:
     """One part of utterances and the labels of the same."""
-    numbers = range(*stretch)
+    numbers = range(*number_range)
     ids = [f"{number * 2654435761 % 2**64:016x}" for number in numbers]
     rows: dict[str, list[Any]] = {
         "id": ids,
@@ -154,8 +155,8 @@ def make_part(work: Store, utterances: str, task: label.Task, stretch: tuple[int
         "speaker": [f"s{number % 5000}" for number in numbers],
         "text": [TEXT] * len(ids),
     }
-    write(work, f"{utterances}/{stretch[0]:010}.parquet", rows, Utterance)
-    heard: dict[str, list[Any]] = {
+    write(work, f"{utterances}/{number_range[0]:010}.parquet", rows, Utterance)
+    labels: dict[str, list[Any]] = {
         "utterance_id": ids,
         "recipe": [task.recipe] * len(ids),
         "teacher": [task.name] * len(ids),
@@ -165,11 +166,11 @@ def make_part(work: Store, utterances: str, task: label.Task, stretch: tuple[int
         "finish": ["stop"] * len(ids),
         "words": [WORDS] * len(ids),
     }
-    write(work, f"{task.prefix}/{engine.chunk_id(ids)}.parquet", heard, Label)
+    write(work, f"{task.prefix}/{engine.chunk_id(ids)}.parquet", labels, Label)
 
 
 def write(work: Store, key: str, columns: dict[str, list[Any]], kind: Any) -> None:
-    """The columns given, the others without a value, as `tables.to_parquet` writes them."""
+    """Write `columns`, all others without a value, as `tables.to_parquet` does."""
     schema = tables.schema(kind)
     num = len(next(iter(columns.values())))
     arrays = [pa.array(columns.get(field.name, [None] * num), field.type) for field in schema]

@@ -43,12 +43,12 @@ def main() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     pairs = sentences(args.pairs)
     counted: dict[str, Callable[[Pairs], int]] = {
-        "voxstill, words": lambda some: words.wer(some).errors,
+        "voxstill, words": lambda pairs: words.wer(pairs).errors,
         "jiwer, words": jiwer_words,
         "kaldialign, words": kaldialign_words,
-        "voxstill, characters": lambda some: words.cer(some).errors,
+        "voxstill, characters": lambda pairs: words.cer(pairs).errors,
         "jiwer, characters": jiwer_characters,
-        "voxstill, words and characters of each": lambda some: words.total(scored(some)).words.errors,
+        "voxstill, words and characters of each": lambda pairs: words.total(scored(pairs)).words.errors,
     }
     seconds: dict[str, list[float]] = {name: [] for name in counted}
     errors: dict[str, int] = {}
@@ -67,31 +67,31 @@ def main() -> None:
         "pairs": len(pairs),
         "words": sum(len(ref.split()) for ref, _ in pairs),
         "rounds": args.rounds,
-        "pairs_per_second": {name: len(pairs) / statistics.median(each) for name, each in seconds.items()},
+        "pairs_per_second": {name: len(pairs) / statistics.median(rounds) for name, rounds in seconds.items()},
         "errors": errors,
         "bootstrap_seconds": statistics.median(drawing),
         "versions": {name: version(name) for name in ("jiwer", "kaldialign", "rapidfuzz", "numpy")},
     }
     Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
     print("| what | pairs a second | errors found |\n|---|---|---|")
-    for name, each in seconds.items():
-        print(f"| {name} | {len(pairs) / statistics.median(each):,.0f} | {errors[name]:,} |")
+    for name, rounds in seconds.items():
+        print(f"| {name} | {len(pairs) / statistics.median(rounds):,.0f} | {errors[name]:,} |")
     print(f"| 1,000 draws of {len(blocks):,} blocks | {statistics.median(drawing):.2f} s | |")
 
 
 def sentences(number: int) -> Pairs:
-    """Sentences of 5 to 38 words out of 5,000, and what was heard."""
-    chance = random.Random(0)
-    vocabulary = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(5000)]
+    """Sentences of 5 to 38 words out of 5,000, and recognised versions with errors."""
+    rng = random.Random(0)
+    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(5000)]
     pairs = []
     for _ in range(number):
-        said = chance.choices(vocabulary, k=chance.randint(5, 38))
-        heard = list[str]()
-        for word in said:
-            kind = chance.random()
-            heard += [] if kind < 0.03 else [chance.choice(vocabulary)] if kind < 0.1 else [word]
-            heard += [chance.choice(vocabulary)] if kind > 0.97 else []
-        pairs.append((" ".join(said), " ".join(heard)))
+        reference = rng.choices(vocabulary, k=rng.randint(5, 38))
+        hypothesis = list[str]()
+        for word in reference:
+            kind = rng.random()
+            hypothesis += [] if kind < 0.03 else [rng.choice(vocabulary)] if kind < 0.1 else [word]
+            hypothesis += [rng.choice(vocabulary)] if kind > 0.97 else []
+        pairs.append((" ".join(reference), " ".join(hypothesis)))
     return pairs
 
 
@@ -102,14 +102,14 @@ def scored(pairs: Pairs) -> list[words.Scored]:
 
 def jiwer_words(pairs: Pairs) -> int:
     """All pairs in one call."""
-    found = jiwer.process_words([ref for ref, _ in pairs], [hyp for _, hyp in pairs])
-    return int(found.substitutions + found.insertions + found.deletions)
+    output = jiwer.process_words([ref for ref, _ in pairs], [hyp for _, hyp in pairs])
+    return int(output.substitutions + output.insertions + output.deletions)
 
 
 def jiwer_characters(pairs: Pairs) -> int:
     """All pairs in one call."""
-    found = jiwer.process_characters([ref for ref, _ in pairs], [hyp for _, hyp in pairs])
-    return int(found.substitutions + found.insertions + found.deletions)
+    output = jiwer.process_characters([ref for ref, _ in pairs], [hyp for _, hyp in pairs])
+    return int(output.substitutions + output.insertions + output.deletions)
 
 
 def kaldialign_words(pairs: Pairs) -> int:

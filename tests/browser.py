@@ -46,9 +46,9 @@ class Browser:
         self._read, write = os.pipe()
 
         # the browser looks for its pipes at 3 and 4
-        placed = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", *self._command]
+        command = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", *self._command]
         self._process = subprocess.Popen(
-            placed, pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         os.close(read)
         os.close(write)
@@ -67,55 +67,55 @@ class Browser:
         os.close(self._read)
 
     def open(self, uri: str) -> None:
-        """A page, its scripts run."""
+        """Open a page and wait until its scripts have run."""
         self._ask("Page.navigate", {"url": uri})
         self.until("document.readyState === 'complete'")
 
     def tell(self, script: str) -> Any:
-        """What an expression is worth; what it throws is raised."""
-        found = self._ask(
+        """The value of a JavaScript expression; AssertionError with what it throws."""
+        result = self._ask(
             "Runtime.evaluate",
             {"expression": script, "returnByValue": True, "awaitPromise": True, "userGesture": True},
         )
-        if "exceptionDetails" in found:
-            raise AssertionError(json.dumps(found["exceptionDetails"])[:2000])
-        return found["result"].get("value")
+        if "exceptionDetails" in result:
+            raise AssertionError(json.dumps(result["exceptionDetails"])[:2000])
+        return result["result"].get("value")
 
     def until(self, script: str, seconds: float = 60) -> Any:
-        """The value of an expression once it is true."""
+        """Wait until an expression is true; return its value."""
         give_up_at = time.monotonic() + seconds
-        while not (found := self.tell(script)):
+        while not (value := self.tell(script)):
             assert time.monotonic() < give_up_at, script
             time.sleep(0.05)
-        return found
+        return value
 
     def press(self, key: str) -> None:
-        """A key, as from a keyboard."""
+        """Press and release a key."""
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
-        about = {"key": key, "text": text, "windowsVirtualKeyCode": 13 if key == "Enter" else ord(key[0].upper())}
-        self._ask("Input.dispatchKeyEvent", {"type": "keyDown", **about})
-        self._ask("Input.dispatchKeyEvent", {"type": "keyUp", **about})
+        event = {"key": key, "text": text, "windowsVirtualKeyCode": 13 if key == "Enter" else ord(key[0].upper())}
+        self._ask("Input.dispatchKeyEvent", {"type": "keyDown", **event})
+        self._ask("Input.dispatchKeyEvent", {"type": "keyUp", **event})
 
     def shot(self, path: Path) -> None:
-        """A picture of the whole page."""
-        found = self._ask("Page.captureScreenshot", {"captureBeyondViewport": True})
-        path.write_bytes(base64.b64decode(found["data"]))
+        """Save a screenshot of the whole page."""
+        result = self._ask("Page.captureScreenshot", {"captureBeyondViewport": True})
+        path.write_bytes(base64.b64decode(result["data"]))
 
-    def _ask(self, method: str, given: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         number = next(self._ids)
-        message: dict[str, Any] = {"id": number, "method": method, "params": given or {}}
+        message: dict[str, Any] = {"id": number, "method": method, "params": params or {}}
         if not method.startswith("Target."):
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._next()
-            if found.get("method") == "Network.requestWillBeSent":
-                self.network.append(found["params"]["request"]["url"])
-            if found.get("method") == "Runtime.exceptionThrown":
-                self.errors.append(json.dumps(found["params"])[:2000])
-            if found.get("id") == number:
-                assert "error" not in found, found
-                result: dict[str, Any] = found["result"]
+            reply = self._next()
+            if reply.get("method") == "Network.requestWillBeSent":
+                self.network.append(reply["params"]["request"]["url"])
+            if reply.get("method") == "Runtime.exceptionThrown":
+                self.errors.append(json.dumps(reply["params"])[:2000])
+            if reply.get("id") == number:
+                assert "error" not in reply, reply
+                result: dict[str, Any] = reply["result"]
                 return result
 
     def _next(self) -> dict[str, Any]:
@@ -123,6 +123,6 @@ class Browser:
             more = os.read(self._read, 1 << 20)
             assert more, "the browser has ended"
             self._rest += more
-        message, _, self._rest = self._rest.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        return found
+        data, _, self._rest = self._rest.partition(b"\0")
+        message: dict[str, Any] = json.loads(data)
+        return message

@@ -1,4 +1,4 @@
-"""Small checkpoints with random weights, as people find them on the Hub."""
+"""Small checkpoints in the formats of the Hub: with random weights, or trained to overfit a few clips."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNELS, STRIDES = (10, 3, 3, 2), (5, 4, 4, 4)  # 20 ms, with fewer layers than 
 def write_samples_checkpoint(
     folder: Path, family: str, *, norm: str = "group", head: str = "ForCTC", masks: float = 0.0
 ) -> Path:
-    """A model of the family that hears samples, `Wav2Vec2`, `Hubert` or `WavLM`, with a head for 32 letters."""
+    """A model on the waveform, of the family `Wav2Vec2`, `Hubert` or `WavLM`, with a head for 32 letters."""
     import transformers
 
     config = getattr(transformers, f"{family}Config")(
@@ -46,7 +46,7 @@ def write_samples_checkpoint(
 
 
 def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: bool = False, longest: int = 32) -> Path:
-    """A small Whisper with a tokenizer of its own; with `languages` it is to be told which one it hears."""
+    """A small Whisper with a tokenizer of its own; with `languages` it is a multilingual one."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
@@ -57,17 +57,17 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    merges = [tuple(each) for each in model["merges"]]
-    made = transformers.WhisperTokenizerFast(vocab=model["vocab"], merges=merges)
+    merges = [tuple(merge) for merge in model["merges"]]
+    whisper_tokenizer = transformers.WhisperTokenizerFast(vocab=model["vocab"], merges=merges)
     names = [f"<|{code}|>" for code in LANGUAGES]
     more = ("startoflm", "startofprev", "nospeech") if longest > 32 else ()
     others = ("translate", "transcribe", *more, "notimestamps")
-    commands = ["<|startoftranscript|>", *names, *(f"<|{each}|>" for each in others)]
-    made.add_special_tokens({"additional_special_tokens": commands})
-    made.save_pretrained(folder)
-    end = made.convert_tokens_to_ids("<|endoftext|>")
+    commands = ["<|startoftranscript|>", *names, *(f"<|{name}|>" for name in others)]
+    whisper_tokenizer.add_special_tokens({"additional_special_tokens": commands})
+    whisper_tokenizer.save_pretrained(folder)
+    end = whisper_tokenizer.convert_tokens_to_ids("<|endoftext|>")
     config = transformers.WhisperConfig(
-        vocab_size=51_865 if languages else len(made),
+        vocab_size=51_865 if languages else len(whisper_tokenizer),
         d_model=48,
         encoder_layers=1,
         decoder_layers=1,
@@ -79,7 +79,7 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
         pad_token_id=end,
         bos_token_id=end,
         eos_token_id=end,
-        decoder_start_token_id=made.convert_tokens_to_ids("<|startoftranscript|>"),
+        decoder_start_token_id=whisper_tokenizer.convert_tokens_to_ids("<|startoftranscript|>"),
     )
     torch.manual_seed(0)
     whisper: Any = transformers.WhisperForConditionalGeneration(config)
@@ -88,7 +88,7 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
 
 
 def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str], *, languages: bool) -> Path:
-    """A Whisper that says these texts of these clips and, where it knows `languages`, that they are English."""
+    """A Whisper that overfits the texts of these clips and, with `languages`, detects them as English."""
     import transformers
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
@@ -111,23 +111,23 @@ def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Seq
     tokenizer.set_prefix_tokens(*(("en", "transcribe") if languages else (None, None)), False)
     start, end = list(tokenizer.prefix_tokens), tokenizer.eos_token_id
     rows = [[*start, *tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in texts]
-    said_BU = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=end)
-    targets_BU = said_BU[:, 1:].clone()
+    tokens_BU = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=end)
+    targets_BU = tokens_BU[:, 1:].clone()
     for targets, row in zip(targets_BU, rows, strict=True):
         targets[len(row) - 1 :] = -100
-    targets_BU[:, int(languages) : len(start) - 1] = -100  # the language is to be found, what follows is given
+    targets_BU[:, int(languages) : len(start) - 1] = -100  # the language is predicted, what follows is prompted
     spoken = [torch.from_numpy(samples_T) for samples_T in clips]
     audio_BT = torch.nn.utils.rnn.pad_sequence(spoken, batch_first=True)
     features_BDF, _ = hearing.plain(audio_BT, torch.tensor(list(map(len, spoken))))
     encoder, places = model.model.encoder, torch.nn.Embedding(NUM_PLACES, model.config.d_model)
     whole = encoder.embed_positions
-    for num_steps, positions in ((110, places), (5, whole)):  # most of it in the first seconds of the window
+    for num_steps, positions in ((110, places), (5, whole)):  # most steps on the first seconds of the window
         places.weight.data = whole.weight.data[:NUM_PLACES]
         encoder.embed_positions, encoder.config.max_source_positions = positions, len(positions.weight)
-        heard_BDF = features_BDF[..., : 2 * len(positions.weight)]
+        window_BDF = features_BDF[..., : 2 * len(positions.weight)]
 
-        def loss(heard_BDF: torch.Tensor = heard_BDF) -> torch.Tensor:
-            logits_BUV = model(input_features=heard_BDF, decoder_input_ids=said_BU[:, :-1]).logits
+        def loss(window_BDF: torch.Tensor = window_BDF) -> torch.Tensor:
+            logits_BUV = model(input_features=window_BDF, decoder_input_ids=tokens_BU[:, :-1]).logits
             return torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), targets_BU)
 
         learn(model, num_steps, 3e-3, loss)
@@ -178,8 +178,8 @@ def write_letters_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Seq
         return_attention_mask=True,
         return_tensors="pt",
     ).to(torch.float32)
-    spelt = [[letters.index(each) for each in text.replace(" ", "|") + "|"] for text in texts]
-    labels_BU = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, spelt)), batch_first=True, padding_value=-100)
+    tokens = [[letters.index(letter) for letter in text.replace(" ", "|") + "|"] for text in texts]
+    labels_BU = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, tokens)), batch_first=True, padding_value=-100)
     learn(model, 110, 5e-3, lambda: model(**inputs, labels=labels_BU).loss)
     model.save_pretrained(folder)
     return folder
@@ -216,8 +216,8 @@ def write_onnx(student: Path, folder: Path) -> Path:
         dynamo=False,
     )
     model = onnx.load(str(folder / "model.onnx"))
-    said = {"vocab_size": len(pieces), "subsampling_factor": 8, "normalize_type": "per_feature"}
-    for key, value in {**said, "model_type": "EncDecCTCModelBPE"}.items():
+    metadata = {"vocab_size": len(pieces), "subsampling_factor": 8, "normalize_type": "per_feature"}
+    for key, value in {**metadata, "model_type": "EncDecCTCModelBPE"}.items():
         model.metadata_props.add(key=key, value=str(value))
     onnx.save(model, str(folder / "model.onnx"))
     lines = (f"{piece} {i}\n" for i, piece in enumerate((*pieces, "<blk>")))

@@ -1,4 +1,4 @@
-"""What every test may lean on: pinned threads, the shared data where it lies beside the checkout."""
+"""Fixtures of all tests: pinned threads, the shared data sets beside the checkout, an S3 server, a small student."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from servers import moto_server, s3_environment  # noqa: E402
-from voxstill import store  # noqa: E402
+from voxstill import clients  # noqa: E402
 from voxstill.store import Store  # noqa: E402
 
 hypothesis.settings.register_profile("voxstill", deadline=None)  # a busy machine is no fault of the code
@@ -40,14 +40,14 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     with moto_server("bucket") as port:
         for name, value in s3_environment(port).items():
             monkeypatch.setenv(name, value)
-        store._client.cache_clear()  # of another test's server
+        clients.client.cache_clear()  # of another test's server
         yield Store("s3://bucket")
-        store._client.cache_clear()
+        clients.client.cache_clear()
 
 
 @pytest.fixture(scope="session")
 def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a student that knows the language of `tones` by heart."""
+    """The folder of a student that overfits the language of `tones`."""
     from tones import TEXTS, by_heart
     from voxstill.nn.frontend import EXTRACTOR
     from voxstill.text import tokenizer

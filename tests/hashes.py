@@ -1,4 +1,4 @@
-"""A rank that reads its batches and writes down what each is, until it has all of them or is killed."""
+"""A rank that reads its batches and appends a hash of each to a file, until it has read all or is killed."""
 
 import hashlib
 import sys
@@ -18,7 +18,7 @@ SLOTS = 8
 
 
 def hash_of(batch: Batch) -> str:
-    """Of every tensor and id."""
+    """Hash of all tensors and ids."""
     digest = hashlib.sha256(repr(batch.ids).encode())
     for name in Batch.__slots__[1:]:
         digest.update(getattr(batch, name).numpy().tobytes())
@@ -28,9 +28,11 @@ def hash_of(batch: Batch) -> str:
 def read(root: str, rank: int, ranks: int, workers: int, first: int, pause_s: float, out: Path) -> None:
     """A line for each batch: step, slot, hash."""
     corpus = corpus_of(Store(root))
-    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=1700, batches_per_step=SLOTS), seed=0, epoch=0)
+    epoch_plan = plan(
+        corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=1700, batches_per_step=SLOTS), seed=0, epoch=0
+    )
     with out.open("a", buffering=1) as lines:
-        steps = Loader(Batches(corpus, made, rank=rank, ranks=ranks), first=first, workers=workers)
+        steps = Loader(Batches(corpus, epoch_plan, rank=rank, ranks=ranks), first=first, workers=workers)
         for step, batches in enumerate(steps, start=first):
             for at, batch in enumerate(batches):
                 lines.write(f"{step} {rank * SLOTS // ranks + at} {hash_of(batch)}\n")

@@ -18,7 +18,7 @@ from voxstill.batches.corpus import Corpus, Encode, opened
 from voxstill.batches.load import Loader
 from voxstill.batches.plan import EpochPlan, plan
 from voxstill.config import Plan
-from voxstill.records import Batch, Word
+from voxstill.records import Batch, UtteranceInfo, Word
 from voxstill.shards import Sample
 from voxstill.store import Store
 
@@ -55,7 +55,7 @@ def write_corpus(store: Store, num: int = NUM) -> None:
                 text=text_of(i),
                 words=words,
                 weight=0.5 if i == 7 else 1.0,
-                dataset="tiny" if i % 100 == 5 else "small" if i % 10 == 3 else "large",
+                info=UtteranceInfo(dataset="tiny" if i % 100 == 5 else "small" if i % 10 == 3 else "large"),
             )
             pairs.append((sample, codec.encode(samples_T, "flac")))
         file = io.BytesIO()
@@ -88,7 +88,7 @@ def corpus_of(store: Store) -> Corpus:
 
 
 def opened_with(store: Store, encode: Encode | None) -> Corpus:
-    """Always anew: what `encode` is called says nothing."""
+    """Read the shards anew on every call, whatever `encode` is named."""
     folder = Path(tempfile.mkdtemp(prefix="voxstill-test-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return opened(store, "s", folder, splits=("train",), encode=encode, encoder="")

@@ -1,4 +1,4 @@
-"""A page of HTML, read strictly."""
+"""A strict parser of HTML pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input", "source"}
 
 
 class Page(HTMLParser):
-    """Every tag closed in order, and what the page refers to."""
+    """Parse a page: every tag must be closed in order; collects its sections, links and tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -20,11 +20,13 @@ class Page(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        known = dict(attrs)
+        attributes = dict(attrs)
         self.tags.append(tag)
-        self.links += [known[name] or "" for name in ("src", "href", "data", "poster", "srcset") if name in known]
+        self.links += [
+            attributes[name] or "" for name in ("src", "href", "data", "poster", "srcset") if name in attributes
+        ]
         if tag == "section":
-            self.sections.append(known["id"] or "")
+            self.sections.append(attributes["id"] or "")
         if tag not in VOID:
             self.open.append(tag)
 

@@ -1,4 +1,4 @@
-"""Steps of pre-training as ours and as transformers' own model take them: the same masks, negatives and noise."""
+"""One step of pre-training in voxstill and in transformers' own model: the same masks, negatives and noise."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Given:
 
 
 def random_audio(seconds: Sequence[float], seed: int = 0) -> tuple[Tensor, Tensor]:
-    len_B = torch.tensor([int(each * 16_000) for each in seconds])
+    len_B = torch.tensor([int(duration_s * 16_000) for duration_s in seconds])
     samples_BT = torch.randn(len(len_B), int(len_B.max()), generator=torch.Generator().manual_seed(seed))
     return samples_BT * frame_mask(len_B, samples_BT.shape[1]), len_B
 
 
 def step_of(model: Any, audio: tuple[Tensor, Tensor], cfg: Pretrain, *, noisy: bool, seed: int = 0) -> Given:
-    """What is drawn for a batch; noise for every frame, as theirs wants it."""
+    """The random draws for a batch; noise for every frame, as the model of transformers wants it."""
     samples_BT, len_B = audio
     generator = torch.Generator().manual_seed(seed)
     frames_B = model._get_feat_extract_output_lengths(len_B)
@@ -50,13 +50,14 @@ def step_of(model: Any, audio: tuple[Tensor, Tensor], cfg: Pretrain, *, noisy: b
 
 
 def gathered(model: Any, step: Given, divided_by: int = 1) -> Tensor:
-    """Our loss, a sum by some count."""
+    """The loss of voxstill: a sum, divided by `divided_by`."""
     noise_BMGV = None
     if step.noise_BFGV is not None:
         wide = step.noise_BFGV.shape[2:]
         noise_BMGV = step.noise_BFGV.gather(1, step.place_BM[:, :, None, None].expand(-1, -1, *wide))
-    given = (step.samples_BT, step.len_B, step.hidden_BF, step.place_BM, noise_BMGV, TEMPERATURE)
-    predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(model, *given)
+    predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(
+        model, step.samples_BT, step.len_B, step.hidden_BF, step.place_BM, noise_BMGV, TEMPERATURE
+    )
     config, weight_BM = model.config, step.own_BM.float()
     likeness = config.contrastive_logits_temperature
     loss_BM, *_ = contrastive.contrastive(predicted_BMD, targets_BMD, code_BM, step.negative_BMK, likeness)
@@ -66,16 +67,16 @@ def gathered(model: Any, step: Given, divided_by: int = 1) -> Tensor:
 
 
 def theirs_like(model: Any) -> Any:
-    """Their model with the same weights."""
+    """The model of transformers with the same weights."""
     from transformers import Wav2Vec2ForPreTraining
 
-    theirs: Any = Wav2Vec2ForPreTraining(model.config)
-    theirs.load_state_dict(model.state_dict())
-    return theirs
+    reference: Any = Wav2Vec2ForPreTraining(model.config)
+    reference.load_state_dict(model.state_dict())
+    return reference
 
 
 def like_theirs(model: Any, step: Given) -> Tensor:
-    """Their loss, a sum; it draws the noise that we were given."""
+    """The loss of transformers' model, a sum, with the noise of `step`."""
     num, frames = step.hidden_BF.shape
     negative_BFK = torch.zeros(num, frames, step.negative_BMK.shape[2], dtype=torch.long)
     for b, count in enumerate(step.num_B.tolist()):

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from voxstill import legacy
-from voxstill.commands import learn
 from voxstill.config import Config
 from voxstill.factory import label
-from voxstill.pipeline import pretrain
 from voxstill.pipeline import recipes as named
 from voxstill.records import fingerprint
 from voxstill.store import Store
+from voxstill.tasks import pretraining
 from voxstill.teachers import registry
+from voxstill.train.experiment import train_settings
 
 UTTERANCES, VERDICTS = {"recipe": "utterances"}, {"recipe": "verdicts"}
 LABELS = {"recipe": "labels", "sha256": "0"}
@@ -34,8 +34,8 @@ def recipes(cfg: Config) -> dict[str, str]:
         "verdicts": named.verdicts_recipe(cfg, UTTERANCES, LABELS),
         "shards": named.shard_recipe(cfg, VERDICTS),
         "unlabelled": unlabelled,
-        "train": fingerprint("train", learn.train_settings(cfg), "shards"),
-        "pretrain": fingerprint("train", pretrain.settings(cfg), "shards"),
+        "train": fingerprint("train", train_settings(cfg), "shards"),
+        "pretrain": fingerprint("train", pretraining.settings(cfg), "shards"),
     }
 
 
@@ -50,6 +50,6 @@ def recipes_of_0_1(cfg: Config) -> dict[str, str | None]:
         "verdicts": legacy.recipe("filter", cfg.filter, scores),
         "shards": legacy.recipe("shard", cfg.shard, "verdicts", cfg.seed),
         "unlabelled": legacy.recipe("unlabelled", cfg.shard, "utterances", cfg.seed),
-        "train": legacy.experiment(cfg, learn.train_settings(cfg), "shards"),
-        "pretrain": legacy.experiment(cfg, pretrain.settings(cfg), "shards"),
+        "train": legacy.experiment(cfg, train_settings(cfg), "shards"),
+        "pretrain": legacy.experiment(cfg, pretraining.settings(cfg), "shards"),
     }

@@ -1,4 +1,4 @@
-"""Facts of a report as a run might leave them."""
+"""Facts of a report as of a real run, for the tests of its pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import struct
 import wave
 
-from voxstill.factory.filter import RULES
+from voxstill.filtering.rules import RULES
 from voxstill.report.html import Compared, Comparison, Facts, Role
 from voxstill.score.words import align
 
@@ -23,51 +23,51 @@ def tone() -> bytes:
     return buffer.getvalue()
 
 
-def misheard(words: list[str], share: float, chance: random.Random) -> list[str]:
-    heard = [chance.choice(DIGITS) if chance.random() < share else word for word in words]
-    return [word for word in heard for _ in range(chance.choices([0, 1, 2], [share / 4, 1, share / 4])[0])]
+def misheard(words: list[str], share: float, rng: random.Random) -> list[str]:
+    labels = [rng.choice(DIGITS) if rng.random() < share else word for word in words]
+    return [word for word in labels for _ in range(rng.choices([0, 1, 2], [share / 4, 1, share / 4])[0])]
 
 
-def compared(i: int, chance: random.Random) -> Compared:
-    said = chance.choices(DIGITS, k=chance.randint(1, 9))
+def compared(i: int, rng: random.Random) -> Compared:
+    words = rng.choices(DIGITS, k=rng.randint(1, 9))
     shares: tuple[tuple[Role, float], ...] = (("teacher", 0.5), ("student", 0.2))
     return {
         "id": f"jackson-{i:06}",
-        "speaker": chance.choice(["jackson", "theo", None]),
-        "dataset": chance.choice(["clean", "20 dB"]),
-        "duration_ms": 400 * len(said),
-        "heard": {role: align(said, misheard(said, share, chance))[1] for role, share in shares},
+        "speaker": rng.choice(["jackson", "theo", None]),
+        "dataset": rng.choice(["clean", "20 dB"]),
+        "duration_ms": 400 * len(words),
+        "heard": {role: align(words, misheard(words, share, rng))[1] for role, share in shares},
     }
 
 
 def example() -> Facts:
-    chance = random.Random(3)
+    rng = random.Random(3)
     dropped = {"failed": 2, "too_fast": 31, "repeated": 12, "low_confidence": 951}
 
     def utterance(i: int) -> dict[str, object]:
-        said = chance.choices(DIGITS, k=7)
-        heard = [
-            (role, align(said, misheard(said, share, chance))) for role, share in (("teacher", 0.5), ("student", 0.4))
+        words = rng.choices(DIGITS, k=7)
+        alignments = [
+            (role, align(words, misheard(words, share, rng))) for role, share in (("teacher", 0.5), ("student", 0.4))
         ]
         return {
             "id": f"jackson-7f3a{i}",
             "about": "jackson, 10 dB, 3.4 s",
             "audio": tone(),
-            "heard": [{"role": role, "wer": counts.rate, "pairs": pairs} for role, (counts, pairs) in heard],
+            "heard": [{"role": role, "wer": counts.rate, "pairs": pairs} for role, (counts, pairs) in alignments],
         }
 
     def groups(names: list[str]) -> list[dict[str, object]]:
         return [
             {
                 "name": name,
-                "words": chance.randint(300, 1200),
-                "wer": {"teacher": chance.uniform(0.15, 0.7), "student": chance.uniform(0.05, 0.2)},
+                "words": rng.randint(300, 1200),
+                "wer": {"teacher": rng.uniform(0.15, 0.7), "student": rng.uniform(0.05, 0.2)},
             }
             for name in names
         ]
 
     training = [
-        {"step": 5 * i, "loss": 0.25 + 4 * math.exp(-i / 40) + chance.uniform(0, 0.2), "lr": 1e-3} for i in range(300)
+        {"step": 5 * i, "loss": 0.25 + 4 * math.exp(-i / 40) + rng.uniform(0, 0.2), "lr": 1e-3} for i in range(300)
     ]
     validation = [
         {"step": 150 * i, "split": "dev", "wer": 0.09 + 0.8 * math.exp(-i / 2), "loss": 0.4} for i in range(1, 11)
@@ -116,7 +116,7 @@ def example() -> Facts:
                         for i in range(min(dropped.get(name, 0), 2))
                     ],
                 }
-                for name, (_, why) in RULES.items()
+                for name, why in ((rule.name, rule.why) for rule in RULES)
             ],
             "curve": [(0.5, 0.02), (0.75, 0.08), (1.0, 0.16)],
         },
@@ -137,7 +137,7 @@ def example() -> Facts:
             ],
         },
         "worst": [utterance(i) for i in range(3)],  # type: ignore[misc]
-        "utterances": [compared(i, chance) for i in range(480)],
+        "utterances": [compared(i, rng) for i in range(480)],
         "config": "work: work/demo\nseed: 0\nteacher:\n  name: pocketsphinx\nstudent:\n  size: tiny\n",
         "environment": {
             "voxstill": "0.1.0",
@@ -149,9 +149,9 @@ def example() -> Facts:
 
 
 def comparison() -> Comparison:
-    chance = random.Random(5)
-    said = [chance.choices(DIGITS, k=6) for _ in range(3)]
-    heard = [[[chance.choice([word, word, "oh"]) for word in each] for _ in range(3)] for each in said]
+    rng = random.Random(5)
+    references = [rng.choices(DIGITS, k=6) for _ in range(3)]
+    hypotheses = [[[rng.choice([word, word, "oh"]) for word in words] for _ in range(3)] for words in references]
     return {
         "title": "Teachers compared",
         "about": "Labels of 3 teachers",
@@ -182,10 +182,10 @@ def comparison() -> Comparison:
                 "said": i > 0,
                 "versions": [
                     {"number": n, "wer": counts.rate, "pairs": pairs}
-                    for n, (counts, pairs) in enumerate((align(each, one) for one in some), start=1)
+                    for n, (counts, pairs) in enumerate((align(reference, words) for words in versions), start=1)
                 ],
                 "audio": None if i == 1 else tone(),
             }
-            for i, (each, some) in enumerate(zip(said, heard, strict=True))
+            for i, (reference, versions) in enumerate(zip(references, hypotheses, strict=True))
         ],
     }

@@ -1,4 +1,4 @@
-"""The cache: bytes that are read from it are right, it stays below its limit, and who is killed leaves no harm."""
+"""The cache: bytes that are read from it are right, it stays below its limit, and a killed writer does no harm."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from pathlib import Path
 from voxstill.cache import Cache, Kept
 
 cache, seed = Cache(Path(sys.argv[1]), int(sys.argv[2])), int(sys.argv[3])
-chance = random.Random(seed)
+rng = random.Random(seed)
 print("ready", flush=True)
 hits = 0
 for _ in range(int(sys.argv[4])):
-    number, version = chance.randrange(40), chance.randrange(3)
+    number, version = rng.randrange(40), rng.randrange(3)
     kept = cache.read(f"s3://b/{number}")
     if kept is not None:
         name = f"{number}-{kept.etag}-".encode()
         assert kept.data == name * (kept.num_bytes // len(name)), "torn or wrong"
         hits += 1
     name = f"{number}-{version}-".encode()
-    data = name * (chance.randrange(1, 60_000) // len(name) + 1)
+    data = name * (rng.randrange(1, 60_000) // len(name) + 1)
     cache.keep(f"s3://b/{number}", Kept(str(version), len(data), data))
 print(hits)
 """
@@ -44,7 +44,7 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.name != "lock")
 
 
-def test_what_was_kept_is_read_with_its_version(tmp_path: Path) -> None:
+def test_a_cached_object_is_read_with_its_version(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "deep" / "cache", 10_000)
     assert cache.read("u") is None
     cache.keep("u", Kept('"v1"', 5, b"bytes"))
@@ -67,7 +67,7 @@ def test_it_is_never_larger_than_its_limit(tmp_path_factory: pytest.TempPathFact
         assert len(last.data) == num_bytes
 
 
-def test_what_was_used_last_stays_and_what_is_too_large_never_comes(tmp_path: Path) -> None:
+def test_the_least_recently_used_is_evicted_and_what_is_too_large_is_not_cached(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 11_000)
     for name in "abc":
         cache.keep(name, Kept("v", 3000, bytes(3000)))
@@ -84,7 +84,7 @@ def test_what_was_used_last_stays_and_what_is_too_large_never_comes(tmp_path: Pa
 def test_a_damaged_entry_is_none_and_is_written_anew(tmp_path: Path, damage: bytes) -> None:
     cache = Cache(tmp_path, 1000)
     cache.keep("u", Kept("v", 4, b"data"))
-    (path,) = [each for each in tmp_path.iterdir() if each.name != "lock"]
+    (path,) = [path for path in tmp_path.iterdir() if path.name != "lock"]
     path.write_bytes(damage)
     (tmp_path / "lock").write_bytes(b"damaged too")
     assert cache.read("u") is None
@@ -92,7 +92,7 @@ def test_a_damaged_entry_is_none_and_is_written_anew(tmp_path: Path, damage: byt
     assert cache.read("u") == Kept("v", 4, b"data")
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cache"):
         Cache(tmp_path / "file" / "cache", 1000).keep("u", Kept("v", 1, b"x"))
@@ -111,9 +111,9 @@ def test_processes_that_hammer_it_and_are_killed_read_right_bytes_and_keep_the_l
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait()
         victim.stdout.close()
-    for each in lasting:
-        out, _ = each.communicate(timeout=60)
-        assert each.returncode == 0
+    for process in lasting:
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
         assert int(out.splitlines()[-1]) > 50
     litter = [path for path in tmp_path.iterdir() if path.name.startswith("torn-")]
     assert size(tmp_path) <= limit + sum(path.stat().st_size for path in litter)

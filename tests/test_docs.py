@@ -131,8 +131,8 @@ def test_the_architecture_names_every_file_and_no_other() -> None:
     built = {str(path.relative_to(home)) for path in home.rglob("*.py") if not path.name.startswith("__")}
     drawn, folder = set(), ""
     for line in picture().splitlines():
-        if found := re.match(r"(\w+)/(\s|$)", line):
-            folder = f"{found[1]}/"
+        if found := re.match(r"((\w+/)+)(\s|$)", line):
+            folder = found[1]
         elif found := re.match(r"( *)(\w+\.py) ", line):
             drawn.add(folder + found[2] if found[1] else found[2])
     assert drawn == built

@@ -17,7 +17,6 @@ from recipes import recipes_of_0_1
 from tones import TEXTS, speak
 from voxstill import config, legacy, workdir
 from voxstill.audio import codec
-from voxstill.commands import learn
 from voxstill.config import Config
 from voxstill.factory import label
 from voxstill.monitor import start_logging
@@ -26,10 +25,12 @@ from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
 from voxstill.pipeline import recipes
 from voxstill.pipeline import shard as sharding
+from voxstill.pipeline.train import train
 from voxstill.rundir import RunDir
 from voxstill.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.echo import EchoOptions
+from voxstill.train.experiment import train_settings
 
 GOLDEN: dict[tuple[str, ...], dict[str, str]] = {
     (): {
@@ -248,13 +249,13 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     cfg = corpus(tmp_path / "corpus")
     for kind in STEPS:
         MAKE[kind](cfg)
-    run = RunDir(Path(learn.train(cfg)["path"]))
+    run = RunDir(Path(train(cfg)["path"]))
     done = load_file(run.model / "model.safetensors")
     shards = recipes.finished_shards(cfg)["recipe"]
-    old = legacy.experiment(cfg, learn.train_settings(cfg), shards)
+    old = legacy.experiment(cfg, train_settings(cfg), shards)
     environment = {**json.loads(run.environment.read_text()), "recipe": old}
     run.environment.write_text(json.dumps(environment))
-    assert learn.train(cfg)["path"] == str(run.path)  # it is finished
+    assert train(cfg)["path"] == str(run.path)  # it is finished
     shutil.rmtree(run.model)
     run.summary.unlink()
     for folder in run.checkpoints.glob("epoch=*"):  # as if it had been killed after step 2
@@ -263,7 +264,7 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     run.last.unlink()
     run.last.symlink_to(next(run.checkpoints.glob("*step=2")).name)
     start_logging()
-    assert learn.train(cfg)["path"] == str(run.path)
+    assert train(cfg)["path"] == str(run.path)
     assert f"version 0.1 began `{run.path}`" in capsys.readouterr().err
     again = load_file(run.model / "model.safetensors")
     assert all(torch.equal(again[name], done[name]) for name in done)

@@ -1,4 +1,4 @@
-"""What a run says: whole lines, honest times, and never a word on standard output."""
+"""Monitoring: whole lines, correct times, and nothing on standard output."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_a_file_that_holds_only_a_cut_line_starts_anew(tmp_path: Path) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=True))
 def test_any_number_of_seconds_is_a_clock(seconds: float) -> None:
-    parts = [int(each) for each in clock(seconds).split(":")]
+    parts = [int(part) for part in clock(seconds).split(":")]
     assert 2 <= len(parts) <= 3
-    assert all(0 <= each < 60 for each in parts[1:])
+    assert all(0 <= part < 60 for part in parts[1:])
 
 
 def test_a_clock_reads_as_people_write_it() -> None:
-    assert [clock(each) for each in (0, 59.6, 61, 3600, 3725.2)] == ["0:00", "1:00", "1:01", "1:00:00", "1:02:05"]
+    assert [clock(seconds) for seconds in (0, 59.6, 61, 3600, 3725.2)] == ["0:00", "1:00", "1:01", "1:00:00", "1:02:05"]
 
 
 def test_a_timer_counts_only_what_runs_inside_it_also_when_it_fails() -> None:
@@ -88,7 +88,7 @@ def test_progress_says_share_rate_and_time_left_on_standard_error_only(
     assert "chunk 1" in err
 
 
-def test_progress_without_a_total_or_a_unit_still_speaks() -> None:
+def test_progress_without_a_total_or_a_unit_has_a_line() -> None:
     with Progress("scan", None, "files") as bar:
         bar.advance(3)
         assert bar.line().startswith("3 files, ")
@@ -106,7 +106,7 @@ def test_logging_started_twice_says_everything_once(capsys: pytest.CaptureFixtur
     monitor.log.warning("loud")
     assert capsys.readouterr().err.count("loud") == 1
     assert [handler.level for handler in monitor.log.handlers] == [logging.WARNING]
-    assert monitor.log.level == logging.INFO  # a file of its own hears more
+    assert monitor.log.level == logging.INFO  # a log file takes more
 
 
 # ------------------------------------------------------------------------------------------------ Prometheus
@@ -138,17 +138,24 @@ def test_a_real_prometheus_reads_the_figures_of_a_step(tmp_path: Path) -> None:
     options = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={listen}"]
     server = subprocess.Popen(["prometheus", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        found = _ask(listen, '{job="voxstill",__name__=~"voxstill_.*"}')
+        series = _ask(listen, '{job="voxstill",__name__=~"voxstill_.*"}')
         rtfx = _ask(listen, "voxstill_audio_seconds_total / voxstill_elapsed_seconds")
     finally:
         server.terminate()
         server.wait(20)
     values = {
         (row["metric"]["__name__"], row["metric"].get("stage") or row["metric"].get("kind")): float(row["value"][1])
-        for row in found
+        for row in series
     }
-    assert {name for row in found for name in row["metric"]} <= {"__name__", "job", "instance", "step", "stage", "kind"}
-    assert {row["metric"]["step"] for row in found} == {"label"}
+    assert {name for row in series for name in row["metric"]} <= {
+        "__name__",
+        "job",
+        "instance",
+        "step",
+        "stage",
+        "kind",
+    }
+    assert {row["metric"]["step"] for row in series} == {"label"}
     assert values["voxstill_items_total", None] == 9
     assert values["voxstill_items_planned", None] == 12
     assert values["voxstill_chunks_open", None] == 2
@@ -158,21 +165,21 @@ def test_a_real_prometheus_reads_the_figures_of_a_step(tmp_path: Path) -> None:
 
 
 def _ask(address: str, query: str) -> list[dict[str, Any]]:
-    """What Prometheus knows, once it knows something."""
+    """The result of a query to Prometheus, once there is one."""
     url = f"http://{address}/api/v1/query?query={urllib.parse.quote(query)}"
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
-                if found := json.load(answer)["data"]["result"]:
-                    return list(found)
+                if series := json.load(answer)["data"]["result"]:
+                    return list(series)
         except OSError:
             pass
         time.sleep(0.2)
     raise AssertionError(f"Prometheus never answered {query}")
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_a_config_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from voxstill import shards, tables
 from voxstill.errors import DataError
-from voxstill.records import Split, Word
+from voxstill.fetch import read_uri
+from voxstill.records import Split, UtteranceInfo, Word
 from voxstill.shards import Sample
-from voxstill.store import Store, read_uri
+from voxstill.store import Store
 
 AWKWARD = [
     "a/b",
@@ -103,10 +104,12 @@ def test_the_offset_is_where_the_tar_says_the_data_lie() -> None:
 
 def test_the_json_has_all_that_is_known_but_where_the_audio_is_stored() -> None:
     file = io.BytesIO()
-    known = sample("x", text="où", words=(Word(text="où", start_ms=1, end_ms=9, prob=0.5),), dialect="sud", split="dev")
+    info = UtteranceInfo(dialect="sud")
+    known = sample("x", text="où", words=(Word(text="où", start_ms=1, end_ms=9, prob=0.5),), info=info, split="dev")
     shards.write(file, [(known, b"")])
     (group,) = as_webdataset(file.getvalue()).values()
-    expected = asdict(known)
+    expected = {**asdict(known), **asdict(info)}
+    expected.pop("info")
     for name in ("format", "tar", "offset", "num_bytes"):
         expected.pop(name)
     assert json.loads(group["json"]) == json.loads(json.dumps(expected))

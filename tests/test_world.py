@@ -1,4 +1,4 @@
-"""What a process is told of its machine."""
+"""The process and its machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def test_memory_that_is_kept_is_not_asked_for_again() -> None:
+def test_freed_memory_is_reused_without_page_faults() -> None:
     def faults(how: str) -> int:
         done = subprocess.run([sys.executable, "-c", FAULTS, how], stdout=subprocess.PIPE, text=True, check=True)
         return int(done.stdout)

@@ -1,4 +1,4 @@
-"""A language of four tones, for students that must learn something in seconds."""
+"""A language of four tones, which a student learns in seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxstill.audio import codec
 from voxstill.config import Augment, Train
 from voxstill.nn import students
 from voxstill.nn.frontend import output_frames
-from voxstill.records import RATE_HZ, Batch, Split, Word
+from voxstill.records import RATE_HZ, Batch, Split, UtteranceInfo, Word
 from voxstill.shards import Sample
 from voxstill.store import Store
 from voxstill.tasks.ctc import CtcTask
@@ -63,13 +63,13 @@ def batch_of(vocabulary: Vocabulary, texts: Sequence[str] = TEXTS, *, timed: boo
 
 
 def context_of(batch: Batch, progress: float = 0.0) -> StepContext:
-    """The context of a step that has this batch alone."""
+    """The context of a step that consists of this batch alone."""
     frames_B = output_frames(batch.audio_len_B // 160)
     return StepContext(progress, int(batch.token_len_B.sum()), int(frames_B.sum()))
 
 
 def loss_of(task: Task, model: Any, batch: Batch, context: StepContext, generator: torch.Generator) -> Loss:
-    """What the model loses on a batch as the task hears it."""
+    """The loss of the model on a batch, as the task computes it."""
     return task.loss(model, task.prepare(batch, context.progress, generator), context)
 
 
@@ -117,7 +117,7 @@ def write_shards(store: Store, prefix: str, counts: dict[Split, int], seed: int 
 
 
 HUMS_HZ = {"ann": 250, "bob": 620, "cas": 1250, "dee": 2300, "eve": 3900, "fay": 5600}
-"""A voice is what hums beneath its words."""
+"""The hum beneath its words is what tells a speaker."""
 
 
 def voiced(word: str, speaker: str, seed: int) -> NDArray[np.int16]:
@@ -130,10 +130,12 @@ def voiced(word: str, speaker: str, seed: int) -> NDArray[np.int16]:
     return (samples_T + hum_T).astype(np.int16)
 
 
-def write_voices(store: Store, prefix: str, said: dict[Split, Sequence[str]], times: int, *, unknown: int = 0) -> None:
-    """Finished shards of each word in each voice of a split, so often; `unknown` more of the first are of nobody."""
+def write_voices(
+    store: Store, prefix: str, speakers: dict[Split, Sequence[str]], times: int, *, unknown: int = 0
+) -> None:
+    """Finished shards of each word by each speaker of a split, `times` over, and `unknown` more without a speaker."""
     total = 0
-    for index, (split, voices) in enumerate(said.items()):
+    for index, (split, voices) in enumerate(speakers.items()):
         pairs = []
         rows = [(word, voice) for _ in range(times) for word in PITCH_HZ for voice in voices]
         for i, (word, voice) in enumerate(rows + rows[:unknown]):
@@ -144,7 +146,7 @@ def write_voices(store: Store, prefix: str, said: dict[Split, Sequence[str]], ti
                 duration_ms=codec.samples_to_ms(len(samples_T)),
                 num_samples=len(samples_T),
                 text=word,
-                speaker=voice if i < len(rows) else None,
+                info=UtteranceInfo(speaker=voice if i < len(rows) else None),
             )
             pairs.append((sample, codec.encode(samples_T, "flac")))
         total += len(pairs)
@@ -152,4 +154,4 @@ def write_voices(store: Store, prefix: str, said: dict[Split, Sequence[str]], ti
         written = shards.write(file, pairs)
         store.create(f"{prefix}/{shards.tar_name(index)}", file.getvalue())
         store.create(f"{prefix}/{shards.sidecar_name(index)}", tables.to_parquet(written, Sample))
-    shards.finish(store, prefix, {"shards": len(said), "utterances": total, "recipe": prefix.rpartition("/")[2]})
+    shards.finish(store, prefix, {"shards": len(speakers), "utterances": total, "recipe": prefix.rpartition("/")[2]})

@@ -45,21 +45,21 @@ class Shuffled(data.Corpus):
         planned = super().plan(epoch, ascending=ascending)
         budget_ms, train = self._cfg.plan.budget_ms, self._train
         order = np.random.default_rng([self._cfg.seed, epoch]).permutation(planned.order)
-        heard_ms = dataclasses.replace(planned, order=order).heard_ms()
+        durations_ms = dataclasses.replace(planned, order=order).heard_ms()
         bounds, longest = [0], 0
-        for at, length in enumerate(heard_ms.tolist()):
+        for at, length in enumerate(durations_ms.tolist()):
             longest = max(longest, length)
             if (at + 1 - bounds[-1]) * longest > budget_ms:
                 bounds.append(at)
                 longest = length
         starts = np.array(bounds)
-        frames = planned.step_frames.sum() / heard_ms.sum()
+        frames = planned.step_frames.sum() / durations_ms.sum()
         return dataclasses.replace(
             planned,
             order=order,
             bounds=np.append(starts, len(order)),
             step_tokens=np.add.reduceat(train.num_tokens[order], starts),
-            step_frames=np.add.reduceat((heard_ms * frames).astype(np.int64), starts),
+            step_frames=np.add.reduceat((durations_ms * frames).astype(np.int64), starts),
         )
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--output", default=str(HERE.parent / "results/loader_convergence.json"))
     args = parser.parse_args()
     ways: dict[str, Any] = {"planned": data.Corpus, "random": Shuffled}
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    rows_by_way: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     base = config.load(args.config, [], {}).model_dump()
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
@@ -89,11 +89,11 @@ def main() -> None:
                 trained = train(cfg)
                 judged = evaluate(cfg, trained["path"]).figures
                 row = {name: judged[name] for name in ("wer", "interval", "words")} | {"seed": seed}
-                found[way].append(row)
+                rows_by_way[way].append(row)
                 print(f"| {way} | {seed} | {100 * row['wer']:.1f} |", flush=True)
-    means = {way: statistics.mean(row["wer"] for row in rows) for way, rows in found.items()}
+    means = {way: statistics.mean(row["wer"] for row in rows) for way, rows in rows_by_way.items()}
     figures = {"steps": args.steps, "python": platform.python_version(), "torch": version("torch")}
-    Path(args.output).write_text(json.dumps({**figures, "found": found, "mean": means}, indent=1) + "\n")
+    Path(args.output).write_text(json.dumps({**figures, "found": rows_by_way, "mean": means}, indent=1) + "\n")
     print("mean: " + ", ".join(f"{way} {100 * mean:.1f} %" for way, mean in means.items()))
 
 

@@ -50,15 +50,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", default=str(HERE.parent / "results/loader_plans.json"))
     parser.add_argument("--do", help=argparse.SUPPRESS)
-    parser.add_argument("--with", dest="given", help=argparse.SUPPRESS)
+    parser.add_argument("--with", dest="arguments", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.do:
-        print(json.dumps(CHILDREN[args.do](**json.loads(args.given))))
+        print(json.dumps(CHILDREN[args.do](**json.loads(args.arguments))))
         return
     figures: dict[str, Any] = {
         "budget_s": BUDGET_S,
         "python": platform.python_version(),
-        "versions": {name: found for name in ("numpy", "torch", "lhotse") if (found := has(name))},
+        "versions": {name: number for name in ("numpy", "torch", "lhotse") if (number := has(name))},
         "efficiency": efficiency(args.peers),
         "sizes": {},
     }
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """The tables."""
+    """Print the tables."""
     print("| batches | ranks | padding | imbalance | efficiency |\n|---|---|---|---|---|")
     for row in figures["efficiency"]:
         print(f"| {row['name']} | {row['ranks']} | {row['padding']:.2%} | {row['imbalance']:.3f} | ", end="")
@@ -79,7 +79,7 @@ def show(figures: dict[str, Any]) -> None:
     print("|---" * (1 + len(figures["sizes"])) + "|")
     for name in next(iter(figures["sizes"].values())):
         values = [sizes[name] for sizes in figures["sizes"].values()]
-        print(f"| {name} | " + " | ".join(f"{each:.3g}" for each in values) + " |")
+        print(f"| {name} | " + " | ".join(f"{value:.3g}" for value in values) + " |")
     print(f"\nanonymous memory over 3 epochs: {figures['growth']['growth']:+.2%}")
 
 
@@ -89,9 +89,9 @@ def like_books(num: int) -> NDArray[np.int64]:
     return np.clip(random.lognormal(2.4, 0.5, num) * 1000, 1000, 35_000).astype(np.int64)
 
 
-def child(name: str, **given: Any) -> Any:
-    """What a function of `CHILDREN` says in a process of its own."""
-    command = [sys.executable, __file__, "--do", name, "--with", json.dumps(given)]
+def child(name: str, **arguments: Any) -> Any:
+    """Run a function of `CHILDREN` in a process of its own; return its JSON."""
+    command = [sys.executable, __file__, "--do", name, "--with", json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -100,7 +100,7 @@ def child(name: str, **given: Any) -> Any:
 
 
 def efficiency(num: int) -> list[dict[str, Any]]:
-    """Ours and theirs on the same lengths."""
+    """Padding and imbalance of voxstill and lhotse on the same lengths."""
     rows = [
         child("ours", num=num, ranks=ranks, layout=layout)
         for ranks, layout in ((8, "local"), (64, "local"), (8, "remote"))
@@ -112,35 +112,35 @@ def efficiency(num: int) -> list[dict[str, Any]]:
     return [*rows, child("independent", num=num, ranks=8, buckets=30)]
 
 
-def ours(num: int, ranks: int, layout: str) -> dict[str, Any]:
-    """Of a plan."""
+def voxstill(num: int, ranks: int, layout: str) -> dict[str, Any]:
+    """The figures of a plan of voxstill."""
     from voxstill.batches.plan import plan
     from voxstill.config import Plan
 
     cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=ranks, layout=layout)  # type: ignore[arg-type]
-    made = plan(like_books(num), None, cfg, seed=0, epoch=0, shard_of=np.arange(num) // PER_SHARD)
-    told: Any = made.statistics()
+    epoch_plan = plan(like_books(num), None, cfg, seed=0, epoch=0, shard_of=np.arange(num) // PER_SHARD)
+    figures: Any = epoch_plan.statistics()
     return {
         "name": "voxstill" + (", shard by shard" if layout == "remote" else ""),
         "ranks": ranks,
-        "steps": [told["steps"]],
-        "padding": told["padding"],
-        "imbalance": told["imbalance_mean"],
-        "efficiency": told["efficiency"],
+        "steps": [figures["steps"]],
+        "padding": figures["padding"],
+        "imbalance": figures["imbalance_mean"],
+        "efficiency": figures["efficiency"],
     }
 
 
 def lhotse(num: int, ranks: int, buckets: int) -> dict[str, Any]:
     """Of lhotse's ranks on one stream, which give equal numbers of batches."""
     own = (batches(like_books(num), buckets, rank, ranks) for rank in range(ranks))
-    return judged(f"lhotse, {buckets} buckets", list(zip_longest(*own)), ranks)
+    return figures_of(f"lhotse, {buckets} buckets", list(zip_longest(*own)), ranks)
 
 
 def independent(num: int, ranks: int, buckets: int) -> dict[str, Any]:
     """Of ranks that have an eighth of the corpus each and bucket that alone, as with a WebDataset split by shard."""
     lengths_ms = like_books(num)
     own = (batches(lengths_ms[rank::ranks], buckets, 0, 1) for rank in range(ranks))
-    return judged(f"independent ranks, {buckets} buckets", list(zip_longest(*own)), ranks)
+    return figures_of(f"independent ranks, {buckets} buckets", list(zip_longest(*own)), ranks)
 
 
 def batches(lengths_ms: NDArray[np.int64], buckets: int, rank: int, ranks: int) -> Iterator[tuple[float, float]]:
@@ -169,18 +169,18 @@ def batches(lengths_ms: NDArray[np.int64], buckets: int, rank: int, ranks: int) 
         yield sum(durations), len(durations) * max(durations)
 
 
-def judged(name: str, steps: list[tuple[tuple[float, float] | None, ...]], ranks: int) -> dict[str, Any]:
-    """The figures of steps, each with what every rank has in it or None."""
-    heard = sum(each[0] for step in steps for each in step if each)
-    padded = sum(each[1] for step in steps for each in step if each)
-    lasted = sum(max(each[1] for each in step if each) for step in steps)
+def figures_of(name: str, steps: list[tuple[tuple[float, float] | None, ...]], ranks: int) -> dict[str, Any]:
+    """The figures of steps, each with seconds of speech and of the padded batch of every rank, or None."""
+    speech_s = sum(rank[0] for step in steps for rank in step if rank)
+    padded_s = sum(rank[1] for step in steps for rank in step if rank)
+    slowest_s = sum(max(rank[1] for rank in step if rank) for step in steps)
     return {
         "name": name,
         "ranks": ranks,
         "steps": sorted(sum(step[rank] is not None for step in steps) for rank in range(ranks)),
-        "padding": 1 - heard / padded,
-        "imbalance": lasted * ranks / padded,
-        "efficiency": heard / lasted / ranks,
+        "padding": 1 - speech_s / padded_s,
+        "imbalance": slowest_s * ranks / padded_s,
+        "efficiency": speech_s / slowest_s / ranks,
     }
 
 
@@ -195,11 +195,11 @@ def of_size(num: int, rounds: int) -> dict[str, float]:
         planning = [child("planning", num=num)["cpu_s"] for _ in range(rounds)]
         starts: dict[float, list[dict[str, float]]] = {share: [] for share in (0.0, *EPOCH_SHARES)}
         for _ in range(rounds):
-            for share, found in starts.items():
-                found.append(child("start", folder=folder, share=share))
+            for share, rows in starts.items():
+                rows.append(child("start", folder=folder, share=share))
 
     def median(share: float, figure: str) -> float:
-        return statistics.median(each[figure] for each in starts[share])
+        return statistics.median(row[figure] for row in starts[share])
 
     return {
         "planning, CPU s": statistics.median(planning),
@@ -277,9 +277,9 @@ def start(folder: str, share: float) -> dict[str, float]:
     )
     opened_s = time.perf_counter() - begun
     cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=8)
-    made = plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
-    step = int(share * made.steps)
-    steps = iter(Loader(Batches(corpus, made, rank=0, ranks=8), first=step, workers=1))
+    epoch_plan = plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
+    step = int(share * epoch_plan.steps)
+    steps = iter(Loader(Batches(corpus, epoch_plan, rank=0, ranks=8), first=step, workers=1))
     next(steps)
     batch_s = time.perf_counter() - begun
     state = State(step=step, step_in_epoch=step)
@@ -306,9 +306,9 @@ def growth() -> dict[str, float]:
         store = Store(folder)
         corpus = opened(store, "", Path(folder) / "index", splits=("train",), encode=None, encoder="")
         for epoch in range(3):
-            made = plan(corpus.durations_ms, None, Plan(budget_ms=BUDGET_S * 1000), seed=0, epoch=epoch)
+            epoch_plan = plan(corpus.durations_ms, None, Plan(budget_ms=BUDGET_S * 1000), seed=0, epoch=epoch)
             most = 0
-            for _ in Loader(Batches(corpus, made), workers=2):
+            for _ in Loader(Batches(corpus, epoch_plan), workers=2):
                 own = os.getpid()
                 workers = Path(f"/proc/{own}/task/{own}/children").read_text().split()
                 most = max(most, memory("RssAnon") + sum(memory("RssAnon", pid) for pid in workers))
@@ -323,7 +323,7 @@ def memory(name: str, pid: int | str = "self") -> int:
 
 
 CHILDREN: dict[str, Callable[..., Any]] = {
-    "ours": ours,
+    "ours": voxstill,
     "lhotse": lhotse,
     "independent": independent,
     "planning": planning,

@@ -65,23 +65,25 @@ def main() -> None:
             store.root: opened(store, "", folder / "index", splits=("train",), encode=None, encoder="")
             for store in (local, remote)
         }
-        found: dict[str, list[float]] = {way: [] for way in ways}
+        rates: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(args.rounds):
             for way in ways:
                 corpus = corpora[local.root if way == "disk" else remote.root]
                 cfg = Plan(budget_ms=BUDGET_S * 1000, window=args.window, layout="remote")
-                made = plan(corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype("int64"))
+                epoch_plan = plan(
+                    corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype("int64")
+                )
                 place = Place(folder / "tars", 1 << 40) if way == "S3, fetched ahead" else None
-                found[way].append(hours_a_minute(corpus, made, place, args.window))
+                rates[way].append(hours_a_minute(corpus, epoch_plan, place, args.window))
                 shutil.rmtree(folder / "tars", ignore_errors=True)
-    median = {way: statistics.median(each) for way, each in found.items()}
+    median = {way: statistics.median(rounds) for way, rounds in rates.items()}
     figures = {
         "utterances": args.utterances,
         "per_shard": PER_SHARD,
         "window": args.window,
         "delay_s": args.delay,
         "python": platform.python_version(),
-        "hours_a_minute": found,
+        "hours_a_minute": rates,
         "median": median,
         "of_local": {way: median[way] / median["disk"] for way in ways},
     }
@@ -120,9 +122,9 @@ def serve(folder: Path, delay_s: float) -> None:
                 self.send_error(404)
                 return
             size = path.stat().st_size
-            found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-            start, end = (int(found[1]), min(int(found[2]) + 1, size)) if found else (0, size)
-            self.send_response(206 if found else 200)
+            byte_range = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            start, end = (int(byte_range[1]), min(int(byte_range[2]) + 1, size)) if byte_range else (0, size)
+            self.send_response(206 if byte_range else 200)
             self.send_header("Content-Length", str(end - start))
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
             self.send_header("ETag", f'"{size:x}"')
@@ -145,11 +147,11 @@ def serve(folder: Path, delay_s: float) -> None:
         late.serve_forever()
 
 
-def hours_a_minute(corpus: Corpus, made: EpochPlan, place: Place | None, window: int) -> float:
-    """Of speech, by the clock, after the first window; whoever trains takes no time."""
+def hours_a_minute(corpus: Corpus, epoch_plan: EpochPlan, place: Place | None, window: int) -> float:
+    """Hours of speech read a minute of wall time, after the first window; training takes no time."""
     read = 0
     samples = since = 0.0
-    loader = Loader(Batches(corpus, made, place=place), workers=1)
+    loader = Loader(Batches(corpus, epoch_plan, place=place), workers=1)
     for batches in loader:
         if read > window:
             samples += sum(float(batch.audio_len_B.sum()) for batch in batches)

@@ -41,7 +41,7 @@ PER_SHARD = 500
 
 
 def main() -> None:
-    """Make the corpus, let everybody read it in turns, print the medians."""
+    """Make the corpus, let every loader read it in turns, print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--utterances", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -60,13 +60,13 @@ def main() -> None:
         padding = {}
         for _ in range(args.rounds):
             for name in names:
-                told = child(name, folder, args.lhotse_2 if "lhotse 2" in name else None)
-                assert told["utterances"] == args.utterances, (name, told)
-                rounds[name].append(told["cpu_s"])
-                padding[name] = 1 - seconds / told["padded_s"]
-    median = {name: statistics.median(each) for name, each in rounds.items()}
+                figures = child(name, folder, args.lhotse_2 if "lhotse 2" in name else None)
+                assert figures["utterances"] == args.utterances, (name, figures)
+                rounds[name].append(figures["cpu_s"])
+                padding[name] = 1 - seconds / figures["padded_s"]
+    median = {name: statistics.median(cpu_s) for name, cpu_s in rounds.items()}
     packages = {
-        name: found for name in ("torch", "soundfile", "miniaudio", "webdataset", "lhotse") if (found := has(name))
+        name: number for name in ("torch", "soundfile", "miniaudio", "webdataset", "lhotse") if (number := has(name))
     }
     figures = {
         "utterances": args.utterances,
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def has(package: str) -> str | None:
-    """Its version, where it is installed."""
+    """The version of a package, None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -96,7 +96,7 @@ def has(package: str) -> str | None:
 
 def child(name: str, corpus: str, packages: str | None) -> dict[str, Any]:
     """One epoch in a process of its own."""
-    paths = [each for each in (packages, os.environ.get("PYTHONPATH")) if each]
+    paths = [path for path in (packages, os.environ.get("PYTHONPATH")) if path]
     done = subprocess.run(
         [sys.executable, __file__, "--read", name, "--corpus", corpus],
         stdout=subprocess.PIPE,
@@ -104,8 +104,8 @@ def child(name: str, corpus: str, packages: str | None) -> dict[str, Any]:
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def read(name: str, corpus: Path) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def read(name: str, corpus: Path) -> dict[str, Any]:
 
 
 def len_and_longest(batch: Any) -> tuple[int, int]:
-    """Of a padded batch [B, T]."""
+    """Number and length of the rows of a padded batch [B, T]."""
     return int(batch.shape[0]), int(batch.shape[1])
 
 
@@ -175,8 +175,10 @@ def shar(folder: Path, clips: list[Any]) -> None:
     with SharWriter(str(folder), fields={"recording": "original"}, shard_size=PER_SHARD) as writer:
         for sample, data in clips:
             recording = Recording.from_bytes(data, recording_id=sample.id)
-            said = SupervisionSegment(sample.id, sample.id, 0.0, recording.duration, text=sample.text)
-            writer.write(MonoCut(sample.id, 0.0, recording.duration, 0, supervisions=[said], recording=recording))
+            supervision = SupervisionSegment(sample.id, sample.id, 0.0, recording.duration, text=sample.text)
+            writer.write(
+                MonoCut(sample.id, 0.0, recording.duration, 0, supervisions=[supervision], recording=recording)
+            )
 
 
 # ------------------------------------------------------------------------------------------------ the contenders
@@ -190,8 +192,8 @@ def by_soundfile(data: bytes) -> NDArray[np.int16]:
     return samples_T
 
 
-def by_ours(data: bytes) -> NDArray[np.int16]:
-    """Decoded as we do."""
+def by_voxstill(data: bytes) -> NDArray[np.int16]:
+    """Decoded as voxstill does."""
     from voxstill.audio import codec
 
     return codec.decode_stored(data).samples_T
@@ -212,7 +214,7 @@ def ceiling(corpus: Path, decode: Callable[[bytes], NDArray[np.int16]]) -> Calla
     return run
 
 
-def ours(corpus: Path) -> Callable[[], Iterator[Any]]:
+def voxstill(corpus: Path) -> Callable[[], Iterator[Any]]:
     """The plan of an epoch and its batches: int16, padded."""
     from voxstill.batches.corpus import opened
     from voxstill.batches.load import Batches, Loader
@@ -232,7 +234,7 @@ def ours(corpus: Path) -> Callable[[], Iterator[Any]]:
 
 
 def webdataset(corpus: Path) -> Callable[[], Iterator[Any]]:
-    """Batches of a fixed number of utterances from a shuffle buffer, decoded as we do: int16, padded."""
+    """Batches of a fixed number of utterances from a shuffle buffer, decoded as voxstill does: int16, padded."""
     import torch
     import webdataset as wds
 
@@ -240,7 +242,7 @@ def webdataset(corpus: Path) -> Callable[[], Iterator[Any]]:
     mean_s = 12.0
 
     def padded(samples: list[Any]) -> Any:
-        audio = [by_ours(each["flac"]) for each in samples]
+        audio = [by_voxstill(sample["flac"]) for sample in samples]
         out_BT = torch.zeros(len(audio), max(map(len, audio)), dtype=torch.int16)
         for i, samples_T in enumerate(audio):
             out_BT[i, : len(samples_T)] = torch.from_numpy(samples_T)
@@ -260,14 +262,16 @@ def lhotse(corpus: Path, *, fast: bool) -> Callable[[], Iterator[Any]]:
     from lhotse.dataset import DynamicBucketingSampler
     from lhotse.dataset.collation import collate_audio
 
-    class Ours(AudioBackend):  # type: ignore[misc]
-        """Our decoder in their loader."""
+    from voxstill import pcm
+
+    class VoxstillBackend(AudioBackend):  # type: ignore[misc]
+        """The decoder of voxstill in the loader of lhotse."""
 
         def read_audio(self, path_or_fd: Any, *_: Any, **__: Any) -> tuple[Any, int]:
-            return by_ours(path_or_fd.read())[None].astype(np.float32) / 32768, 16_000
+            return pcm.to_float(by_voxstill(path_or_fd.read())[None]), 16_000
 
     if fast:
-        set_current_audio_backend(Ours())
+        set_current_audio_backend(VoxstillBackend())
 
     def run() -> Iterator[Any]:
         cuts = CutSet.from_shar(in_dir=str(corpus / "shar"), shuffle_shards=True)
@@ -281,9 +285,9 @@ def lhotse(corpus: Path, *, fast: bool) -> Callable[[], Iterator[Any]]:
 
 
 CONTENDERS: dict[str, Callable[[Path], Callable[[], Iterator[Any]]]] = {
-    "ceiling, fast": lambda corpus: ceiling(corpus, by_ours),
+    "ceiling, fast": lambda corpus: ceiling(corpus, by_voxstill),
     "ceiling, soundfile": lambda corpus: ceiling(corpus, by_soundfile),
-    "voxstill": ours,
+    "voxstill": voxstill,
     "webdataset, fast": webdataset,
     "lhotse, fast": lambda corpus: lhotse(corpus, fast=True),
     "lhotse, soundfile": lambda corpus: lhotse(corpus, fast=False),

@@ -49,12 +49,14 @@ def main() -> None:
     digits = np.array([int(row["id"].split("_")[0]) for row in rows])
     speakers = np.array([row["speaker"] for row in rows])
     print("| `pretrain.targets` | `pretrain.codes` | perplexity | digits found, % |\n|---|---|---|---|")
-    for targets, heard in features.items():
+    for targets, features_of_clips in features.items():
         for num in args.codes:
             cfg = Pretrain(method="best_rq", targets=targets, codes=num)
             quantizer = unlabelled.quantizer(cfg, frontend.num_mels, 0)
-            codes = [quantizer.codes(each_BFD)[0].numpy() for each_BFD in heard]
-            print(f"| {targets} | {num} | {perplexity(codes):.0f} | {100 * found(codes, num, digits, speakers):.1f} |")
+            codes = [quantizer.codes(features_BFD)[0].numpy() for features_BFD in features_of_clips]
+            print(
+                f"| {targets} | {num} | {perplexity(codes):.0f} | {100 * accuracy(codes, num, digits, speakers):.1f} |"
+            )
 
 
 def perplexity(codes: list[NDArray[Any]]) -> float:
@@ -63,12 +65,12 @@ def perplexity(codes: list[NDArray[Any]]) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def found(codes: list[NDArray[Any]], num: int, digits: NDArray[Any], speakers: NDArray[Any]) -> float:
+def accuracy(codes: list[NDArray[Any]], num: int, digits: NDArray[Any], speakers: NDArray[Any]) -> float:
     """The share of digits that the codes of all other speakers name, the mean over the speakers."""
     counts_NV = np.zeros((len(codes), PARTS * num), np.float32)
-    for row, each in enumerate(codes):
-        part = np.arange(len(each)) * PARTS // len(each)
-        np.add.at(counts_NV[row], part * num + each, 1)
+    for row, codes_F in enumerate(codes):
+        part = np.arange(len(codes_F)) * PARTS // len(codes_F)
+        np.add.at(counts_NV[row], part * num + codes_F, 1)
     shares = []
     for speaker in np.unique(speakers):
         own = speakers == speaker

@@ -43,8 +43,8 @@ def extractor() -> Any:
     if "librosa" not in vars(module):  # older versions take these filters from there; its many packages change nothing
         filters = SimpleNamespace(mel=lambda **_: mel_filters().numpy())
         vars(module)["librosa"] = SimpleNamespace(filters=filters)
-    told = {name: value for name, value in EXTRACTOR.items() if name != "feature_extractor_type"}
-    return module.ParakeetFeatureExtractor(**told)
+    options = {name: value for name, value in EXTRACTOR.items() if name != "feature_extractor_type"}
+    return module.ParakeetFeatureExtractor(**options)
 
 
 class Files(Dataset[dict[str, Any]]):
@@ -66,8 +66,8 @@ def extract(path: Path, audio: Iterable[NDArray[np.floating[Any]]]) -> None:
     extracts, ends = extractor(), [0]
     with path.open("wb") as file:
         for samples_T in audio:
-            made = extracts(samples_T, sampling_rate=RATE_HZ, return_tensors="np")
-            features_FD = made["input_features"][0][made["attention_mask"][0].astype(bool)]
+            output = extracts(samples_T, sampling_rate=RATE_HZ, return_tensors="np")
+            features_FD = output["input_features"][0][output["attention_mask"][0].astype(bool)]
             file.write(features_FD.astype(np.float32).tobytes())
             ends.append(ends[-1] + len(features_FD))
     path.with_suffix(".json").write_text(json.dumps(ends))
@@ -97,34 +97,34 @@ class Collate:
     blank_id: int
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """A batch of the model, and how many feature frames of it are no padding."""
+        """A batch of the model, and how many feature frames of it are not padding."""
         if "audio" in rows[0]:
-            made = self.extractor([row["audio"] for row in rows], sampling_rate=RATE_HZ, return_tensors="pt")
+            output = self.extractor([row["audio"] for row in rows], sampling_rate=RATE_HZ, return_tensors="pt")
         else:
             padded = [{"input_features": row["input_features"]} for row in rows]
-            made = self.extractor.pad(padded, padding="longest", return_tensors="pt")
+            output = self.extractor.pad(padded, padding="longest", return_tensors="pt")
         labels = [torch.tensor(row["labels"]) for row in rows]
-        mask_BF = made["attention_mask"].bool()
+        mask_BF = output["attention_mask"].bool()
         return {
-            "input_features": made["input_features"],
+            "input_features": output["input_features"],
             "attention_mask": mask_BF,
             "labels": torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=self.blank_id),
             "num_frames": int(mask_BF.sum()),
         }
 
 
-class Watched:
-    """Who is told of each step: before its batch is asked for, and after it has come."""
+class StepListener:
+    """Callbacks of a training: before the batches of a step are read, and after."""
 
-    def asked(self) -> None:
-        """A batch is asked for: the step before is over. What it raises ends the training."""
+    def before_batches(self) -> None:
+        """The step before is over. What it raises ends the training."""
 
-    def got(self, audio_s: float, padded_s: float, waited_s: float) -> None:
-        """A batch has come."""
+    def after_batch(self, audio_s: float, padded_s: float, waited_s: float) -> None:
+        """A batch was read: seconds of its audio, of its padded audio, and of waiting for it."""
 
 
 class OverError(Exception):
-    """Enough was trained."""
+    """The training is to end."""
 
 
 class Timed:
@@ -148,12 +148,17 @@ class Peer(Trainer):  # type: ignore[misc]
     """The trainer, with lengths where `datasets` would have a column of them."""
 
     def __init__(
-        self, *, lengths: Sequence[int] | None, watched: Watched, schedule: Callable[[], float] | None, **given: Any
+        self,
+        *,
+        lengths: Sequence[int] | None,
+        listener: StepListener,
+        schedule: Callable[[], float] | None,
+        **arguments: Any,
     ):
-        self.lengths, self.watched, self.schedule = lengths, watched, schedule
+        self.lengths, self.listener, self.schedule = lengths, listener, schedule
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio; 0 until the first step has been counted."""
-        super().__init__(**given)
+        super().__init__(**arguments)
 
     def _get_train_sampler(self, *_: Any) -> Any:
         """What `group_by_length` gives; versions differ in how they are asked for it. Without lengths, the default."""
@@ -161,30 +166,30 @@ class Peer(Trainer):  # type: ignore[misc]
             return super()._get_train_sampler()
         return LengthGroupedSampler(self.args.train_batch_size, lengths=list(self.lengths))
 
-    def get_batch_samples(self, epoch_iterator: Any, *given: Any, **named: Any) -> Any:
+    def get_batch_samples(self, epoch_iterator: Any, *arguments: Any, **options: Any) -> Any:
         """The batches of a step."""
-        self.watched.asked()
+        self.listener.before_batches()
         timed = Timed(epoch_iterator)
-        batches, num = super().get_batch_samples(timed, *given, **named)
+        batches, num = super().get_batch_samples(timed, *arguments, **options)
         for batch in batches:
             frames = batch["input_features"].shape
             self.padded_s = frames[0] * frames[1] / 100
-            self.watched.got(batch.pop("num_frames") / 100, self.padded_s, timed.seconds)
+            self.listener.after_batch(batch.pop("num_frames") / 100, self.padded_s, timed.seconds)
         return batches, num
 
-    def training_step(self, *given: Any, **named: Any) -> Any:
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
         """A step; the operations of the first are counted."""
         if self.flops_per_s:
-            return super().training_step(*given, **named)
+            return super().training_step(*arguments, **options)
         from torch.utils.flop_counter import FlopCounterMode
 
         with FlopCounterMode(display=False) as counter:
-            loss = super().training_step(*given, **named)
+            loss = super().training_step(*arguments, **options)
         self.flops_per_s = counter.get_total_flops() / self.padded_s
         return loss
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The given schedule, where there is one: a factor of the learning rate at this moment."""
+        """The schedule of this peer, where there is one: a factor of the learning rate at this moment."""
         if self.schedule is None:
             return super().create_scheduler(num_training_steps, optimizer)
         now = self.schedule
@@ -198,14 +203,14 @@ def train(
     lengths: Sequence[int] | None,
     blank_id: int,
     folder: Path,
-    watched: Watched,
+    listener: StepListener,
     *,
     schedule: Callable[[], float] | None = None,
     **arguments: Any,
 ) -> Peer:
-    """Train until `watched` raises OverError; `arguments` are those of `TrainingArguments`."""
+    """Train until `listener` raises OverError; `arguments` are those of `TrainingArguments`."""
     check()
-    told = TrainingArguments(
+    training_arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=FOREVER,
         bf16=torch.cuda.is_available(),
@@ -218,15 +223,15 @@ def train(
     )
     peer = Peer(
         model=model,
-        args=told,
+        args=training_arguments,
         train_dataset=data,
         data_collator=Collate(extractor(), blank_id),
         lengths=lengths,
-        watched=watched,
+        listener=listener,
         schedule=schedule,
     )
     try:
         peer.train()
     except OverError:
         return peer
-    raise AssertionError("nobody ended the training")
+    raise AssertionError("the training ended by itself")

@@ -91,7 +91,7 @@ def turns(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[s
     """Seconds of each side, by turns, after one of each that does not count."""
     import torch
 
-    found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "cpu_seconds": []} for name in sides}
+    times: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "cpu_seconds": []} for name in sides}
     for number in range(rounds + 1):
         for name, once in sides.items():
             clock, cpu = time.perf_counter(), time.process_time()
@@ -99,13 +99,13 @@ def turns(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[s
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             if number:
-                found[name]["seconds"].append(time.perf_counter() - clock)
-                found[name]["cpu_seconds"].append(time.process_time() - cpu)
-    return found
+                times[name]["seconds"].append(time.perf_counter() - clock)
+                times[name]["cpu_seconds"].append(time.process_time() - cpu)
+    return times
 
 
 def models(size: str, dropout: float) -> tuple[Any, Any, Any]:
-    """Ours, theirs with the same weights, and the configuration of ours."""
+    """The model of voxstill, the peer's with the same weights, and the configuration."""
     import torch
     from transformers import Wav2Vec2ForPreTraining
 
@@ -115,21 +115,21 @@ def models(size: str, dropout: float) -> tuple[Any, Any, Any]:
     cfg = Pretrain.model_validate(
         {"size": size, "dropout": dropout, "layer_drop": 0.0, "feature_gradient": 1.0, "negatives": NEGATIVES}
     )
-    ours = unlabelled.wav2vec2(cfg, seed=0)
-    theirs: Any = Wav2Vec2ForPreTraining(ours.config)
-    theirs.load_state_dict(ours.state_dict())
+    model = unlabelled.wav2vec2(cfg, seed=0)
+    peer: Any = Wav2Vec2ForPreTraining(model.config)
+    peer.load_state_dict(model.state_dict())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return ours.to(device).train(), theirs.to(device).train(), cfg
+    return model.to(device).train(), peer.to(device).train(), cfg
 
 
 def collated(model: Any, num: int, num_samples: int, device: Any) -> tuple[Any, Any]:
     """Masks and negatives as the collator of the example draws them."""
     import torch
-    from transformers.models.wav2vec2 import modeling_wav2vec2 as theirs
+    from transformers.models.wav2vec2 import modeling_wav2vec2 as modeling
 
     shape = (num, int(model._get_feat_extract_output_lengths(num_samples)))
-    mask_BF = theirs._compute_mask_indices(shape, model.config.mask_time_prob, model.config.mask_time_length)
-    negative_BFK = theirs._sample_negative_indices(shape, model.config.num_negatives, mask_time_indices=mask_BF)
+    mask_BF = modeling._compute_mask_indices(shape, model.config.mask_time_prob, model.config.mask_time_length)
+    negative_BFK = modeling._sample_negative_indices(shape, model.config.num_negatives, mask_time_indices=mask_BF)
     return (
         torch.tensor(mask_BF, dtype=torch.long, device=device),
         torch.tensor(negative_BFK, dtype=torch.long, device=device),
@@ -147,7 +147,7 @@ def divided(model: Any, by: float) -> None:
 
 
 def task_of(model: Any, cfg: Any) -> Any:
-    """Ours, that hears plain samples."""
+    """The task of voxstill on unaugmented samples."""
     from voxstill.config import Augment
     from voxstill.nn import students, unlabelled
     from voxstill.tasks.pretrain import ContrastiveTask
@@ -184,30 +184,30 @@ def steps(args: Any) -> dict[str, Callable[[], None]]:
     from voxstill.train import optim
     from voxstill.train.task import StepContext
 
-    ours, theirs, cfg = models(args.size, dropout=0.1)
-    task, batch = task_of(ours, cfg), audio(args)
+    model, peer, cfg = models(args.size, dropout=0.1)
+    task, batch = task_of(model, cfg), audio(args)
     task.move(batch.audio_BT.device)
     generator = torch.Generator(batch.audio_BT.device)
-    own = optim.adamw(ours, Train())
+    optimizer = optim.adamw(model, Train())
     hidden = int(task.masks.frames(batch.audio_len_B).sum())
-    peer = torch.optim.AdamW(list(theirs.parameters()), lr=5e-5, betas=(0.9, 0.999), eps=1e-8)
+    peer_optimizer = torch.optim.AdamW(list(peer.parameters()), lr=5e-5, betas=(0.9, 0.999), eps=1e-8)
     inputs_BT, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
 
     def our_step() -> None:
-        loss = task.loss(ours, task.prepare(batch, 0.0, generator), StepContext(0.0, hidden, hidden))
+        loss = task.loss(model, task.prepare(batch, 0.0, generator), StepContext(0.0, hidden, hidden))
         loss.value.backward()
-        torch.nn.utils.clip_grad_norm_(ours.parameters(), 5.0)
-        own.step()
-        own.zero_grad(set_to_none=True)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     def their_step() -> None:
-        mask_BF, negative_BFK = collated(theirs, len(inputs_BT), inputs_BT.shape[1], inputs_BT.device)
-        theirs(inputs_BT, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
-        divided(theirs, float(mask_BF.sum()))
-        norms = [weight.grad.norm(2).item() ** 2 for weight in theirs.parameters() if weight.grad is not None]
+        mask_BF, negative_BFK = collated(peer, len(inputs_BT), inputs_BT.shape[1], inputs_BT.device)
+        peer(inputs_BT, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
+        divided(peer, float(mask_BF.sum()))
+        norms = [weight.grad.norm(2).item() ** 2 for weight in peer.parameters() if weight.grad is not None]
         assert sum(norms) >= 0
-        peer.step()
-        peer.zero_grad()
+        peer_optimizer.step()
+        peer_optimizer.zero_grad()
 
     return {"theirs": their_step, "ours": our_step}
 
@@ -219,28 +219,28 @@ def heads(args: Any) -> dict[str, Callable[[], None]]:
 
     from voxstill.train.task import StepContext
 
-    ours, theirs, cfg = models(args.size, dropout=0.0)
-    task, batch = task_of(ours, cfg), audio(args)
+    own_model, peer_model, cfg = models(args.size, dropout=0.0)
+    task, batch = task_of(own_model, cfg), audio(args)
     device = batch.audio_BT.device
     generator = torch.Generator(device)
     frames = int(task.hearing.frames(batch.audio_BT.shape[1]))
     hidden = int(task.masks.frames(batch.audio_len_B).sum())
-    given = {
-        "last_hidden_state": torch.randn(args.batch, frames, ours.config.hidden_size, device=device),
-        "extract_features": torch.randn(args.batch, frames, ours.config.conv_dim[-1], device=device),
+    outputs = {
+        "last_hidden_state": torch.randn(args.batch, frames, own_model.config.hidden_size, device=device),
+        "extract_features": torch.randn(args.batch, frames, own_model.config.conv_dim[-1], device=device),
     }
-    for each in given.values():
-        each.requires_grad_()
-    for model in (ours, theirs):
-        model.wav2vec2.forward = lambda *_, **__: Wav2Vec2BaseModelOutput(**given)
-    mask_BF, negative_BFK = collated(theirs, args.batch, batch.audio_BT.shape[1], device)
+    for output in outputs.values():
+        output.requires_grad_()
+    for model in (own_model, peer_model):
+        model.wav2vec2.forward = lambda *_, **__: Wav2Vec2BaseModelOutput(**outputs)
+    mask_BF, negative_BFK = collated(peer_model, args.batch, batch.audio_BT.shape[1], device)
     model_input = task.prepare(batch, 0.0, generator)
 
     def our_head() -> None:
-        task.loss(ours, model_input, StepContext(0.0, hidden, hidden)).value.backward()
+        task.loss(own_model, model_input, StepContext(0.0, hidden, hidden)).value.backward()
 
     def their_head() -> None:
-        theirs(model_input.inputs, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
+        peer_model(model_input.inputs, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
 
     return {"theirs": their_head, "ours": our_head}
 
@@ -252,11 +252,11 @@ def blocks(args: Any) -> dict[str, Callable[[], None]]:
 
     from voxstill.nn import contrastive
 
-    ours, theirs, _ = models(args.size, dropout=0.0)
-    device = next(ours.parameters()).device
+    model, peer, _ = models(args.size, dropout=0.0)
+    device = next(model.parameters()).device
     num_samples = int(args.seconds * 16_000)
-    mask_BF, negative_BFK = collated(theirs, args.batch, num_samples, device)
-    frames, wide = mask_BF.shape[1], ours.config.proj_codevector_dim
+    mask_BF, negative_BFK = collated(peer, args.batch, num_samples, device)
+    frames, wide = mask_BF.shape[1], model.config.proj_codevector_dim
     generator = torch.Generator(device).manual_seed(0)
     frames_B = torch.full((args.batch,), frames, device=device)
     num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, 2)
@@ -277,7 +277,7 @@ def blocks(args: Any) -> dict[str, Callable[[], None]]:
     def their_block() -> None:
         negatives_KBFD = targets_BFD.reshape(-1, wide)[negative_BFK.flatten()]
         negatives_KBFD = negatives_KBFD.view(args.batch, frames, -1, wide).permute(2, 0, 1, 3)
-        logits_NBF = theirs.compute_contrastive_logits(targets_BFD[None], negatives_KBFD, predicted_BFD, 0.1)
+        logits_NBF = peer.compute_contrastive_logits(targets_BFD[None], negatives_KBFD, predicted_BFD, 0.1)
         same_KBF = (targets_BFD == negatives_KBFD).all(-1)
         if same_KBF.any():
             logits_NBF[1:][same_KBF] = -torch.inf
@@ -294,12 +294,14 @@ def blocks(args: Any) -> dict[str, Callable[[], None]]:
 def right() -> dict[str, float]:
     """Relative differences from the sum of all batches divided by all hidden frames, which is what is wanted."""
     import torch
+    from voxstill.tasks.task import Share
 
     from voxstill.nn import contrastive
+    from voxstill.tasks.pretrain import Hidden
 
-    ours, theirs, cfg = models("tiny", dropout=0.0)
-    device = next(ours.parameters()).device
-    config = ours.config
+    model, peer, cfg = models("tiny", dropout=0.0)
+    device = next(model.parameters()).device
+    config = model.config
     generator = torch.Generator(device).manual_seed(0)
     groups, codes = config.num_codevector_groups, config.num_codevectors_per_group
     wanted: dict[str, Any] = {}
@@ -309,7 +311,7 @@ def right() -> dict[str, float]:
     for seconds in (2.0, 6.0):  # a batch of short ones and one of long ones
         samples_BT = torch.randn(2, int(seconds * 16_000), generator=generator, device=device)
         len_B = torch.full((2,), samples_BT.shape[1], device=device)
-        frames_B = ours._get_feat_extract_output_lengths(len_B)
+        frames_B = model._get_feat_extract_output_lengths(len_B)
         num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, 2)
         hidden_BF = contrastive.hidden(frames_B, num_B, LENGTH, generator)
         place_BM, own_BM = contrastive.places(hidden_BF, num_B)
@@ -322,10 +324,10 @@ def right() -> dict[str, float]:
         at_BMK = place_BM.gather(1, negative_BMK.flatten(1)).view_as(negative_BMK) + row_B11 * hidden_BF.shape[1]
         negative_BFK.scatter_(1, place_BM[..., None].expand(-1, -1, NEGATIVES), at_BMK)
         torch.manual_seed(number)
-        loss = theirs(samples_BT, mask_time_indices=hidden_BF, sampled_negative_indices=negative_BFK).loss
+        loss = peer(samples_BT, mask_time_indices=hidden_BF, sampled_negative_indices=negative_BFK).loss
         loss.backward()
         total += float(loss.detach()) / all_hidden
-        for name, weight in theirs.named_parameters():
+        for name, weight in peer.named_parameters():
             part = weight.grad / all_hidden
             wanted[name] = wanted.get(name, 0) + part
             rule[name] = (rule.get(name, 0) + weight.grad / len(batches)) / int(weight_BM.sum())
@@ -334,39 +336,25 @@ def right() -> dict[str, float]:
         noise = -torch.empty(hidden_BF.numel() * groups, codes, device=device).exponential_().log()
         noise_BFGV = noise.view(*hidden_BF.shape, groups, codes)
         noise_BMGV = noise_BFGV.gather(1, place_BM[..., None, None].expand(-1, -1, groups, codes))
-        our_total += our_part(
-            ours, cfg, len_B, (samples_BT, hidden_BF, place_BM, weight_BM, negative_BMK, noise_BMGV), all_hidden
-        )
-    found = {name: weight.grad for name, weight in ours.named_parameters()}
+        task = task_of(model, cfg)
+        none: Any = None
+        drawn = (negative_BMK, noise_BMGV)
+        model_input = Hidden(none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=drawn)
+        loss = task.loss(model, model_input, Share(0.0, all_hidden, all_hidden)).value
+        loss.backward()
+        our_total += float(loss.detach())
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
     return {
         "loss": abs(our_total - total) / total,
-        "gradient": apart(found, wanted),
-        "gradient_by_the_rule_of_the_example": apart(rule, wanted),
+        "gradient": relative_difference(gradients, wanted),
+        "gradient_by_the_rule_of_the_example": relative_difference(rule, wanted),
     }
 
 
-def our_part(model: Any, cfg: Any, len_B: Any, given: tuple[Any, ...], count: int) -> float:
-    """Our part of the loss of a batch, its gradients added to those there are."""
-    from voxstill.config import Augment
-    from voxstill.nn import students, unlabelled
-    from voxstill.tasks.pretrain import ContrastiveTask, Hidden
-    from voxstill.train.task import StepContext
-
-    samples_BT, hidden_BF, place_BM, weight_BM, negative_BMK, noise_BMGV = given
-    task = ContrastiveTask(cfg, students.hearing(model.config, Augment()), unlabelled.codebook(model))
-    none: Any = None
-    model_input = Hidden(
-        none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=(negative_BMK, noise_BMGV)
-    )
-    loss = task.loss(model, model_input, StepContext(0.0, count, count))
-    loss.value.backward()  # type: ignore[no-untyped-call]
-    return float(loss.value.detach())
-
-
-def apart(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+def relative_difference(gradients: dict[str, Any], wanted: dict[str, Any]) -> float:
     """The length of the difference of two gradients, by the length of the second."""
-    difference = sum(float((found[name] - each).square().sum()) for name, each in wanted.items())
-    return float((difference / sum(float(each.square().sum()) for each in wanted.values())) ** 0.5)
+    difference = sum(float((gradients[name] - gradient).square().sum()) for name, gradient in wanted.items())
+    return float((difference / sum(float(gradient.square().sum()) for gradient in wanted.values())) ** 0.5)
 
 
 if __name__ == "__main__":

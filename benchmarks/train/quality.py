@@ -5,11 +5,11 @@
     python benchmarks/train/quality.py --config exp/DATE_demo/config.yaml
 
 Both begin with the same weights and learn from the labels in the shards of a finished work folder, each by its own
-recipe: ours by the configuration, theirs by that of the library's example for speech and CTC, which is CTC alone, a
-learning rate that rises and falls in straight lines, and the arguments' defaults otherwise. Its peak is the best of
-0.00025, 0.0005, 0.001 and 0.002 on seed 0. Theirs finds its features ready, and its mean batch has as much audio as
-ours. The clock of both is the CPU time of all their processes from the first step on. Neither validates or saves on the
-way.
+recipe: voxstill by the configuration, the Trainer by that of the library's example for speech and CTC, which is CTC
+alone, a learning rate that rises and falls in straight lines, and the arguments' defaults otherwise. Its peak is the
+best of 0.00025, 0.0005, 0.001 and 0.002 on seed 0. The Trainer reads features that were extracted before, and its mean
+batch has as much audio as that of voxstill. The clock of both is the CPU time of all their processes from the first
+step on. Neither validates or saves on the way.
 
 Each seed is a pair. Prints the word error rates on the split of the configuration and writes
 `benchmarks/results/train_quality.json`.
@@ -32,17 +32,17 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import cpu  # noqa: E402
 import hugging_face  # noqa: E402
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from voxstill import config, shards, workdir  # noqa: E402
+from voxstill import config, pcm, shards, workdir  # noqa: E402
 from voxstill.audio import codec  # noqa: E402
 from voxstill.config import Config  # noqa: E402
+from voxstill.fetch import read_uri  # noqa: E402
 from voxstill.pipeline.evaluate import evaluate  # noqa: E402
 from voxstill.pipeline.recipes import finished_shards  # noqa: E402
 from voxstill.pipeline.train import train  # noqa: E402
 from voxstill.rundir import RunDir  # noqa: E402
-from voxstill.store import Store, read_uri  # noqa: E402
+from voxstill.store import Store  # noqa: E402
 from voxstill.tasks import recognition  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
 from voxstill.train import checkpoint, experiment, loop  # noqa: E402
@@ -52,7 +52,7 @@ WARMUP = 0.1
 
 
 def main() -> None:
-    """Train pairs and print what they err."""
+    """Train pairs and print their error rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", required=True, help="that of an experiment on a finished work folder")
     parser.add_argument("--cpu-seconds", type=float, default=120, help="of each training")
@@ -63,31 +63,31 @@ def main() -> None:
     hugging_face.check()
     torch.set_num_threads(1)
     cfg = config.load(args.config, [], {})
-    found: dict[str, list[dict[str, Any]]] = {"voxstill": [], "Trainer": []}
+    results: dict[str, list[dict[str, Any]]] = {"voxstill": [], "Trainer": []}
     figures = {
         "machine": experiment.machine(),
         "versions": experiment.versions(),
         "cpu_seconds": args.cpu_seconds,
         "peer_lr": args.peer_lr,
-        "found": found,
+        "found": results,
     }
     with tempfile.TemporaryDirectory() as folder:
         labelled = Labelled(cfg, Path(folder))
         for seed in args.seeds:
-            found["voxstill"].append(ours(cfg, seed, args.cpu_seconds, Path(folder)))
-            found["Trainer"].append(theirs(cfg, labelled, seed, args, Path(folder)))
+            results["voxstill"].append(train_voxstill(cfg, seed, args.cpu_seconds, Path(folder)))
+            results["Trainer"].append(train_peer(cfg, labelled, seed, args, Path(folder)))
             Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
-            print({name: rows[-1] for name, rows in found.items()}, file=sys.stderr, flush=True)
-    print(table(found))
+            print({name: rows[-1] for name, rows in results.items()}, file=sys.stderr, flush=True)
+    print(table(results))
 
 
-def table(found: dict[str, list[dict[str, Any]]]) -> str:
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """Error rates in percent, a column for each seed, and the ratio of each pair."""
-    rows = list(zip(found["voxstill"], found["Trainer"], strict=True))
+    rows = list(zip(results["voxstill"], results["Trainer"], strict=True))
     lines = ["| training | " + " | ".join(f"seed {one['seed']}" for one, _ in rows) + " | mean |"]
     lines.append("|---" * (len(rows) + 2) + "|")
-    for name, each in found.items():
-        rates = [100 * row["wer"] for row in each]
+    for name, seed_rows in results.items():
+        rates = [100 * row["wer"] for row in seed_rows]
         lines.append(f"| {name} | " + " | ".join(f"{rate:.1f}" for rate in [*rates, statistics.mean(rates)]) + " |")
     ratios = [one["wer"] / other["wer"] for one, other in rows]
     lines.append("| ratio | " + " | ".join(f"{ratio:.2f}" for ratio in [*ratios, statistics.mean(ratios)]) + " |")
@@ -118,14 +118,14 @@ class Labelled:
         self.vocabulary = recognition.new_vocabulary(texts, cfg.student, self.hearing)
         self.lengths = [row["num_samples"] for row in rows]
         tars = {row["shard"]: store.uri(f"{prefix}/{shards.tar_name(row['shard'])}") for row in rows}
-        stretches = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
-        audio = (codec.decode_stored(read_uri(each)).samples_T for each in stretches)
-        hugging_face.extract(folder / "features", (samples_T.astype(np.float32) / 32768 for samples_T in audio))
+        ranges = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
+        audio = (codec.decode_stored(read_uri(uri)).samples_T for uri in ranges)
+        hugging_face.extract(folder / "features", map(pcm.to_float, audio))
         labels = [self.vocabulary.encode(text)[0] for text in texts]
         self.data = hugging_face.Extracted(folder / "features", range(len(rows)), labels)
 
 
-def ours(cfg: Config, seed: int, seconds: float, folder: Path) -> dict[str, Any]:
+def train_voxstill(cfg: Config, seed: int, seconds: float, folder: Path) -> dict[str, Any]:
     """`voxstill train` by the recipe of the configuration, which follows the CPU clock instead of the wall's."""
     progress = clock(seconds)
 
@@ -147,19 +147,19 @@ def ours(cfg: Config, seed: int, seconds: float, folder: Path) -> dict[str, Any]
         "root": str(folder),
     }
     trained = train(config.validated(Config, tree))
-    return judged(cfg, trained["path"], seed, trained["steps"])
+    return figures_of(cfg, trained["path"], seed, trained["steps"])
 
 
-def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def train_peer(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """`transformers.Trainer` on the same labels from the same weights."""
     progress = clock(args.cpu_seconds)
 
-    class Watched(hugging_face.Watched):
+    class Listener(hugging_face.StepListener):
         """Counts the steps, and ends when the time is up."""
 
         steps = -1
 
-        def asked(self) -> None:
+        def before_batches(self) -> None:
             self.steps += 1
             if progress() >= 1:
                 raise hugging_face.OverError
@@ -168,7 +168,7 @@ def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace,
         done = progress()
         return done / WARMUP if done < WARMUP else (1 - done) / (1 - WARMUP)
 
-    watched, vocabulary = Watched(), labelled.vocabulary
+    listener, vocabulary = Listener(), labelled.vocabulary
     model = recognition.new_student(cfg.model_copy(update={"seed": seed}), vocabulary)
     hugging_face.train(
         model,
@@ -176,7 +176,7 @@ def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace,
         labelled.lengths,
         vocabulary.blank_id,
         folder / f"theirs-{seed}",
-        watched,
+        listener,
         schedule=schedule,
         per_device_train_batch_size=max(1, round(cfg.plan.budget_ms * 16 / statistics.mean(labelled.lengths))),
         dataloader_num_workers=cfg.train.loader_workers,
@@ -185,13 +185,13 @@ def theirs(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace,
     )
     saved = RunDir(folder / f"theirs-{seed}")
     recognition.save_student(saved, model, vocabulary, labelled.hearing, checkpoint.whole_weights(model))
-    return judged(cfg, str(saved.model), seed, watched.steps)
+    return figures_of(cfg, str(saved.model), seed, listener.steps)
 
 
-def judged(cfg: Config, model: str, seed: int, steps: int) -> dict[str, Any]:
-    """What a student errs on the split of the configuration."""
-    found = evaluate(cfg, model).figures
-    return {"seed": seed, "steps": steps, **{name: found[name] for name in ("wer", "cer", "interval", "words")}}
+def figures_of(cfg: Config, model: str, seed: int, steps: int) -> dict[str, Any]:
+    """Error rates of a student on the split of the configuration."""
+    figures = evaluate(cfg, model).figures
+    return {"seed": seed, "steps": steps, **{name: figures[name] for name in ("wer", "cer", "interval", "words")}}
 
 
 if __name__ == "__main__":

@@ -25,8 +25,6 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
-import io
-import itertools
 import json
 import os
 import statistics
@@ -38,13 +36,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from speed_corpus import make
 
 HERE = Path(__file__).parent
-PER_SHARD = 400
-MEAN_S, SHORTEST_S, LONGEST_S = 7.0, 1.0, 20.0
-WORDS, WORDS_PER_S = 1000, 2.5
 LR = 1e-3
 OURS, AUGMENTED = "voxstill", "voxstill, augmented"
 DEFAULT, THEIRS, READY = "Trainer, lengths mixed", "Trainer", "Trainer, features ready"
@@ -54,25 +48,8 @@ FOREVER = 10**9
 
 
 def main() -> None:
-    """Make the corpus, let everybody train on it in turns, print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", nargs="+", default=["tiny", "small"], choices=("tiny", "small", "medium", "large"))
-    parser.add_argument("--seconds", type=float, default=10, help="counted, of each training")
-    parser.add_argument("--warmup", type=float, default=3, help="seconds before them")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES)
-    parser.add_argument("--budget-s", type=int, help="audio of a batch; default: 30 on a CPU, 600 on a GPU")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--workers", type=int, help="processes that read; default: 1 on a CPU, 8 on a GPU")
-    parser.add_argument("--utterances", type=int, help="default: 400 on a CPU, 20,000 on a GPU")
-    parser.add_argument("--manifest", help="JSONL with `audio` and `text` instead of synthetic audio")
-    parser.add_argument("--peak-tflops", type=float, help="of the device; default: measured, on a GPU")
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--table", metavar="FILE", help="print the table of these figures and end")
-    parser.add_argument("--output", default=str(HERE.parent / "results/train_speed.json"))
-    parser.add_argument("--train", help=argparse.SUPPRESS)  # a contender: what a child does
-    parser.add_argument("--corpus", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    """Make the corpus, train each contender on it in turns, print the medians."""
+    args = parsed_arguments()
     if args.table:
         print(table(json.loads(Path(args.table).read_text())))
         return
@@ -96,7 +73,7 @@ def main() -> None:
             return
         from voxstill.train import experiment
 
-        peer_versions = {name: found for name in ("accelerate",) if (found := has(name))}
+        peer_versions = {name: number for name in ("accelerate",) if (number := has(name))}
         figures: dict[str, Any] = {
             "machine": experiment.machine(),
             "versions": experiment.versions() | peer_versions,
@@ -114,6 +91,28 @@ def main() -> None:
                     rows.append(child(name, size, folder, args))
                     Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
     print(table(figures))
+
+
+def parsed_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", nargs="+", default=["tiny", "small"], choices=("tiny", "small", "medium", "large"))
+    parser.add_argument("--seconds", type=float, default=10, help="counted, of each training")
+    parser.add_argument("--warmup", type=float, default=3, help="seconds before them")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--budget-s", type=int, help="audio of a batch; default: 30 on a CPU, 600 on a GPU")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, help="processes that read; default: 1 on a CPU, 8 on a GPU")
+    parser.add_argument("--utterances", type=int, help="default: 400 on a CPU, 20,000 on a GPU")
+    parser.add_argument("--manifest", help="JSONL with `audio` and `text` instead of synthetic audio")
+    parser.add_argument("--peak-tflops", type=float, help="of the device; default: measured, on a GPU")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--table", metavar="FILE", help="print the table of these figures and end")
+    parser.add_argument("--output", default=str(HERE.parent / "results/train_speed.json"))
+    parser.add_argument("--train", help=argparse.SUPPRESS)  # a contender: what a child does
+    parser.add_argument("--corpus", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -147,17 +146,17 @@ def table(figures: dict[str, Any]) -> str:
                 rounds: dict[str, Any] = rounds,
             ) -> str:
                 pairs = zip(rows, rounds.get(base, []), strict=False)
-                ratios = [row[figure] / theirs[figure] for row, theirs in pairs]
+                ratios = [row[figure] / base_row[figure] for row, base_row in pairs]
                 return f"{statistics.median(ratios):.2f}" if ratios else ""
 
-            told = [size, name, f"{median('audio_s_per_s'):.0f}", ratio("audio_s_per_s")]
-            told.append(ratio("audio_s_per_s", DEFAULT))
-            told += [f"{median('audio_s_per_cpu_s'):.0f}", ratio("audio_s_per_cpu_s")]
-            told += [f"{1000 * median('step_s'):.0f}", f"{median('data_wait'):.1%}", f"{median('padding'):.1%}"]
-            told += [f"{median('memory_bytes') / 1e6:.0f}", ratio("memory_bytes")]
+            cells = [size, name, f"{median('audio_s_per_s'):.0f}", ratio("audio_s_per_s")]
+            cells.append(ratio("audio_s_per_s", DEFAULT))
+            cells += [f"{median('audio_s_per_cpu_s'):.0f}", ratio("audio_s_per_cpu_s")]
+            cells += [f"{1000 * median('step_s'):.0f}", f"{median('data_wait'):.1%}", f"{median('padding'):.1%}"]
+            cells += [f"{median('memory_bytes') / 1e6:.0f}", ratio("memory_bytes")]
             if peak:
-                told += [f"{median('tflops'):.1f}", f"{median('tflops') / peak:.0%}"]
-            lines.append("| " + " | ".join(told) + " |")
+                cells += [f"{median('tflops'):.1f}", f"{median('tflops') / peak:.0%}"]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -168,15 +167,15 @@ def child(name: str, size: str, corpus: str, args: argparse.Namespace) -> dict[s
         command += [f"--{option}", str(getattr(args, option))]
     command += ["--budget-s", str(args.budget_s)] + (["--profile"] if args.profile else [])
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if args.profile:
-        print(found.pop("profile"))
-    print(size, name, {key: round(value, 4) for key, value in found.items()}, file=sys.stderr, flush=True)
-    return found
+        print(figures.pop("profile"))
+    print(size, name, {key: round(value, 4) for key, value in figures.items()}, file=sys.stderr, flush=True)
+    return figures
 
 
 def has(package: str) -> str | None:
-    """Its version, where it is installed."""
+    """The version of a package, None where it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -200,148 +199,22 @@ def peak_tflops() -> float:
     return float(2 * 8192**3 / min(took) / 1e12)
 
 
-# ------------------------------------------------------------------------------------------------------ the corpus
-
-
-def make(folder: Path, args: argparse.Namespace) -> float:
-    """Shards, and the same FLAC bytes as files with their labels; their hours.
-
-    A tar is written once and linked as often as there are shards: what is trained on does not care.
-    """
-    from voxstill import shards, tables
-    from voxstill.audio import codec
-    from voxstill.nn.frontend import feature_frames, output_frames
-    from voxstill.shards import Sample
-    from voxstill.store import Store
-    from voxstill.text import tokenizer
-    from voxstill.text.normalize import normalizer
-
-    normalize = normalizer("basic")
-    spoken = list(real(Path(args.manifest), args.utterances) if args.manifest else synthetic(args.utterances))
-    units = "bpe" if args.manifest else "word"
-    vocabulary = tokenizer.train((normalize(text) for _, text in spoken), units, 200)  # type: ignore[arg-type]
-    clips: list[tuple[Sample, bytes]] = []
-    for samples_T, text in spoken:
-        ids, _ = vocabulary.encode(normalize(text))
-        repeats = sum(one == two for one, two in itertools.pairwise(ids))
-        if not ids or len(samples_T) > args.budget_s * 16_000:
-            continue
-        if output_frames(feature_frames(len(samples_T))) < len(ids) + repeats:  # CTC could not learn it
-            continue
-        name = f"u{len(clips):06}"
-        (folder / "audio").mkdir(exist_ok=True)
-        data = codec.encode(samples_T, "flac")
-        (folder / f"audio/{name}.flac").write_bytes(data)
-        sample = Sample(id=name, duration_ms=len(samples_T) // 16, num_samples=len(samples_T), text=text)
-        clips.append((sample, data))
-    store, index, hours, rows = Store(str(folder)), 0, 0.0, list[dict[str, Any]]()
-    parts = [clips[first : first + PER_SHARD] for first in range(0, len(clips), PER_SHARD)]
-    (folder / "shards/r").mkdir(parents=True)
-    while len(rows) < args.utterances:
-        part, path = parts[index % len(parts)], folder / "shards/r" / shards.tar_name(index)
-        if index < len(parts):
-            with path.open("wb") as file:
-                shards.write(file, part)
-        else:
-            os.link(folder / "shards/r" / shards.tar_name(index % len(parts)), path)
-        written = shards.write(io.BytesIO(), part)
-        store.create(f"shards/r/{shards.sidecar_name(index)}", tables.to_parquet(written, Sample))
-        hours += sum(sample.num_samples for sample, _ in part) / 16_000 / 3600
-        rows += [
-            {"audio": f"audio/{each.id}.flac", "num_samples": each.num_samples, "text": each.text} for each, _ in part
-        ]
-        index += 1
-        if args.manifest and index == len(parts):
-            break
-    shards.finish(store, "shards/r", {"shards": index, "utterances": len(rows), "recipe": "r"})
-    (folder / "corpus.json").write_text(json.dumps({"units": units, "rows": rows}))
-    return hours
-
-
-def told(sample: Any) -> dict[str, Any]:
-    """What the peer is told of an utterance."""
-    return {"num_samples": sample.num_samples, "text": sample.text}
-
-
-def synthetic(num: int) -> Iterator[tuple[NDArray[np.int16], str]]:
-    """Something like speech: a voice with harmonics that comes and goes four times a second, in noise; random words."""
-    random = np.random.default_rng(0)
-    time_T = np.arange(120 * 16_000) / 16_000
-    pitch_T = 140 + 30 * np.sin(2 * np.pi * 0.3 * time_T)
-    phase_T = np.cumsum(2 * np.pi * pitch_T / 16_000)
-    voice_T = sum(np.sin(k * phase_T) / k for k in range(1, 12))
-    loud_T = np.maximum(np.sin(2 * np.pi * 4 * time_T), 0) * (np.sin(2 * np.pi * 0.2 * time_T) > -0.8)
-    speech_T = (4000 * voice_T * loud_T + random.normal(0, 20, len(time_T))).astype(np.int16)
-    deviation = 0.6
-    for _ in range(min(num, PER_SHARD)):
-        seconds = float(np.clip(random.lognormal(np.log(MEAN_S) - deviation**2 / 2, deviation), SHORTEST_S, LONGEST_S))
-        length = round(seconds * 16_000)
-        start = int(random.integers(0, len(speech_T) - length))
-        said = random.integers(0, WORDS, max(1, round(seconds * WORDS_PER_S)))
-        yield speech_T[start : start + length], " ".join(f"w{each}" for each in said)
-
-
-def real(manifest: Path, num: int) -> Iterator[tuple[NDArray[np.int16], str]]:
-    """The audio and the texts of a manifest, at most so many."""
-    from voxstill.audio import codec
-
-    for line in manifest.read_text().splitlines()[:num]:
-        row = json.loads(line)
-        yield codec.decode((manifest.parent / row["audio"]).read_bytes()).samples_T, row["text"]
-
-
 # ------------------------------------------------------------------------------------------------------- a training
 
 
 def train(name: str, corpus: Path, args: argparse.Namespace) -> dict[str, Any]:
     """One contender for as long as is asked; what is imported does not count."""
-    import cpu
-    import hugging_face
     import torch
+    from window import Window
 
-    class Window(hugging_face.Watched):
-        """The steps after the warm-up."""
-
-        def __init__(self) -> None:
-            self.begun: float | None = None
-            self.multiple = 1
-            """It ends after a multiple of so many steps."""
-            self.starts: list[float] = []
-            self.audio_s = self.padded_s = self.waited_s = self.cpu_s = 0.0
-            self.profiler: Any = None
-
-        def asked(self) -> None:
-            if self.begun is None:
-                self.begun = time.perf_counter()
-            now = time.perf_counter()
-            ends = bool(self.starts) and now - self.starts[0] >= args.seconds
-            ends = ends and len(self.starts) % self.multiple == 0
-            if torch.cuda.is_available() and (not self.starts or ends):
-                torch.cuda.synchronize()
-                now = time.perf_counter()
-            if self.starts or now - self.begun >= args.warmup:
-                if args.profile and not self.starts:
-                    self.profiler = torch.profiler.profile()
-                    self.profiler.start()
-                self.cpu_s = cpu.seconds() - self.cpu_s if ends or not self.starts else self.cpu_s
-                self.starts.append(now)
-            if ends:
-                raise hugging_face.OverError
-
-        def got(self, audio_s: float, padded_s: float, waited_s: float) -> None:
-            if self.starts:
-                self.audio_s += audio_s
-                self.padded_s += padded_s
-                self.waited_s += waited_s
-
-    window = Window()
+    window = Window(args)
     gc.collect()
     before = resident("VmRSS")
-    contender = ours if name in (OURS, AUGMENTED) else theirs
+    contender = train_voxstill if name in (OURS, AUGMENTED) else train_peer
     flops_per_s = contender(name, corpus, args, window)
     elapsed = window.starts[-1] - window.starts[0]
     on_gpu = torch.cuda.is_available()
-    found = {
+    figures = {
         "steps": len(window.starts) - 1,
         "audio_s_per_s": window.audio_s / elapsed,
         "audio_s_per_cpu_s": window.audio_s / window.cpu_s,
@@ -354,8 +227,8 @@ def train(name: str, corpus: Path, args: argparse.Namespace) -> dict[str, Any]:
     if window.profiler:
         window.profiler.stop()
         by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-        found["profile"] = window.profiler.key_averages().table(sort_by=by, row_limit=30)
-    return found
+        figures["profile"] = window.profiler.key_averages().table(sort_by=by, row_limit=30)
+    return figures
 
 
 def resident(line: str) -> int:
@@ -364,7 +237,7 @@ def resident(line: str) -> int:
     return int(status.split(f"{line}:")[1].split()[0]) * 1024
 
 
-def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
+def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
     """`voxstill train` on the shards; operations for a second of padded audio."""
     import hugging_face
 
@@ -376,23 +249,23 @@ def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> floa
     from voxstill.train import parallel
     from voxstill.train.launch import train_rank
 
-    class Watched(data.Corpus):
-        """The corpus, which tells when it is asked for a step."""
+    class ObservedCorpus(data.Corpus):
+        """The corpus, which notifies the window before and after it reads a step."""
 
         def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Any]) -> Iterator[Any]:
             steps = super().steps(plan, first, lambda k, batches: (batches, make(k, batches)))
             while True:
-                window.asked()
+                window.before_batches()
                 start = time.perf_counter()
                 if (step := next(steps, None)) is None:
                     return
                 waited_s = time.perf_counter() - start
-                batches, made = step
+                batches, model_inputs = step
                 audio_s = sum(float(batch.audio_len_B.sum()) for batch in batches) / 16_000
-                window.got(audio_s, sum(batch.audio_BT.numel() for batch in batches) / 16_000, waited_s)
-                yield made
+                window.after_batch(audio_s, sum(batch.audio_BT.numel() for batch in batches) / 16_000, waited_s)
+                yield model_inputs
 
-    vars(recognition)["Corpus"] = Watched
+    vars(recognition)["Corpus"] = ObservedCorpus
     settings = {
         "student.size": args.size[0],
         "student.units": json.loads((corpus / "corpus.json").read_text())["units"],
@@ -416,11 +289,11 @@ def ours(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> floa
             rows = [json.loads(line) for line in run.metrics.read_text().splitlines()] if run.metrics.exists() else []
     if not rows:  # so slow that not even one line was written
         return 0.0
-    heard = rows[-1]["audio_seconds_per_second"] / (1 - rows[-1]["padding"])
-    return float(rows[-1]["tflops"] * 1e12 / heard)
+    audio_s_per_s = rows[-1]["audio_seconds_per_second"] / (1 - rows[-1]["padding"])
+    return float(rows[-1]["tflops"] * 1e12 / audio_s_per_s)
 
 
-def theirs(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
+def train_peer(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
     """`transformers.Trainer` on the files; operations for a second of padded audio."""
     import hugging_face
     import soundfile

@@ -65,11 +65,11 @@ def main() -> None:
     work = Path(args.work)
     rows: list[Row] = json.loads(Path(args.output).read_text()) if Path(args.output).exists() else []
     for name, manifest in manifests(args, work).items():
-        prepared(work / name, manifest, labelled=name != "audio")
+        prepare(work / name, manifest, labelled=name != "audio")
     for start in args.start:
-        checkpoint = pretrained(args, work, start)
+        checkpoint = pretrain(args, work, start)
         for task in args.task:
-            learnt(args, rows, {"task": task, "start": start}, checkpoint)
+            train_students(args, rows, {"task": task, "start": start}, checkpoint)
     print(table(rows))
 
 
@@ -77,8 +77,8 @@ def manifests(args: argparse.Namespace, work: Path) -> dict[str, list[Row]]:
     """Three corpora: all the audio; a tenth of the digits to learn words from; the same to learn speakers from."""
 
     def rows(manifest: str) -> list[Row]:
-        found = [json.loads(line) for line in Path(manifest).read_text(encoding="utf-8").splitlines()]
-        return [{**row, "audio": str((Path(manifest).parent / row["audio"]).resolve())} for row in found]
+        entries = [json.loads(line) for line in Path(manifest).read_text(encoding="utf-8").splitlines()]
+        return [{**row, "audio": str((Path(manifest).parent / row["audio"]).resolve())} for row in entries]
 
     digits = rows(args.digits)
     of_digits = {row["audio"] for row in digits}
@@ -98,23 +98,23 @@ def manifests(args: argparse.Namespace, work: Path) -> dict[str, list[Row]]:
     ]
     return {
         "audio": audio,
-        "digits": [row for each in digits if (row := split(each, "words"))],
-        "speakers": [row for each in digits if (row := split(each, "speakers"))],
+        "digits": [row for digit in digits if (row := split(digit, "words"))],
+        "speakers": [row for digit in digits if (row := split(digit, "speakers"))],
     }
 
 
-def prepared(work: Path, rows: list[Row], *, labelled: bool) -> None:
+def prepare(work: Path, rows: list[Row], *, labelled: bool) -> None:
     """Utterances, and shards with the human texts where they are `labelled`; what is there is not made again."""
     work.mkdir(parents=True, exist_ok=True)
     manifest = work / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     settings = [f"work={work}", "teacher=reference", "engine=inline"]
-    told(["index", str(manifest), "--work", str(work)], settings)
+    voxstill_json(["index", str(manifest), "--work", str(work)], settings)
     for command in ("label", "filter", "shard") if labelled else ():
-        told([command, str(work)], settings)
+        voxstill_json([command, str(work)], settings)
 
 
-def pretrained(args: argparse.Namespace, work: Path, start: str) -> str | None:
+def pretrain(args: argparse.Namespace, work: Path, start: str) -> str | None:
     """The folder of an encoder that has heard all the audio; None for a fresh one."""
     own = STARTS[start]
     if own is None:
@@ -122,15 +122,15 @@ def pretrained(args: argparse.Namespace, work: Path, start: str) -> str | None:
     config = work / "pretrain.yaml"
     config.write_text(f"work: {work / 'audio'}\nengine: inline\n")
     settings = [*own, f"train.steps={args.pretrain_steps}", f"train.name=transfer-{start}", "plan.budget_ms=20000"]
-    return str(Path(told(["pretrain", str(config)], settings)["path"]) / "model")
+    return str(Path(voxstill_json(["pretrain", str(config)], settings)["path"]) / "model")
 
 
-def learnt(args: argparse.Namespace, rows: list[Row], about: Row, checkpoint: str | None) -> None:
+def train_students(args: argparse.Namespace, rows: list[Row], about: Row, checkpoint: str | None) -> None:
     """Students of every learning rate with the first seed, and of the best one with the others."""
     for lr in args.lr:
-        once(args, rows, {**about, "lr": lr, "seed": args.seeds[0]}, checkpoint)
+        train_student(args, rows, {**about, "lr": lr, "seed": args.seeds[0]}, checkpoint)
     for seed in args.seeds[1:]:
-        once(args, rows, {**about, "lr": best_lr(rows, about), "seed": seed}, checkpoint)
+        train_student(args, rows, {**about, "lr": best_lr(rows, about), "seed": seed}, checkpoint)
 
 
 def best_lr(rows: list[Row], about: Row) -> float:
@@ -139,7 +139,7 @@ def best_lr(rows: list[Row], about: Row) -> float:
     return float(min((row for row in own if row["seed"] == own[0]["seed"]), key=lambda row: float(row["dev"]))["lr"])
 
 
-def once(args: argparse.Namespace, rows: list[Row], about: Row, checkpoint: str | None) -> None:
+def train_student(args: argparse.Namespace, rows: list[Row], about: Row, checkpoint: str | None) -> None:
     """One student and its figures, added to the rows, unless they are there."""
     if any(about.items() <= row.items() for row in rows):
         return
@@ -150,29 +150,31 @@ def once(args: argparse.Namespace, rows: list[Row], about: Row, checkpoint: str 
     settings = [*COMMON, *own, f"train.steps={args.steps}", f"train.lr={about['lr']}", f"seed={about['seed']}"]
     settings += [f"train.name=transfer-{about['task']}"]
     settings += [f"student.checkpoint={checkpoint}"] if checkpoint else []
-    run = told(["train", str(config)], settings)["path"]
-    dev, test = (told(["evaluate", run, "--on", split, "--config", str(config)], settings) for split in ("dev", "test"))
+    run = voxstill_json(["train", str(config)], settings)["path"]
+    dev, test = (
+        voxstill_json(["evaluate", run, "--on", split, "--config", str(config)], settings) for split in ("dev", "test")
+    )
     if about["task"] == "speakers":
-        found = {"dev": dev["eer"], "eer": dev["eer"], "min_dcf": dev["min_dcf"], "accuracy": test["accuracy"]}
+        figures = {"dev": dev["eer"], "eer": dev["eer"], "min_dcf": dev["min_dcf"], "accuracy": test["accuracy"]}
     elif about["task"] == "classes":
-        found = {"dev": 1 - dev["accuracy"], "accuracy": test["accuracy"], "macro_f1": test["macro_f1"]}
+        figures = {"dev": 1 - dev["accuracy"], "accuracy": test["accuracy"], "macro_f1": test["macro_f1"]}
     else:
-        found = {"dev": dev["wer"], "wer": test["wer"]}
-    rows.append({**about, **found})
+        figures = {"dev": dev["wer"], "wer": test["wer"]}
+    rows.append({**about, **figures})
     Path(args.output).write_text(json.dumps(rows, indent=1) + "\n")
     print(json.dumps(rows[-1]), file=sys.stderr)
 
 
-def told(command: list[str], settings: list[str]) -> Row:
-    """What a command of voxstill prints as JSON."""
-    whole = [sys.executable, "-m", "voxstill.cli", *command, "--json"]
-    for each in settings:
-        whole += ["--set", each]
+def voxstill_json(command: list[str], settings: list[str]) -> Row:
+    """Run a command of voxstill; return the JSON that it prints."""
+    argv = [sys.executable, "-m", "voxstill.cli", *command, "--json"]
+    for setting in settings:
+        argv += ["--set", setting]
     done = subprocess.run(
-        whole, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        argv, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
-    found: Row = json.loads(done.stdout)
-    return found
+    figures: Row = json.loads(done.stdout)
+    return figures
 
 
 def table(rows: list[Row]) -> str:
@@ -185,13 +187,13 @@ def table(rows: list[Row]) -> str:
 
 
 def cell(rows: list[Row], about: Row, figure: str) -> str:
-    """The mean over seeds in percent and the figure of each seed; nothing where there is none."""
+    """The mean over seeds in percent and the figure of each seed; empty where there are none."""
     own = [row for row in rows if about.items() <= row.items()]
     if not own:
         return ""
     lr = best_lr(rows, about)
-    each = [100 * row[figure] for row in own if row["lr"] == lr]
-    return f"{statistics.mean(each):.1f} ({', '.join(f'{one:.1f}' for one in each)})"
+    percents = [100 * row[figure] for row in own if row["lr"] == lr]
+    return f"{statistics.mean(percents):.1f} ({', '.join(f'{percent:.1f}' for percent in percents)})"
 
 
 if __name__ == "__main__":

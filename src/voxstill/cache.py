@@ -1,8 +1,8 @@
-"""A folder of what was fetched: what is read from it is whole and right, and it stays below its limit.
+"""A cache on disk of fetched objects: least recently used go first, checksums are verified, its size has a limit.
 
-One file for each address: a line that says version, size and checksum, then the bytes. Files appear by renaming, so a
-reader sees all of one or none of it; one that was open when it was evicted is read to its end all the same. Addresses
-stand there as hashes only, since they may hold credentials.
+One file for each address: a line with version, size and checksum, then the bytes. Files appear by renaming, so a reader
+sees all of one or none of it; one that was open when it was evicted is read to its end all the same. Addresses are
+stored as hashes only, since they may hold credentials.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from voxstill.errors import StorageError
 
 _SPARE = 0.1
-"""Share of the limit that evicting leaves free, so that it is not done for every new object."""
-_TORN = "torn-"
+"""Share of the limit that an eviction leaves free, so that not every new object causes one."""
+_DRAFT_PREFIX = "torn-"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the cache holds of an address: its bytes, and version and size of the object they were taken from."""
+    """The cached bytes of an address, and version and size of the object that they were read from."""
 
     etag: str
     num_bytes: int
@@ -46,7 +46,7 @@ class Cache:
     max_bytes: int
 
     def read(self, uri: str, etag: str | None = None) -> Kept | None:
-        """The latest version kept of `uri`, or just the version `etag`; None where it is not here or was damaged."""
+        """The cached version of `uri`, or just the version `etag`; None where it is not cached or damaged."""
         path = self._path(uri)
         try:
             with path.open("rb") as file:
@@ -60,9 +60,9 @@ class Cache:
         return Kept(head["etag"], head["num_bytes"], data)
 
     def keep(self, uri: str, kept: Kept) -> None:
-        """Hold on to `kept` as `uri`, in place of an older version, and evict what was not used for longest.
+        """Store `kept` under `uri`, in place of an older version, and evict what was least recently used.
 
-        An object larger than the cache is not kept, nor is anything where the disk is full. StorageError where the
+        An object larger than the cache is not stored, nor is anything where the disk is full. StorageError where the
         folder cannot be written.
         """
         head = {"etag": kept.etag, "num_bytes": kept.num_bytes, "crc32": zlib.crc32(kept.data)}
@@ -72,7 +72,7 @@ class Cache:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor, torn = tempfile.mkstemp(prefix=_TORN, dir=self.folder)
+            descriptor, draft = tempfile.mkstemp(prefix=_DRAFT_PREFIX, dir=self.folder)
         except OSError as error:
             raise StorageError(
                 f"cannot write into the cache `{self.folder}`",
@@ -80,16 +80,16 @@ class Cache:
                 fix="check `cache.folder` and its rights",
             ) from None
         with contextlib.suppress(OSError), os.fdopen(descriptor, "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # let go when this process ends, however it ends: then the file is litter
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when this process ends, however it ends: then the file is stale
             file.write(line)
             file.write(kept.data)
             file.flush()
             with self._total() as total:
-                total.add(size)  # before the file is there: a total that is too large mends itself, the other does not
-                Path(torn).rename(self._path(uri))
+                total.add(size)  # before the file is there: a total too large is recounted, one too small never is
+                Path(draft).rename(self._path(uri))
             return
         with contextlib.suppress(OSError):
-            Path(torn).unlink()
+            Path(draft).unlink()
 
     def _path(self, uri: str) -> Path:
         return self.folder / hashlib.sha256(uri.encode()).hexdigest()[:32]
@@ -103,39 +103,39 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class _Total:
-    """The size of the folder, never too small, kept in the lock file; only its holder may have one."""
+    """The size of the folder in bytes, never too small, stored in the lock file; whoever uses it holds the lock."""
 
     cache: Cache
     descriptor: int
 
     def add(self, num_bytes: int) -> None:
-        """Count what is about to come, after evicting what has no room beside it."""
-        said = os.pread(self.descriptor, 32, 0)
-        total = int(said) if said.strip().isdigit() else self.cache.max_bytes  # not known: count
+        """Add a file that is about to be written, after evicting others where the limit asks for it."""
+        digits = os.pread(self.descriptor, 32, 0)
+        total = int(digits) if digits.strip().isdigit() else self.cache.max_bytes  # not known: count
         if total + num_bytes > self.cache.max_bytes:
             total = self._evict(int(self.cache.max_bytes * (1 - _SPARE)) - num_bytes)
         os.pwrite(self.descriptor, f"{total + num_bytes:<31}\n".encode(), 0)
 
-    def _evict(self, room: int) -> int:
-        """The size of what is left, at most `room` or nothing: the litter of dead writers goes, then the oldest."""
+    def _evict(self, target_bytes: int) -> int:
+        """Remove stale drafts, then the least recently used files down to `target_bytes`; return what is left."""
         files = []
         for entry in os.scandir(self.cache.folder):
-            if entry.name.startswith(_TORN):
-                _remove_litter(Path(entry.path))
+            if entry.name.startswith(_DRAFT_PREFIX):
+                _remove_stale(Path(entry.path))
             elif entry.name != "lock" and entry.is_file():  # a folder is not of this cache
                 stat = entry.stat()
                 files.append((stat.st_mtime_ns, stat.st_size, entry.path))
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
-            if total <= max(room, 0):
+            if total <= max(target_bytes, 0):
                 break
             Path(path).unlink(missing_ok=True)
             total -= size
         return total
 
 
-def _remove_litter(path: Path) -> None:
-    """Remove what a dead process was writing; a living one holds a lock on it."""
+def _remove_stale(path: Path) -> None:
+    """Remove the draft of a process that died; a living one holds a lock on it."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()

@@ -29,7 +29,7 @@ def _rebuild(kind: type[VoxstillError], what: str, why: str, fix: str) -> Voxsti
 
 
 class ClusterError(VoxstillError):
-    """The machines that the work ran on are gone; the work is not to blame."""
+    """The machines that the work ran on are gone; the same command can be run again."""
 
 
 class ConfigError(VoxstillError):

@@ -1,4 +1,4 @@
-"""What a run says of itself while it works: progress with rate and time left, timers, JSON lines, Prometheus.
+"""Monitoring of a run: progress bars with rate and time left, timers, logging, JSON lines, Prometheus metrics.
 
 Everything goes to standard error, to a file or to a port, never to standard output.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from voxstill.atomic import write_atomically
 from voxstill.errors import ConfigError
 
 log = logging.getLogger("voxstill")
@@ -35,7 +36,7 @@ class Progress:
     def __init__(self, title: str, total: float | None, unit: str) -> None:
         self._title, self._total, self._unit = title, total, unit
         self._done, self._detail = 0.0, ""
-        self._start = self._said = time.monotonic()
+        self._start = self._logged = time.monotonic()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
@@ -44,14 +45,11 @@ class Progress:
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = (
+            self._bar = Bar(
                 "{task.description:<8}",
                 BarColumn(),
                 "{task.percentage:>3.0f}%",
                 TextColumn("{task.fields[detail]}"),
-            )
-            self._bar = Bar(
-                *columns,
                 TimeElapsedColumn(),
                 "left",
                 TimeRemainingColumn(),
@@ -73,12 +71,12 @@ class Progress:
         self.to(self._done + amount, detail)
 
     def to(self, done: float, detail: str = "") -> None:
-        """Say that `done` units are done in all."""
+        """Set the number of units that are done."""
         self._done, self._detail = done, detail or self._detail
         if self._bar is not None:
             self._bar.update(self._task, completed=done, detail=f"{self.rate()} {self._detail}")
-        elif time.monotonic() - self._said >= QUIET_INTERVAL_S:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._logged >= QUIET_INTERVAL_S:
+            self._logged = time.monotonic()
             log.info("%s %s", self._title, self.line())
 
     def rate(self) -> str:
@@ -88,14 +86,17 @@ class Progress:
         return f"{self._done / max(time.monotonic() - self._start, 1e-9):,.1f} {self._unit}/s"
 
     def line(self) -> str:
-        """Share done, rate and time left in words."""
+        """Progress in one line of text: share done, rate, detail and time left."""
         if not self._total:
-            return ", ".join(each for each in (f"{self._done:,.0f} {self._unit}", self.rate(), self._detail) if each)
+            return _joined(f"{self._done:,.0f} {self._unit}", self.rate(), self._detail)
         elapsed = time.monotonic() - self._start
         left = elapsed * (self._total - self._done) / max(self._done, 1e-9)
         share = self._done / self._total
-        said = [f"{share:.0%}", self.rate(), self._detail, f"{clock(left)} left"]
-        return ", ".join(each for each in said if each)
+        return _joined(f"{share:.0%}", self.rate(), self._detail, f"{clock(left)} left")
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 def clock(seconds: float) -> str:
@@ -107,9 +108,9 @@ def clock(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a distributed step did so far. `num_open` chunks are under way; the rest counts what is safe.
+    """Figures of a distributed step so far. `num_open` chunks are in progress; the rest counts what is written.
 
-    `busy` is the share of the time that a stage's workers were at work: the bottleneck is near 1.
+    `busy` is the utilisation of a stage's workers, from 0 to 1: the bottleneck is near 1.
     """
 
     num_chunks: int = 0
@@ -123,7 +124,7 @@ class Summary:
 
 
 class StepMeter:
-    """The figures of one distributed step: on a bar for people, and in `METRICS` for Prometheus. A `with` block."""
+    """The figures of one distributed step, on a progress bar and in `METRICS` for Prometheus; a `with` block."""
 
     def __init__(self, step: str, total: int | None, unit: str) -> None:
         self.step, self.total = step, total
@@ -144,19 +145,19 @@ class StepMeter:
         self._bar.__exit__(kind, value, trace)
 
     def safe(self, audio_ms: int, errors: Iterable[str]) -> None:
-        """Count audio that is done and the errors among it; from any thread."""
+        """Count audio that is written and the errors in it; thread-safe."""
         with self._lock:
             self.audio_ms += audio_ms
             self.errors.update(map(kind_of_error, errors))
 
     def engine(self, summary: Summary) -> None:
-        """The engine's own figures, after each chunk."""
+        """Take over the engine's own figures, after each chunk."""
         self.summary = summary
         self._bar.to(summary.num_items, ", ".join(self._details()))
 
     @property
     def rtfx(self) -> float:
-        """Audio-seconds done a second."""
+        """Inverse real-time factor: seconds of audio processed per second of the step."""
         return self.audio_ms / 1000 / max(self.summary.elapsed_s, 1e-9)
 
     def _details(self) -> Iterator[str]:
@@ -176,26 +177,26 @@ class StepMeter:
 
 
 def kind_of_error(error: str) -> str:
-    """The words of a reason before its colon: what can be counted. What names a file or a number is `other`."""
+    """The label of an error for metrics: its words before the colon, `other` where they hold a path or a number."""
     kind = error.partition(":")[0].strip()
     return kind if re.fullmatch(r"[A-Za-z ,\-]{1,60}", kind) else "other"
 
 
 class Metrics:
-    """The steps of this process as Prometheus reads them: nothing is computed until it asks."""
+    """A Prometheus collector over the steps of this process: nothing is computed until it is scraped."""
 
     def __init__(self) -> None:
         self._steps: dict[str, StepMeter] = {}
         self._served: tuple[str, int] | None = None
 
     def add(self, meter: StepMeter) -> None:
-        """From now on the step is told, in place of an older one of its name."""
+        """Export the step from now on, in place of an older one of its name."""
         self._steps[meter.step] = meter
 
     def serve(self, host: str, port: int) -> int:
-        """Answer at `http://host:port/metrics` from now on; the port, which 0 lets the system choose.
+        """Serve `http://host:port/metrics` from now on; return the port, which the system chooses for 0.
 
-        ConfigError where the address is taken or not ours.
+        ConfigError where the address is taken or belongs to another machine.
         """
         from prometheus_client import CollectorRegistry, start_http_server
 
@@ -215,28 +216,28 @@ class Metrics:
         return self._served[1]
 
     def collect(self) -> Iterator[Any]:
-        """The families of metrics, labelled by step alone, by stage and by kind of error: no paths, no ids."""
+        """The families of metrics, labelled by step, by stage and by kind of error only: no paths, no ids."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         figures: list[tuple[Any, str, str, Callable[[StepMeter], float]]] = [
-            (CounterMetricFamily, "items", "Items that are safe.", lambda step: step.summary.num_items),
-            (CounterMetricFamily, "audio_seconds", "Audio that is safe.", lambda step: step.audio_ms / 1000),
-            (CounterMetricFamily, "chunks", "Chunks that are safe.", lambda step: step.summary.num_chunks),
-            (CounterMetricFamily, "set_aside", "Items given up.", lambda step: step.summary.num_set_aside),
-            (CounterMetricFamily, "retries", "Parts of chunks tried again.", lambda step: step.summary.num_retries),
+            (CounterMetricFamily, "items", "Items written.", lambda step: step.summary.num_items),
+            (CounterMetricFamily, "audio_seconds", "Audio written.", lambda step: step.audio_ms / 1000),
+            (CounterMetricFamily, "chunks", "Chunks written.", lambda step: step.summary.num_chunks),
+            (CounterMetricFamily, "set_aside", "Items skipped for good.", lambda step: step.summary.num_set_aside),
+            (CounterMetricFamily, "retries", "Parts of chunks retried.", lambda step: step.summary.num_retries),
             (CounterMetricFamily, "worker_restarts", "Workers replaced.", lambda step: step.summary.num_restarts),
-            (GaugeMetricFamily, "chunks_open", "Chunks under way.", lambda step: step.summary.num_open),
+            (GaugeMetricFamily, "chunks_open", "Chunks in progress.", lambda step: step.summary.num_open),
             (GaugeMetricFamily, "elapsed_seconds", "Time of the step so far.", lambda step: step.summary.elapsed_s),
-            (GaugeMetricFamily, "rtfx", "Audio-seconds done a second.", lambda step: step.rtfx),
+            (GaugeMetricFamily, "rtfx", "Seconds of audio per second of the step.", lambda step: step.rtfx),
         ]
         steps = list(self._steps.values())
-        for kind, name, about, value in figures:
-            family = kind(f"voxstill_{name}", about, labels=["step"])
+        for kind, name, description, value in figures:
+            family = kind(f"voxstill_{name}", description, labels=["step"])
             for meter in steps:
                 family.add_metric([meter.step], value(meter))
             yield family
         planned = GaugeMetricFamily("voxstill_items_planned", "Items of the step, where known.", labels=["step"])
-        busy = GaugeMetricFamily("voxstill_busy_ratio", "Share of time at work.", labels=["step", "stage"])
+        busy = GaugeMetricFamily("voxstill_busy_ratio", "Utilisation of workers, 0 to 1.", labels=["step", "stage"])
         errors = CounterMetricFamily("voxstill_errors", "Items with an error.", labels=["step", "kind"])
         for meter in steps:
             if meter.total is not None:
@@ -249,7 +250,7 @@ class Metrics:
 
 
 METRICS = Metrics()
-"""Those of this process."""
+"""The collector of this process."""
 
 
 class Timer:
@@ -274,7 +275,10 @@ class Timer:
 
 
 class JsonLines:
-    """A file of one JSON object a line; each line is whole or absent, also after a crash. Only `rows` old ones stay."""
+    """A JSON Lines file to append to; lines are whole or absent, also after a crash.
+
+    Of a file that exists already, the first `rows` lines stay.
+    """
 
     def __init__(self, path: Path, rows: int | None = None) -> None:
         self._path = path
@@ -283,7 +287,7 @@ class JsonLines:
             data = path.read_bytes()
             whole = b"".join([line for line in data.splitlines(keepends=True) if line.endswith(b"\n")][:rows])
             if whole != data:
-                path.write_bytes(whole)
+                write_atomically(path, whole)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one object."""
@@ -292,7 +296,7 @@ class JsonLines:
 
 
 def start_logging(level: str = "info") -> None:
-    """Messages go to standard error, one line each."""
+    """Log to standard error, one line a message."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
     log.handlers[:] = [handler]
@@ -301,14 +305,14 @@ def start_logging(level: str = "info") -> None:
 
 
 def set_level(level: str) -> None:
-    """Messages of this level and above go to standard error from now on."""
+    """Show messages of this level and above on standard error from now on."""
     for handler in log.handlers:
         if not isinstance(handler, logging.FileHandler):
             handler.setLevel(level.upper())
-    log.setLevel("DEBUG" if level == "debug" else "INFO")  # a file of its own, such as train.log, hears more
+    log.setLevel("DEBUG" if level == "debug" else "INFO")  # a log file, such as train.log, takes more
 
 
 def level() -> str:
-    """That of `set_level`; where nobody has started logging, that of the program around."""
-    heard = log.handlers[0].level if log.handlers else log.getEffectiveLevel()
-    return logging.getLevelName(heard).lower()
+    """The level of `set_level`, in lower case; where logging was not started, that of the program around."""
+    number = log.handlers[0].level if log.handlers else log.getEffectiveLevel()
+    return logging.getLevelName(number).lower()

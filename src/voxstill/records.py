@@ -1,4 +1,4 @@
-"""The nouns: what passes from one step to the next, frozen, with units in the names.
+"""The records that pass from one step to the next: frozen dataclasses with units in their names.
 
 Four clocks are in use and each crossing is one named function: records speak integer milliseconds, `audio` speaks
 samples, `nn` speaks frames and `text` speaks tokens. Ranges are half-open.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -25,18 +25,23 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",
 
 
 def fingerprint(*parts: object) -> str:
-    """Equal parts give equal 16 hexadecimal digits, on every machine and in every process."""
+    """A stable hash of JSON values: 16 hexadecimal digits, equal on every machine and in every process."""
     return hashlib.sha256(_CANONICAL.encode(parts).encode()).hexdigest()[:16]
 
 
+def hash64(text: str) -> int:
+    """Equal for equal texts, and among ten million different ones as good as never."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
 def recording_id(uri: str, etag: str | None, num_bytes: int) -> str:
-    """The same for the same file with the same content; without an etag its size stands for its content."""
+    """The id of a recording: a hash of its address and content; without an etag its size stands for its content."""
     return fingerprint(uri, etag or num_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """One word and when it was said, in milliseconds from the start of its utterance; `prob` is linear."""
+    """One word and its times, in milliseconds from the start of its utterance; `prob` is linear, not a logarithm."""
 
     text: str
     start_ms: int
@@ -46,7 +51,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One file as found. `duration_ms` is measured by decoding; a file that cannot be used carries `error`."""
+    """One audio file. `duration_ms` is measured by decoding; a file that cannot be used has an `error`."""
 
     id: str
     uri: str
@@ -60,8 +65,22 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UtteranceInfo:
+    """What a manifest says of an utterance beside its words: who speaks, in which language, from which data set.
+
+    It is passed whole from manifests to shards; each table holds its fields as columns of its own. A new column of
+    manifests is one more field here.
+    """
+
+    language: str | None = None
+    speaker: str | None = None
+    dialect: str | None = None
+    dataset: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Utterance:
-    """One stretch of one channel (None mixes all). `text` is a human's words, or None where nobody wrote them down."""
+    """One segment of one channel (None mixes all). `text` is a human transcript, None where there is none."""
 
     id: str
     recording_id: str
@@ -70,10 +89,7 @@ class Utterance:
     start_ms: int = 0
     end_ms: int
     split: Split = "train"
-    language: str | None = None
-    speaker: str | None = None
-    dialect: str | None = None
-    dataset: str | None = None
+    info: UtteranceInfo = field(default_factory=UtteranceInfo)
     text: str | None = None
 
     @property
@@ -84,7 +100,7 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What one teacher heard. Absent confidence is None, never 0; a failure is a row with `error`."""
+    """One teacher's transcription of an utterance. Absent confidence is None; a failure is a row with `error`."""
 
     utterance_id: str
     recipe: str
@@ -100,10 +116,10 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """How well a text fits the audio of an utterance, as a CTC model hears it; `text` is what a label says.
+    """How well the text of a label fits the audio of its utterance, by forced alignment with a CTC model.
 
-    `logprob` is the log-probability of a token of the text, None where the model cannot write it or has no time for it.
-    `error` says why there is no audio.
+    `logprob` is the mean log-probability of a token of the text, None where the model has no tokens for it or too few
+    frames. `error` says why there is no audio.
     """
 
     utterance_id: str
@@ -113,38 +129,8 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """What was measured of a label: the rules of the filter look at nothing else, and see no human text.
-
-    Characters and words are those of the text with case folded and signs dropped; where a script has no spaces a word
-    is a character. `errors` and `reference_words` count the label against a human text, None where there is none.
-    `disagreement` is the share of words that a second teacher heard otherwise, None where it has nothing to say;
-    `alignment` is the `logprob` of the label's `Alignment`.
-    """
-
-    utterance_id: str
-    split: Split
-    duration_ms: int
-    finished: bool
-    characters: int
-    words: int
-    longest_word: int
-    min_frames: int
-    """CTC needs so many: one for each word, one more between equal ones."""
-    repeats: int
-    compression_ratio: float
-    known_phrase: bool
-    other_language: bool
-    mean_logprob: float | None = None
-    disagreement: float | None = None
-    alignment: float | None = None
-    reference_words: int | None = None
-    errors: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the filter decided and why; what it looked at is the `Score` of the same utterance."""
+    """Whether the filter keeps a label and why not; its measures are the `Score` of the same label."""
 
     utterance_id: str
     recipe: str
@@ -154,10 +140,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a device eats: int16 audio padded with zeros, tokens padded with -1.
+    """One micro-batch for a device: int16 audio padded with zeros, tokens padded with -1.
 
-    `times_BU2` holds start and end of each token in milliseconds, -1 where the teacher gave none. `weight_B` is 0 for
-    an utterance that stands in for one that could not be read. `tempo_B`: how many times as long each is made.
+    `times_BU2` holds start and end of each token in milliseconds, -1 where the teacher has none. `weight_B` is 0 for an
+    utterance that stands in for one that could not be read. `tempo_B`: the factor by which each is stretched in time.
     """
 
     ids: tuple[str, ...]
@@ -190,7 +176,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCounts:
-    """Edits of an alignment. Counts add, rates do not: the rate is derived, so averaging rates is impossible."""
+    """Counts of hits and edits. Counts add, rates do not: the rate is derived, so averaging rates is impossible."""
 
     hits: int = 0
     substitutions: int = 0
@@ -209,8 +195,8 @@ class ErrorCounts:
     def sum(counts: Iterable[ErrorCounts]) -> ErrorCounts:
         """The total; zero counts for nothing."""
         total = ErrorCounts()
-        for each in counts:
-            total += each
+        for count in counts:
+            total += count
         return total
 
     @property

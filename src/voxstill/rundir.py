@@ -24,17 +24,17 @@ class RunDir:
 
     @property
     def log(self) -> Path:
-        """What was said while training."""
+        """The log of the training."""
         return self.path / "train.log"
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a logged step."""
+        """One JSON object for each logged step."""
         return self.path / "metrics.jsonl"
 
     @property
     def corpus(self) -> Path:
-        """The index of the shards while they are learnt from; another start of the training opens it at once."""
+        """The index of the shards; a restarted training opens it at once."""
         return self.path / "corpus"
 
     @property
@@ -83,7 +83,7 @@ class RunDir:
 
     @property
     def summary(self) -> Path:
-        """Figures of the finished training; where it is, nothing is left to do."""
+        """Figures of the finished training; where it exists, the training is done."""
         return self.path / "summary.json"
 
     @property
@@ -93,15 +93,15 @@ class RunDir:
 
     @property
     def with_lm(self) -> Path:
-        """The same with the language model of `evaluate.lm_order`."""
+        """The figures with the language model of `evaluate.lm_order`."""
         return self.evaluation / "with_lm"
 
     @property
     def lm(self) -> Path:
-        """That language model: n-grams of the labels that were learnt from."""
+        """The n-gram language model of the training labels, in ARPA format."""
         return self.path / "labels.arpa"
 
     @property
     def report(self) -> Path:
-        """The HTML report; beside it `report.md` and `report.json` say the same."""
+        """The HTML report; `report.md` and `report.json` beside it have the same content."""
         return self.path / "report.html"

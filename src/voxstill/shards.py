@@ -30,12 +30,12 @@ import json
 import tarfile
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from voxstill import tables
 from voxstill.errors import DataError
-from voxstill.records import Split, Word, fingerprint
+from voxstill.records import Split, UtteranceInfo, Word, fingerprint
 from voxstill.store import Store
 
 _MAX_KEY = 80  # ustar has room for 100 characters, ending included
@@ -46,7 +46,8 @@ _STORED = ("format", "tar", "offset", "num_bytes")
 class Sample:
     """One row of a sidecar. `text` and `words` are what a student learns; `reference` is what a human wrote down.
 
-    `weight` multiplies the utterance's loss. `tar` is the address of somebody else's tar, where the audio lies in one.
+    `weight` multiplies the utterance's loss. `tar` is the address of the tar of the source, where the
+    audio was left there.
     """
 
     id: str
@@ -57,10 +58,7 @@ class Sample:
     words: tuple[Word, ...] = ()
     reference: str | None = None
     teacher: str | None = None
-    language: str | None = None
-    speaker: str | None = None
-    dialect: str | None = None
-    dataset: str | None = None
+    info: UtteranceInfo = field(default_factory=UtteranceInfo)
     weight: float = 1.0
     format: str = "flac"
     tar: str | None = None
@@ -108,8 +106,8 @@ def write(file: BinaryIO, samples: Iterable[tuple[Sample, bytes]]) -> list[Sampl
     for sample, audio in samples:
         key = key_of(sample.id)
         offset = add(f"{key}.{sample.format}", audio)
-        facts = {name: value for name, value in dataclasses.asdict(sample).items() if name not in _STORED}
-        add(f"{key}.json", json.dumps(facts, ensure_ascii=False).encode())
+        columns = {name: value for name, value in tables.to_columns(sample).items() if name not in _STORED}
+        add(f"{key}.json", json.dumps(columns, ensure_ascii=False).encode())
         rows.append(dataclasses.replace(sample, offset=offset, num_bytes=len(audio)))
     file.write(bytes(2 * tarfile.BLOCKSIZE + -(at + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE))
     return rows
@@ -121,19 +119,19 @@ def finish(store: Store, prefix: str, figures: dict[str, Any]) -> None:
 
 
 def figures(store: Store, prefix: str) -> dict[str, Any]:
-    """What `_SUCCESS.json` says of finished shards; DataError where they are not finished."""
-    found = store.read_json(f"{prefix}/{tables.SUCCESS}".lstrip("/"))
-    if found is None:
+    """Read `_SUCCESS.json` of finished shards; DataError where they are not finished."""
+    counted = store.read_json(f"{prefix}/{tables.SUCCESS}".lstrip("/"))
+    if counted is None:
         raise DataError(
             f"the shards in `{store.uri(prefix)}` are not finished",
             why=f"there is no {tables.SUCCESS}",
             fix="run `voxstill shard`; it goes on where it stopped",
         )
-    return found
+    return counted
 
 
 def version(store: Store, prefix: str) -> str:
-    """The hash of all sidecars: of equal ones the same is learnt. DataError where the shards are not finished."""
+    """Hash all sidecars: training on equal ones is the same training. DataError where the shards are not finished."""
     digest = hashlib.sha256()
     for index in range(figures(store, prefix)["shards"]):
         digest.update(hashlib.sha256(store.read(f"{prefix}/{sidecar_name(index)}".lstrip("/"))).digest())

@@ -1,7 +1,10 @@
-"""Append-only Parquet tables of nouns: rows out equal rows in, and equal rows give equal bytes.
+"""Append-only Parquet tables of dataclasses: rows out equal rows in, and equal rows give equal bytes.
+
+The columns of a noun are its fields; a field that is itself a noun has no column but those of its own fields, side by
+side with the others.
 
 A table is a prefix in a store that holds parts; a part is written once, by `Store.create`, and never changed. A table
-is finished when its `_SUCCESS.json` is there; readers of a step's output go through it.
+is finished when its `_SUCCESS.json` exists; readers of a step's output go through it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import json
 import types
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from operator import attrgetter
@@ -42,15 +45,31 @@ def table(rows: Sequence[Row], kind: type[Row]) -> Any:
     import pyarrow as pa
 
     fields = schema(kind)
-    columns = {field.name: list(map(attrgetter(field.name), rows)) for field in fields}
+    columns = {column.name: list(map(attrgetter(column.path), rows)) for column in _columns(kind)}
     for field in fields:
         if pa.types.is_nested(field.type):
             columns[field.name] = list(map(_plain, columns[field.name]))
     return pa.table(columns, schema=fields)
 
 
+def to_columns(row: Any) -> dict[str, Any]:
+    """One row by the names of its columns, in their order, as lists, dicts and plain values."""
+    return {column.name: _plain(attrgetter(column.path)(row)) for column in _columns(type(row))}
+
+
+def from_columns(row: Mapping[str, Any], kind: type[Row]) -> Row:
+    """Build one row from its columns; fields whose columns are not there are as by default."""
+    fields = {}
+    for name, column, hint in _fields(kind):
+        if column is None:
+            fields[name] = from_columns(row, hint)
+        elif column in row:
+            fields[name] = _build(hint, row[column])
+    return kind(**fields)
+
+
 def of_arrow(table: Any) -> bytes:
-    """An Arrow table with the columns of a noun as one Parquet file; equal columns give equal bytes."""
+    """An Arrow table with the columns of a dataclass as one Parquet file; equal columns give equal bytes."""
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
@@ -61,11 +80,9 @@ def of_arrow(table: Any) -> bytes:
 def from_parquet(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> list[Row]:
     """The rows of one Parquet file; DataError where it is torn or of another kind.
 
-    Where `names` are given only those fields are read, and the others are as by default.
+    With `names` only those fields are read, and the others have their defaults.
     """
-    table = to_arrow(data, kind, where, names)
-    builders = {field.name: _builder(hint) for field, hint in _hints(kind) if field.name in table.column_names}
-    return [kind(**{name: builders[name](value) for name, value in row.items()}) for row in table.to_pylist()]
+    return [from_columns(row, kind) for row in to_arrow(data, kind, where, names).to_pylist()]
 
 
 def to_arrow(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> Any:
@@ -76,11 +93,12 @@ def to_arrow(data: bytes, kind: type[Row], where: str = "a table", names: Sequen
     wanted = [field for field in schema(kind) if names is None or field.name in names]
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        there = [field.name for field in wanted if field.name in file.schema_arrow.names]
-        found = file.read(columns=there, use_threads=False)
-        num = file.metadata.num_rows
+        present = [field.name for field in wanted if field.name in file.schema_arrow.names]
+        data_table = file.read(columns=present, use_threads=False)
+        num_rows = file.metadata.num_rows
         columns = [
-            found[field.name].cast(field.type) if field.name in there else pa.nulls(num, field.type) for field in wanted
+            data_table[field.name].cast(field.type) if field.name in present else pa.nulls(num_rows, field.type)
+            for field in wanted
         ]
         for field, column in zip(wanted, columns, strict=True):
             if not field.nullable and column.null_count:
@@ -95,7 +113,7 @@ def to_arrow(data: bytes, kind: type[Row], where: str = "a table", names: Sequen
 
 
 def columns(store: Store, keys: Iterable[str], kind: type[Row], names: Sequence[str] | None = None) -> Iterator[Any]:
-    """`to_arrow` of each part in the order of `keys`; the next ones are read ahead."""
+    """`to_arrow` of every part in the order of `keys`; the next ones are read ahead."""
     ahead: deque[Future[Any]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
         try:
@@ -110,14 +128,14 @@ def columns(store: Store, keys: Iterable[str], kind: type[Row], names: Sequence[
 
 
 def schema(kind: Any) -> Any:
-    """The Arrow schema of a noun; optional fields are nullable, the others are not."""
+    """The Arrow schema of a dataclass; optional fields are nullable, the others are not."""
     import pyarrow as pa
 
-    return pa.schema([_arrow_field(field.name, hint) for field, hint in _hints(kind)])
+    return pa.schema([_arrow_field(column.name, column.hint) for column in _columns(kind)])
 
 
 def parts(store: Store, prefix: str) -> list[str]:
-    """Keys of a table's parts, sorted."""
+    """The keys of a table's parts, sorted."""
     return sorted(entry.key for entry in store.list(prefix) if entry.key.endswith(".parquet"))
 
 
@@ -128,26 +146,26 @@ def read(store: Store, prefix: str, kind: type[Row]) -> Iterator[Row]:
 
 
 def listing(store: Store, prefix: str) -> str:
-    """Equal for a table to which nothing was added and from which nothing was taken; nothing is opened for it."""
+    """A hash of the names and sizes of a table's parts: it changes when parts are added or removed. Reads no part."""
     entries = sorted((entry.key, entry.num_bytes) for entry in store.list(prefix) if entry.key.endswith(".parquet"))
     return fingerprint(len(entries), hashlib.sha256(json.dumps(entries).encode()).hexdigest())
 
 
 class Ids:
-    """A set of ids, ten million in 160 MB. That any two of so many are confused has a chance of 2**-82."""
+    """A compact set of ids: 16 bytes an id, ten million in 160 MB; two of so many collide with probability 2**-82."""
 
     def __init__(self, ids: Iterable[str]) -> None:
-        source, found = iter(ids), bytearray()
-        while some := list(islice(source, 4096)):
-            found += _digests(some)
-        self._sorted_N = np.frombuffer(found, "S16")
+        source, digests = iter(ids), bytearray()
+        while block := list(islice(source, 4096)):
+            digests += _digests(block)
+        self._sorted_N = np.frombuffer(digests, "S16")
         self._sorted_N.sort()
 
     def __contains__(self, id_: object) -> bool:
         return bool(self.has([str(id_)])[0])
 
     def has(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """For each of the ids whether it is in the set."""
+        """Whether each id is in the set, [N]."""
         digest_N = np.frombuffer(_digests(ids), "S16")
         if not len(self._sorted_N):
             return np.zeros(len(ids), np.bool_)
@@ -156,19 +174,19 @@ class Ids:
 
 
 class Places:
-    """Which of the numbered sequences an id is in, the first where several have it; 20 bytes for each id."""
+    """A compact map from an id to the number of the sequence that holds it, the first of several; 20 bytes an id."""
 
     def __init__(self, numbered: Iterable[Sequence[str]]) -> None:
-        found, numbers = bytearray(), array("i")
+        digests, numbers = bytearray(), array("i")
         for number, ids in enumerate(numbered):
-            found += _digests(ids)
+            digests += _digests(ids)
             numbers.extend([number] * len(ids))
-        digest_N = np.frombuffer(found, "S16")
+        digest_N = np.frombuffer(digests, "S16")
         order_N = np.argsort(digest_N, kind="stable")
         self._sorted_N, self._number_N = digest_N[order_N], np.frombuffer(numbers, np.int32)[order_N]
 
     def of(self, ids: Sequence[str]) -> NDArray[np.int32]:
-        """For each of the ids the number of its sequence, -1 where none has it."""
+        """The number of the sequence of each id, -1 where none holds it, [N]."""
         if not len(self._sorted_N):
             return np.full(len(ids), -1, np.int32)
         digest_N = np.frombuffer(_digests(ids), "S16")
@@ -177,23 +195,54 @@ class Places:
 
 
 def _digests(ids: Iterable[str]) -> bytes:
-    return b"".join([hashlib.blake2b(each.encode(), digest_size=16).digest() for each in ids])
+    return b"".join([hashlib.blake2b(id_.encode(), digest_size=16).digest() for id_ in ids])
 
 
-def _hints(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Column:
+    """One column of a noun's table; `path` leads to its value, through the nested noun that it is a field of."""
+
+    name: str
+    path: str
+    hint: Any
+
+
+def _fields(kind: Any) -> tuple[tuple[str, str | None, Any], ...]:
+    """Name, column and type of each field; a nested noun has no column of its own, for its fields have.
+
+    A column is called as its field, unless the field's metadata says `column`.
+    """
     return _resolved(kind)  # which mypy would let no caller call: to it a class is not hashable
 
 
 @functools.cache
-def _resolved(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+def _resolved(kind: Any) -> tuple[tuple[str, str | None, Any], ...]:
     hints = get_type_hints(kind)
-    return tuple((field, hints[field.name]) for field in dataclasses.fields(kind))
+    return tuple(
+        (
+            field.name,
+            None if dataclasses.is_dataclass(hints[field.name]) else field.metadata.get("column", field.name),
+            hints[field.name],
+        )
+        for field in dataclasses.fields(kind)
+    )
+
+
+def _columns(kind: Any) -> tuple[_Column, ...]:
+    """The columns of a noun's table, in their order."""
+    columns: list[_Column] = []
+    for name, column, hint in _fields(kind):
+        if column is not None:
+            columns.append(_Column(column, name, hint))
+        else:
+            columns += (_Column(inner.name, f"{name}.{inner.path}", inner.hint) for inner in _columns(hint))
+    return tuple(columns)
 
 
 def _arrow_field(name: str, hint: Any) -> Any:
     import pyarrow as pa
 
-    inner = [each for each in get_args(hint) if each is not types.NoneType]
+    inner = [arg for arg in get_args(hint) if arg is not types.NoneType]
     if get_origin(hint) in (Union, types.UnionType):
         return pa.field(name, _arrow_type(inner[0]), nullable=True)
     return pa.field(name, _arrow_type(hint), nullable=False)
@@ -208,23 +257,22 @@ def _arrow_type(hint: Any) -> Any:
     if origin is tuple:
         return pa.list_(pa.field("item", _arrow_type(get_args(hint)[0]), nullable=False))
     if dataclasses.is_dataclass(hint):
-        return pa.struct([_arrow_field(field.name, inner) for field, inner in _hints(hint)])
+        return pa.struct([_arrow_field(column.name, column.hint) for column in _columns(hint)])
     return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}[hint]
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
 
 
-def _builder(hint: Any) -> Any:
-    """How a value read from Arrow becomes a field of the noun again."""
+def _build(hint: Any, value: Any) -> Any:
+    """A value read from Arrow as the field of a noun."""
     if get_origin(hint) is tuple:
-        if dataclasses.is_dataclass(get_args(hint)[0]):
-            inner: Any = get_args(hint)[0]
-            return lambda values: tuple(inner(**value) for value in values)
-        return tuple
-    return lambda value: value
+        inner: Any = get_args(hint)[0]
+        is_noun = dataclasses.is_dataclass(inner)
+        return tuple(from_columns(item, inner) for item in value) if is_noun else tuple(value)
+    return value

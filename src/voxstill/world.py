@@ -1,5 +1,6 @@
-"""Which process this is among how many, on what machine, and who asks it to stop; the only reader of environment
-variables.
+"""The process and its machine: environment variables, cores, memory, ranks and signals.
+
+Nothing else in voxstill reads environment variables.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ def environment() -> Mapping[str, str]:
 
 def secrets() -> list[str]:
     """The values of environment variables that are credentials by their names, longest first: never to be shown."""
-    found = {value for name, value in os.environ.items() if _SECRET.search(name) and len(value) >= 6}
-    return sorted(found, key=len, reverse=True)
+    values = {value for name, value in os.environ.items() if _SECRET.search(name) and len(value) >= 6}
+    return sorted(values, key=len, reverse=True)
 
 
 def num_cores() -> int:
-    """Cores this process may use, which may be fewer than the machine has."""
+    """Cores that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_memory() -> None:
-    """Let this process keep what it frees for what it asks for next, where its C library is glibc.
+    """Let malloc reuse freed memory instead of returning it to the system, where the C library is glibc.
 
-    A step on a CPU asks for the same large tensors again and again, and pages fresh from the system cost a fifth of the
-    time of a training. What is kept is no more than the most that was in use.
+    A step on a CPU allocates the same large tensors again and again, and page faults cost a fifth of the time of a
+    training. The memory held is no more than the most that was in use.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library, which knows no such options
         mallopt = ctypes.CDLL(None).mallopt
@@ -49,7 +50,7 @@ def keep_memory() -> None:
 
 
 def pin_threads(num: int) -> None:
-    """Let BLAS, OpenMP and ONNX start `num` threads in this process and its children, where nobody chose before.
+    """Let BLAS, OpenMP and ONNX start `num` threads in this process and its children, where the environment is silent.
 
     Two busy libraries on two cores are up to twenty times slower than one thread each.
     """
@@ -59,23 +60,23 @@ def pin_threads(num: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The processes that somebody else has started to train together, this one among them."""
+    """The ranks of a training that a launcher has started: this one and how many there are."""
 
     by: str
     rank: int
     num: int
     num_here: int
-    """On this machine; on each of the others as many."""
+    """On this machine; every other machine has as many."""
 
 
 def ranks() -> Ranks | None:
-    """What torchrun, Ray Train or srun says of the processes they have started; None for one that is alone.
+    """The ranks as torchrun, Ray Train or srun set them in the environment; None for a single process.
 
-    What srun says is said again as torchrun says it: Lightning and torch look there. ConfigError where machines have
-    different numbers of processes.
+    The variables of srun are set as those of torchrun too: Lightning and torch look there. ConfigError where machines
+    have different numbers of processes.
     """
     if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        os.environ.update(_as_torchrun_says(os.environ))
+        os.environ.update(_torchrun_variables(os.environ))
     try:
         rank, num, num_here = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     except KeyError:
@@ -89,26 +90,27 @@ def ranks() -> Ranks | None:
     return Ranks(by, rank, num, num_here)
 
 
-def _as_torchrun_says(srun: Mapping[str, str]) -> dict[str, str]:
-    """Rank 0 is on the first machine of the step, and listens on a port that no other step of the job has."""
-    here = re.fullmatch(r"(\d+)(\(x\d+\))?", told := srun["SLURM_STEP_TASKS_PER_NODE"])  # "2(x3)": three machines
-    if here is None:
-        raise _uneven(told)
+def _torchrun_variables(srun: Mapping[str, str]) -> dict[str, str]:
+    """The variables of torchrun for a step of srun; rank 0 is on its first machine, on a port of this step alone."""
+    tasks_per_node = srun["SLURM_STEP_TASKS_PER_NODE"]  # "2(x3)": two on each of three machines
+    match = re.fullmatch(r"(\d+)(\(x\d+\))?", tasks_per_node)
+    if match is None:
+        raise _uneven(tasks_per_node)
     first = re.sub(r"\[(\w+)[^\]]*\]", r"\1", srun["SLURM_STEP_NODELIST"]).split(",")[0]
     port = 15_000 + (int(srun["SLURM_JOB_ID"]) * 31 + int(srun["SLURM_STEP_ID"])) % 15_000
     return {
         "RANK": srun["SLURM_PROCID"],
         "WORLD_SIZE": srun["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": srun["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": here[1],
+        "LOCAL_WORLD_SIZE": match[1],
         "MASTER_ADDR": srun.get("MASTER_ADDR", first),
         "MASTER_PORT": srun.get("MASTER_PORT", str(port)),
     }
 
 
-def _uneven(told: str) -> ConfigError:
+def _uneven(counts: str) -> ConfigError:
     return ConfigError(
-        f"the processes of the training are spread unevenly: {told}",
+        f"the processes of the training are spread unevenly: {counts}",
         why="every machine needs as many as the others",
         fix="ask torchrun for --nproc-per-node, srun for --ntasks-per-node",
     )
@@ -117,7 +119,7 @@ def _uneven(told: str) -> ConfigError:
 class Signals:
     """A `with` block in which the first SIGINT or SIGTERM is only noted, in `caught`; the second interrupts.
 
-    `on_first` is told its name. Outside the main thread, which alone may do so, nothing is caught.
+    `on_first` is called with its name. Outside the main thread, which alone may do so, nothing is caught.
     """
 
     def __init__(self, on_first: Callable[[str], None]) -> None:

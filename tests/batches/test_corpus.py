@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from voxstill import shards, tables
 from voxstill.batches.corpus import Corpus, opened
 from voxstill.errors import ConfigError, StorageError
-from voxstill.records import Word
+from voxstill.records import UtteranceInfo, Word
 from voxstill.shards import Sample
 from voxstill.store import Store
 
@@ -32,8 +32,9 @@ SAMPLES = st.lists(
         num_samples=st.integers(1, 640_000),
         text=st.text(max_size=20),
         words=WORDS.map(tuple),
-        dataset=st.sampled_from([None, "books", "街"]),
-        dialect=st.sampled_from([None, "north"]),
+        info=st.builds(
+            UtteranceInfo, dataset=st.sampled_from([None, "books", "街"]), dialect=st.sampled_from([None, "north"])
+        ),
         weight=st.sampled_from([0.0, 0.5, 1.0]),
     ),
     max_size=12,
@@ -124,7 +125,10 @@ def test_many_processes_may_open_it_at_the_same_time(tmp_path: Path) -> None:
 def test_a_dialect_counts_as_much_as_is_said_in_another_process_too(tmp_path: Path) -> None:
     dialects = ["north", None, "south", "north"]
     row = Sample(id="a", split="train", duration_ms=10, num_samples=160, text="a")
-    samples = [dataclasses.replace(row, id=str(i), dialect=name, weight=0.5) for i, name in enumerate(dialects)]
+    samples = [
+        dataclasses.replace(row, id=str(i), info=UtteranceInfo(dialect=name), weight=0.5)
+        for i, name in enumerate(dialects)
+    ]
     store, _ = write(tmp_path, [samples])
 
     def weights(**given: float) -> list[float]:

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servers import bad_line, moto_server, s3_environment
-from voxstill import store as store_module
+from bad_line import bad_line
+from servers import moto_server, s3_environment
+from voxstill import clients
 from voxstill.audio import codec
 from voxstill.cache import Cache
 from voxstill.errors import DataError, StorageError
 from voxstill.factory import extract
+from voxstill.fetch import Blob, fetch
 from voxstill.records import Utterance, recording_id
-from voxstill.store import Blob, Store, fetch
+from voxstill.store import Store
 
 RAMP_T = np.arange(16_000, dtype=np.int16)
 
@@ -69,9 +71,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     with moto_server("audio") as port, bad_line(port, error=0.05, reset=0.05, cut=0.05) as line:
         for name, value in s3_environment(line.port).items():
             monkeypatch.setenv(name, value)
-        store_module._client.cache_clear()
+        clients.client.cache_clear()
         yield Store("s3://audio/in")
-    store_module._client.cache_clear()
+    clients.client.cache_clear()
 
 
 def test_what_lies_far_away_is_the_same_audio_and_a_bad_object_harms_itself_alone(

@@ -13,9 +13,9 @@ import soundfile
 
 from voxstill.audio import codec
 from voxstill.config import Segment, Source
-from voxstill.factory.manifests import Found
-from voxstill.factory.scan import by_file, scan
-from voxstill.factory.segment import index
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.scan import by_file, scan
+from voxstill.indexing.segment import index
 from voxstill.records import Recording, Utterance
 
 REASONS = {
@@ -31,7 +31,7 @@ REASONS = {
 }
 
 
-def segment(found: list[Found]) -> tuple[list[Recording], list[Utterance]]:
+def segment(found: list[SourceEntry]) -> tuple[list[Recording], list[Utterance]]:
     rows = [index(file, Segment(), Source(), 0) for file in by_file(found)]
     return [row.recording for row in rows], [each for row in rows for each in row.utterances]
 
@@ -98,7 +98,7 @@ def test_no_sound_file_is_shorter_than_ffmpeg_makes_it(shared_data: Callable[[st
 
 def test_a_folder_of_awkward_files_is_indexed_around_them(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "good.flac").write_bytes(codec.encode(np.arange(-8000, 8000, dtype=np.int16), "flac"))
-    found: list[Found] = [*scan(Source(uri=str(shared_data("nasty-audio")))), *scan(Source(uri=str(tmp_path)))]
+    found: list[SourceEntry] = [*scan(Source(uri=str(shared_data("nasty-audio")))), *scan(Source(uri=str(tmp_path)))]
     recordings, utterances = segment(found)
     assert recordings[-1].error is None
     assert utterances[-1].end_ms == 1_000

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from voxstill import cli, config
-from voxstill.factory import scan
-from voxstill.factory.manifests import Found
-from voxstill.factory.scan import File
+from voxstill.indexing.failure import Failure
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
 from voxstill.pipeline import dry_run
 from voxstill.store import Store
 
@@ -71,41 +71,42 @@ def test_a_training_without_an_end_is_told_in_its_rehearsal(
     assert "the training has no end" in capsys.readouterr().err
 
 
-def found(folder: Path) -> list[File]:
+def found(folder: Path) -> list[SourceFile]:
     source = config.Source(uri=str(folder / "manifest.jsonl"))
-    return list(scan.by_file(scan.scan(source)))
+    return list(by_file(scan(source)))
 
 
 def test_what_is_told_of_a_file_is_what_its_source_says(digits: Path, tmp_path: Path) -> None:
     shutil.copytree(digits, tmp_path / "digits")
     with tarfile.open(tmp_path / "digits.tar", "w") as tar:  # no file of its own: a stretch of a tar
         tar.add(tmp_path / "digits" / "m1-0.flac", "m1-0.flac")
-    tarred = list(scan.by_file(scan.scan(config.Source(uri=str(tmp_path / "digits.tar")))))
+    tarred = list(by_file(scan(config.Source(uri=str(tmp_path / "digits.tar")))))
     cfg = config.Config()
     for files in (found(digits), tarred):
         (tmp_path / "manifest.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for file in files for row in dry_run.told(file, cfg))
+            "".join(json.dumps(row) + "\n" for file in files for row in dry_run.manifest_rows(file, cfg))
         )
         again = found(tmp_path)
         assert [each.id for each in again] == [each.id for each in files]
         for one, other in zip(files, again, strict=True):
-            assert other.found[0].split == scan.split_of(one.found[0], cfg.source, cfg.seed)
-            assert (one.found[0].text, one.found[0].speaker) == (other.found[0].text, other.found[0].speaker)
+            assert other.entries[0].split == split_of(one.entries[0], cfg.source, cfg.seed)
+            assert other.entries[0].text == one.entries[0].text
+            assert other.entries[0].info == one.entries[0].info
 
 
 def test_few_files_of_every_split_are_chosen_and_always_the_same() -> None:
     cfg = config.Config()
 
-    def source(num_bytes: int) -> list[File]:
+    def source(num_bytes: int) -> list[SourceFile]:
         splits = ("train", "train", "train", "dev", "test")
-        rows = [Found(uri=f"/{i}.wav", num_bytes=num_bytes, split=splits[i % 5]) for i in range(1000)]
-        damaged = Found(uri="/damaged.wav", error="damaged", split="test")
-        return [File(each.recording_id, (each,)) for each in [*rows, damaged]]
+        rows = [SourceEntry(uri=f"/{i}.wav", num_bytes=num_bytes, split=splits[i % 5]) for i in range(1000)]
+        damaged = SourceEntry(uri="/damaged.wav", failure=Failure("damaged"), split="test")
+        return [SourceFile(each.recording_id, (each,)) for each in [*rows, damaged]]
 
     part = dry_run.choose(source(100_000), cfg)
     assert {split: sum(one == split for one, _ in part.files) for split in dry_run.FILES} == dry_run.FILES
     assert part == dry_run.choose(source(100_000), cfg)
     assert part.share == pytest.approx(sum(dry_run.FILES.values()) / 1000, rel=0.01)
-    assert all(file.found[0].error is None for _, file in part.files)
+    assert all(file.entries[0].failure is None for _, file in part.files)
     large = dry_run.choose(source(500_000_000), cfg)
     assert len(large.files) == 3 * dry_run.FEW

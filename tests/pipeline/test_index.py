@@ -16,7 +16,7 @@ from voxstill import tables, workdir
 from voxstill.audio import codec
 from voxstill.config import Config
 from voxstill.errors import DataError
-from voxstill.factory.segment import IndexRow
+from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline import index as indexing
 from voxstill.records import Recording, Utterance
 from voxstill.store import Store

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from voxstill import cli, shards
+from voxstill.records import UtteranceInfo
 from voxstill.shards import Sample
 from voxstill.store import Store
 
@@ -110,8 +111,7 @@ def write_shards(store: Store, num: int = 200) -> None:
                 duration_ms=1000 + i,
                 num_samples=16 * (1000 + i),
                 text="a",
-                dataset="big" if i % 4 else "small",
-                dialect="north" if i % 5 else None,
+                info=UtteranceInfo(dataset="big" if i % 4 else "small", dialect="north" if i % 5 else None),
             )
             for i in range(num)
         ]

@@ -25,12 +25,12 @@ from voxstill.audio import codec
 from voxstill.config import Config
 from voxstill.errors import DataError, StorageError
 from voxstill.factory import engine, label
-from voxstill.factory.filter import NAMES, judge, reasons
-from voxstill.factory.scores import PHRASES, Phrases, measured
+from voxstill.filtering.measures import PHRASES, Phrases, Score, measure
+from voxstill.filtering.rules import NAMES, count_reasons, judge
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import recipes
 from voxstill.pipeline import shard as sharding
-from voxstill.records import ErrorCounts, Label, Score, Utterance, Verdict
+from voxstill.records import ErrorCounts, Label, Utterance, UtteranceInfo, Verdict
 from voxstill.score import words
 from voxstill.store import Store
 from voxstill.text.normalize import basic
@@ -64,7 +64,7 @@ def corpus(num: int, seed: int = 0, uri: str = "") -> list[tuple[Utterance, Labe
             uri=uri.format(i),
             end_ms=chance.randint(800, 1500),
             split=chance.choice(["train", "train", "dev", "test"]),  # type: ignore[arg-type]
-            speaker=chance.choice("abc"),
+            info=UtteranceInfo(speaker=chance.choice("abc")),
             text=chance.choice([None, text]),
         )
         heard = Label(
@@ -109,7 +109,7 @@ def test_every_label_is_judged_once_as_if_all_were_judged_together_whatever_the_
     known = [(utterance, heard) for utterance, heard in rows if heard is not None and utterance.split != "test"]
     durations_ms = {utterance.id: utterance.duration_ms for utterance, _ in rows}
     phrases = Phrases(PHRASES)
-    first_N = judge(tables.table([measured(heard, said, phrases) for said, heard in known], Score), cfg.filter)
+    first_N = judge(tables.table([measure(heard, said, phrases) for said, heard in known], Score), cfg.filter)
     verdicts = [
         Verdict(utterance_id=said.id, recipe=told["recipe"], kept=i < 0, reason=NAMES[i] if i >= 0 else None)
         for (said, _), i in zip(known, first_N.tolist(), strict=True)
@@ -120,7 +120,7 @@ def test_every_label_is_judged_once_as_if_all_were_judged_together_whatever_the_
     assert told["kept_utterances"] == len(kept)
     assert told["kept"] == (len(kept) / len(verdicts) if verdicts else 0)
     assert told["kept_hours"] == sum(durations_ms[id_] for id_ in kept) / 3_600_000
-    assert told["reasons"] == reasons(first_N)
+    assert told["reasons"] == count_reasons(first_N)
     pairs = {said.id: (basic(said.text), basic(heard.text)) for said, heard in known if said.text is not None}
     if pairs:
         assert told["wer_before"] == rate(pairs.values())
@@ -284,3 +284,14 @@ def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_fo
     labelled = sharding.shard(cfg)
     assert recipes.finished_shards(cfg) == labelled
     assert sharding.audio_shards(cfg) == told
+
+
+def test_verdicts_of_an_earlier_release_are_told_by_the_names_of_today() -> None:
+    cfg = config(f"memory://test-prepare-{next(_numbers)}")
+    write_tables(cfg, corpus(20), 5)
+    figures = filtering.filter_labels(cfg)
+    old = {"hallucination": "made_up", "high_compression": "too_regular"}
+    reasons = {old.get(name, name): num for name, num in figures["reasons"].items()}
+    key = f"verdicts/{figures['recipe']}/{tables.SUCCESS}"
+    Store(cfg.work).replace(key, json.dumps(figures | {"reasons": reasons}).encode())
+    assert filtering.filter_labels(cfg) == figures

@@ -17,8 +17,9 @@ from voxstill.batches.corpus import opened
 from voxstill.batches.load import Batches, Loader
 from voxstill.batches.plan import plan
 from voxstill.config import Plan, Source
-from voxstill.factory.scan import scan
-from voxstill.store import Store, read_uri
+from voxstill.fetch import read_uri
+from voxstill.indexing.scan import scan
+from voxstill.store import Store
 
 
 def noise(i: int) -> np.ndarray:

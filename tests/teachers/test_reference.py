@@ -1,12 +1,13 @@
 import numpy as np
 
-from voxstill.records import Utterance
+from voxstill.records import Utterance, UtteranceInfo
 from voxstill.teachers.reference import ReferenceOptions, ReferenceTeacher
 from voxstill.teachers.teacher import Clip
 
 
 def clip(text: str | None) -> Clip:
-    utterance = Utterance(id="a", recording_id="a", uri="a.wav", end_ms=1000, language="en", text=text)
+    info = UtteranceInfo(language="en")
+    utterance = Utterance(id="a", recording_id="a", uri="a.wav", end_ms=1000, info=info, text=text)
     return Clip(utterance=utterance, samples_T=np.zeros(16_000, np.int16))
 
 

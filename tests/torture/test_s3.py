@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from servers import BadLine, bad_line, moto_server, s3_environment
+from bad_line import BadLine, bad_line
+from servers import moto_server, s3_environment
 from torture import runs
-from voxstill import store
+from voxstill import clients
 from voxstill.store import Store
 
 pytestmark = pytest.mark.slow
@@ -38,9 +39,9 @@ def bucket(moto_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """The bucket, seen by this process without any fault."""
     for name, value in s3_environment(moto_port).items():
         monkeypatch.setenv(name, value)
-    store._client.cache_clear()
+    clients.client.cache_clear()
     yield Store("s3://bucket")
-    store._client.cache_clear()
+    clients.client.cache_clear()
 
 
 def prepare(work: str, folder: Path, line: BadLine) -> None:
@@ -106,7 +107,7 @@ def test_a_page_of_a_listing_that_breaks_off_is_asked_for_again(bucket: Store, m
     with bad_line(moto_port, seed=1, cut=0.3) as line, pytest.MonkeyPatch.context() as patch:
         for name, value in s3_environment(line.port).items():
             patch.setenv(name, value)
-        store._client.cache_clear()
+        clients.client.cache_clear()
         for _ in range(10):
             assert [entry.key for entry in Store("s3://bucket").list("pages")] == keys
         assert line.seen["cut"] > 1

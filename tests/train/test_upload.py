@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import Hub, hub_server
+from hub import Hub, hub_server
 from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
 from voxstill.train.upload import check

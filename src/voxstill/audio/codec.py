@@ -36,6 +36,10 @@ _STRAY_BYTES = 256  # behind the data of a WAV: padding of careless writers, 8 m
 _INDEXED = ("mov", "matroska", "asf", "aiff", "caf", "au", "w64", "nistsphere")  # FFmpeg reads, not guesses, a length
 
 
+class SilentError(DataError):
+    """Every sample of the channel is zero."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audio:
     """Decoded audio, and what it was before: `codec`, `rate_hz` and `num_channels` are as found in the file."""
@@ -70,7 +74,7 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
         if not len(samples_T):
             raise DataError("no audio", why="there is not one sample in it at 16 kHz", fix="remove the file")
         if not samples_T.any():
-            raise DataError("silent", why="every sample is zero at 16 bits", fix="remove the file")
+            raise SilentError("silent", why="every sample is zero at 16 bits", fix="remove the file")
         return Audio(samples_T=samples_T, codec=end.codec, rate_hz=mono.rate_hz, num_channels=mono.num_channels)
     raise max(faults, key=lambda each: each[0])[1]  # that of the decoder which got furthest, the first where even
 

@@ -25,7 +25,9 @@ from voxstill.batches.plan import Ints, Times, mixture
 from voxstill.config import Plan
 from voxstill.errors import ConfigError
 from voxstill.records import Split, Word, fingerprint
-from voxstill.store import Store, is_local, shown
+from voxstill.redaction import shown
+from voxstill.store import Store
+from voxstill.uri import is_local
 
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""

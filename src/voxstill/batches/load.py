@@ -33,9 +33,10 @@ from voxstill.batches.plan import EpochPlan, Ints, Rows
 from voxstill.batches.prefetch import Place, Prefetch, path_in, uses
 from voxstill.batches.transfer import Step
 from voxstill.errors import DataError, StorageError, VoxstillError
+from voxstill.fetch import fetch
 from voxstill.monitor import log
 from voxstill.records import Batch
-from voxstill.store import fetch, is_local, local_path
+from voxstill.uri import is_local, local_path
 
 _MAX_OPEN = 256  # tars kept open by a process
 _NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one request

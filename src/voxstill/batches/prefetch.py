@@ -14,8 +14,10 @@ from voxstill import shards
 from voxstill.batches.corpus import Corpus
 from voxstill.batches.plan import EpochPlan
 from voxstill.errors import StorageError
+from voxstill.fetch import stream
 from voxstill.monitor import log
-from voxstill.store import is_local, shown, stream
+from voxstill.redaction import shown
+from voxstill.uri import is_local
 
 _PART_BYTES = 256 << 20  # in one request
 _AT_A_TIME = 4  # tars

@@ -103,7 +103,7 @@ def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]
         known = [with_text(row, texts) for row in utterances]
         known = [dataclasses.replace(row, text=normalize(row.text)) for row in known if row.text]
     else:
-        known = [dataclasses.replace(row, text=getattr(row, column)) for row in utterances]
+        known = [dataclasses.replace(row, text=getattr(row.info, column)) for row in utterances]
     judged = sorted((row for row in known if row.text), key=lambda row: row.id)
     if not judged:
         raise DataError(
@@ -129,7 +129,7 @@ def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[
     by_class = class_scores.score(pairs)
     counts = [ErrorCounts(hits=int(ref == hyp), substitutions=int(ref != hyp)) for ref, hyp in pairs]
     scored = [Scored(id=row.id, words=one, characters=one) for row, one in zip(known, counts, strict=True)]
-    blocks = stats.blocks(scored, {row.id: row.speaker for row in known})
+    blocks = stats.blocks(scored, {row.id: row.info.speaker for row in known})
     errors = stats.interval(blocks.counts, cfg.evaluate.bootstrap_draws, cfg.seed) if known else None
     return {
         "accuracy": by_class.accuracy,

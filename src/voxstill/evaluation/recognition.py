@@ -17,11 +17,11 @@ from voxstill.decode.recognizer import Recognizer, Samples
 from voxstill.errors import DataError, VoxstillError
 from voxstill.evaluation.results import Evaluation
 from voxstill.factory import extract
+from voxstill.fetch import read_uri
 from voxstill.monitor import Progress, log
 from voxstill.records import ErrorCounts, Utterance
 from voxstill.score import checks, words
 from voxstill.score import figures as scoring
-from voxstill.store import read_uri
 from voxstill.text.normalize import normalizer
 
 DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
@@ -106,9 +106,9 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     normalize = normalizer(cfg.evaluate.normalizer)
     pairs = [(normalize(each.text or ""), normalize(texts.get(each.id, ""))) for each in judged]
     rows = [words.score(each.id, *pair) for each, pair in zip(judged, pairs, strict=True)]
-    speakers = {each.id: each.speaker for each in judged}
-    datasets = {each.id: each.dataset for each in judged}
-    dialects = {each.id: each.dialect for each in judged}
+    speakers = {each.id: each.info.speaker for each in judged}
+    datasets = {each.id: each.info.dataset for each in judged}
+    dialects = {each.id: each.info.dialect for each in judged}
     durations = {each.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, each.duration_ms)] for each in judged}
     if not any(row.words.reference for row in rows):
         raise DataError(
@@ -163,7 +163,7 @@ def evaluation_of(figures: Mapping[str, Any], judged: Sequence[Utterance]) -> Ev
     """Make the evaluation of the figures: texts and hypotheses lie beside them, in forms that can be scored again."""
     split = figures["split"]
     references_ = [
-        {"id": row.id, "text": row.text, "speaker": row.speaker, "start_ms": row.start_ms, "end_ms": row.end_ms}
+        {"id": row.id, "text": row.text, "speaker": row.info.speaker, "start_ms": row.start_ms, "end_ms": row.end_ms}
         for row in judged
     ]
     hypotheses = [{"id": row.id, "text": figures["hypotheses"].get(row.id, "")} for row in judged]

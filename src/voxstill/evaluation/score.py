@@ -9,13 +9,16 @@ from typing import Any, TypeVar
 
 from voxstill.config import Config
 from voxstill.errors import DataError, StorageError
+from voxstill.fetch import read_uri
 from voxstill.records import ErrorCounts
+from voxstill.redaction import shown
 from voxstill.score import checks, figures, meetings, speakers, words
 from voxstill.score.figures import Unit
-from voxstill.store import Store, is_local, local_path, read_uri, shown
+from voxstill.store import Store
 from voxstill.text import normalize, rttm, transcripts
 from voxstill.text.rttm import Mark, Stretch
 from voxstill.text.transcripts import Said
+from voxstill.uri import is_local, local_path
 
 CONFUSIONS = 10
 LARGEST = 25_000_000
@@ -227,7 +230,8 @@ def _lengths(cfg: Config, audio: str, sessions: Sequence[str]) -> tuple[dict[str
     Files are named as recordings are, whatever their ending; one file alone is that of a recording alone.
     """
     from voxstill.audio import codec  # words need none of this
-    from voxstill.factory import extract, manifests
+    from voxstill.factory import extract
+    from voxstill.indexing.formats.webdataset import AUDIO
 
     files: dict[str, list[str]] = {}
     if is_local(audio) and local_path(audio).is_file():
@@ -236,7 +240,7 @@ def _lengths(cfg: Config, audio: str, sessions: Sequence[str]) -> tuple[dict[str
         store = Store(audio)
         for entry in store.list():
             path = PurePosixPath(entry.key)
-            if path.suffix[1:].lower() in manifests.AUDIO:
+            if path.suffix[1:].lower() in AUDIO:
                 files.setdefault(path.stem, []).append(store.uri(entry.key))
     found, told = {}, []
     with extract.reading(cfg).decoder() as decoder:

@@ -110,7 +110,7 @@ def plan(work: Store, utterances: str, labels: str, alignments: str, size: int) 
             if row is None or errors[row] is not None or not texts[row].strip():
                 continue
             if _key(utterance["id"], texts[row]) not in have:
-                some.append(Utterance(**{**utterance, "text": texts[row]}))
+                some.append(tables.from_columns({**utterance, "text": texts[row]}, Utterance))
         yield from engine.chunks_of(some, size, lambda each: _key(each.id, each.text or ""))
 
 

@@ -19,8 +19,9 @@ from voxstill import config, monitor
 from voxstill.errors import ConfigError, StorageError, VoxstillError
 from voxstill.factory.engine import Stage
 from voxstill.monitor import log
-from voxstill.store import Store, is_local
+from voxstill.store import Store
 from voxstill.teachers import registry
+from voxstill.uri import is_local
 
 ASKED = "control.json"
 JOBS = "control"

@@ -16,8 +16,9 @@ from voxstill.audio.decoder import Decoder
 from voxstill.cache import Cache
 from voxstill.config import Config
 from voxstill.errors import DataError, StorageError, VoxstillError
+from voxstill.fetch import Blob, fetch, read_many
 from voxstill.records import Utterance, recording_id
-from voxstill.store import Blob, fetch, is_local, read_many
+from voxstill.uri import is_local
 
 _OURS = re.compile(r"[0-9a-f]{16}")
 

@@ -15,9 +15,10 @@ from voxstill.evaluation.recognition import hidden_texts, read_audio
 from voxstill.factory import join
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.records import ErrorCounts, Utterance
+from voxstill.redaction import shown
 from voxstill.report import html
 from voxstill.score import words
-from voxstill.store import Store, shown
+from voxstill.store import Store
 from voxstill.text.normalize import normalizer, units
 
 MOST_DIFFERENT = 10
@@ -156,9 +157,10 @@ def _disputed(cfg: Config, found: dict[str, Any], utterance: Utterance, audio: b
     alike, heard = normalizer(cfg.evaluate.normalizer), list(found["heard"].values())
     right = units(alike(heard[0] if found["text"] is None else found["text"]))
     aligned = [words.align(right, units(alike(each))) for each in heard]
+    info = utterance.info
     return {
         "id": utterance.id,
-        "about": ", ".join(fact for fact in (utterance.speaker, utterance.dataset, utterance.dialect) if fact),
+        "about": ", ".join(fact for fact in (info.speaker, info.dataset, info.dialect) if fact),
         "said": found["text"] is not None,
         "versions": [
             {"number": number, "wer": counts.rate, "pairs": pairs}

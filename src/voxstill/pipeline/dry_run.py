@@ -7,15 +7,15 @@ import heapq
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from voxstill import config
 from voxstill.config import Config
 from voxstill.core.command import Result
-from voxstill.factory import scan
-from voxstill.factory.scan import File
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
 from voxstill.monitor import clock, log
 from voxstill.pipeline import end_to_end
 from voxstill.records import Split, fingerprint
@@ -39,7 +39,7 @@ STEPS = 20
 class Part:
     """The files that were chosen, with their splits, and which share of the whole source they are by bytes."""
 
-    files: list[tuple[Split, File]]
+    files: list[tuple[Split, SourceFile]]
     share: float
 
 
@@ -54,7 +54,7 @@ def dry_run(cfg: Config, max_batches: int | None) -> Result:
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     work = f"{cfg.work.rstrip('/')}-rehearsal/{stamp}"
     experiments = Path(f"{cfg.train.root.rstrip('/')}-rehearsal")
-    part = choose(scan.by_file(scan.scan(cfg.source, Store(work))), cfg)
+    part = choose(by_file(scan(cfg.source, Store(work))), cfg)
     log.info("rehearsal: %d files, in `%s`", len(part.files), work)
     tree = cfg.model_dump()
     tree["work"] = work
@@ -69,7 +69,7 @@ def dry_run(cfg: Config, max_batches: int | None) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         # here and not in `work`: a manifest in a bucket could not name files of this machine
         manifest = Path(folder) / "manifest.jsonl"
-        rows = [row for _, file in part.files for row in told(file, cfg)]
+        rows = [row for _, file in part.files for row in manifest_rows(file, cfg)]
         manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
         tree["source"]["uri"] = str(manifest)
         result = end_to_end.run(config.validated(Config, tree))
@@ -79,20 +79,20 @@ def dry_run(cfg: Config, max_batches: int | None) -> Result:
     return Result({**result.figures, "rehearsal": rehearsal}, f"{result.text}\n\n{outcome}")
 
 
-def choose(files: Iterable[File], cfg: Config) -> Part:
+def choose(files: Iterable[SourceFile], cfg: Config) -> Part:
     """Some sound files of every split, drawn by the hash of their ids; equal for equal sources and seeds."""
-    drawn: dict[Split, list[tuple[int, int, File]]] = {split: [] for split in get_args(Split)}
+    drawn: dict[Split, list[tuple[int, int, SourceFile]]] = {split: [] for split in get_args(Split)}
     total = 0.0
     for number, file in enumerate(files):
-        total += size(file, len(file.found))
-        if file.found[0].error is not None:
+        total += size(file, len(file.entries))
+        if file.entries[0].failure is not None:
             continue
-        split = scan.split_of(file.found[0], cfg.source, cfg.seed)
+        split = split_of(file.entries[0], cfg.source, cfg.seed)
         heap = drawn[split]
         heapq.heappush(heap, (-int(fingerprint("rehearsal", cfg.seed, file.id), 16), number, file))
         if len(heap) > FILES[split]:
             heapq.heappop(heap)
-    taken: list[tuple[Split, File]] = []
+    taken: list[tuple[Split, SourceFile]] = []
     for split, heap in drawn.items():
         room = MEGABYTES * 1e6
         for place, (_, _, file) in enumerate(sorted(heap, reverse=True)):
@@ -103,19 +103,20 @@ def choose(files: Iterable[File], cfg: Config) -> Part:
     return Part(taken, min(share, 1.0))
 
 
-def size(file: File, rows: int) -> float:
+def size(file: SourceFile, rows: int) -> float:
     """Bytes of the first `rows` utterances of a file; where nobody says how large it is, a second of speech."""
-    return max(file.found[0].num_bytes, 32_000) * min(rows, len(file.found)) / len(file.found)
+    return max(file.entries[0].num_bytes, 32_000) * min(rows, len(file.entries)) / len(file.entries)
 
 
-def told(file: File, cfg: Config) -> list[dict[str, Any]]:
+def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, Any]]:
     """Rows of a manifest that say of a file what its source says, and the split that each row is in."""
-    names = ("id", "text", "speaker", "language", "dialect", "dataset", "channel", "start_ms", "end_ms")
-    return [
-        {"audio": each.uri, "split": scan.split_of(each, cfg.source, cfg.seed)}
-        | {name: value for name in names if (value := getattr(each, name)) is not None}
-        for each in file.found[:ROWS]
-    ]
+
+    def row(entry: SourceEntry) -> dict[str, Any]:
+        own = {name: getattr(entry, name) for name in ("id", "text", "channel", "start_ms", "end_ms")}
+        known = {name: value for name, value in (own | asdict(entry.info)).items() if value is not None}
+        return {"audio": entry.uri, "split": split_of(entry, cfg.source, cfg.seed), **known}
+
+    return [row(entry) for entry in file.entries[:ROWS]]
 
 
 def estimate(cfg: Config, figures_of_run: Mapping[str, Any], share: float) -> dict[str, float | None]:

@@ -9,8 +9,10 @@ from typing import Any
 from voxstill import tables, workdir
 from voxstill.config import Config
 from voxstill.errors import DataError
-from voxstill.factory import align, engine, extract, join, label, scores
-from voxstill.factory import filter as filtering
+from voxstill.factory import align, engine, extract, join, label
+from voxstill.filtering import measures
+from voxstill.filtering.rules import current_name
+from voxstill.filtering.verdicts import write_verdicts
 from voxstill.monitor import StepMeter, log
 from voxstill.pipeline.recipes import (
     alignment_task,
@@ -32,7 +34,7 @@ def filter_labels(cfg: Config) -> dict[str, Any]:
     done = workdir.success(work, "verdicts", recipe)
     if done is not None:
         log.info("filter: nothing to do, verdicts %s are there", recipe)
-        return done
+        return {**done, "reasons": {current_name(name): num for name, num in done["reasons"].items()}}
     _refuse_added(work, labels)
     measured = _scores(cfg, source, labels)
     figures = {
@@ -41,7 +43,7 @@ def filter_labels(cfg: Config) -> dict[str, Any]:
         "utterances": source["recipe"],
         "scores": measured["recipe"],
         "teacher": labels["teacher"],
-        **filtering.write(
+        **write_verdicts(
             work,
             workdir.prefix("scores", measured["recipe"]),
             workdir.prefix("verdicts", recipe),
@@ -71,7 +73,7 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
         return done
     prefix = workdir.prefix("scores", recipe)
     there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, prefix)}
-    units = scores.plan(_known(cfg, work, source, labels), there)
+    jobs = measures.plan(_measured_parts(cfg, work, source, labels), there)
 
     def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
         for row in rows:
@@ -79,17 +81,20 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
                 raise row
             meter.safe(row, ())
 
-    make = scores.Measure(work, prefix, (*scores.PHRASES, *cfg.filter.phrases), cfg.evaluate.normalizer)
-    stages = (engine.Stage(name="filter", make=make, workers=cfg.engine.workers),)
-    with StepMeter("filter", len(units), "parts") as meter:
-        chunks = (engine.Chunk(unit.name, (unit,)) for unit in units)
-        engine.run(chunks, stages, commit, scores.set_aside, cfg.engine, meter.engine)
+    phrases = (*measures.PHRASES, *cfg.filter.phrases)
+    writer = measures.ScoreWriter(work, prefix, phrases, cfg.evaluate.normalizer)
+    stages = (engine.Stage(name="filter", make=writer.open, workers=cfg.engine.workers),)
+    with StepMeter("filter", len(jobs), "parts") as meter:
+        chunks = (engine.Chunk(job.name, (job,)) for job in jobs)
+        engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.engine)
     figures = {"recipe": recipe, "labels": labels["recipe"], "utterances": source["recipe"]}
     work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
     return figures
 
 
-def _known(cfg: Config, work: Store, source: Mapping[str, Any], labels: Mapping[str, Any]) -> list[scores.Known]:
+def _measured_parts(
+    cfg: Config, work: Store, source: Mapping[str, Any], labels: Mapping[str, Any]
+) -> list[measures.MeasuredPart]:
     """Each part of the utterances with all that its labels are measured by."""
     prefix = workdir.prefix("utterances", source["recipe"])
     heard = aligned = None
@@ -107,7 +112,7 @@ def _known(cfg: Config, work: Store, source: Mapping[str, Any], labels: Mapping[
             return [()] * len(parts)
         return [part.labels for part in join.parts(work, prefix, table, cfg.engine.chunk)]
 
-    return list(itertools.starmap(scores.Known, zip(parts, beside(heard), beside(aligned), strict=True)))
+    return list(itertools.starmap(measures.MeasuredPart, zip(parts, beside(heard), beside(aligned), strict=True)))
 
 
 def _refuse_added(work: Store, labels: Mapping[str, Any]) -> None:

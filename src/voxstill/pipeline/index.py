@@ -8,7 +8,10 @@ from typing import Any
 
 from voxstill import tables, workdir
 from voxstill.config import Config
-from voxstill.factory import engine, extract, scan, segment
+from voxstill.factory import engine, extract
+from voxstill.indexing import segment
+from voxstill.indexing.scan import SourceFile, by_file, scan
+from voxstill.indexing.state import IndexState
 from voxstill.monitor import StepMeter, log
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.records import Utterance
@@ -23,33 +26,41 @@ def index(cfg: Config) -> dict[str, Any]:
     """
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
-    files = scan.by_file(scan.scan(cfg.source, work))
-    done = segment.Done(work, recordings, prefix)
-    missing = done.missing(files)
+    files = by_file(scan(cfg.source, work))
+    state = IndexState(work, recordings, prefix)
+    missing = state.missing(files)
     log.info("index: %d files found, %d of them to do", len(files), sum(missing))
 
-    def commit(chunk: engine.Chunk, rows: Sequence[segment.Indexed]) -> None:
+    def is_still_unreadable(recording: segment.IndexRow) -> bool:
+        failure = recording.failure
+        return failure is not None and failure.is_transient and recording.id in state
+
+    def commit(chunk: engine.Chunk, rows: Sequence[segment.IndexedFile]) -> None:
         utterances = [each for row in rows for each in row.utterances]
         errors = (row.recording.error for row in rows if row.recording.error is not None)
         meter.safe(sum(each.duration_ms for each in utterances), errors)
-        found = [row.recording for row in rows if not (row.recording.is_unreadable and row.recording.id in done)]
-        if not found:  # all of them are known to be out of reach already
+        new = [row.recording for row in rows if not is_still_unreadable(row.recording)]
+        if not new:
             return
-        key, row_bytes = f"{recordings}/{chunk.id}.parquet", tables.to_parquet(found, segment.IndexRow)
+        key, row_bytes = f"{recordings}/{chunk.id}.parquet", tables.to_parquet(new, segment.IndexRow)
         committed = f"{prefix}/{chunk.id}.parquet"
         if not work.create(key, row_bytes) and not work.exists(committed):
             work.replace(key, row_bytes)  # left by a run that was ended before its commit
         work.create(committed, tables.to_parquet(utterances, Utterance))
 
-    make = segment.Index(cfg.segment, cfg.source, cfg.seed, extract.reading(cfg))
-    stages = (engine.Stage(name="index", make=make, workers=cfg.engine.workers),)
+    indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, extract.reading(cfg))
+    stages = (engine.Stage(name="index", make=indexer.open, workers=cfg.engine.workers),)
+
+    def item_id(file: SourceFile) -> str:
+        # a file that is tried again is another item than the first time: its part must not be taken for that one
+        return file.id + file.metadata_hash * (file.id in state)
+
     if any(missing):
         todo = itertools.compress(files, missing)
-        # A file that is tried again is another item than the first time: its part must not be taken for that one.
-        chunks = engine.chunks_of(todo, cfg.engine.chunk, lambda file: file.id + file.said * (file.id in done))
+        chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id)
         with StepMeter("index", sum(missing), "files") as meter:
             engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.engine)
-    done.read()
-    figures = {"recipe": recipe, **done.figures()}
+    state.read()
+    figures = {"recipe": recipe, **state.figures()}
     work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
     return figures

@@ -10,9 +10,10 @@ from typing import Any
 from voxstill import workdir
 from voxstill.config import Config
 from voxstill.errors import DataError
+from voxstill.fetch import read_uri
 from voxstill.monitor import log
 from voxstill.pipeline.recipes import finished_shards
-from voxstill.store import Store, read_uri
+from voxstill.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.text import kneser_ney
 from voxstill.text.normalize import normalizer

@@ -11,10 +11,11 @@ import torch
 from voxstill.audio import codec
 from voxstill.config import Augment, Config
 from voxstill.errors import DataError, VoxstillError
-from voxstill.factory.scan import scan
+from voxstill.fetch import read_uri
+from voxstill.indexing.scan import scan
 from voxstill.monitor import log
 from voxstill.records import RATE_HZ
-from voxstill.store import read_uri, shown
+from voxstill.redaction import shown
 from voxstill.tasks import noise as noises
 from voxstill.tasks.recognition import hearing_of
 

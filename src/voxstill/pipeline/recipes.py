@@ -8,7 +8,8 @@ from typing import Any
 from voxstill import workdir
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory import align, join, label, scores
+from voxstill.factory import align, join, label
+from voxstill.filtering import measures
 from voxstill.records import fingerprint
 from voxstill.store import Store
 
@@ -63,9 +64,9 @@ def scores_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, A
     second, aligned = second_labels(cfg, labels), alignment_task(cfg, labels)
     beside = [] if second is None else ["second", second["recipe"], second["sha256"]]
     beside += [] if aligned is None else ["aligned", aligned.recipe]
-    phrases = (*scores.PHRASES, *cfg.filter.phrases)
+    phrases = (*measures.PHRASES, *cfg.filter.phrases)
     of = (labels["recipe"], labels["sha256"], source["recipe"])
-    return fingerprint("scores", scores.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
+    return fingerprint("scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
 
 
 def finished_verdicts(cfg: Config) -> dict[str, Any]:

@@ -13,18 +13,19 @@ from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
 from voxstill.evaluation import recognition
 from voxstill.evaluation.score import duration_ms
-from voxstill.factory import filter as filtering
-from voxstill.factory import tuning
+from voxstill.filtering import tuning
+from voxstill.filtering.rules import current_name, rule_of
 from voxstill.monitor import log
 from voxstill.pipeline import tune_filter
 from voxstill.pipeline.compare import DOUBTFUL, Sides
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.records import ErrorCounts, Label, Utterance, Verdict
+from voxstill.redaction import shown
 from voxstill.report import html, plain
 from voxstill.rundir import RunDir
 from voxstill.score import words
-from voxstill.store import Store, shown
+from voxstill.store import Store
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
 from voxstill.train import experiment
@@ -56,7 +57,7 @@ def write(
             "rules": [
                 {
                     "name": name,
-                    "why": filtering.RULES[name][1],
+                    "why": rule_of(name).why,
                     "dropped": dropped,
                     "examples": examples.get(name, []),
                 }
@@ -81,9 +82,10 @@ def rejected(cfg: Config, filtered: Mapping[str, Any]) -> dict[str, list[html.Re
     work, wanted = Store(cfg.work), {name: min(num, MOST_REJECTED) for name, num in filtered["reasons"].items()}
     reasons: dict[str, str] = {}
     for verdict in tables.read(work, workdir.prefix("verdicts", filtered["recipe"]), Verdict):
-        if verdict.reason is not None and wanted[verdict.reason]:
-            wanted[verdict.reason] -= 1
-            reasons[verdict.utterance_id] = verdict.reason
+        reason = None if verdict.reason is None else current_name(verdict.reason)
+        if reason is not None and wanted[reason]:
+            wanted[reason] -= 1
+            reasons[verdict.utterance_id] = reason
             if not any(wanted.values()):
                 break
     utterances = _first(
@@ -93,7 +95,7 @@ def rejected(cfg: Config, filtered: Mapping[str, Any]) -> dict[str, list[html.Re
     audio = sound(cfg, list(utterances.values()))
     found: dict[str, list[html.Rejected]] = {}
     for id_, reason in reasons.items():
-        told = ", ".join(fact for fact in (utterances[id_].speaker, utterances[id_].dataset) if fact)
+        told = ", ".join(fact for fact in (utterances[id_].info.speaker, utterances[id_].info.dataset) if fact)
         one: html.Rejected = {"id": id_, "about": told, "text": labels[id_].text, "audio": audio.get(id_)}
         found.setdefault(reason, []).append(one)
     return found
@@ -112,7 +114,7 @@ def _first(rows: Iterable[Any], key: str, ids: Container[str]) -> dict[str, Any]
 def _curve(cfg: Config) -> list[tuple[float, float]]:
     """What confidence would keep and how wrong it is; empty where nobody wrote anything down to tell it by."""
     try:
-        return tuning.curve(tune_filter.tune(cfg))
+        return tuning.confidence_curve(tune_filter.tune(cfg))
     except DataError:
         return []
 
@@ -164,8 +166,8 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
         "utterances": [
             {
                 "id": each.id,
-                "speaker": each.speaker,
-                "dataset": each.dataset,
+                "speaker": each.info.speaker,
+                "dataset": each.info.dataset,
                 "duration_ms": each.duration_ms,
                 "heard": {role: found[each.id][1] for role, found in pairs.items()},
             }
@@ -215,7 +217,7 @@ def worst(
     ranked = sorted(judged, key=lambda each: (-pairs["student"][each.id][0].errors, each.id))
     chosen = [each for each in ranked[: cfg.evaluate.worst] if pairs["student"][each.id][0].errors]
     audio = sound(cfg, chosen)
-    return [entry(each.id, (each.speaker, each.dataset, each.dialect), pairs, audio) for each in chosen]
+    return [entry(each.id, (each.info.speaker, each.info.dataset, each.info.dialect), pairs, audio) for each in chosen]
 
 
 def sound(cfg: Config, utterances: Sequence[Utterance]) -> dict[str, bytes]:

@@ -9,7 +9,6 @@ from typing import Any
 from voxstill import shards, workdir
 from voxstill.config import Config
 from voxstill.factory import engine, extract, join
-from voxstill.factory import shard as sharding
 from voxstill.monitor import StepMeter, log
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
@@ -22,6 +21,7 @@ from voxstill.pipeline.recipes import (
     unlabelled_recipe,
     utterances_recipe,
 )
+from voxstill.sharding import assign, write
 from voxstill.store import Store
 
 
@@ -74,23 +74,23 @@ def _shard(
         return done
     prefix, parts = workdir.prefix("shards", recipe), parts_of(work)
     in_place = cfg.shard.format == "in_place"
-    corpus = sharding.survey(work, parts, verdicts, by_tar=in_place)
-    windows = sharding.assign_in_place(corpus) if in_place else sharding.assign(corpus, cfg.shard, cfg.seed)
+    kept = assign.survey(work, parts, verdicts, by_tar=in_place)
+    windows = assign.assign_in_place(kept) if in_place else assign.assign(kept, cfg.shard, cfg.seed)
     sizes = [len(members) for window in windows for members in window]
-    there = sharding.written(work, prefix)
-    written = list(sharding.counts(work, prefix, {index: sizes[index] for index in sorted(there)}))
+    there = write.written_shards(work, prefix)
+    written = list(write.written_counts(work, prefix, {index: sizes[index] for index in sorted(there)}))
 
-    def commit(_: engine.Chunk, rows: Sequence[sharding.Written]) -> None:
+    def commit(_: engine.Chunk, rows: Sequence[write.WrittenShard]) -> None:
         for row in rows:
             written.append(row)
             meter.safe(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
 
-    jobs = sharding.jobs(work, parts, corpus, windows, there)
+    jobs = assign.jobs(work, parts, kept, windows, there)
     chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
-    make = sharding.Writer(work, prefix, cfg.shard, extract.reading(cfg))
-    stages = (engine.Stage(name="shard", make=make, workers=cfg.engine.workers),)
+    writer = write.ShardWriter(work, prefix, cfg.shard, extract.reading(cfg))
+    stages = (engine.Stage(name="shard", make=writer.open, workers=cfg.engine.workers),)
     with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
-        engine.run(chunks, stages, commit, sharding.set_aside, cfg.engine, meter.engine)
+        engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.engine)
     dropped: Counter[str] = Counter()
     for each in written:
         dropped.update(each.dropped)

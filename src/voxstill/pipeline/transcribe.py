@@ -11,9 +11,10 @@ from voxstill.audio import codec, vad
 from voxstill.config import Config
 from voxstill.errors import ConfigError, VoxstillError
 from voxstill.evaluation import recognition
+from voxstill.fetch import read_uri
 from voxstill.monitor import Progress
 from voxstill.records import Hypothesis, Word
-from voxstill.store import Store, read_uri
+from voxstill.store import Store
 from voxstill.tasks import registry
 from voxstill.text import subtitles
 

@@ -11,10 +11,13 @@ from voxstill import tables, workdir
 from voxstill.config import Config
 from voxstill.errors import DataError
 from voxstill.evaluation.recognition import hidden_texts
-from voxstill.factory import label, tuning
-from voxstill.factory.filter import SPLITS, Confidences
+from voxstill.factory import label
+from voxstill.filtering import tuning
+from voxstill.filtering.measures import Score
+from voxstill.filtering.rules import Confidences
+from voxstill.filtering.verdicts import SPLITS
 from voxstill.pipeline.filter import measured_labels
-from voxstill.records import Label, Score
+from voxstill.records import Label
 from voxstill.score import words
 from voxstill.store import Store
 from voxstill.text.normalize import normalizer
@@ -54,7 +57,7 @@ def tune(cfg: Config) -> dict[str, Any]:
             why=f"{num:,} labels have scores, and nobody wrote down what was said in any of them",
             fix="give the texts of some utterances in the manifest or by `evaluate.texts`: a hundred are a beginning",
         )
-    return tuning.tuned(known, cfg.filter, Confidences(np.concatenate(logprobs)))
+    return tuning.tune_thresholds(known, cfg.filter, Confidences(np.concatenate(logprobs)))
 
 
 def _with_hidden(cfg: Config, labels: dict[str, Any], scores: Any, texts: Mapping[str, str]) -> Any:

@@ -10,11 +10,12 @@ from torch import Tensor
 from voxstill.audio import codec
 from voxstill.config import Augment, Source
 from voxstill.errors import DataError, VoxstillError
-from voxstill.factory.scan import scan
+from voxstill.fetch import read_uri
+from voxstill.indexing.scan import scan
 from voxstill.monitor import log
 from voxstill.nn.waves import NoiseBank
 from voxstill.records import RATE_HZ
-from voxstill.store import read_uri, shown
+from voxstill.redaction import shown
 
 MOST_S = {"augment.noise": 7200, "augment.rirs": 600}
 """Seconds kept in memory, on each device."""

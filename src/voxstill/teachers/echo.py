@@ -85,7 +85,7 @@ class EchoTeacher:
         )
         return Heard(
             text=" ".join(word for word, _ in said),
-            language=utterance.language,
+            language=utterance.info.language,
             mean_logprob=sum(map(math.log, probs)) / len(probs) if probs else None,
             num_tokens=len(said),
             words=words,

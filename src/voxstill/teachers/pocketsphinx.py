@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from voxstill import store
 from voxstill.config import Section, option
 from voxstill.errors import DataError, StorageError, TeacherError
+from voxstill.fetch import read_uri
 from voxstill.records import RATE_HZ, Word, fingerprint
 from voxstill.teachers.teacher import Clip, Heard
 from voxstill.text import grammar
@@ -175,7 +175,7 @@ class PocketSphinxTeacher:
         if self.options.grammar is None:
             return ""
         try:
-            return store.read_uri(self.options.grammar).decode()
+            return read_uri(self.options.grammar).decode()
         except (StorageError, UnicodeDecodeError) as error:
             raise TeacherError(
                 f"the grammar `{self.options.grammar}` cannot be read",

@@ -51,4 +51,4 @@ def _read(clip: Clip) -> Heard:
     words = tuple(
         Word(text=word, start_ms=start, end_ms=end) for word, (start, end) in zip(spoken, spans, strict=False)
     )
-    return Heard(text=text, language=clip.utterance.language, num_tokens=len(spoken), words=words)
+    return Heard(text=text, language=clip.utterance.info.language, num_tokens=len(spoken), words=words)

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable
 
 from voxstill.errors import ConfigError
-from voxstill.store import read_uri
+from voxstill.fetch import read_uri
 
 _APOSTROPHES = dict.fromkeys(map(ord, "‘’ʼ´`＇"), "'")  # before NFKC, which turns ´ into a space and a mark
 _OUTER_APOSTROPHE = re.compile(r"(?<![^\s'])'|'(?![^\s'])")

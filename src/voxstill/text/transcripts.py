@@ -14,7 +14,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from voxstill.errors import ConfigError, DataError
-from voxstill.store import read_uri, shown
+from voxstill.fetch import read_uri
+from voxstill.redaction import shown
 
 IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 """What sclite's STM says of a stretch that is not judged."""

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from voxstill.atomic import atomic_file, atomic_folder
 from voxstill.config import Train
 from voxstill.errors import StorageError
 from voxstill.rundir import RunDir
@@ -139,16 +140,13 @@ def _is_kept(folder: Path, cfg: Train) -> bool:
 
 
 def _write(final: Path, files: dict[str, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
-    draft = final.with_name(f".{final.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    with told_as_storage(draft):
-        for name, tensors in files.items():
-            save_file(_apart(tensors), draft / f"{name}.safetensors")
-    (draft / "state.json").write_text(json.dumps(numbers))
-    for file in draft.iterdir():
-        _flush(file)
-    draft.rename(final)
+    with atomic_folder(final) as draft:
+        with told_as_storage(draft):
+            for name, tensors in files.items():
+                save_file(_apart(tensors), draft / f"{name}.safetensors")
+        (draft / "state.json").write_text(json.dumps(numbers))
+        for file in draft.iterdir():
+            _flush(file)
     _flush(final.parent)
 
 
@@ -207,10 +205,8 @@ def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[s
 
 
 def _point(link: Path, target: Path) -> None:
-    draft = link.with_name(f".{link.name}.draft")
-    draft.unlink(missing_ok=True)
-    draft.symlink_to(target.name)
-    draft.replace(link)
+    with atomic_file(link) as draft:
+        draft.symlink_to(target.name)
 
 
 def _flush(path: Path) -> None:

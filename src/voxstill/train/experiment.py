@@ -21,8 +21,9 @@ from voxstill.monitor import log
 from voxstill.nn import students
 from voxstill.nn.hearing import Hearing
 from voxstill.records import fingerprint
+from voxstill.redaction import shown
 from voxstill.rundir import RunDir
-from voxstill.store import Store, shown
+from voxstill.store import Store
 from voxstill.train import checkpoint
 
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")

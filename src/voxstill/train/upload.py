@@ -6,8 +6,9 @@ from pathlib import Path
 
 from voxstill.errors import StorageError
 from voxstill.monitor import log
+from voxstill.redaction import shown
 from voxstill.rundir import RunDir
-from voxstill.store import Store, shown
+from voxstill.store import Store
 
 DONE = "_SUCCESS.json"
 _HUB = "hf://"

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from voxstill.config import Source
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory.manifests import Found
-from voxstill.factory.scan import by_file, scan, split_of
+from voxstill.indexing.failure import Failure
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.scan import by_file, scan, split_of
+from voxstill.records import UtteranceInfo
 from voxstill.store import Store
 
 Row = Mapping[str, object]
@@ -46,7 +48,7 @@ def test_several_sources_come_one_after_another_and_a_file_in_both_counts_once(t
         (tmp_path / f"{name}.wav").write_bytes(b"x")
     found = list(scan(Source(uri=[str(tmp_path / "b.wav"), str(tmp_path)])))
     assert [Path(each.uri).name for each in found] == ["b.wav", "a.wav", "b.wav"]
-    assert [len(file.found) for file in by_file(found)] == [1, 1]
+    assert [len(file.entries) for file in by_file(found)] == [1, 1]
 
 
 def test_a_manifest_keeps_what_it_knows_and_its_paths_start_beside_it(tmp_path: Path) -> None:
@@ -61,11 +63,11 @@ def test_a_manifest_keeps_what_it_knows_and_its_paths_start_beside_it(tmp_path: 
         ],
     )
     one, far, three = scan(Source(uri=uri))
-    assert (one.uri, one.id, one.text, one.speaker) == (str(tmp_path / "é.wav"), "one", "größe", "7")
+    assert (one.uri, one.id, one.text, one.info.speaker) == (str(tmp_path / "é.wav"), "one", "größe", "7")
     assert (one.split, one.start_ms, one.end_ms) == ("dev", 0, 9)
     assert (far.uri, far.split, far.text) == ("s3://bucket/far.wav", None, None)
-    assert (three.split, three.language, three.dialect, three.dataset) == (None, "de", "bar", "d")
-    assert [len(file.found) for file in by_file([one, far, three])] == [2, 1]
+    assert (three.split, three.info.language, three.info.dialect, three.info.dataset) == (None, "de", "bar", "d")
+    assert [len(file.entries) for file in by_file([one, far, three])] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_changed_file_is_another_recording(tmp_path: Path) -> None:
 
 
 ROWS = st.builds(
-    Found,
+    SourceEntry,
     uri=st.sampled_from(["a.wav", "b.wav", "c.wav", "d.wav"]),
     etag=st.none(),
     text=st.none() | st.sampled_from(["x", "y"]),
@@ -149,49 +151,49 @@ ROWS = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(ROWS, max_size=40))
-def test_no_row_is_lost_and_none_comes_twice_however_they_are_mixed(rows: list[Found]) -> None:
+def test_no_row_is_lost_and_none_comes_twice_however_they_are_mixed(rows: list[SourceEntry]) -> None:
     files = list(by_file(rows))
-    assert [file.found[0].uri for file in files] == list(dict.fromkeys(row.uri for row in rows))
+    assert [file.entries[0].uri for file in files] == list(dict.fromkeys(row.uri for row in rows))
     for file in files:
-        about = [row for row in rows if row.uri == file.found[0].uri]
-        telling = [row for row in about if any(each is not None for each in row.facts)]
-        assert list(file.found) == list(dict.fromkeys(telling or about[:1]))
+        about = [row for row in rows if row.uri == file.entries[0].uri]
+        telling = [row for row in about if any(each is not None for each in row.metadata)]
+        assert list(file.entries) == list(dict.fromkeys(telling or about[:1]))
         assert file.id == about[0].recording_id
 
 
 @settings(deadline=None)
 @given(st.lists(ROWS, max_size=20), st.randoms())
-def test_what_is_said_of_a_file_does_not_depend_on_the_order(rows: list[Found], random: Random) -> None:
-    said = {file.id: file.said for file in by_file(rows)}
+def test_what_is_said_of_a_file_does_not_depend_on_the_order(rows: list[SourceEntry], random: Random) -> None:
+    hashes = {file.id: file.metadata_hash for file in by_file(rows)}
     mixed = [*rows, *rows]
     random.shuffle(mixed)
-    assert {file.id: file.said for file in by_file(mixed)} == said
+    assert {file.id: file.metadata_hash for file in by_file(mixed)} == hashes
 
 
 @settings(deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=20), st.data())
-def test_whatever_is_said_otherwise_is_noticed(rows: list[Found], data: st.DataObject) -> None:
+def test_whatever_is_said_otherwise_is_noticed(rows: list[SourceEntry], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(rows) - 1))
-    edited = [*rows[:at], replace(rows[at], speaker="another"), *rows[at + 1 :]]
-    [before] = [file for file in by_file(rows) if file.found[0].uri == rows[at].uri]
-    [after] = [file for file in by_file(edited) if file.found[0].uri == rows[at].uri]
+    edited = [*rows[:at], replace(rows[at], info=UtteranceInfo(speaker="another")), *rows[at + 1 :]]
+    [before] = [file for file in by_file(rows) if file.entries[0].uri == rows[at].uri]
+    [after] = [file for file in by_file(edited) if file.entries[0].uri == rows[at].uri]
     if set(rows) - set(edited):
-        assert before.said != after.said
+        assert before.metadata_hash != after.metadata_hash
 
 
 def test_files_may_be_asked_for_more_than_once(tmp_path: Path) -> None:
-    files = by_file(Found(uri=f"{k % 5}.wav", start_ms=k) for k in range(20))
+    files = by_file(SourceEntry(uri=f"{k % 5}.wav", start_ms=k) for k in range(20))
     assert len(files) == 5
     assert list(files) == list(files)
-    assert [[each.start_ms for each in file.found] for file in files][1] == [1, 6, 11, 16]
+    assert [[each.start_ms for each in file.entries] for file in files][1] == [1, 6, 11, 16]
     assert list(by_file([])) == []
 
 
 def test_a_listing_knows_the_version_and_a_manifest_the_words() -> None:
-    bare = Found(uri="s3://b/a.wav", etag="v1", num_bytes=5)
-    [file] = by_file([Found(uri="s3://b/a.wav", text="x"), bare])
+    bare = SourceEntry(uri="s3://b/a.wav", etag="v1", num_bytes=5)
+    [file] = by_file([SourceEntry(uri="s3://b/a.wav", text="x"), bare])
     assert file.id == bare.recording_id
-    assert file.found == (replace(bare, text="x"),)
+    assert file.entries == (replace(bare, text="x"),)
 
 
 def test_the_same_manifest_twice_is_the_same_source(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_the_same_manifest_twice_is_the_same_source(tmp_path: Path) -> None:
 
 
 def test_rows_are_few_bytes_of_memory_each() -> None:
-    found = (Found(uri=f"s3://bucket/a/rather/long/prefix/{k:09}.flac", text="some words") for k in range(20_000))
+    found = (SourceEntry(uri=f"s3://bucket/a/rather/long/prefix/{k:09}.flac", text="some words") for k in range(20_000))
     tracemalloc.start()
     files = by_file(found)
     held, peak = tracemalloc.get_traced_memory()
@@ -219,18 +221,18 @@ def test_a_link_that_leads_to_itself_costs_only_itself(tmp_path: Path) -> None:
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=20), st.integers(0, 5))
 def test_a_speaker_is_in_one_split(speakers: list[str], seed: int) -> None:
     for speaker in speakers:
-        rows = [Found(uri=f"{k}.wav", speaker=speaker) for k in range(4)]
+        rows = [SourceEntry(uri=f"{k}.wav", info=UtteranceInfo(speaker=speaker)) for k in range(4)]
         assert len({split_of(row, Source(), seed) for row in rows}) == 1
 
 
 def test_shares_of_splits_are_as_asked_and_the_manifest_has_the_last_word() -> None:
     source = Source(dev_share=0.2, test_share=0.1)
-    counts = Counter(split_of(Found(uri=str(k)), source, 0) for k in range(4000))
+    counts = Counter(split_of(SourceEntry(uri=str(k)), source, 0) for k in range(4000))
     assert counts["dev"] / 4000 == pytest.approx(0.2, abs=0.03)
     assert counts["test"] / 4000 == pytest.approx(0.1, abs=0.03)
-    assert {split_of(Found(uri=str(k), split="test"), source, 0) for k in range(50)} == {"test"}
+    assert {split_of(SourceEntry(uri=str(k), split="test"), source, 0) for k in range(50)} == {"test"}
     nothing_aside = Source(dev_share=0, test_share=0)
-    assert {split_of(Found(uri=str(k)), nothing_aside, 0) for k in range(50)} == {"train"}
+    assert {split_of(SourceEntry(uri=str(k)), nothing_aside, 0) for k in range(50)} == {"train"}
 
 
 @pytest.mark.parametrize("name", ["fsdd", "yesno-hebrew", "short-fixtures", "speechocean762-train"])
@@ -239,3 +241,20 @@ def test_the_shared_manifests_are_read(shared_data: Callable[[str], Path], name:
     found = list(scan(Source(uri=str(path))))
     assert len(found) == len(path.read_text(encoding="utf-8").splitlines())
     assert all(each.num_bytes and each.id for each in found)
+
+
+def test_the_hash_of_metadata_is_that_of_the_first_release_so_that_no_file_counts_as_edited() -> None:
+    info = UtteranceInfo(speaker="s", language="l", dialect="d", dataset="e")
+    full = SourceEntry(uri="a.wav", etag="v", id="i", text="t", info=info, split="dev", channel=1, start_ms=2, end_ms=3)
+    files = list(by_file([full, SourceEntry(uri="b.wav")]))
+    assert [file.metadata_hash for file in files] == ["c0da67bc6e8f7559", "7368d3eabebae5be"]
+    assert [file.id for file in files] == ["7aa9df4b727b3e07", "8efc4374309ff3a4"]
+
+
+def test_an_entry_that_waits_in_the_temporary_file_comes_back_as_it_was() -> None:
+    entry = SourceEntry(
+        uri="a.wav", info=UtteranceInfo(speaker="s"), failure=Failure("damaged", "after: 1 s"), where="m.jsonl:1"
+    )
+    [file] = by_file([entry])
+    assert file.entries == (entry,)
+    assert file.entries[0].where == "m.jsonl:1"

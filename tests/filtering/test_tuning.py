@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from voxstill import tables
 from voxstill.config import Filter
-from voxstill.factory import tuning
-from voxstill.factory.filter import Confidences, judge
-from voxstill.records import Score
+from voxstill.filtering import tuning
+from voxstill.filtering.measures import Score
+from voxstill.filtering.rules import Confidences, judge
 
 
 def some(num: int, *, knows: bool = True, seed: int = 0) -> Any:
@@ -49,7 +49,7 @@ def some(num: int, *, knows: bool = True, seed: int = 0) -> Any:
 
 
 def tuned(scores: Any, cfg: Filter) -> dict[str, Any]:
-    return tuning.tuned(scores, cfg, Confidences(scores["mean_logprob"].to_numpy()))
+    return tuning.tune_thresholds(scores, cfg, Confidences(scores["mean_logprob"].to_numpy()))
 
 
 def wer(scores: Any, kept_N: Any) -> float | None:
@@ -78,7 +78,7 @@ def test_a_teacher_that_knows_what_it_knows_is_cut_where_half_of_the_errors_are_
     found = tuned(scores, Filter())
     assert found["wer"] == wer(scores, np.ones(1000, bool))
     share = found["proposed"]["filter.keep_share"]
-    curve = dict(tuning.curve(found))
+    curve = dict(tuning.confidence_curve(found))
     assert 0.5 <= share < 1
     assert found["as_proposed"]["wer"] <= found["wer"] / 2
     assert list(curve) == sorted(curve)
@@ -99,7 +99,7 @@ def test_a_teacher_without_confidence_has_no_curve() -> None:
         tables.schema(Score)
     )
     found = tuned(nothing, Filter(keep_share=0.5))
-    assert tuning.curve(found) == []
+    assert tuning.confidence_curve(found) == []
     assert found["as_set"]["kept"] == 1
 
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from voxstill.audio import codec
 from voxstill.config import Segment, Source
 from voxstill.factory import extract
-from voxstill.factory.manifests import Found
-from voxstill.factory.scan import by_file, scan
-from voxstill.factory.segment import Index, index, set_aside
-from voxstill.records import Recording, Utterance
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.scan import by_file, scan
+from voxstill.indexing.segment import Indexer, index, set_aside
+from voxstill.records import Recording, Utterance, UtteranceInfo
 
 SOURCE = Source(language="en", dataset="here")
 
@@ -27,19 +27,21 @@ def tone(seconds: float) -> NDArray[np.int16]:
     return (8000 * np.sin(2 * np.pi * 200 * time_T)).astype(np.int16)
 
 
-def write(folder: Path, samples_T: NDArray[np.int16], name: str = "a.wav") -> Found:
+def write(folder: Path, samples_T: NDArray[np.int16], name: str = "a.wav") -> SourceEntry:
     (folder / name).write_bytes(codec.encode(samples_T, "wav"))
     [found] = scan(Source(uri=str(folder / name)))
     return found
 
 
-def run(*found: Found, cfg: Segment | None = None) -> tuple[list[Recording], list[Utterance]]:
+def run(*found: SourceEntry, cfg: Segment | None = None) -> tuple[list[Recording], list[Utterance]]:
     rows = [index(file, cfg or Segment(), SOURCE, 0) for file in by_file(found)]
     return [row.recording for row in rows], [each for row in rows for each in row.utterances]
 
 
 def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) -> None:
-    found = replace(write(tmp_path, tone(2)), id="one", text="la", speaker="me", split="dev", dialect="d")
+    found = replace(
+        write(tmp_path, tone(2)), id="one", text="la", info=UtteranceInfo(speaker="me", dialect="d"), split="dev"
+    )
     [recording], [utterance] = run(found)
     assert (recording.codec, recording.rate_hz, recording.num_channels, recording.duration_ms, recording.error) == (
         "pcm_16",
@@ -54,10 +56,7 @@ def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) ->
         uri=found.uri,
         end_ms=2_000,
         split="dev",
-        language="en",
-        speaker="me",
-        dialect="d",
-        dataset="here",
+        info=UtteranceInfo(language="en", speaker="me", dialect="d", dataset="here"),
         text="la",
     )
 
@@ -125,9 +124,9 @@ def test_times_beyond_the_end_are_a_reason_but_not_a_rounded_one(
 def test_every_bad_file_is_a_row_with_a_reason(tmp_path: Path) -> None:
     found = [write(tmp_path, tone(2), "good.wav"), write(tmp_path, tone(0.01), "short.wav")]
     found.append(write(tmp_path, np.zeros(16_000, np.int16), "silent.wav"))
-    found.append(Found(uri=str(tmp_path / "gone.wav")))
-    found.append(Found(uri=str(tmp_path)))
-    found.append(Found(uri="nothing://at/all.wav"))
+    found.append(SourceEntry(uri=str(tmp_path / "gone.wav")))
+    found.append(SourceEntry(uri=str(tmp_path)))
+    found.append(SourceEntry(uri="nothing://at/all.wav"))
     (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
     found += scan(Source(uri=str(tmp_path / "cut.wav")))
     recordings, utterances = run(*found)
@@ -147,20 +146,20 @@ def test_a_long_recording_without_speech_says_so(tmp_path: Path) -> None:
 
 
 def test_the_engine_gets_one_row_for_each_file_in_order(tmp_path: Path) -> None:
-    found = [write(tmp_path, tone(1), "a.wav"), Found(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")]
+    found = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")]
     files = list(by_file(found))
-    work = pickle.loads(pickle.dumps(Index(Segment(), SOURCE, 0)))()
+    work = pickle.loads(pickle.dumps(Indexer(Segment(), SOURCE, 0).open))()
     assert [row.recording.id for row in work(files, None)] == [file.id for file in files]
     assert set_aside(files[0], "it hangs").recording.error == "it hangs"
 
 
 def test_a_decoder_in_a_process_of_its_own_gives_the_same_rows(tmp_path: Path) -> None:
-    found = [write(tmp_path, tone(1), "a.wav"), Found(uri="gone.wav"), write(tmp_path, tone(2), "b.wav")]
+    found = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(2), "b.wav")]
     (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
     files = list(by_file([*found, *scan(Source(uri=str(tmp_path / "cut.wav")))]))
-    work = Index(Segment(), SOURCE, 0, extract.Reading(None, 60.0, 4_000))()
+    work = Indexer(Segment(), SOURCE, 0, extract.Reading(None, 60.0, 4_000)).open()
     try:
-        assert work(files, None) == Index(Segment(), SOURCE, 0)()(files, None)
+        assert work(files, None) == Indexer(Segment(), SOURCE, 0)(files, None)
     finally:
         work.close()
 

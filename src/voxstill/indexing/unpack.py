@@ -1,4 +1,4 @@
-"""Compressed tars made plain, once, in the work folder: nothing can be read from the middle of a compressed one."""
+"""Unpack compressed tars, once, into the work folder: nothing can be read from the middle of a compressed one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from voxstill.errors import StorageError
-from voxstill.factory.manifests import Found, opened
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.monitor import clock, log
 from voxstill.records import fingerprint
-from voxstill.store import Store, is_local, local_path, shown
+from voxstill.redaction import shown
+from voxstill.store import Store
+from voxstill.uri import is_local, local_path
 
-_READERS: dict[bytes, Any] = {
+_DECOMPRESSORS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
@@ -29,19 +32,19 @@ _READERS: dict[bytes, Any] = {
 _PART_BYTES = 1 << 20
 
 
-def plain(found: Found, work: Store) -> str:
-    """The address of the tar as it is when unpacked: a copy in the work folder, made once for each version of it.
+def unpacked_tar(tar: SourceEntry, work: Store) -> str:
+    """Unpack a tar unless this version of it was; returns the address of its plain copy in the work folder.
 
-    What it costs is told. One that breaks off gives what comes before; StorageError where it cannot be kept.
+    Time and space are logged. One that breaks off gives what comes before; StorageError where it cannot be kept.
     """
-    key = f"unpacked/{fingerprint(found.uri, found.etag, found.num_bytes)}.tar"
+    key = f"unpacked/{fingerprint(tar.uri, tar.etag, tar.num_bytes)}.tar"
     if not work.exists(key):
         start = time.perf_counter()
         folder = local_path(work.root) / "unpacked" if is_local(work.root) else None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix=".part-", dir=folder) as part:
-            fault = _unpack(found.uri, part.file)
+            fault = _unpack(tar.uri, part.file)
             part.flush()
             num_bytes = part.tell()
             work.upload(key, Path(part.name))
@@ -49,14 +52,14 @@ def plain(found: Found, work: Store) -> str:
         log.warning(
             "`%s` is compressed: unpacking it took %s, %.0f MB/s, and its copy in `%s` takes %.1f MB%s; "
             "`voxstill shard WORK --from` makes shards that need neither",
-            *(shown(found.uri), clock(seconds), num_bytes / 1e6 / seconds, shown(work.uri(key)), num_bytes / 1e6),
+            *(shown(tar.uri), clock(seconds), num_bytes / 1e6 / seconds, shown(work.uri(key)), num_bytes / 1e6),
             f". It breaks off: {fault}" if fault else "",
         )
     return work.uri(key)
 
 
 def _unpack(uri: str, out: IO[bytes]) -> str | None:
-    """Everything that can be unpacked goes to `out`; the reason, where that is not all."""
+    """Write everything that can be unpacked to `out`; returns the reason, where that is not all."""
     try:
         for part in _parts(uri):
             if isinstance(part, str):
@@ -70,14 +73,16 @@ def _unpack(uri: str, out: IO[bytes]) -> str | None:
 
 
 def _parts(uri: str) -> Iterator[bytes | str]:
-    """What is in it, and at the end the reason, where that is not all."""
+    """Decompressed bytes, and as the last part the reason, as text, where they are not all."""
     import pyarrow as pa
 
-    with opened(uri) as file:
+    with open_manifest(uri) as file:
         head = file.read(8)
         file.seek(0)
-        read = next((read for start, read in _READERS.items() if head.startswith(start)), lambda file: file)
-        stream = read(file)
+        decompress = next(
+            (opener for start, opener in _DECOMPRESSORS.items() if head.startswith(start)), lambda file: file
+        )
+        stream = decompress(file)
         while True:
             try:
                 part = stream.read(_PART_BYTES)

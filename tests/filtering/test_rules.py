@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from voxstill import tables
 from voxstill.config import Filter
-from voxstill.factory.filter import NAMES, RULES, judge, reasons
-from voxstill.factory.scores import PHRASES, Phrases, measured
-from voxstill.records import Label, Score, Utterance
+from voxstill.filtering.measures import PHRASES, Phrases, Score, measure
+from voxstill.filtering.rules import NAMES, RULES, count_reasons, current_name, judge, rule_of
+from voxstill.records import Label, Utterance, UtteranceInfo
 from voxstill.text.normalize import basic
 
 WORDS = [f"{a}{b}" for a in ("al", "be", "cor", "dun", "ek") for b in ("ra", "tis", "mon", "vel", "y")]
@@ -28,7 +28,7 @@ def label(text: str, id_: str = "u", **more: object) -> Label:
 
 def score(heard: Label, duration_ms: int = 3000, **more: object) -> Score:
     said = Utterance(id=heard.utterance_id, recording_id="r", uri="a", end_ms=duration_ms, **more)  # type: ignore[arg-type]
-    return measured(heard, said, KNOWN)
+    return measure(heard, said, KNOWN)
 
 
 def judged(scores: list[Score], cfg: Filter | None = None) -> list[str | None]:
@@ -53,14 +53,14 @@ def reason(text: str, duration_ms: int = 3000, cfg: Filter | None = None, **more
         ("no no no no", 2000, {}, None),
         ("No, no. NO! no no", 2000, {}, "repeated"),
         ("and then we go and then we go and then we go and then we go and then we go", 6000, {}, "repeated"),
-        ("thank you for watching the video today " * 8, 20_000, {}, "too_regular"),
+        ("thank you for watching the video today " * 8, 20_000, {}, "high_compression"),
         ("a b c d e f g h i j", 700, {}, "too_many_words"),
         ("Thank you.", 2000, {}, None),
-        ("Thanks for watching! Thanks for watching!", 4000, {}, "made_up"),
-        ("請不吝點贊 訂閱 轉發 打賞支持明鏡與點點欄目", 6000, {}, "made_up"),
-        ("Subtitles by the Amara.org community", 3000, {}, "made_up"),
+        ("Thanks for watching! Thanks for watching!", 4000, {}, "hallucination"),
+        ("請不吝點贊 訂閱 轉發 打賞支持明鏡與點點欄目", 6000, {}, "hallucination"),
+        ("Subtitles by the Amara.org community", 3000, {}, "hallucination"),
         ("thanks for watching over my child", 3000, {}, None),
-        ("The end of the tape.", 3000, {}, "made_up"),
+        ("The end of the tape.", 3000, {}, "hallucination"),
         ("ha" * 21 + " ha", 5000, {}, "long_word"),
         ("turn on the light", 2000, {"language": "de"}, None),  # nobody says what is spoken
     ],
@@ -70,8 +70,24 @@ def test_each_rule_finds_its_fault(text: str, duration_ms: int, more: dict[str, 
 
 
 def test_a_rule_has_a_sentence_and_nothing_else_gives_reasons() -> None:
-    assert set(RULES) == {name for name, (_, why) in RULES.items() if why and "\n" not in why}
-    assert reasons(judge(tables.table([], Score), Filter())) == dict.fromkeys(RULES, 0)
+    assert all(rule.why and "\n" not in rule.why for rule in RULES)
+    assert len(set(NAMES)) == len(RULES)
+    assert count_reasons(judge(tables.table([], Score), Filter())) == dict.fromkeys(NAMES, 0)
+
+
+def test_a_threshold_is_an_option_that_a_rule_measures_from_below_or_above() -> None:
+    for rule in RULES:
+        assert (rule.option is None) == (rule.measure is None)
+        assert rule.option is None or (rule.option in Filter.model_fields and rule.option[:4] in ("min_", "max_"))
+
+
+def test_names_of_rules_in_verdicts_of_earlier_releases_are_still_known() -> None:
+    assert [current_name(name) for name in ("made_up", "too_regular", "failed")] == [
+        "hallucination",
+        "high_compression",
+        "failed",
+    ]
+    assert rule_of("made_up") is rule_of("hallucination")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +103,7 @@ def test_a_rule_has_a_sentence_and_nothing_else_gives_reasons() -> None:
 def test_another_language_than_the_spoken_one_is_noticed(
     heard: str | None, spoken: str | None, why: str | None
 ) -> None:
-    assert judged([score(label("turn on the light", language=heard), language=spoken)]) == [why]
+    assert judged([score(label("turn on the light", language=heard), info=UtteranceInfo(language=spoken))]) == [why]
 
 
 def test_errors_are_counted_where_there_is_a_human_text_and_the_rules_do_not_see_them() -> None:
@@ -113,7 +129,7 @@ def test_what_a_second_teacher_hears_otherwise_is_counted_unless_it_has_nothing_
     second: Label | None, share: float | None, why: str | None
 ) -> None:
     said = Utterance(id="u", recording_id="r", uri="a", end_ms=3000)
-    found = measured(label("Turn on the light!"), said, KNOWN, second=second)
+    found = measure(label("Turn on the light!"), said, KNOWN, second=second)
     assert found.disagreement == share
     assert judged([found]) == [why]
     assert judged([found], Filter(max_disagreement=1.0)) == [None]
@@ -191,12 +207,12 @@ def test_every_label_gets_a_verdict_with_finite_scores(text: str, duration_ms: i
     found = score(label(text, mean_logprob=logprob), duration_ms)
     assert math.isfinite(found.compression_ratio)
     assert found.mean_logprob is None or not math.isnan(found.mean_logprob)
-    assert judged([found])[0] in (None, *RULES)
+    assert judged([found])[0] in (None, *NAMES)
 
 
 @given(st.lists(st.sampled_from(PHRASES), max_size=3), st.sampled_from(["", " so", "a "]))
 def test_only_what_is_nothing_but_known_phrases_is_made_up(phrases: list[str], more: str) -> None:
-    assert KNOWN.only(basic(" ".join(phrases) + more)) is (bool(phrases) and not more)
+    assert KNOWN.are_all_of(basic(" ".join(phrases) + more)) is (bool(phrases) and not more)
 
 
 def test_a_million_scores_are_judged_in_seconds() -> None:

@@ -1,0 +1,295 @@
+"""Measure each label once: filtering anew reads columns of numbers and no text.
+
+`measure` is pure. Around it, the unit of work is a few parts of the table of utterances with their labels: a worker
+writes one part of scores for them, under a name that they give. So a step that was ended goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from voxstill import tables
+from voxstill.errors import DataError, StorageError
+from voxstill.factory import join
+from voxstill.records import Alignment, Label, Split, Utterance, fingerprint
+from voxstill.score import words
+from voxstill.store import Store
+from voxstill.text.normalize import basic, characters, normalizer, units
+
+VERSION = 2
+"""Rises when the same label is measured in another way."""
+PARTS = 16
+"""Of utterances, whose labels are measured together."""
+LONGEST_PHRASE = 4
+PHRASES = (
+    "thanks for watching",
+    "thank you for watching",
+    "thank you so much for watching",
+    "please subscribe to my channel",
+    "please like and subscribe",
+    "subtitles by the amara.org community",
+    "transcription by castingwords",
+    "transcribed by otter.ai",
+    "untertitel der amara.org-community",
+    "untertitelung des zdf",
+    "vielen dank fürs zuschauen",
+    "sous-titres réalisés para la communauté d'amara.org",
+    "sous-titres réalisés par la communauté d'amara.org",
+    "merci d'avoir regardé cette vidéo",
+    "subtítulos realizados por la comunidad de amara.org",
+    "gracias por ver el video",
+    "legendas pela comunidade amara.org",
+    "obrigado por assistir",
+    "sottotitoli creati dalla comunità amara.org",
+    "ondertiteld door de amara.org gemeenschap",
+    "napisy stworzone przez społeczność amara.org",
+    "субтитры сделал dimatorzok",
+    "редактор субтитров а.семкин корректор а.егорова",
+    "продолжение следует",
+    "спасибо за просмотр",
+    "ご視聴ありがとうございました",
+    "チャンネル登録をお願いいたします",
+    "字幕由amara.org社区提供",
+    "请不吝点赞 订阅 转发 打赏支持明镜与点点栏目",
+    "請不吝點贊 訂閱 轉發 打賞支持明鏡與點點欄目",
+    "mbc 뉴스 이덕영입니다",
+    "시청해주셔서 감사합니다",
+    "altyazı m.k.",
+)
+"""What Whisper says where nothing is said: credits and farewells of the subtitles that it was trained on, from reports
+of its users (github.com/openai/whisper/discussions/679 and 928). Phrases that people often say alone, such as "thank
+you", are not among them."""
+
+_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms", "split", "language", "text")
+_LABEL_COLUMNS = ("utterance_id", "recipe", "teacher", "text", "language", "mean_logprob", "finish", "error")
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What was measured of a label: the rules of the filter look at nothing else, and see no human text.
+
+    Characters and words are those of the text with case folded and signs dropped; where a script has no spaces a word
+    is a character. `errors` and `reference_words` count the label against a human text, None where there is none.
+    `disagreement` is the share of words that a second teacher heard otherwise, None where it has nothing to say;
+    `alignment` is the `logprob` of the label's `Alignment`.
+    """
+
+    utterance_id: str
+    split: Split
+    duration_ms: int
+    finished: bool
+    characters: int
+    words: int
+    longest_word: int
+    min_frames: int
+    """CTC needs so many: one for each word, one more between equal ones."""
+    repeats: int
+    compression_ratio: float
+    known_phrase: bool
+    other_language: bool
+    mean_logprob: float | None = None
+    disagreement: float | None = None
+    alignment: float | None = None
+    reference_words: int | None = None
+    errors: int | None = None
+
+
+def measure(
+    label: Label,
+    utterance: Utterance,
+    phrases: Phrases,
+    normalize: Callable[[str], str] = basic,
+    second: Label | None = None,
+    alignment: float | None = None,
+) -> Score:
+    """Measure one label, beside that of a second teacher and its alignment where they are; pure.
+
+    Errors against the human text, and what the second teacher heard otherwise, are counted after `normalize`.
+    """
+    text = basic(label.text)
+    text_words = units(text)
+    blanks = sum(a == b for a, b in pairwise(text_words))  # CTC puts a blank between equal neighbours
+    logprob = label.mean_logprob
+    errors = None if utterance.text is None else words.wer([(normalize(utterance.text), normalize(label.text))])
+    return Score(
+        utterance_id=label.utterance_id,
+        split=utterance.split,
+        duration_ms=utterance.duration_ms,
+        finished=_finished(label),
+        characters=len(characters(text)),
+        words=len(text_words),
+        longest_word=max(map(len, text_words), default=0),
+        min_frames=len(text_words) + blanks,
+        repeats=_repeats(text_words),
+        compression_ratio=_compression_ratio(text),
+        known_phrase=phrases.are_all_of(text),
+        other_language=_languages_differ(label.language, utterance.info.language),
+        mean_logprob=None if logprob is None or math.isnan(logprob) else logprob,
+        disagreement=None
+        if second is None or not _finished(second)
+        else words.apart(units(normalize(label.text)), units(normalize(second.text))),
+        alignment=alignment,
+        reference_words=None if errors is None else errors.reference,
+        errors=None if errors is None else errors.errors,
+    )
+
+
+class Phrases:
+    """Phrases that teachers hallucinate where nothing is said."""
+
+    def __init__(self, phrases: Sequence[str]) -> None:
+        folded = {"".join(basic(phrase).split()) for phrase in phrases}
+        self._longest_first = sorted(folded - {""}, key=len, reverse=True)
+
+    def are_all_of(self, text: str) -> bool:
+        """Whether a text, normalised by `basic`, is one of the phrases, or several of them, and nothing besides."""
+        rest = "".join(text.split())
+        while rest and (phrase := next(filter(rest.startswith, self._longest_first), None)):
+            rest = rest[len(phrase) :]
+        return not rest and bool(text)
+
+
+# ------------------------------------------------------------------------------------------------ a table, part by part
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPart:
+    """A part of utterances with its labels, and the parts in which those of a second teacher and alignments are."""
+
+    part: join.Part
+    second: tuple[str, ...] = ()
+    alignments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureJob:
+    """Parts that are measured together: one file holds the scores of some thousand labels, which is read at once."""
+
+    parts: tuple[MeasuredPart, ...]
+
+    @property
+    def name(self) -> str:
+        """Depends on what is in it."""
+        return fingerprint(*(part.part.name for part in self.parts))
+
+
+def plan(parts: Sequence[MeasuredPart], written: Container[str]) -> list[MeasureJob]:
+    """Every part in one job, in order; those jobs are left out whose scores are written."""
+    jobs = (MeasureJob(tuple(parts[start : start + PARTS])) for start in range(0, len(parts), PARTS))
+    return [job for job in jobs if job.name not in written]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreWriter:
+    """Measure labels for the engine and write scores below `prefix`; `normalizer` names how words are compared."""
+
+    work: Store
+    prefix: str
+    phrases: tuple[str, ...]
+    normalizer: str
+
+    def open(self) -> Callable[[Sequence[MeasureJob], Any], list[int | DataError]]:
+        """The work of one process.
+
+        Milliseconds of audio measured for each job, or what is wrong with the tables, which no other worker mends.
+        """
+        phrases, normalize = Phrases(self.phrases), normalizer(self.normalizer)
+
+        def measure_jobs(jobs: Sequence[MeasureJob], _: Any) -> list[int | DataError]:
+            return [self._write(job, phrases, normalize) for job in jobs]
+
+        return measure_jobs
+
+    def _write(self, job: MeasureJob, phrases: Phrases, normalize: Callable[[str], str]) -> int | DataError:
+        try:
+            scores = [score for part in job.parts for score in self._scores(part, phrases, normalize)]
+        except DataError as error:
+            return error
+        self.work.create(f"{self.prefix}/{job.name}.parquet", tables.to_parquet(scores, Score))
+        return sum(score.duration_ms for score in scores)
+
+    def _scores(self, part: MeasuredPart, phrases: Phrases, normalize: Callable[[str], str]) -> list[Score]:
+        utterances = self._read(part.part.utterances, Utterance, _UTTERANCE_COLUMNS)
+        labels, second = self._labels(part.part.labels), self._labels(part.second)
+        logprobs = {
+            (alignment.utterance_id, alignment.text): alignment.logprob
+            for key in part.alignments
+            for alignment in self._read(key, Alignment, ("utterance_id", "text", "logprob"))
+        }
+        pairs = ((labels[utterance.id], utterance) for utterance in utterances if utterance.id in labels)
+        return [
+            measure(
+                label,
+                utterance,
+                phrases,
+                normalize,
+                second.get(utterance.id),
+                logprobs.get((utterance.id, label.text)),
+            )
+            for label, utterance in pairs
+        ]
+
+    def _labels(self, keys: Sequence[str]) -> dict[str, Label]:
+        """The first label of each utterance."""
+        labels: dict[str, Label] = {}
+        for key in keys:
+            for label in self._read(key, Label, _LABEL_COLUMNS):
+                labels.setdefault(label.utterance_id, label)
+        return labels
+
+    def _read(self, key: str, kind: type[Row], names: Sequence[str]) -> list[Row]:
+        return tables.from_parquet(self.work.read(key), kind, self.work.uri(key), names)
+
+
+def set_aside(job: MeasureJob, reason: str) -> int:
+    """Stop the step for a job that could not be measured: without it the corpus would be silently smaller."""
+    raise StorageError(
+        f"the labels of `{job.parts[0].part.utterances}` and what is beside it cannot be measured",
+        why=reason,
+        fix="check the storage and run `voxstill filter` again; it goes on where it stopped",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- measures
+
+
+def _finished(label: Label) -> bool:
+    return label.error is None and label.finish == "stop"
+
+
+def _repeats(text_words: Sequence[str]) -> int:
+    """Most times in a row that one phrase of up to four words is said."""
+    if len(set(text_words)) == len(text_words):
+        return min(1, len(text_words))
+    most = 1
+    for length in range(1, LONGEST_PHRASE + 1):
+        run = 0
+        for word, before in zip(text_words[length:], text_words, strict=False):
+            run = run + 1 if word == before else 0
+            most = max(most, run // length + 1)
+    return most
+
+
+def _compression_ratio(text: str) -> float:
+    """Size before over size after zlib, one byte to a character where 256 will do.
+
+    UTF-8 would spend three bytes on a Hindi letter, two of them always the same, and call every Hindi text a loop.
+    """
+    codes = {char: code for code, char in enumerate(dict.fromkeys(text))}
+    plain = bytes(map(codes.__getitem__, text)) if len(codes) <= 256 else text.encode("utf-16-le")
+    return len(plain) / len(zlib.compress(plain))
+
+
+def _languages_differ(labelled: str | None, spoken: str | None) -> bool:
+    """Whether both languages are known and differ: `en-US` is `en`."""
+    return labelled is not None and spoken is not None and _primary(labelled) != _primary(spoken)
+
+
+def _primary(language: str) -> str:
+    return language.replace("_", "-").split("-")[0].casefold()

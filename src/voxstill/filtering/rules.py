@@ -1,0 +1,199 @@
+"""Filter rules: which labels are worth learning from, and why the others are not.
+
+A rule is one `Rule` in `RULES`: a function of columns of scores (`measures.py`), so that a million labels are judged in
+seconds and thresholds cost nothing to change. Rules are asked in order and the first that fires gives the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.config import Filter
+
+Columns = Mapping[str, NDArray[Any]]
+"""The fields of `Score`, and `share_surer`: the share of all labels that the teacher was surer of. NaN for None."""
+Fires = NDArray[np.bool_]
+Measure = Callable[[Columns], NDArray[Any]]
+SHORT_CHARACTERS = 64
+"""Shorter texts are not asked how well they compress: ten digits in a row are a telephone number and no loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One reason to drop a label. `why` is a sentence for the report.
+
+    `option` is the threshold in `Filter` that `measure` is held against, `min_...` from below and `max_...` from above;
+    `voxstill filter --tune` tries other values of it. A rule without one has nothing to tune.
+    """
+
+    name: str
+    function: Callable[[Columns, Filter], Fires]
+    why: str
+    measure: Measure | None = None
+    option: str | None = None
+
+    def fires(self, columns: Columns, cfg: Filter) -> Fires:
+        """For each label whether it is dropped; what is not known drops nothing."""
+        with np.errstate(invalid="ignore"):  # NaN compares as false, as it should
+            return self.function(columns, cfg)
+
+
+def column(name: str) -> Measure:
+    """The measure that is a field of `Score` as it stands."""
+    return lambda columns: columns[name]
+
+
+def threshold(name: str, measure: Measure, option: str, why: str) -> Rule:
+    """A rule that fires where a measure is below the option `min_...`, or above the option `max_...`."""
+    compare = np.less if option.startswith("min_") else np.greater
+
+    def function(columns: Columns, cfg: Filter) -> Fires:
+        is_beyond: Fires = compare(measure(columns), getattr(cfg, option))
+        return is_beyond
+
+    return Rule(name, function, why, measure, option)
+
+
+def chars_per_s(columns: Columns) -> NDArray[np.float64]:
+    """Characters of the text to a second of audio."""
+    rate_N: NDArray[np.float64] = columns["characters"] * 1000 / np.maximum(1, columns["duration_ms"])
+    return rate_N
+
+
+def _failed(columns: Columns, cfg: Filter) -> Fires:
+    """The teacher gave up, or ran into its limit and may have lost the end."""
+    is_unfinished_N: Fires = ~columns["finished"]
+    return is_unfinished_N
+
+
+def _empty(columns: Columns, cfg: Filter) -> Fires:
+    """There is no letter or digit in it."""
+    is_empty_N: Fires = columns["characters"] == 0
+    return is_empty_N
+
+
+def _hallucination(columns: Columns, cfg: Filter) -> Fires:
+    """Nothing but phrases that teachers are known to hallucinate where nothing is said."""
+    return columns["known_phrase"]
+
+
+def _wrong_language(columns: Columns, cfg: Filter) -> Fires:
+    """The label is of another language than the one that is spoken; where either is unknown, it does not fire."""
+    return columns["other_language"]
+
+
+def _high_compression(columns: Columns, cfg: Filter) -> Fires:
+    """A long text that zlib shrinks too well: a loop of longer phrases."""
+    is_long_N = columns["characters"] >= SHORT_CHARACTERS
+    is_loop_N: Fires = is_long_N & (columns["compression_ratio"] > cfg.max_compression_ratio)
+    return is_loop_N
+
+
+def _too_many_words(columns: Columns, cfg: Filter) -> Fires:
+    """More words than frames of the student, so CTC has no path."""
+    has_no_path_N: Fires = columns["min_frames"] > np.maximum(1, columns["duration_ms"] // cfg.frame_ms)
+    return has_no_path_N
+
+
+def _low_confidence(columns: Columns, cfg: Filter) -> Fires:
+    """The teacher is less sure than `min_confidence`, or than the share to keep; no confidence is no reason."""
+    is_unsure_N: Fires = np.exp(columns["mean_logprob"]) < cfg.min_confidence
+    return is_unsure_N | (columns["share_surer"] >= cfg.keep_share)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("failed", _failed, "the teacher gave up, or ran into its limit"),
+    Rule("empty", _empty, "no letter or digit: nothing to learn from"),
+    Rule("hallucination", _hallucination, "a phrase that teachers make up where nothing is said"),
+    Rule("wrong_language", _wrong_language, "the teacher heard another language than the one that is spoken"),
+    threshold("too_slow", chars_per_s, "min_chars_per_s", "too few characters a second: words are missing"),
+    threshold("too_fast", chars_per_s, "max_chars_per_s", "too many characters a second: nobody said all that"),
+    threshold(
+        "repeated", column("repeats"), "max_repeats", "one phrase many times in a row: the teacher ran in a loop"
+    ),
+    Rule(
+        "high_compression",
+        _high_compression,
+        "the text compresses too well: a loop of longer phrases",
+        column("compression_ratio"),
+        "max_compression_ratio",
+    ),
+    threshold(
+        "long_word",
+        column("longest_word"),
+        "max_word_characters",
+        "a word longer than words are: the teacher ran in a loop",
+    ),
+    Rule("too_many_words", _too_many_words, "more words than frames of the student: CTC has no path"),
+    threshold(
+        "disagreement",
+        column("disagreement"),
+        "max_disagreement",
+        "a second teacher heard something else: one of them is wrong",
+    ),
+    threshold(
+        "badly_aligned",
+        column("alignment"),
+        "min_alignment",
+        "the words do not fit the audio, as the aligner hears it",
+    ),
+    Rule("low_confidence", _low_confidence, "the teacher was not sure: wrong more often than the rest"),
+)
+"""Every rule in the order asked."""
+NAMES = tuple(rule.name for rule in RULES)
+OLD_NAMES: Mapping[str, str] = {"made_up": "hallucination", "too_regular": "high_compression"}
+"""Names of rules in verdicts of earlier releases."""
+
+
+def current_name(name: str) -> str:
+    """The name of a rule today, by that which a table of verdicts has."""
+    return OLD_NAMES.get(name, name)
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of a name, of today or of an earlier release."""
+    return RULES[NAMES.index(current_name(name))]
+
+
+def judge(scores: Any, cfg: Filter, confidences: Confidences | None = None) -> NDArray[np.int8]:
+    """Judge each row of an Arrow table of scores: the first rule that fires, as its index in `NAMES`, or -1; pure.
+
+    `confidences` are those of all labels that are judged; without them the table holds all that there are.
+    """
+    confidences = confidences or Confidences(scores["mean_logprob"].to_numpy())
+    columns = columns_of(scores, confidences)
+    first_N = np.full(len(scores), -1, np.int8)
+    for index, rule in enumerate(RULES):
+        first_N[(first_N < 0) & rule.fires(columns, cfg)] = index
+    return first_N
+
+
+def columns_of(scores: Any, confidences: Confidences) -> dict[str, NDArray[Any]]:
+    """What the rules look at, of an Arrow table of scores."""
+    columns = {name: scores[name].to_numpy() for name in scores.column_names}
+    return columns | {"share_surer": confidences.share_surer(columns["mean_logprob"])}
+
+
+class Confidences:
+    """The mean log-probabilities of all labels, NaN where there is none: 8 bytes for each that has one."""
+
+    def __init__(self, logprob_N: NDArray[np.float64]) -> None:
+        self._sorted_K = np.sort(logprob_N[~np.isnan(logprob_N)])
+
+    def share_surer(self, logprob_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each the share of all known ones that is surer, NaN where it is unknown: equals fall together."""
+        num = len(self._sorted_K)
+        surer_N = (num - self._sorted_K.searchsorted(logprob_N, side="right")) / max(1, num)
+        return np.where(np.isnan(logprob_N), math.nan, surer_N)
+
+
+def count_reasons(first_N: NDArray[np.int8]) -> dict[str, int]:
+    """How many labels each rule dropped, in the order of `RULES`, zeros included."""
+    dropped_R = np.bincount(first_N[first_N >= 0], minlength=len(NAMES))
+    return dict(zip(NAMES, dropped_R.tolist(), strict=True))

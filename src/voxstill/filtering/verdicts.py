@@ -1,0 +1,128 @@
+"""Verdicts: judge every score by the rules, write the table, and count what was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill import tables
+from voxstill.config import Filter
+from voxstill.filtering.measures import Score
+from voxstill.filtering.rules import NAMES, Confidences, count_reasons, judge
+from voxstill.records import Verdict
+from voxstill.store import Store
+
+SPLITS = ("train", "dev")
+"""Splits whose labels are learnt from, or stopped on; of `test` nothing is."""
+ROWS = 65_536
+"""Of a part of verdicts."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Labels judged and kept; `words` are those of the human texts, `errors` those of the labels against them."""
+
+    judged: int = 0
+    judged_ms: int = 0
+    kept: int = 0
+    kept_ms: int = 0
+    texts: int = 0
+    words: int = 0
+    errors: int = 0
+    kept_words: int = 0
+    kept_errors: int = 0
+
+    def add(self, scores: Any, first_N: NDArray[np.int8]) -> None:
+        """The rows of a table of scores, with what was judged of them."""
+        columns = {name: scores[name].to_numpy() for name in ("duration_ms", "reference_words", "errors")}
+        kept_N, known_N = first_N < 0, ~np.isnan(columns["reference_words"].astype(float))
+        self.judged += len(first_N)
+        self.judged_ms += int(columns["duration_ms"].sum())
+        self.kept += int(kept_N.sum())
+        self.kept_ms += int(columns["duration_ms"][kept_N].sum())
+        self.texts += int(known_N.sum())
+        self.words += int(columns["reference_words"][known_N].sum())
+        self.errors += int(columns["errors"][known_N].sum())
+        self.kept_words += int(columns["reference_words"][known_N & kept_N].sum())
+        self.kept_errors += int(columns["errors"][known_N & kept_N].sum())
+
+
+def write_verdicts(
+    work: Store, scores: str, verdicts: str, recipe: str, cfg: Filter, *, errors: bool
+) -> dict[str, Any]:
+    """Judge every score below the prefix `scores` and write the verdicts below `verdicts`; returns the figures.
+
+    Parts are written once: who is ended and begins again writes the same. Error rates, if at all, where somebody wrote
+    down what was said.
+    """
+    import pyarrow as pa
+
+    keys = tables.parts(work, scores)
+    parts = _read(work, keys, ("split", "mean_logprob"))
+    logprobs = (_judged(part)["mean_logprob"].to_numpy() for part in parts)
+    confidences = Confidences(np.concatenate([np.zeros(0), *logprobs]))
+    counts, dropped_R = Counts(), np.zeros(len(NAMES), np.int64)
+    for number, table in enumerate(_gathered(map(_judged, _read(work, keys)), ROWS)):
+        first_N = judge(table, cfg, confidences)
+        counts.add(table, first_N)
+        dropped_R += list(count_reasons(first_N).values())
+        reason = pa.DictionaryArray.from_arrays(pa.array(first_N, mask=first_N < 0), pa.array(NAMES))
+        columns = {
+            "utterance_id": table["utterance_id"],
+            "recipe": pa.repeat(recipe, len(table)),
+            "kept": first_N < 0,
+            "reason": reason.cast(pa.string()),
+        }
+        part = pa.table(columns, schema=tables.schema(Verdict))
+        work.create(f"{verdicts}/{number:05}.parquet", tables.of_arrow(part))
+    return figures(counts, dict(zip(NAMES, dropped_R.tolist(), strict=True)), errors=errors)
+
+
+def figures(counts: Counts, dropped: Mapping[str, int], *, errors: bool) -> dict[str, Any]:
+    """The counts as figures of the step; error rates, where human texts exist."""
+    summary: dict[str, Any] = {
+        "judged": counts.judged,
+        "kept_utterances": counts.kept,
+        "kept": counts.kept / counts.judged if counts.judged else 0.0,
+        "kept_hours": counts.kept_ms / 3_600_000,
+        "reasons": dict(dropped),
+    }
+    if errors and counts.texts:
+        summary["wer_before"] = counts.errors / counts.words if counts.words else None
+        summary["wer_after"] = counts.kept_errors / counts.kept_words if counts.kept_words else None
+    return summary
+
+
+def _read(work: Store, keys: Iterable[str], names: Sequence[str] | None = None) -> Iterator[Any]:
+    return tables.columns(work, keys, Score, names)
+
+
+def _judged(scores: Any) -> Any:
+    """The rows of the splits that are judged."""
+    import pyarrow.compute as pc
+
+    return scores.filter(pc.is_in(scores["split"], value_set=_splits()))
+
+
+def _splits() -> Any:
+    import pyarrow as pa
+
+    return pa.array(SPLITS)
+
+
+def _gathered(parts: Iterable[Any], num_rows: int) -> Iterator[Any]:
+    """The rows of tables in their order, in tables of at least `num_rows`, but for the last."""
+    import pyarrow as pa
+
+    waiting: list[Any] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(map(len, waiting)) >= num_rows:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)

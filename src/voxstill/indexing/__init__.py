@@ -1,0 +1,1 @@
+"""Index: the files of a source become recordings and utterances."""

@@ -1,0 +1,1 @@
+"""Formats of manifests: each is read as a stream of `SourceEntry`."""

@@ -1,0 +1,201 @@
+"""One row of a source: a file, or one stretch of it, and what its manifest says of it; and the columns of manifests.
+
+A new column is a field of `UtteranceInfo` in `records.py`, and a line in `OTHER_NAMES` where tools call it otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_args
+
+from voxstill.errors import DataError
+from voxstill.fetch import local_etag
+from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.records import Split, UtteranceInfo, recording_id
+from voxstill.uri import is_local, local_path
+
+INFO_COLUMNS = tuple(field.name for field in fields(UtteranceInfo))
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "audio": ("path", "audio_filepath", "file_name"),
+    "text": ("transcription", "transcript", "sentence"),
+    "speaker": ("speaker_id", "client_id"),
+    "language": ("lang", "locale"),
+}
+"""What other tools call a column; where a row has several of the names, our own comes first."""
+COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
+    column: (column, *OTHER_NAMES.get(column, ())) for column in ("audio", "id", "text", "split", *INFO_COLUMNS)
+}
+NUMBER_COLUMNS = ("start_ms", "end_ms", "channel", "offset", "duration")
+_HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
+"""Columns of the first release. A later one takes part in the hash of metadata only where it has a value: so files that
+were indexed before it existed are not taken for edited ones."""
+_HASHED_BY_NAME = tuple(name for name in INFO_COLUMNS if name not in _HASHED_BY_PLACE)
+_BYTE_RANGE = re.compile(r"#\d+\+\d+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEntry:
+    """One file, or one stretch of it, and what its manifest says. Without an etag its size stands for its content.
+
+    With a `failure` it is known already that it cannot be used. `where` is the line of the manifest, for people.
+    """
+
+    uri: str
+    etag: str | None = None
+    num_bytes: int = 0
+    id: str | None = None
+    text: str | None = None
+    info: UtteranceInfo = field(default_factory=UtteranceInfo)
+    split: Split | None = None
+    channel: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    failure: Failure | None = None
+    where: str | None = field(default=None, compare=False)
+
+    @property
+    def recording_id(self) -> str:
+        """The same for the same file with the same content."""
+        return recording_id(self.uri, self.etag, self.num_bytes)
+
+    @property
+    def metadata(self) -> tuple[object, ...]:
+        """All that the source says of the file; equal to `NO_METADATA` where a listing named it and nothing more.
+
+        Its `repr` is hashed and kept in the table of recordings, so the order stays.
+        """
+        info = tuple(getattr(self.info, name) for name in _HASHED_BY_PLACE)
+        later = tuple((name, value) for name in _HASHED_BY_NAME if (value := getattr(self.info, name)) is not None)
+        return (self.id, self.text, *info, self.split, self.channel, self.start_ms, self.end_ms, *later)
+
+    def located(self, file: SourceEntry) -> SourceEntry:
+        """This metadata, of that file."""
+        return replace(self, uri=file.uri, etag=file.etag, num_bytes=file.num_bytes, failure=file.failure)
+
+    def failed(self, uri: str, kind: str, detail: str | None = None) -> SourceEntry:
+        """This metadata, of a file that cannot be used."""
+        return replace(self, uri=uri, failure=Failure(kind, detail))
+
+
+NO_METADATA = SourceEntry(uri="").metadata
+
+
+def local_entry(path: str) -> SourceEntry:
+    """A local file with its size and its etag, which is made of time and size; without them where it is not there."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        escaped = path.encode("utf-8", "backslashreplace").decode()
+        return SourceEntry(uri=escaped, failure=Failure(FailureKind.BAD_NAME, "it is not UTF-8; rename the file"))
+    try:
+        stat = os.stat(_BYTE_RANGE.sub("", path) if "#" in path else path)
+    except (OSError, ValueError):
+        return SourceEntry(uri=path)
+    return SourceEntry(uri=path, etag=local_etag(stat), num_bytes=stat.st_size)
+
+
+def resolve(audio: str, manifest: str) -> SourceEntry:
+    """The file that a manifest means by a path or URI: its paths start where it lies."""
+    if "://" in audio and not is_local(audio):
+        return SourceEntry(uri=audio)
+    if is_local(manifest):
+        path = os.path.expanduser(str(local_path(audio)))
+        return local_entry(os.path.normpath(os.path.join(folder_of(manifest), path)))
+    return SourceEntry(uri=f"{folder_of(manifest)}/{audio}")
+
+
+@functools.lru_cache(maxsize=1)  # lines of one manifest follow one another
+def folder_of(manifest: str) -> str:
+    """The folder in which a manifest lies."""
+    if is_local(manifest):
+        return str(local_path(manifest).expanduser().absolute().parent)
+    return manifest.rpartition("/")[0]
+
+
+# ------------------------------------------------------------------------------------------------- values of a row
+
+
+def metadata_of(row: Mapping[str, Any], where: str) -> SourceEntry:
+    """What a row says of its audio but for its times, as an entry without a file; DataError where a value is wrong."""
+    texts = {column: _text(row, column, where) for column in COLUMN_NAMES if column != "audio"}
+    channel = row.get("channel")
+    if channel is not None and (isinstance(channel, bool) or not isinstance(channel, int | float) or channel < 0):
+        raise bad_row(where, f"`channel` is {channel!r}, not a number of a channel from 0")
+    split: Any = texts["split"] if texts["split"] in get_args(Split) else None  # `unlabelled`, `-` and the like
+    return SourceEntry(
+        uri="",
+        id=texts["id"],
+        text=texts["text"],
+        info=UtteranceInfo(**{column: texts[column] for column in INFO_COLUMNS}),
+        split=split,
+        channel=None if channel is None else int(channel),
+        where=where,
+    )
+
+
+def timed(entry: SourceEntry, start_ms: int | None, end_ms: int | None, where: str) -> SourceEntry:
+    """The entry as the stretch between two times; DataError where they are none."""
+    if (start_ms or 0) < 0 or (end_ms is not None and end_ms <= (start_ms or 0)):
+        raise bad_row(where, f"it starts at {start_ms or 0} ms and ends at {end_ms} ms")
+    return replace(entry, start_ms=start_ms, end_ms=end_ms)
+
+
+def value_of(row: Mapping[str, Any], column: str) -> Any:
+    """The first value among the names of a column; None where it has none."""
+    return next((row[name] for name in COLUMN_NAMES[column] if row.get(name) is not None), None)
+
+
+def _text(row: Mapping[str, Any], column: str, where: str) -> str | None:
+    value = value_of(row, column)
+    if column in {"id", "speaker"} and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if value is not None and not isinstance(value, str):
+        raise bad_row(where, f"`{column}` is {value!r}, not text")
+    return value if column == "text" else value or None
+
+
+def time_ms(row: Mapping[str, Any], column: str, where: str, unit_ms: int = 1) -> int | None:
+    """A time of a row in milliseconds, which stands there in units of `unit_ms`; None where there is none."""
+    value = row.get(column)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        raise bad_row(where, f"`{column}` is {value!r}, not {'milliseconds' if unit_ms == 1 else 'seconds'}")
+    return round(value * unit_ms)
+
+
+def number_of(cell: str) -> float | str:
+    """The number in a cell of a text file, or the cell itself, which the error then names."""
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def parse_json(line: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of a line; DataError where it is none."""
+    try:
+        row = json.loads(decode_text(line, where))
+    except (ValueError, RecursionError) as error:
+        raise bad_row(where, f"it is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise bad_row(where, f"it is {type(row).__name__}, not an object")
+    return row
+
+
+def decode_text(line: bytes, where: str) -> str:
+    """UTF-8 with or without a byte-order mark; DataError for anything else."""
+    try:
+        return line.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise bad_row(where, f"it is not UTF-8: {error}") from None
+
+
+def bad_row(where: str, why: str) -> DataError:
+    """The error of a line that cannot be read."""
+    return DataError(f"{where} is not a line of a manifest", why=why, fix="correct the line or take it out")

@@ -1,0 +1,34 @@
+"""Which reader a manifest has, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.formats.tables import read_csv, read_jsonl, read_list, read_parquet
+from voxstill.indexing.formats.webdataset import compressed_tar_error, file_name, is_compressed, read_tar
+
+Reader = Callable[[str], Iterator[SourceEntry]]
+
+_READERS: Mapping[str, Reader] = {
+    ".jsonl": read_jsonl,
+    ".json": read_jsonl,
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+    ".txt": read_list,
+    ".lst": read_list,
+    ".tar": read_tar,
+}
+
+
+def reader_for(uri: str) -> Reader | None:
+    """What reads a manifest of this name; None where the name is not that of a manifest.
+
+    DataError for a compressed tar.
+    """
+    if is_compressed(uri):
+        raise compressed_tar_error(uri)
+    if file_name(uri).endswith(".jsonl.gz"):  # as lhotse writes its manifests
+        return read_jsonl
+    return _READERS.get(PurePosixPath(file_name(uri)).suffix)

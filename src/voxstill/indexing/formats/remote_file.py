@@ -1,0 +1,77 @@
+"""Manifests as open files, on this machine or far away."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+from voxstill.errors import DataError, StorageError
+from voxstill.fetch import fetch
+from voxstill.redaction import shown
+from voxstill.uri import is_local, local_path
+
+_BUFFER_BYTES = 1 << 20
+"""Fetched at a time of a manifest far away: of a tar, small files in one go and large ones without their middle."""
+
+
+@contextmanager
+def open_manifest(uri: str) -> Iterator[BinaryIO]:
+    """Open a manifest or tar for reading; DataError where it cannot be read."""
+    try:
+        if is_local(uri):
+            with local_path(uri).expanduser().open("rb") as file:
+                yield file
+        else:
+            with io.BufferedReader(RemoteFile(uri), _BUFFER_BYTES) as remote:
+                yield cast(BinaryIO, remote)
+    except StorageError as error:
+        raise DataError(f"cannot read the manifest `{shown(uri)}`", why=error.why, fix="check `source.uri`") from None
+    except OSError as error:
+        why = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise DataError(f"cannot read the manifest `{shown(uri)}`", why=why, fix="check `source.uri`") from None
+
+
+class RemoteFile(io.RawIOBase):
+    """A seekable file over an object far away: each read is one range request, or one of all where no server can."""
+
+    def __init__(self, uri: str) -> None:
+        self._data: bytes | None = None
+        try:
+            first = fetch(f"{uri}#0+1")
+        except StorageError as error:
+            if "range request" not in error.why.lower():
+                raise
+            first = fetch(uri)
+            self._data = first.data
+        self.etag = first.etag
+        self._uri, self._num_bytes, self._position = uri, first.num_bytes, 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position, as in any file."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._num_bytes}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read from the position on, as in any file."""
+        start, length = self._position, max(0, min(len(buffer), self._num_bytes - self._position))
+        if length:
+            if self._data is None:
+                data = fetch(f"{self._uri}#{start}+{length}").data
+            else:
+                data = self._data[start : start + length]
+            length = len(data)
+            buffer[:length] = data
+            self._position += length
+        return length

@@ -1,0 +1,216 @@
+"""Segment files into utterances: a row for every file, whatever is in it, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from voxstill.audio import codec, vad
+from voxstill.audio.decoder import Decoder
+from voxstill.config import Segment, Source
+from voxstill.errors import DataError, StorageError, VoxstillError
+from voxstill.factory import extract
+from voxstill.fetch import Blob, fetch, read_many
+from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.scan import SourceFile, split_of
+from voxstill.records import Recording, Utterance, fingerprint
+from voxstill.uri import is_local
+
+_TOLERANCE_MS = 250  # a manifest may round up this much past the end of the audio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRow(Recording):
+    """A recording as the index writes it: with the hash of what the source said of it then."""
+
+    metadata_hash: str | None = field(default=None, metadata={"column": "said"})
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it cannot be used; None where it can."""
+        return None if self.error is None else Failure.parse(self.error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedFile:
+    """One file: its recording and, where that has no error, its utterances."""
+
+    recording: IndexRow
+    utterances: tuple[Utterance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """Index files for the engine: files in, one `IndexedFile` for each out, in order; what is far away is read ahead.
+
+    Without `reading` nothing is cached, and files are decoded in the worker itself.
+    """
+
+    cfg: Segment
+    source: Source
+    seed: int
+    reading: extract.Reading | None = None
+    decoder: Decoder | None = None
+
+    def open(self) -> Indexer:
+        """The same with a decoder of this process's own, to be closed."""
+        return self if self.reading is None else replace(self, decoder=self.reading.decoder())
+
+    def __call__(self, files: Sequence[SourceFile], _: Any) -> list[IndexedFile]:
+        """Index the files of a chunk."""
+        cache = None if self.reading is None else self.reading.cache
+        decode = codec.decode if self.decoder is None else self.decoder.decode
+        options = self.cfg, self.source, self.seed
+        with closing(read_many((file.entries[0].uri for file in files if _is_remote(file)), cache=cache)) as blobs:
+            return [index(file, *options, next(blobs) if _is_remote(file) else None, decode) for file in files]
+
+    def close(self) -> None:
+        """End the decoder."""
+        if self.decoder is not None:
+            self.decoder.close()
+
+
+def index(
+    file: SourceFile,
+    cfg: Segment,
+    source: Source,
+    seed: int,
+    blob: Blob | StorageError | None = None,
+    decode: Callable[..., codec.Audio] = codec.decode,
+) -> IndexedFile:
+    """Read (unless `blob` was), decode and segment one file; whatever is wrong with it is its recording's `error`."""
+    first = file.entries[0]
+    if first.failure is not None:
+        return failed(file, first.failure)
+    try:
+        blob = fetch(first.uri) if blob is None else blob
+        if isinstance(blob, StorageError):
+            raise blob
+        if first.etag and blob.etag and first.etag != blob.etag:
+            return failed(file, Failure(FailureKind.UNREADABLE, "it changed while it was indexed"))
+        return _segment(file, _decode(file, blob, decode), blob, cfg, source, seed)
+    except StorageError as error:
+        return failed(file, Failure(FailureKind.UNREADABLE, error.why))
+    except DataError as error:
+        return failed(file, Failure.of(error))
+    except VoxstillError:
+        raise  # not the file's fault
+    except Exception as error:
+        return failed(file, Failure(FailureKind.UNDECODABLE, f"{type(error).__name__}: {error}"))
+
+
+def failed(file: SourceFile, failure: Failure) -> IndexedFile:
+    """The row of a file that cannot be used."""
+    first = file.entries[0]
+    recording = IndexRow(
+        id=file.id,
+        uri=first.uri,
+        etag=first.etag,
+        num_bytes=first.num_bytes,
+        error=failure.text,
+        metadata_hash=file.metadata_hash,
+    )
+    return IndexedFile(recording=recording)
+
+
+def set_aside(file: SourceFile, reason: str) -> IndexedFile:
+    """The row of a file on which the engine's workers failed, for the reason that the engine gives."""
+    return failed(file, Failure.parse(reason))
+
+
+def _is_remote(file: SourceFile) -> bool:
+    return file.entries[0].failure is None and not is_local(file.entries[0].uri)
+
+
+def _segment(
+    file: SourceFile,
+    by_channel: Mapping[int | None, codec.Audio],
+    blob: Blob,
+    cfg: Segment,
+    source: Source,
+    seed: int,
+) -> IndexedFile:
+    """Cut a decoded file into its utterances. Words that were written for more than one of them belong to none."""
+    audio = next(iter(by_channel.values()))
+    duration_ms = codec.samples_to_ms(len(audio.samples_T))
+    if duration_ms < cfg.min_ms:
+        why = f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}"
+        raise DataError(FailureKind.TOO_SHORT, why=why)
+    utterances: dict[str, Utterance] = {}
+    for entry in file.entries:
+        span = _span(entry, duration_ms)
+        if entry.channel in by_channel:
+            for utterance in _utterances(file, entry, by_channel[entry.channel], span, cfg, source, seed):
+                utterances[utterance.id] = utterance
+    if not utterances:
+        raise DataError(FailureKind.NO_SPEECH, why="the voice-activity detector heard none")
+    first = file.entries[0]
+    recording = IndexRow(
+        id=file.id,
+        uri=first.uri,
+        etag=first.etag or blob.etag,
+        num_bytes=first.num_bytes or len(blob.data),
+        codec=audio.codec,
+        rate_hz=audio.rate_hz,
+        num_channels=audio.num_channels,
+        duration_ms=duration_ms,
+        metadata_hash=file.metadata_hash,
+    )
+    return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
+
+
+def _utterances(
+    file: SourceFile, entry: SourceEntry, audio: codec.Audio, span: vad.Span, cfg: Segment, source: Source, seed: int
+) -> Iterator[Utterance]:
+    """The utterances of one entry of the source."""
+    split = split_of(entry, source, seed)
+    language, dataset = entry.info.language or source.language, entry.info.dataset or source.dataset
+    for start_ms, end_ms in _spans(entry, audio, span, cfg):
+        is_whole = (start_ms, end_ms) == span
+        yield Utterance(
+            id=entry.id if is_whole and entry.id else fingerprint(file.id, entry.channel, start_ms, end_ms),
+            recording_id=file.id,
+            uri=entry.uri,
+            channel=entry.channel,
+            start_ms=start_ms,
+            end_ms=end_ms,
+            split=split,
+            info=replace(entry.info, language=language, dataset=dataset),
+            text=entry.text if is_whole else None,
+        )
+
+
+def _decode(file: SourceFile, blob: Blob, decode: Callable[..., codec.Audio]) -> dict[int | None, codec.Audio]:
+    """Decode the channels that the entries name; a silent one is absent, unless all are."""
+    by_channel: dict[int | None, codec.Audio] = {}
+    silent = None
+    for channel in dict.fromkeys(entry.channel for entry in file.entries):
+        try:
+            by_channel[channel] = decode(blob.data, channel=channel)
+        except codec.SilentError as error:
+            silent = error
+    if silent is not None and not by_channel:
+        raise silent
+    return by_channel
+
+
+def _span(entry: SourceEntry, duration_ms: int) -> vad.Span:
+    """What an entry means of its file; where that lies past its end, the manifest speaks of other audio."""
+    start, end = entry.start_ms or 0, duration_ms if entry.end_ms is None else entry.end_ms
+    if start >= duration_ms or end > duration_ms + _TOLERANCE_MS:
+        why = f"the manifest knows {start} to {end} ms, the audio ends at {duration_ms} ms"
+        raise DataError(FailureKind.BEYOND_END, why=why)
+    return start, min(end, duration_ms)
+
+
+def _spans(entry: SourceEntry, audio: codec.Audio, span: vad.Span, cfg: Segment) -> list[vad.Span]:
+    """Cut a span into utterances: it is one where the manifest cut it and it is short enough, else the VAD decides."""
+    start, end = span
+    is_cut = entry.text is not None or entry.start_ms is not None or entry.end_ms is not None
+    if is_cut and end - start <= cfg.max_ms:
+        return [span]
+    samples_T = audio.samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)]
+    return [(start + left, start + right) for left, right in vad.utterances(samples_T, cfg)]

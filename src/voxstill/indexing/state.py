@@ -1,0 +1,234 @@
+"""What the tables of an index hold already, and what a new index has to do about each file of the source."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill import tables
+from voxstill.errors import DataError
+from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.scan import SourceFile
+from voxstill.records import hash64
+from voxstill.redaction import shown
+from voxstill.store import Store
+
+_PARTS_AT_ONCE = 256
+_FILES_AT_ONCE = 4096
+_SOUND, _UNREADABLE = 0, 1
+"""States of a row; the kinds of all other failures follow, as they come."""
+
+
+class Status(StrEnum):
+    """What the tables know of a file of the source."""
+
+    NEW = "new"
+    """It was never indexed."""
+    DONE = "done"
+    """It is as it was: nothing to do."""
+    RETRY = "retry"
+    """Nothing was made of it, and there is reason to try again."""
+    CHANGED = "changed"
+    """Another version of the file was indexed."""
+    EDITED = "edited"
+    """The source says other things of it than when it was indexed."""
+
+
+class IndexState:
+    """What the tables of an index hold, in columns: 50 bytes for a recording with its utterance, no objects.
+
+    A recording may have several rows, since one that could not be used is tried again; a sound one has the last word.
+    """
+
+    def __init__(self, work: Store, recordings: str, utterances: str) -> None:
+        self._work, self._recordings, self._utterances = work, recordings, utterances
+        self._parts: set[str] = set()
+        self._states: dict[str, int] = {"": _SOUND, FailureKind.UNREADABLE: _UNREADABLE}
+        """Each kind of failure with its number, which is the state of a row."""
+        none_N = np.empty(0, np.uint64)
+        self._id_N, self._metadata_N, self._uri_N, self._state_N = none_N, none_N, none_N, np.empty(0, np.uint16)
+        self._sound_uri_N = self._utterance_id_N = none_N
+        self._milliseconds = 0
+        self._splits: Counter[str] = Counter()
+        self.read()
+
+    def read(self) -> None:
+        """Take in the parts that were added since the last time; a part of utterances is the commit of both."""
+        keys = (entry.key for entry in self._work.list(self._utterances) if entry.key.endswith(".parquet"))
+        new = sorted(set(keys) - self._parts)
+        self._parts.update(new)
+        ids, hashes, uris, states, utterance_ids = array("Q"), array("Q"), array("Q"), array("H"), array("Q")
+        with ThreadPoolExecutor(tables.READERS) as pool:
+            for first in range(0, len(new), _PARTS_AT_ONCE):
+                for recordings, utterances in pool.map(self._read, new[first : first + _PARTS_AT_ONCE]):
+                    ids.frombytes(_hex64(recordings["id"]))
+                    has_hashes = "said" in recordings.column_names
+                    hashes.frombytes(_hex64(recordings["said"]) if has_hashes else bytes(8 * len(recordings)))
+                    uris.extend(map(hash64, recordings["uri"].to_pylist()))
+                    states.extend(map(self._state, recordings["error"].to_pylist()))
+                    utterance_ids.extend(map(hash64, utterances["id"].to_pylist()))
+                    self._splits.update(utterances["split"].to_pylist())
+                    spans_ms = utterances["end_ms"].to_numpy() - utterances["start_ms"].to_numpy()
+                    self._milliseconds += int(spans_ms.sum())
+        id_N, state_N = _joined(self._id_N, ids), _joined(self._state_N, states)
+        order_N = np.lexsort((state_N, id_N))
+        self._id_N, self._state_N = id_N[order_N], state_N[order_N]
+        del id_N, state_N, ids, states
+        self._metadata_N = _joined(self._metadata_N, hashes)[order_N]
+        self._uri_N = _joined(self._uri_N, uris)[order_N]
+        del order_N, hashes, uris
+        self._sound_uri_N = np.sort(self._uri_N[self._state_N == _SOUND])
+        self._utterance_id_N = _joined(self._utterance_id_N, utterance_ids)
+        self._utterance_id_N.sort()
+
+    def __contains__(self, recording_id: str) -> bool:
+        return bool(self._rows(recording_id))
+
+    def missing(self, files: Iterable[SourceFile]) -> bytearray:
+        """For each file, 1 where it is to be indexed: it is new, or there is reason to try it again.
+
+        DataError where a file, or what the source says of it, is not what it was, or where an id is taken.
+        """
+        mask = bytearray()
+        refused: dict[Status, SourceFile] = {}
+        counts: Counter[Status] = Counter()
+        source = iter(files)
+        while batch := list(itertools.islice(source, _FILES_AT_ONCE)):
+            for file, is_done in zip(batch, self._are_done(batch), strict=True):
+                status = Status.DONE if is_done else self.status(file)
+                mask.append(status in (Status.NEW, Status.RETRY))
+                if status == Status.NEW:
+                    self._refuse_taken(file)
+                if status in (Status.CHANGED, Status.EDITED):
+                    counts[status] += 1
+                    refused.setdefault(status, file)
+        if Status.CHANGED in refused:
+            raise self._changed(refused[Status.CHANGED].entries[0], counts[Status.CHANGED])
+        if Status.EDITED in refused:
+            raise self._edited(refused[Status.EDITED].entries[0], counts[Status.EDITED])
+        return mask
+
+    def status(self, file: SourceFile) -> Status:
+        """What is known of a file.
+
+        One that storage did not give is tried again, and so is a damaged one of which the source now says something
+        else: nothing was made of either.
+        """
+        rows = self._rows(file.id)
+        if not rows:
+            return Status.CHANGED if _holds(self._sound_uri_N, file.entries[0].uri) else Status.NEW
+        metadata_N, state_N = self._metadata_N[rows.start : rows.stop], self._state_N[rows.start : rows.stop]
+        is_same_N = (metadata_N == int(file.metadata_hash, 16)) | (metadata_N == 0)
+        if state_N[0] == _SOUND:
+            return Status.DONE if is_same_N[0] else Status.EDITED
+        return Status.DONE if (is_same_N & (state_N > _UNREADABLE)).any() else Status.RETRY
+
+    def figures(self) -> dict[str, Any]:
+        """How many there are of everything, and why recordings cannot be used; of an address the best row counts."""
+        order_N = np.lexsort((self._state_N, self._uri_N))
+        uri_N, state_N = self._uri_N[order_N], self._state_N[order_N]
+        is_first_N = np.ones(len(uri_N), np.bool_)
+        np.not_equal(uri_N[1:], uri_N[:-1], out=is_first_N[1:])
+        names = list(self._states)
+        counts = np.bincount(state_N[is_first_N], minlength=len(names)).tolist()
+        reasons = {name: count for name, count in zip(names[1:], counts[1:], strict=True) if count}
+        return {
+            "recordings": sum(counts),
+            "damaged": sum(reasons.values()),
+            "utterances": len(self._utterance_id_N),
+            "hours": self._milliseconds / 3_600_000,
+            "splits": dict(sorted(self._splits.items())),
+            "reasons": dict(sorted(reasons.items(), key=lambda item: -item[1])),
+        }
+
+    def _are_done(self, files: Sequence[SourceFile]) -> list[bool]:
+        """Which of the files are sound and described as they were: nearly all, so all are looked up at once."""
+        if not len(self._id_N):
+            return [False] * len(files)
+        id_N = np.array([int(file.id, 16) for file in files], np.uint64)
+        metadata_N = np.array([int(file.metadata_hash, 16) for file in files], np.uint64)
+        index_N = np.minimum(self._id_N.searchsorted(id_N), len(self._id_N) - 1)
+        is_sound_N = (self._id_N[index_N] == id_N) & (self._state_N[index_N] == _SOUND)
+        done: list[bool] = (is_sound_N & (self._metadata_N[index_N] == metadata_N)).tolist()
+        return done
+
+    def _rows(self, recording_id: str) -> range:
+        value = np.uint64(int(recording_id, 16))
+        start = end = int(self._id_N.searchsorted(value))
+        while end < len(self._id_N) and self._id_N[end] == value:
+            end += 1
+        return range(start, end)
+
+    def _refuse_taken(self, file: SourceFile) -> None:
+        for entry in file.entries:
+            if entry.id is not None and _holds(self._utterance_id_N, entry.id):
+                raise DataError(
+                    f"the id `{entry.id}` is taken",
+                    why=f"{entry.where} gives it to `{shown(entry.uri)}`, `{self._work.root}` to another file",
+                    fix="give each utterance its own id, or index into another work folder",
+                )
+
+    def _changed(self, first: SourceEntry, num_files: int) -> DataError:
+        more = f" and {num_files - 1} more files have" if num_files > 1 else " has"
+        return DataError(
+            f"`{shown(first.uri)}`{more} changed since `{self._work.root}` was made",
+            why="the labels there are of what the files held then",
+            fix="index into another work folder, or put the old files back with their times",
+        )
+
+    def _edited(self, first: SourceEntry, num_files: int) -> DataError:
+        more = f" and {num_files - 1} more files" if num_files > 1 else ""
+        at = f" ({first.where})" if first.where else ""
+        return DataError(
+            f"the source says other things of `{shown(first.uri)}`{at}{more} than when it was indexed",
+            why=f"what was made in `{self._work.root}` rests on the words, speakers and splits of then",
+            fix="index into another work folder (copy `labels` there, and nothing is labelled twice), or undo the edit",
+        )
+
+    def _read(self, key: str) -> tuple[Any, Any]:
+        name = key.rpartition("/")[2]
+        recordings = _columns(self._work, f"{self._recordings}/{name}", ("id", "uri", "error", "said"))
+        return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split"))
+
+    def _state(self, error: str | None) -> int:
+        return _SOUND if error is None else self._states.setdefault(Failure.parse(error).kind, len(self._states))
+
+
+def _columns(work: Store, key: str, names: Sequence[str]) -> Any:
+    """Columns of one part of a table, those that it has; DataError where it is torn."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(io.BytesIO(work.read(key)))
+        return file.read(columns=[name for name in names if name in file.schema_arrow.names])
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"`{work.uri(key)}` is not a table", why=str(error).splitlines()[0], fix="remove the file and run again"
+        ) from None
+
+
+def _hex64(column: Any) -> bytes:
+    """A column of 16 hexadecimal digits as 64-bit numbers, 0 where there are none."""
+    joined = "".join(digits or 16 * "0" for digits in column.to_pylist())
+    return np.frombuffer(bytes.fromhex(joined), ">u8").astype(np.uint64).tobytes()
+
+
+def _joined(before_N: NDArray[Any], more: array[int]) -> NDArray[Any]:
+    return np.concatenate([before_N, np.frombuffer(more, before_N.dtype)])
+
+
+def _holds(sorted_N: NDArray[np.uint64], text: str) -> bool:
+    value = np.uint64(hash64(text))
+    at = int(sorted_N.searchsorted(value))
+    return at < len(sorted_N) and bool(sorted_N[at] == value)

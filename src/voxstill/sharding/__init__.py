@@ -1,0 +1,1 @@
+"""Shards: which utterance lies in which, and writing them."""

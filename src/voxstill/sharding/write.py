@@ -1,0 +1,211 @@
+"""Write shards: a tar with the audio and labels of its utterances, and a sidecar with all that is known of them.
+
+A shard is there when its sidecar is, and is never written twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill import shards, tables
+from voxstill.audio import codec
+from voxstill.audio.decoder import Decoder
+from voxstill.cache import Cache
+from voxstill.config import Shard
+from voxstill.errors import DataError, StorageError, VoxstillError
+from voxstill.factory import extract
+from voxstill.records import Label, Utterance
+from voxstill.sharding.assign import TAR_MEMBER, ShardJob
+from voxstill.shards import Sample
+from voxstill.store import Store
+
+_LOST = "could not be read when the shard was written"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenShard:
+    """What one shard holds; `dropped` counts utterances whose audio is not what it was, by reason."""
+
+    index: int
+    utterances: int
+    duration_ms: int
+    num_bytes: int
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWriter:
+    """Write shards below `prefix` for the engine: jobs in, one `WrittenShard` for each out."""
+
+    work: Store
+    prefix: str
+    cfg: Shard
+    reading: extract.Reading
+    decoder: Decoder | None = None
+
+    def open(self) -> ShardWriter:
+        """The same with a decoder of this process's own, to be closed."""
+        return dataclasses.replace(self, decoder=self.reading.decoder())
+
+    def __call__(self, jobs: Sequence[ShardJob], _: Any) -> list[WrittenShard]:
+        """Write the shards of a chunk."""
+        decode = codec.decode if self.decoder is None else self.decoder.decode
+        return [
+            write_shard(
+                self.work,
+                self.prefix,
+                job.index,
+                tables.from_parquet(job.utterances, Utterance),
+                {label.utterance_id: label for label in tables.from_parquet(job.labels, Label)},
+                cfg=self.cfg,
+                cache=self.reading.cache,
+                decode=decode,
+            )
+            for job in jobs
+        ]
+
+    def close(self) -> None:
+        """End the decoder."""
+        if self.decoder is not None:
+            self.decoder.close()
+
+
+def set_aside(job: ShardJob, reason: str) -> WrittenShard:
+    """A shard that could not be written stops the step: without it the corpus would be silently smaller."""
+    raise StorageError(
+        f"shard {job.index} cannot be written",
+        why=reason,
+        fix="check the storage and run `voxstill shard` again; it goes on where it stopped",
+    )
+
+
+def written_shards(work: Store, prefix: str) -> set[int]:
+    """Numbers of the shards that are there."""
+    return {int(key.rpartition("/")[2].removesuffix(".parquet")) for key in tables.parts(work, prefix)}
+
+
+def write_shard(
+    work: Store,
+    prefix: str,
+    index: int,
+    utterances: Sequence[Utterance],
+    labels: Mapping[str, Label],
+    *,
+    cfg: Shard,
+    cache: Cache | None = None,
+    decode: Callable[..., codec.Audio] = codec.decode,
+) -> WrittenShard:
+    """Write shard `index` unless it is there already; the sidecar, written last, is the commit.
+
+    An utterance without a label has an empty text. One whose audio is not what it was is counted with its reason.
+    StorageError where audio cannot be read, which may pass: a shard without it would be final.
+    """
+    sidecar, tar = f"{prefix}/{shards.sidecar_name(index)}", f"{prefix}/{shards.tar_name(index)}"
+    if work.exists(sidecar):
+        return next(written_counts(work, prefix, {index: len(utterances)}))
+    read = _whole_members if cfg.format == "in_place" else extract.samples
+    encoded, dropped = _encode_all(read(utterances, cache, decode), cfg)
+    if cfg.format == "in_place":
+        rows = sorted((sample for sample, _ in _labelled(utterances, labels, encoded)), key=lambda row: row.offset)
+        assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
+    else:
+        file = io.BytesIO()
+        rows = shards.write(file, _labelled(utterances, labels, encoded))
+        if not work.create(tar, file.getvalue()):  # left by a crash, before its sidecar was there
+            work.replace(tar, file.getvalue())
+    work.create(sidecar, tables.to_parquet(rows, Sample))
+    return WrittenShard(
+        index=index,
+        utterances=len(rows),
+        duration_ms=sum(row.duration_ms for row in rows),
+        num_bytes=sum(row.num_bytes for row in rows),
+        dropped=dropped,
+    )
+
+
+def written_counts(work: Store, prefix: str, planned: Mapping[int, int]) -> Iterator[WrittenShard]:
+    """What shards that are written hold of the numbers of utterances planned for them, by shard."""
+    keys = (f"{prefix}/{shards.sidecar_name(index)}" for index in planned)
+    sidecars = tables.columns(work, keys, Sample, ("duration_ms", "num_bytes"))
+    for (index, num), rows in zip(planned.items(), sidecars, strict=True):
+        yield WrittenShard(
+            index=index,
+            utterances=len(rows),
+            duration_ms=sum(rows["duration_ms"].to_pylist()),
+            num_bytes=sum(rows["num_bytes"].to_pylist()),
+            dropped={_LOST: num - len(rows)} if num > len(rows) else {},
+        )
+
+
+def _encode_all(
+    audio: Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]], cfg: Shard
+) -> tuple[dict[str, tuple[Sample, bytes]], dict[str, int]]:
+    """Audio of each utterance by id, as a sample and its encoded bytes, and why some have none."""
+    encoded: dict[str, tuple[Sample, bytes]] = {}
+    dropped: Counter[str] = Counter()
+    for utterance, samples_T in audio:
+        if isinstance(samples_T, DataError):
+            dropped[samples_T.what] += 1
+            continue
+        if isinstance(samples_T, VoxstillError):
+            raise samples_T
+        if not samples_T.any():  # normalised features of silence are noise of no origin
+            dropped["silent"] += 1
+            continue
+        sample = Sample(
+            id=utterance.id,
+            split=utterance.split,
+            duration_ms=codec.samples_to_ms(len(samples_T)),
+            num_samples=len(samples_T),
+            reference=utterance.text if utterance.split != "train" else None,  # what is not there is not learnt from
+            info=utterance.info,
+            **(_member(utterance.uri) if cfg.format == "in_place" else {"format": cfg.format}),
+        )
+        encoded[utterance.id] = sample, b"" if cfg.format == "in_place" else codec.encode(samples_T, cfg.format)
+    return encoded, dict(dropped)
+
+
+def _member(uri: str) -> dict[str, Any]:
+    member = TAR_MEMBER.fullmatch(uri)
+    assert member is not None, "`survey` lets nothing else pass"
+    return {"format": "in_place", "tar": member[1], "offset": int(member[2]), "num_bytes": int(member[3])}
+
+
+def _whole_members(
+    utterances: Sequence[Utterance], cache: Cache | None, decode: Callable[..., codec.Audio]
+) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
+    """`extract.samples`, where an utterance that is not all of its recording is a DataError."""
+    num_samples = 0
+
+    def measured(data: bytes, *, channel: int | None) -> codec.Audio:
+        nonlocal num_samples
+        audio = decode(data, channel=channel)
+        num_samples = len(audio.samples_T)
+        return audio
+
+    for utterance, samples_T in extract.samples(utterances, cache, measured):
+        is_part = not isinstance(samples_T, VoxstillError) and len(samples_T) < num_samples
+        yield utterance, DataError("only a part of its member of the tar") if is_part else samples_T
+
+
+def _labelled(
+    utterances: Sequence[Utterance], labels: Mapping[str, Label], encoded: dict[str, tuple[Sample, bytes]]
+) -> Iterator[tuple[Sample, bytes]]:
+    """Samples with their labels in the order of `utterances`; the bytes of each are let go once it was taken."""
+    for utterance in utterances:
+        if utterance.id not in encoded:
+            continue
+        sample, audio = encoded.pop(utterance.id)
+        label = labels.get(utterance.id)
+        if label is not None:
+            info = dataclasses.replace(sample.info, language=sample.info.language or label.language)
+            sample = dataclasses.replace(sample, text=label.text, words=label.words, teacher=label.teacher, info=info)
+        yield sample, audio

@@ -1,0 +1,132 @@
+"""Reading by address: whole objects, ranges, many ahead of the caller, and what is in the cache already."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bad_line import bad_line
+from servers import SetEnvironment, http_server, oss_environment, s3_environment
+from voxstill import fetch as fetch_module
+from voxstill.cache import Cache
+from voxstill.errors import StorageError
+from voxstill.fetch import Blob, fetch, local_etag, read_many, read_uri
+from voxstill.store import Store
+from voxstill.uri import is_local, local_path
+
+_numbers = itertools.count()
+
+
+def test_an_address_may_name_a_range_of_its_bytes(store: Store) -> None:
+    data = bytes(range(200))
+    store.create("a/b.tar", data)
+    uri = store.uri("a/b.tar")
+    whole, part = fetch(uri), fetch(f"{uri}#50+20")
+    assert (whole.data, part.data) == (data, data[50:70])
+    assert (part.etag, part.num_bytes) == (whole.etag, 200) == (whole.etag, whole.num_bytes)
+    assert read_uri(f"{uri}#190+100") == data[190:]
+    with pytest.raises(StorageError):
+        read_uri(f"{uri}#200+1")
+
+
+def test_what_is_fetched_has_the_etag_it_is_listed_with(store: Store) -> None:
+    store.create("k", b"abc")
+    (entry,) = store.list()
+    blob = fetch(store.uri("k"))
+    assert blob.num_bytes == entry.num_bytes
+    if is_local(store.root):
+        assert blob.etag == local_etag(local_path(store.uri("k")).stat())
+    else:
+        assert blob.etag == entry.etag
+
+
+def test_many_are_read_in_order_and_a_bad_one_is_an_error_in_its_place(store: Store) -> None:
+    for i in range(40):
+        store.create(f"k{i}", bytes([i]) * i)
+    uris = [store.uri(f"k{i}") if i % 7 != 3 else store.uri(f"gone{i}") for i in range(40)]
+    blobs = list(read_many([*uris, store.uri("k9") + "#2+3"], concurrency=8))
+    for i, blob in enumerate(blobs[:40]):
+        if i % 7 == 3:
+            assert isinstance(blob, StorageError)
+            assert f"gone{i}" in blob.what
+        else:
+            assert isinstance(blob, Blob)
+            assert (blob.uri, blob.data) == (uris[i], bytes([i]) * i)
+    assert isinstance(blobs[40], Blob)
+    assert blobs[40].data == bytes([9]) * 3
+    assert list(read_many([])) == []
+
+
+def test_reading_ahead_asks_for_no_more_than_was_agreed() -> None:
+    asked: list[str] = []
+
+    def uris() -> Iterator[str]:
+        for i in range(100):
+            asked.append(f"memory://test-ahead/{i}")
+            yield asked[-1]
+
+    reader = read_many(uris(), concurrency=4)
+    for taken in range(1, 20):
+        next(reader)
+        assert len(asked) <= taken + 3
+    reader.close()
+    assert len(asked) < 25
+
+
+def test_reading_ahead_of_large_objects_waits_for_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_module, "AHEAD_BYTES", 2500)
+    store = Store("memory://test-large")
+    for i in range(30):
+        store.create(f"{i}", bytes(1000))
+    asked = itertools.count()
+    reader = read_many((store.uri(f"{next(asked)}") for _ in range(30)), concurrency=16)
+    assert all(isinstance(next(reader), Blob) for _ in range(20))
+    assert next(asked) <= 22
+    reader.close()
+
+
+def test_a_page_of_the_web_is_read_with_its_user_and_with_its_signed_query() -> None:
+    name = "a dir/ä 100%.wav"
+    with http_server({name: b"audio"}, asks_for="user:pass@word") as port:
+        assert read_uri(f"http://user:pass%40word@127.0.0.1:{port}/a%20dir/%C3%A4%20100%25.wav") == b"audio"
+        with pytest.raises(StorageError, match="refuses"):
+            read_uri(f"http://127.0.0.1:{port}/a%20dir/x.wav")
+    with http_server({name: b"audio"}, asks_for="sig=a/b") as port:
+        assert read_uri(f"http://127.0.0.1:{port}/a%20dir/%C3%A4%20100%25.wav?x=1&sig=a/b") == b"audio"
+    with http_server({name: b"audio"}) as port:
+        web = Store(f"http://127.0.0.1:{port}/a%20dir")
+        assert web.read("ä 100%.wav") == b"audio" == read_uri(web.uri("ä 100%.wav"))
+        assert not web.exists("gone")
+
+
+@pytest.mark.parametrize("kind", ["s3", "oss", "http"])
+def test_what_is_cached_is_not_sent_again_until_it_changes(
+    kind: str, request: pytest.FixtureRequest, set_environment: SetEnvironment, tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path, 10**7)
+    if kind == "http":
+        objects = {"k": b"one" * 1000}
+        with http_server(objects) as port:
+            uri = f"http://127.0.0.1:{port}/k"
+            assert read_uri(uri, cache) == b"one" * 1000
+            kept = cache.read(uri)
+            assert kept is not None
+            assert fetch(uri, cache) == Blob(uri=uri, data=kept.data, etag=kept.etag, num_bytes=3000)
+        return
+    with bad_line(request.getfixturevalue(f"{kind}_port")) as line:
+        set_environment(s3_environment(line.port) if kind == "s3" else oss_environment(line.port))
+        store = Store(f"s3://bucket/cached/{next(_numbers)}" if kind == "s3" else f"oss://127/cached/{next(_numbers)}")
+        store.replace("k", b"one" * 1000)
+        uri = store.uri("k")
+        first = fetch(uri, cache)
+        assert fetch(f"{uri}#3+3", cache).data == b"one"
+        sent = line.num_bytes
+        assert fetch(uri, cache) == first
+        assert fetch(f"{uri}#3+3", cache) == Blob(uri=f"{uri}#3+3", data=b"one", etag=first.etag, num_bytes=3000)
+        assert line.num_bytes == sent
+        store.replace("k", b"two" * 1000)
+        assert read_uri(uri, cache) == b"two" * 1000
+        assert [blob.data for blob in read_many([uri], cache=cache) if isinstance(blob, Blob)] == [b"two" * 1000]

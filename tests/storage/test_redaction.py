@@ -1,0 +1,110 @@
+"""No credential of the environment or of an address is in an error, a log, a pickle or a file."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servers import SetEnvironment, http_server, oss_environment, s3_environment
+from voxstill.cache import Cache
+from voxstill.errors import StorageError
+from voxstill.fetch import read_uri
+from voxstill.redaction import shown
+from voxstill.store import Store
+
+CANARIES = {
+    "AWS_ACCESS_KEY_ID": "CANARYKEYID",
+    "AWS_SECRET_ACCESS_KEY": "CANARYSECRET",
+    "AWS_SESSION_TOKEN": "CANARYTOKEN",
+    "OSS_ACCESS_KEY_ID": "CANARYOSSID",
+    "OSS_ACCESS_KEY_SECRET": "CANARYOSSSECRET",
+    "OSS_SESSION_TOKEN": "CANARYOSSTOKEN",
+}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_no_error_log_pickle_or_file_holds_a_credential(
+    s3_port: int, oss_port: int, set_environment: SetEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    texts: list[str] = []
+
+    def fails(act: Callable[[], object]) -> None:
+        with pytest.raises(StorageError) as caught:
+            act()
+        log = logging.getLogger("voxstill")
+        log.exception("it failed", exc_info=caught.value)
+        texts.extend([str(caught.value), repr(caught.value), repr(pickle.dumps(caught.value))])
+        texts.extend(traceback.format_exception(caught.value))
+
+    everywhere = {**s3_environment(s3_port), **oss_environment(oss_port), **CANARIES}
+    set_environment(everywhere)
+    for root in ("s3://bucket/canary", "oss://127/canary"):
+        store = Store(root)
+        fails(lambda: store.read("gone"))  # noqa: B023
+        fails(lambda: Store(root.replace("127", "0").replace("bucket", "nobucket")).replace("k", b""))  # noqa: B023
+        texts += [repr(store), repr(pickle.dumps(store)), store.uri("k")]
+    signed = "X-Amz-Signature=CANARYSIGNED&X-Amz-Security-Token=CANARY/TOKEN&token=CANARY&sig=CANARY"
+    cache = Cache(tmp_path / "cache", 10**6)
+    for status in (200, 400, 401, 403, 404, 500, 503):
+        with http_server({}, status=status, asks_for="CANARY") as port:
+            for uri in (f"http://127.0.0.1:{port}/a.wav?{signed}", f"http://user:CANARY@127.0.0.1:{port}/a.wav#0+9"):
+                fails(lambda: read_uri(uri, cache))  # noqa: B023
+                fails(lambda: Store(uri))  # noqa: B023
+            set_environment({**everywhere, **s3_environment(port), **CANARIES})
+            fails(lambda: Store("s3://bucket/canary").read("k"))
+            fails(lambda: Store("s3://bucket/canary").create("k", b""))
+    for endpoint in ("http://127.0.0.1:1", "http://nosuch.invalid", "no address CANARY", "http://u:CANARY@127.0.0.1:1"):
+        set_environment({**everywhere, "AWS_ENDPOINT_URL": endpoint, "OSS_ENDPOINT": endpoint})
+        fails(lambda: Store("s3://bucket/canary").read("k"))
+        fails(lambda: Store("oss://bucket/canary").replace("k", b""))
+    for uri in (
+        f"http://127.0.0.1:1/a?{signed}",
+        f"https://nosuch.invalid/a?{signed}",
+        f"http://127.0.0.1:1?{signed}",
+        "http://user:CANARY/with@127.0.0.1:1/a",
+        "s3://CANARY:CANARY@bucket/k",
+        f"oss://bucket/k?Signature=CANARY&{signed}#3+5",
+        f"nosuch://user:CANARY@host/k?{signed}",
+    ):
+        fails(lambda: read_uri(uri))  # noqa: B023
+        fails(lambda: Store(uri).read("k"))  # noqa: B023
+    with http_server({"a.wav": b"x"}, asks_for="CANARY") as port:
+        assert read_uri(f"http://127.0.0.1:{port}/a.wav?{signed}", cache) == b"x"
+    texts += [f"{path}{path.read_bytes()!r}" for path in cache.folder.iterdir()]
+    assert len(list(cache.folder.iterdir())) == 2
+    for text in [*texts, *(record.getMessage() for record in caplog.records), caplog.text]:
+        assert "CANARY" not in text
+
+
+def test_an_address_is_shown_without_what_signs_it() -> None:
+    plain = [
+        "/a b/c?d=e",
+        "c.wav",
+        "file:///a?b=c",
+        "s3://bucket/a?b/c",
+        "https://host:8080/@user/a.wav",
+        "memory://m/k",
+    ]
+    assert [shown(uri) for uri in plain] == plain
+    assert shown("https://u:p@host/a?sig=b/c#1+2") == "https://host/a?...#1+2"
+    assert shown("https://u@host:80?token=b/c@d") == "https://host:80?..."
+    assert shown("https://host/a#access_token=b") == "https://host/a?..."
+    assert shown("s3://k:s@bucket/a?Signature=b") == "s3://bucket/a?..."
+
+
+@given(st.from_regex(r"[A-Za-z0-9+%._~-]{8,20}", fullmatch=True), st.from_regex(r"[a-z0-9/.-]{0,20}", fullmatch=True))
+def test_no_secret_in_user_or_query_is_shown(secret: str, path: str) -> None:
+    for uri in (
+        f"https://user:{secret}@host/{path}",
+        f"https://host/{path}?Signature={secret}",
+        f"s3://{secret}@b/{path}",
+    ):
+        assert secret not in shown(uri).replace(path, "")
