@@ -113,7 +113,7 @@ def test_channels_are_mixed_or_picked() -> None:
 def test_what_ffmpeg_writes_is_read_whole(form: str, name: str, rate_hz: int) -> None:
     samples_T = speech_like(3, rate_hz)
     encoder = av.Codec(name, "w")
-    if encoder.audio_formats and "s16" not in {each.name for each in encoder.audio_formats}:
+    if encoder.audio_formats and "s16" not in {sample_format.name for sample_format in encoder.audio_formats}:
         resampler = av.AudioResampler(format=encoder.audio_formats[0].name, layout="mono", rate=rate_hz)
     else:
         resampler = None
@@ -124,8 +124,8 @@ def test_what_ffmpeg_writes_is_read_whole(form: str, name: str, rate_hz: int) ->
         frame = av.AudioFrame.from_ndarray(samples_T.reshape(1, -1), "s16", "mono")
         frame.sample_rate = rate_hz
         fifo = av.AudioFifo()
-        for each in resampler.resample(frame) if resampler else [frame]:
-            fifo.write(each)
+        for resampled in resampler.resample(frame) if resampler else [frame]:
+            fifo.write(resampled)
         size = stream.codec_context.frame_size or 1024
         while (part := fifo.read(size, partial=True)) is not None:
             for packet in stream.encode(part):
@@ -157,8 +157,8 @@ def test_a_truncated_m4a_is_not_shortened(tmp_path: Path) -> None:
     with av.open(str(tmp_path / "clip.m4a"), "w", format="ipod", options={"movflags": "faststart"}) as container:
         stream = container.add_stream("aac", rate=16_000, layout="mono")
         samples_T = speech_like(20).astype(np.float32) / 32768
-        for at in range(0, len(samples_T) - 1024, 1024):
-            frame = av.AudioFrame.from_ndarray(samples_T[None, at : at + 1024], "fltp", "mono")
+        for start in range(0, len(samples_T) - 1024, 1024):
+            frame = av.AudioFrame.from_ndarray(samples_T[None, start : start + 1024], "fltp", "mono")
             frame.sample_rate = 16_000
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
@@ -200,21 +200,21 @@ FLAC = codec.encode(WHOLE, "flac")
 @settings(max_examples=300, deadline=None)
 def test_the_fast_way_of_a_plain_flac_gives_all_of_it_or_nothing(flips: list[tuple[int, int]], end: int) -> None:
     data = bytearray(FLAC)
-    for at, bit in flips:
-        data[at] ^= 1 << bit
+    for position, bit in flips:
+        data[position] ^= 1 << bit
     for damaged in (bytes(data), bytes(data[:end]), bytes(data) + FLAC[end:]):
-        found = codec._plain_flac(damaged)
-        assert found is None or np.array_equal(found.samples_T, WHOLE)
+        audio = codec._plain_flac(damaged)
+        assert audio is None or np.array_equal(audio.samples_T, WHOLE)
 
 
 def test_the_fast_way_does_not_stop_where_frames_of_another_flac_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = codec.encode(speech_like(6, seed=1), "flac")
-    joined = [FLAC + other[start:] for start in range(0, len(other), 499)]
-    fast = [codec._plain_flac(each) for each in joined]
+    second_flac = codec.encode(speech_like(6, seed=1), "flac")
+    joined = [FLAC + second_flac[start:] for start in range(0, len(second_flac), 499)]
+    fast = [codec._plain_flac(data) for data in joined]
     monkeypatch.setattr(codec, "_plain_flac", lambda *_, **__: None)
-    for each, found in zip(joined, fast, strict=True):
-        assert found is None or outcome(each) == f"{len(found.samples_T)} samples"
-    assert any(each is None for each in fast)
+    for data, audio in zip(joined, fast, strict=True):
+        assert audio is None or outcome(data) == f"{len(audio.samples_T)} samples"
+    assert any(audio is None for audio in fast)
 
 
 def test_a_plain_flac_takes_the_fast_way() -> None:
@@ -287,8 +287,8 @@ def test_impossible_rates_are_a_reason(rate_hz: int) -> None:
 def test_mutated_bytes_are_audio_or_a_reason(drawn: st.DataObject) -> None:
     data = bytearray(drawn.draw(st.sampled_from(SEEDS)))
     for _ in range(drawn.draw(st.integers(1, 12))):
-        at = min(len(data) - 1, drawn.draw(st.one_of(st.integers(0, 63), st.integers(0, len(data) - 1))))
-        data[at] = drawn.draw(st.integers(0, 255))
+        position = min(len(data) - 1, drawn.draw(st.one_of(st.integers(0, 63), st.integers(0, len(data) - 1))))
+        data[position] = drawn.draw(st.integers(0, 255))
     del data[drawn.draw(st.integers(len(data) // 2, len(data))) :]
     assert outcome(bytes(data), max_s=60)
 

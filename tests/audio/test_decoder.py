@@ -27,8 +27,8 @@ SOUND = codec.encode(SECOND_T, "flac")
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[Decoder]:
-    with Decoder(30, 1024) as made:
-        yield made
+    with Decoder(30, 1024) as child_decoder:
+        yield child_decoder
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,13 @@ def long_file() -> bytes:
 
 
 def test_a_sound_file_comes_out_as_in_this_process(decoder: Decoder) -> None:
-    here, there = codec.decode(SOUND), decoder.decode(SOUND)
-    assert np.array_equal(there.samples_T, here.samples_T)
-    assert (there.codec, there.rate_hz, there.num_channels) == (here.codec, here.rate_hz, here.num_channels)
+    expected, actual = codec.decode(SOUND), decoder.decode(SOUND)
+    assert np.array_equal(actual.samples_T, expected.samples_T)
+    assert (actual.codec, actual.rate_hz, actual.num_channels) == (
+        expected.codec,
+        expected.rate_hz,
+        expected.num_channels,
+    )
     with pytest.raises(DataError, match="no such channel"):
         decoder.decode(SOUND, channel=1)
 
@@ -51,18 +55,18 @@ def test_whatever_is_in_a_file_the_answer_is_that_of_this_process(
     decoder: Decoder, changes: list[tuple[int, int]], length: int
 ) -> None:
     data = bytearray(SOUND)
-    for at, value in changes:
-        data[at] = value
+    for position, value in changes:
+        data[position] = value
     data = data[:length]
     try:
         expected: object = codec.decode(bytes(data)).samples_T.tolist()
     except DataError as error:
         expected = (error.what, error.why)
     try:
-        found: object = decoder.decode(bytes(data)).samples_T.tolist()
+        outcome: object = decoder.decode(bytes(data)).samples_T.tolist()
     except DataError as error:
-        found = (error.what, error.why)
-    assert found == expected
+        outcome = (error.what, error.why)
+    assert outcome == expected
 
 
 def test_a_file_that_takes_too_long_is_told_and_the_next_one_is_decoded(long_file: bytes) -> None:
@@ -83,8 +87,8 @@ def test_a_file_that_takes_too_much_memory_is_told_and_the_next_one_is_decoded(l
 
 
 def children() -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
-    return [int(each) for each in found.stdout.split()]
+    listing = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in listing.stdout.split()]
 
 
 @pytest.mark.parametrize(("deaths", "survives"), [(1, True), (2, False)])

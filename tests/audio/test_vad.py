@@ -101,12 +101,12 @@ def test_the_sequence_network_equals_the_network_for_one_window(shared_data: Cal
     path = Path(vad._session()._model_path).with_name("silero_vad.onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    one = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    window_session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     state = np.zeros((2, 1, 128), np.float32)
     padded_T = np.pad(samples_T.astype(np.float32) / 32768, (64, -len(samples_T) % 512))
     for window, got in enumerate(got_W):
         heard_T = padded_T[None, window * 512 : window * 512 + 576]
-        want, state = one.run(None, {"input": heard_T, "state": state, "sr": np.array(16_000)})
+        want, state = window_session.run(None, {"input": heard_T, "state": state, "sr": np.array(16_000)})
         assert got == pytest.approx(want[0, 0], abs=1e-6)
 
 

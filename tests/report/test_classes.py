@@ -20,30 +20,35 @@ def figures(num_classes: int) -> Figures:
     chance = random.Random(num_classes)
     names = [f"speaker-{i:03}" for i in range(num_classes)]
     near = {name: chance.choice(names) for name in names}
-    said = chance.choices(names, k=40 * num_classes)
-    heard = [name if chance.random() < 0.8 else chance.choice([near[name], chance.choice(names)]) for name in said]
-    found = asdict(score(list(zip(said, heard, strict=True))))
+    references = chance.choices(names, k=40 * num_classes)
+    hypotheses = [
+        name if chance.random() < 0.8 else chance.choice([near[name], chance.choice(names)]) for name in references
+    ]
+    scores = asdict(score(list(zip(references, hypotheses, strict=True))))
     more = {"eer": 0.081, "min_dcf": 0.4321, "trials": 4950, "interval": (0.78, 0.86), "interval_over": "speakers"}
-    about = {"title": "Who speaks", "about": "wav2vec 2.0, frozen", "split": "test", "utterances": len(said)}
-    return cast("Figures", {**about, **more, **found})
+    facts = {"title": "Who speaks", "about": "wav2vec 2.0, frozen", "split": "test", "utterances": len(references)}
+    return cast("Figures", {**facts, **more, **scores})
 
 
 def test_the_page_is_one_well_formed_file_that_loads_nothing() -> None:
     html = page(figures(8))
-    found = Page(html)
-    assert found.sections == ["result", "matrix", "mistakes", "classes"]
-    assert {link.removeprefix("#") for link in found.links if link.startswith("#")} == {*found.sections, "content"}
-    assert all(link.startswith(("#", "data:")) for link in found.links)
+    page_of_html = Page(html)
+    assert page_of_html.sections == ["result", "matrix", "mistakes", "classes"]
+    assert {link.removeprefix("#") for link in page_of_html.links if link.startswith("#")} == {
+        *page_of_html.sections,
+        "content",
+    }
+    assert all(link.startswith(("#", "data:")) for link in page_of_html.links)
     assert not re.search(r"https?://|@import|url\(|\b(nan|inf|None)\b", html)
-    assert "script" not in found.tags
+    assert "script" not in page_of_html.tags
 
 
 def test_what_is_not_known_is_left_out_or_a_dash() -> None:
-    found = score([])
-    nothing = Page(page({"title": "none", "utterances": 0, **asdict(found)}))  # type: ignore[typeddict-item]
+    scores = score([])
+    nothing = Page(page({"title": "none", "utterances": 0, **asdict(scores)}))  # type: ignore[typeddict-item]
     assert nothing.sections == ["result", "matrix", "classes"]
-    one = asdict(score([("a", "a"), ("b", "c")]))
-    html = page({"title": "few", "utterances": 2, **one})  # type: ignore[typeddict-item]
+    wrong_scores = asdict(score([("a", "a"), ("b", "c")]))
+    html = page({"title": "few", "utterances": 2, **wrong_scores})  # type: ignore[typeddict-item]
     assert "error rate" not in html
     assert "detection cost" not in html
     assert "–" in html
@@ -52,8 +57,8 @@ def test_what_is_not_known_is_left_out_or_a_dash() -> None:
 @given(st.text())
 def test_no_name_of_a_class_can_become_markup(text: str) -> None:
     evil = f'</td><script>alert("{text}")</script>'
-    found = asdict(score([(evil, evil), (evil, "b"), ("b", evil)]))
-    assert "script" not in Page(page({"title": evil, "utterances": 3, **found})).tags  # type: ignore[typeddict-item]
+    scores = asdict(score([(evil, evil), (evil, "b"), ("b", evil)]))
+    assert "script" not in Page(page({"title": evil, "utterances": 3, **scores})).tags  # type: ignore[typeddict-item]
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
@@ -69,4 +74,4 @@ def test_in_chromium_every_count_can_be_read(tmp_path: Path, num_classes: int) -
         assert browser.tell(f"{cells}.reduce((sum, each) => sum + Number(each.textContent), 0)") == 40 * num_classes
         browser.shot(tmp_path / "page.png")
         assert not browser.errors
-        assert all(each.startswith(("file:", "data:")) for each in browser.network)
+        assert all(url.startswith(("file:", "data:")) for url in browser.network)

@@ -13,19 +13,8 @@ from hypothesis import strategies as st
 from browser import CHROMIUM, Browser
 from pages import Page
 from report_facts import compared, comparison, example, tone
-from voxstill.report.html import (
-    Compared,
-    Comparison,
-    Facts,
-    Version,
-    data_uri,
-    duration,
-    magnitude,
-    number,
-    percent,
-    render,
-    render_comparison,
-)
+from voxstill.report.formatting import data_uri, duration, magnitude, number, percent
+from voxstill.report.html import Compared, Comparison, Facts, Version, render, render_comparison
 
 SECTIONS = {
     "systems": "result",
@@ -143,8 +132,8 @@ def test_a_comparison_is_one_well_formed_file_that_loads_nothing() -> None:
     assert not re.search(r"https?://|@import|url\(|\b(nan|inf|None)\b", html)
     assert "script" not in page.tags
     assert page.tags.count("audio") == 2
-    alike: Comparison = {**comparison(), "disputed": [], "price": None}
-    assert Page(render_comparison(alike)).sections == ["teachers", "agreement"]
+    agreeing: Comparison = {**comparison(), "disputed": [], "price": None}
+    assert Page(render_comparison(agreeing)).sections == ["teachers", "agreement"]
 
 
 @given(st.text())
@@ -152,9 +141,13 @@ def test_nothing_of_a_comparison_can_become_markup(text: str) -> None:
     evil = f'</p><script>alert("{text}")</script>'
     facts = comparison()
     facts["title"] = facts["about"] = evil
-    facts["labellers"] = [{**each, "name": evil, "recipe": evil, "options": evil} for each in facts["labellers"]]
+    facts["labellers"] = [
+        {**labeller, "name": evil, "recipe": evil, "options": evil} for labeller in facts["labellers"]
+    ]
     versions: list[Version] = [{"number": 1, "wer": 1.0, "pairs": [(evil, None), (None, evil), (evil, evil)]}]
-    facts["disputed"] = [{**each, "id": evil, "about": evil, "versions": versions} for each in facts["disputed"]]
+    facts["disputed"] = [
+        {**utterance, "id": evil, "about": evil, "versions": versions} for utterance in facts["disputed"]
+    ]
     assert "script" not in Page(render_comparison(facts)).tags
 
 
@@ -171,26 +164,26 @@ def test_chromium_draws_it_and_it_fits_the_window(tmp_path: Path, width: int, ki
         assert browser.tell("document.documentElement.scrollWidth <= window.innerWidth")
         browser.shot(tmp_path / "report.png")
         assert not browser.errors
-        assert all(each.startswith(("file:", "data:", "blob:")) for each in browser.network)
+        assert all(url.startswith(("file:", "data:", "blob:")) for url in browser.network)
     assert (tmp_path / "report.png").stat().st_size > 50_000  # a blank page is a few kilobytes
 
 
 ROWS = "[...document.querySelectorAll('#utterances tbody > tr:not(.opened)')]"
 NAMES = f"{ROWS}.map((row) => row.querySelector('button').textContent)"
-TOLD = "document.querySelector('[data-part=told]').textContent"
+SHOWN_RANGE = "document.querySelector('[data-part=range]').textContent"
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
 def test_in_chromium_utterances_are_sorted_searched_paged_opened_and_played(tmp_path: Path) -> None:
     facts = example()
-    one = facts["utterances"][7]
-    facts["worst"][0]["id"] = one["id"]  # type: ignore[index]
+    opened_utterance = facts["utterances"][7]
+    facts["worst"][0]["id"] = opened_utterance["id"]  # type: ignore[index]
     (tmp_path / "report.html").write_text(render(facts), encoding="utf-8")
-    student = {each["id"]: errors(each["heard"]["student"]) for each in facts["utterances"]}
+    student = {utterance["id"]: errors(utterance["heard"]["student"]) for utterance in facts["utterances"]}
     with Browser(tmp_path) as browser:
         browser.open((tmp_path / "report.html").as_uri())
         browser.until("!document.querySelector('#utterances').hidden")
-        assert browser.tell(TOLD) == "1 to 50 of 480"
+        assert browser.tell(SHOWN_RANGE) == "1 to 50 of 480"
         by_errors = sorted(student, key=lambda id_: (-student[id_], id_))
         assert browser.tell(NAMES) == by_errors[:50]
         browser.press("n")
@@ -205,25 +198,29 @@ def test_in_chromium_utterances_are_sorted_searched_paged_opened_and_played(tmp_
             "{ const show = document.querySelector('[data-part=show]'); show.value = 'worse';"
             "show.dispatchEvent(new Event('change')); }"
         )
-        worse = [each for each in facts["utterances"] if student[each["id"]] > errors(each["heard"]["teacher"])]
-        assert browser.tell(TOLD).endswith(f" of {len(worse)}")
+        worse = [
+            utterance
+            for utterance in facts["utterances"]
+            if student[utterance["id"]] > errors(utterance["heard"]["teacher"])
+        ]
+        assert browser.tell(SHOWN_RANGE).endswith(f" of {len(worse)}")
         browser.tell("document.querySelector('[data-part=show]').value = 'all'; undefined")
         browser.tell("document.activeElement.blur()")
         browser.press("/")
-        for key in one["id"]:
+        for key in opened_utterance["id"]:
             browser.press(key)
         assert browser.until(f"{NAMES}.length === 1")
-        assert browser.tell(TOLD) == "1 to 1 of 1"
+        assert browser.tell(SHOWN_RANGE) == "1 to 1 of 1"
         browser.tell(f"{ROWS}[0].querySelector('button').focus()")
         browser.press("Enter")
-        said = "[...document.querySelectorAll('.opened .heard.student .aligned > span:not(.lead)')]"
+        pairs = "[...document.querySelectorAll('.opened .heard.student .aligned > span:not(.lead)')]"
         kinds = [
             "more" if r is None else "gone" if h is None else "hit" if r == h else "sub"
-            for r, h in one["heard"]["student"]
+            for r, h in opened_utterance["heard"]["student"]
         ]
-        assert browser.tell(f"{said}.map((each) => each.className)") == kinds
-        heard = [hypothesis or "∅nothing" for _, hypothesis in one["heard"]["student"]]
-        assert browser.tell(f"{said}.map((each) => each.lastChild.textContent)") == heard
+        assert browser.tell(f"{pairs}.map((each) => each.className)") == kinds
+        hypothesis_words = [hypothesis or "∅nothing" for _, hypothesis in opened_utterance["heard"]["student"]]
+        assert browser.tell(f"{pairs}.map((each) => each.lastChild.textContent)") == hypothesis_words
         browser.tell("document.querySelector('.opened audio').play()")
         browser.until("document.querySelector('.opened audio').currentTime > 0")
         assert not browser.errors
@@ -232,8 +229,8 @@ def test_in_chromium_utterances_are_sorted_searched_paged_opened_and_played(tmp_
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
 def test_a_hundred_thousand_utterances_stay_usable(tmp_path: Path) -> None:
     chance = random.Random(0)
-    some = [compared(i, chance) for i in range(2000)]
-    many: list[Compared] = [{**some[i % 2000], "id": f"u{i:06}"} for i in range(100_000)]
+    samples = [compared(i, chance) for i in range(2000)]
+    many: list[Compared] = [{**samples[i % 2000], "id": f"u{i:06}"} for i in range(100_000)]
     page = render({"utterances": many})
     assert len(page) < 10_000_000
     (tmp_path / "report.html").write_text(page, encoding="utf-8")

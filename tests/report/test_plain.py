@@ -12,11 +12,11 @@ from voxstill.report.plain import as_json, markdown
 
 def test_json_holds_every_fact_but_those_with_a_file_of_their_own() -> None:
     facts = example()
-    found = json.loads(as_json(facts))
-    assert set(found) == set(facts) - {"utterances", "metrics"}
-    assert found["systems"][1]["wer"] == 0.094
-    assert found["worst"][0]["heard"][0]["pairs"]
-    assert "audio" not in found["worst"][0]
+    stored = json.loads(as_json(facts))
+    assert set(stored) == set(facts) - {"utterances", "metrics"}
+    assert stored["systems"][1]["wer"] == 0.094
+    assert stored["worst"][0]["heard"][0]["pairs"]
+    assert "audio" not in stored["worst"][0]
     assert as_json(facts) == as_json(example())
 
 
@@ -32,8 +32,10 @@ def test_markdown_says_what_the_page_says() -> None:
 @given(st.text())
 def test_what_comes_from_data_stays_in_its_cell(text: str) -> None:
     evil = f"a | b\n# {text} <script> [x](y)"
-    found = markdown({"confusions": {"student": [{"reference": evil, "hypothesis": None, "count": 1}]}, "title": evil})
-    rows = [line for line in found.splitlines() if line.startswith("|")]
+    rendered = markdown(
+        {"confusions": {"student": [{"reference": evil, "hypothesis": None, "count": 1}]}, "title": evil}
+    )
+    rows = [line for line in rendered.splitlines() if line.startswith("|")]
     assert len(rows) == 3
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 4 for row in rows)
-    assert len(found.splitlines()) == 7
+    assert len(rendered.splitlines()) == 7

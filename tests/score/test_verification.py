@@ -23,12 +23,12 @@ def judged(draw: st.DrawFn) -> tuple[list[int], list[bool]]:
 
 def rates(scores: list[int], same: list[bool]) -> list[tuple[Fraction, Fraction]]:
     """Misses and false alarms at every threshold, counted one trial at a time."""
-    found = []
+    points = []
     for threshold in [*sorted(set(scores)), max(scores) + 1]:
-        misses = sum(score < threshold for score, one in zip(scores, same, strict=True) if one)
-        alarms = sum(score >= threshold for score, one in zip(scores, same, strict=True) if not one)
-        found.append((Fraction(misses, sum(same)), Fraction(alarms, len(same) - sum(same))))
-    return found
+        misses = sum(score < threshold for score, is_same in zip(scores, same, strict=True) if is_same)
+        alarms = sum(score >= threshold for score, is_same in zip(scores, same, strict=True) if not is_same)
+        points.append((Fraction(misses, sum(same)), Fraction(alarms, len(same) - sum(same))))
+    return points
 
 
 @given(judged())
@@ -47,9 +47,9 @@ def test_the_least_cost_is_that_of_the_best_threshold(
     rows: tuple[list[int], list[bool]], prior: float, miss_cost: float
 ) -> None:
     costs = [miss_cost * prior * miss + (1 - prior) * alarm for miss, alarm in rates(*rows)]
-    found = min_dcf(*rows, prior=prior, miss_cost=miss_cost)
-    assert found == pytest.approx(float(min(costs)) / min(miss_cost * prior, 1 - prior), abs=1e-12)
-    assert found <= 1 + 1e-12
+    cost = min_dcf(*rows, prior=prior, miss_cost=miss_cost)
+    assert cost == pytest.approx(float(min(costs)) / min(miss_cost * prior, 1 - prior), abs=1e-12)
+    assert cost <= 1 + 1e-12
 
 
 @given(judged())
@@ -77,11 +77,11 @@ def test_trials_of_one_kind_or_without_a_score_are_refused() -> None:
 
 @given(st.lists(st.sampled_from(["ann", "bob", "cleo", None]), max_size=12))
 def test_every_pair_of_known_speakers_is_tried_once(speakers: list[str | None]) -> None:
-    found = trials(speakers)
-    pairs = list(zip(found.first_N.tolist(), found.second_N.tolist(), strict=True))
-    known = [place for place, speaker in enumerate(speakers) if speaker is not None]
-    assert pairs == list(itertools.combinations(known, 2))
-    assert found.same_N.tolist() == [speakers[one] == speakers[other] for one, other in pairs]
+    result = trials(speakers)
+    pairs = list(zip(result.first_N.tolist(), result.second_N.tolist(), strict=True))
+    indices = [place for place, speaker in enumerate(speakers) if speaker is not None]
+    assert pairs == list(itertools.combinations(indices, 2))
+    assert result.same_N.tolist() == [speakers[first] == speakers[second] for first, second in pairs]
 
 
 @settings(deadline=None)

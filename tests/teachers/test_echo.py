@@ -30,12 +30,12 @@ def hear(options: EchoOptions, texts: Sequence[str | None]) -> list[Heard]:
 
 
 def test_without_mistakes_it_repeats_the_text() -> None:
-    (heard,) = hear(EchoOptions(), [SENTENCE])
-    assert heard.text == SENTENCE
-    assert heard.words[0].start_ms == 0
-    assert heard.words[-1].end_ms == 2000
-    assert heard.mean_logprob is not None
-    assert heard.mean_logprob < 0
+    (result,) = hear(EchoOptions(), [SENTENCE])
+    assert result.text == SENTENCE
+    assert result.words[0].start_ms == 0
+    assert result.words[-1].end_ms == 2000
+    assert result.mean_logprob is not None
+    assert result.mean_logprob < 0
 
 
 @given(st.permutations(range(12)))
@@ -47,25 +47,25 @@ def test_an_utterance_is_heard_the_same_whatever_its_neighbours(order: list[int]
 
 
 def test_mistakes_come_as_often_as_asked() -> None:
-    heard = hear(EchoOptions(substitute=0.3, vocabulary=["wrong", "false"]), [SENTENCE] * 400)
-    wrong = sum(word.text in ("wrong", "false") for each in heard for word in each.words)
+    result = hear(EchoOptions(substitute=0.3, vocabulary=["wrong", "false"]), [SENTENCE] * 400)
+    wrong = sum(word.text in ("wrong", "false") for result in result for word in result.words)
     assert 0.27 < wrong / (400 * 8) < 0.33
-    lost = sum(len(each.words) for each in hear(EchoOptions(delete=0.3), [SENTENCE] * 400))
+    lost = sum(len(result.words) for result in hear(EchoOptions(delete=0.3), [SENTENCE] * 400))
     assert 0.67 < lost / (400 * 8) < 0.73
-    more = sum(len(each.words) for each in hear(EchoOptions(insert=0.3), [SENTENCE] * 400))
+    more = sum(len(result.words) for result in hear(EchoOptions(insert=0.3), [SENTENCE] * 400))
     assert 1.27 < more / (400 * 8) < 1.33
 
 
 def test_it_is_less_sure_where_it_erred() -> None:
-    heard = hear(FAULTY, [SENTENCE] * 300)
-    right = [each.mean_logprob for each in heard if each.text == SENTENCE and each.mean_logprob is not None]
-    wrong = [each.mean_logprob for each in heard if each.text != SENTENCE and each.mean_logprob is not None]
+    results = hear(FAULTY, [SENTENCE] * 300)
+    right = [result.mean_logprob for result in results if result.text == SENTENCE and result.mean_logprob is not None]
+    wrong = [result.mean_logprob for result in results if result.text != SENTENCE and result.mean_logprob is not None]
     assert np.mean(right) > np.mean(wrong) + 0.1
 
 
 def test_a_mistake_without_a_vocabulary_is_never_the_true_word() -> None:
-    for heard in hear(EchoOptions(substitute=1.0), ["a level stop", "日本"]):
-        assert not {"a", "level", "stop", "日本"} & set(heard.text.split())
+    for result in hear(EchoOptions(substitute=1.0), ["a level stop", "日本"]):
+        assert not {"a", "level", "stop", "日本"} & set(result.text.split())
 
 
 def test_faults_do_not_change_the_revision_and_mistakes_do() -> None:

@@ -37,57 +37,57 @@ def opened(model: Path, **options: Any) -> FasterWhisperTeacher:
 def test_texts_and_confidence_are_those_of_transformers(
     english_whisper: Path, converted: Path, spoken: list[Clip]
 ) -> None:
-    theirs = TransformersTeacher(RecognizerOptions(model=str(english_whisper)))
-    theirs.open()
-    heard = opened(converted).hear(spoken)
-    assert [each.text for each in heard] == list(TEXTS)
-    for ours, other in zip(heard, theirs.hear(spoken), strict=True):
-        assert ours.text == other.text
-        assert ours.mean_logprob == pytest.approx(other.mean_logprob, abs=1e-4)
-        assert ours.num_tokens == other.num_tokens
-        assert (ours.finish, ours.error, ours.language) == ("stop", None, "en")
+    transformers_teacher = TransformersTeacher(RecognizerOptions(model=str(english_whisper)))
+    transformers_teacher.open()
+    results = opened(converted).hear(spoken)
+    assert [result.text for result in results] == list(TEXTS)
+    for result, expected in zip(results, transformers_teacher.hear(spoken), strict=True):
+        assert result.text == expected.text
+        assert result.mean_logprob == pytest.approx(expected.mean_logprob, abs=1e-4)
+        assert result.num_tokens == expected.num_tokens
+        assert (result.finish, result.error, result.language) == ("stop", None, "en")
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 3}, {"language": None}], ids=str)
 def test_however_clips_are_batched_each_has_its_own_answer(
     converted: Path, spoken: list[Clip], options: dict[str, Any]
 ) -> None:
-    heard = opened(converted, **options).hear(spoken[::-1])
-    assert [each.text for each in heard] == list(TEXTS[::-1])
-    for one, other in zip(heard[::-1], opened(converted).hear(spoken), strict=True):
-        assert one.mean_logprob == pytest.approx(other.mean_logprob, abs=1e-4)
+    results = opened(converted, **options).hear(spoken[::-1])
+    assert [result.text for result in results] == list(TEXTS[::-1])
+    for result, expected in zip(results[::-1], opened(converted).hear(spoken), strict=True):
+        assert result.mean_logprob == pytest.approx(expected.mean_logprob, abs=1e-4)
 
 
 def test_words_have_times_within_the_clip(converted: Path, spoken: list[Clip]) -> None:
-    for clip, each in zip(spoken, opened(converted).hear(spoken), strict=True):
-        assert " ".join(word.text for word in each.words) == each.text
-        assert all(0 <= word.start_ms <= word.end_ms <= clip.utterance.duration_ms for word in each.words)
-        assert all(0 < (word.prob or 0) <= 1 for word in each.words)
-    assert {each.words for each in opened(converted, word_timestamps=False).hear(spoken)} == {()}
+    for clip, result in zip(spoken, opened(converted).hear(spoken), strict=True):
+        assert " ".join(word.text for word in result.words) == result.text
+        assert all(0 <= word.start_ms <= word.end_ms <= clip.utterance.duration_ms for word in result.words)
+        assert all(0 < (word.prob or 0) <= 1 for word in result.words)
+    assert {result.words for result in opened(converted, word_timestamps=False).hear(spoken)} == {()}
 
 
 def test_speech_alone_is_heard_where_the_voice_activity_detector_is_on(converted: Path, spoken: list[Clip]) -> None:
-    heard = opened(converted, vad_filter=True).hear(spoken)
-    assert all(each.error is None for each in heard)  # tones are hardly speech
-    assert {each.mean_logprob is None for each in heard if not each.text} <= {True}
+    results = opened(converted, vad_filter=True).hear(spoken)
+    assert all(result.error is None for result in results)  # tones are hardly speech
+    assert {result.mean_logprob is None for result in results if not result.text} <= {True}
 
 
 def test_a_text_that_ran_into_the_limit_says_so(english_whisper: Path, converted: Path, spoken: list[Clip]) -> None:
     from transformers import WhisperTokenizerFast
 
     end = WhisperTokenizerFast.from_pretrained(english_whisper).eos_token_id
-    (heard,) = opened(converted, suppress_tokens=[end], word_timestamps=False).hear(spoken[:1])
-    assert heard.finish == "length"
-    assert heard.text.startswith(TEXTS[0])
+    (result,) = opened(converted, suppress_tokens=[end], word_timestamps=False).hear(spoken[:1])
+    assert result.finish == "length"
+    assert result.text.startswith(TEXTS[0])
 
 
 def test_hopeless_clips_are_errors_of_their_own(converted: Path, poisoned: list[Clip]) -> None:
-    heard = opened(converted).hear(poisoned)
-    assert [heard[0].text, heard[-1].text] == list(TEXTS[:2])
-    assert [each.error for each in heard[1:-2]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
-    assert {(each.text, each.finish, each.mean_logprob) for each in heard[1:-2]} == {("", "failed", None)}
-    assert heard[-2].error is None  # silence is none
-    assert math.isfinite(heard[-2].mean_logprob or 0)
+    results = opened(converted).hear(poisoned)
+    assert [results[0].text, results[-1].text] == list(TEXTS[:2])
+    assert [result.error for result in results[1:-2]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
+    assert {(result.text, result.finish, result.mean_logprob) for result in results[1:-2]} == {("", "failed", None)}
+    assert results[-2].error is None  # silence is none
+    assert math.isfinite(results[-2].mean_logprob or 0)
     assert opened(converted).hear([]) == []
 
 

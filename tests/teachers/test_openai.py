@@ -136,17 +136,17 @@ def clip(number: int) -> Clip:
 
 @pytest.fixture
 def opened(server: Server) -> Iterator[Callable[..., Any]]:
-    made = []
+    teachers = []
 
     def make(**options: Any) -> Any:
         teacher = registry.make(config.Teacher(name="openai", **({"base_url": server.url, "model": "m"} | options)))
         teacher.open()
-        made.append(teacher)
+        teachers.append(teacher)
         return teacher
 
     yield make
-    for each in made:
-        each.close()
+    for teacher in teachers:
+        teacher.close()
 
 
 def busy(number: int, before: int) -> Answer | None:
@@ -164,16 +164,16 @@ def test_a_thousand_clips_come_back_in_order_from_a_server_that_fails_now_and_th
     server: Server, opened: Callable[..., Any]
 ) -> None:
     server.mood = busy
-    heard = opened(concurrency=8).hear([clip(i) for i in range(1000)])
-    assert [each.text for each in heard] == [f"clip {i}" for i in range(1000)]
-    assert {each.error for each in heard} == {None}
+    results = opened(concurrency=8).hear([clip(i) for i in range(1000)])
+    assert [result.text for result in results] == [f"clip {i}" for i in range(1000)]
+    assert {result.error for result in results} == {None}
     assert 1 < server.most <= 8
     assert all(server.times[i] == 1 + (i % 7 == 0 or i % 11 == 0) for i in range(1000))
 
 
 def test_what_a_server_does_not_say_is_absent(opened: Callable[..., Any]) -> None:
-    (heard,) = opened().hear([clip(3)])
-    assert (heard.mean_logprob, heard.language, heard.words, heard.num_tokens, heard.finish) == (
+    (result,) = opened().hear([clip(3)])
+    assert (result.mean_logprob, result.language, result.words, result.num_tokens, result.finish) == (
         None,
         None,
         (),
@@ -191,12 +191,12 @@ def test_a_poisoned_clip_is_one_row_with_what_the_server_said(server: Server, op
         7: (415, {}, ["what is this"]),
     }
     server.mood = lambda number, _: answers.get(number)
-    heard = opened(retries=1).hear([clip(i) for i in range(9)])
-    assert [i for i, each in enumerate(heard) if each.error] == [1, 3, 5, 6, 7]
-    assert all(each.finish == "failed" for each in heard if each.error)
-    assert heard[1].error == "the server answered 400: Audio file is too short"
-    assert heard[3].error == "the server answered 500: CUDA error"
-    assert heard[5].error == "not an answer of the protocol: <html>hello</html>"
+    results = opened(retries=1).hear([clip(i) for i in range(9)])
+    assert [i for i, result in enumerate(results) if result.error] == [1, 3, 5, 6, 7]
+    assert all(result.finish == "failed" for result in results if result.error)
+    assert results[1].error == "the server answered 400: Audio file is too short"
+    assert results[3].error == "the server answered 500: CUDA error"
+    assert results[5].error == "not an answer of the protocol: <html>hello</html>"
     assert (server.times[1], server.times[3]) == (1, 2)
 
 
@@ -207,16 +207,16 @@ def test_a_slow_answer_is_asked_for_again_and_a_clip_that_is_never_answered_is_a
         time.sleep(2.0 if number == 2 or (number == 1 and before == 0) else 0)
 
     server.mood = slow
-    heard = opened(timeout_s=1.0, retries=1).hear([clip(i) for i in range(4)])
-    assert [each.text for each in heard] == ["clip 0", "clip 1", "", "clip 3"]
-    assert "timed out" in (heard[2].error or "")
+    results = opened(timeout_s=1.0, retries=1).hear([clip(i) for i in range(4)])
+    assert [result.text for result in results] == ["clip 0", "clip 1", "", "clip 3"]
+    assert "timed out" in (results[2].error or "")
 
 
 def test_the_pause_that_a_server_asks_for_is_kept(server: Server, opened: Callable[..., Any]) -> None:
     server.mood = lambda _, before: (503, {"Retry-After": "1"}, {}) if before == 0 else None
-    (heard,) = opened().hear([clip(1)])
-    assert heard.error is None
-    first, second = (each.at_s for each in server.asked)
+    (result,) = opened().hear([clip(1)])
+    assert result.error is None
+    first, second = (request.at_s for request in server.asked)
     assert second - first >= 1.0
 
 
@@ -231,10 +231,10 @@ def test_everything_that_is_asked_for_is_in_the_request(server: Server, opened: 
         max_tokens=50,
         top_p=0.9,
     ).hear([clip(1)])
-    (asked,) = server.asked
-    assert asked.path == "/v1/audio/transcriptions"
-    assert "Authorization" not in asked.headers
-    assert asked.fields == {
+    (request,) = server.asked
+    assert request.path == "/v1/audio/transcriptions"
+    assert "Authorization" not in request.headers
+    assert request.fields == {
         "model": ["m"],
         "prompt": ["Names: Åsa"],
         "language": ["sv"],
@@ -255,13 +255,13 @@ def test_confidence_words_and_language_are_read(server: Server, opened: Callable
         "segments": [{"avg_logprob": -0.1, "tokens": [1, 2, 3]}, {"avg_logprob": -0.5, "tokens": [4]}],
         "words": [{"word": " one", "start": 0.01, "end": 0.2}, {"word": "two", "start": 0.2, "end": 0.3125}],
     }
-    (heard,) = opened(response_format="verbose_json").hear([clip(1)])
-    assert (heard.language, heard.num_tokens) == ("en", 4)
-    assert heard.mean_logprob == pytest.approx(-0.2)
-    assert [(each.text, each.start_ms, each.end_ms) for each in heard.words] == [("one", 10, 200), ("two", 200, 312)]
+    (result,) = opened(response_format="verbose_json").hear([clip(1)])
+    assert (result.language, result.num_tokens) == ("en", 4)
+    assert result.mean_logprob == pytest.approx(-0.2)
+    assert [(word.text, word.start_ms, word.end_ms) for word in result.words] == [("one", 10, 200), ("two", 200, 312)]
     server.body = lambda _: {"text": "a b", "logprobs": [{"token": "a", "logprob": -1.0}, {"token": "b", "logprob": 0}]}
-    (heard,) = opened(logprobs=True).hear([clip(1)])
-    assert (heard.mean_logprob, heard.num_tokens) == (-0.5, 2)
+    (result,) = opened(logprobs=True).hear([clip(1)])
+    assert (result.mean_logprob, result.num_tokens) == (-0.5, 2)
 
 
 def test_a_chat_model_is_asked_with_the_audio(server: Server, opened: Callable[..., Any]) -> None:
@@ -275,13 +275,13 @@ def test_a_chat_model_is_asked_with_the_audio(server: Server, opened: Callable[.
         if number == 9
         else None
     )
-    heard = opened(mode="chat", prompt="Write it down.", logprobs=True, max_tokens=9).hear([clip(4), clip(9)])
-    assert (heard[0].text, heard[0].num_tokens, heard[0].finish) == ("4", 2, "length")
-    assert heard[0].mean_logprob == pytest.approx(-0.3)
-    assert "withheld" in (heard[1].error or "")
-    asked = server.asked[0]
-    assert asked.path == "/v1/chat/completions"
-    assert asked.fields == {
+    results = opened(mode="chat", prompt="Write it down.", logprobs=True, max_tokens=9).hear([clip(4), clip(9)])
+    assert (results[0].text, results[0].num_tokens, results[0].finish) == ("4", 2, "length")
+    assert results[0].mean_logprob == pytest.approx(-0.3)
+    assert "withheld" in (results[1].error or "")
+    request = server.asked[0]
+    assert request.path == "/v1/chat/completions"
+    assert request.fields == {
         "model": "m",
         "temperature": 0.0,
         "max_tokens": 9,
@@ -306,9 +306,9 @@ def test_the_key_comes_from_a_variable_and_is_never_repeated(
     monkeypatch.setenv("MY_KEY", "sk-verysecret\n")
     server.mood = lambda number, _: (400 if number else 401, {}, {"error": {"message": "no such key: sk-verysecret"}})
     teacher = opened(api_key_env="MY_KEY")
-    (heard,) = teacher.hear([clip(1)])
+    (result,) = teacher.hear([clip(1)])
     assert server.asked[0].headers["Authorization"] == "Bearer sk-verysecret"
-    assert heard.error == "the server answered 400: no such key: ***"
+    assert result.error == "the server answered 400: no such key: ***"
     with pytest.raises(TeacherError) as caught:
         teacher.hear([clip(0)])
     assert "sk-very" not in str(caught.value)
@@ -369,7 +369,7 @@ def test_a_server_that_goes_away_ends_the_run_and_the_same_command_goes_on(
         with pytest.raises(TeacherError, match="does not answer"):
             run()
         left = list(tables.read(work, task.prefix, Label))
-        assert all(each.error is None for each in left)
+        assert all(row.error is None for row in left)
         server.mood = lambda *_: None
         figures = run()
     finally:

@@ -51,28 +51,28 @@ def teacher() -> Teacher:
 
 
 def test_clear_commands_are_understood(teacher: Teacher, spoken: Sequence[Clip]) -> None:
-    heard = teacher.hear(spoken)
-    assert sum(each.text == text for each, text in zip(heard, TEXTS, strict=True)) >= 5
-    assert all(each.num_tokens == len(each.text.split()) for each in heard)
+    results = teacher.hear(spoken)
+    assert sum(result.text == text for result, text in zip(results, TEXTS, strict=True)) >= 5
+    assert all(result.num_tokens == len(result.text.split()) for result in results)
 
 
 def test_words_come_in_order_inside_the_clip_with_a_probability(teacher: Teacher, spoken: Sequence[Clip]) -> None:
-    for each, heard in zip(spoken, teacher.hear(spoken), strict=True):
-        edges = [edge for word in heard.words for edge in (word.start_ms, word.end_ms)]
+    for clip, result in zip(spoken, teacher.hear(spoken), strict=True):
+        edges = [edge for word in result.words for edge in (word.start_ms, word.end_ms)]
         assert edges == sorted(edges)
         assert edges[0] >= 0
-        assert edges[-1] <= each.utterance.duration_ms
-        assert all(word.prob is not None and 0 < word.prob <= 1 for word in heard.words)
-        assert not any("(" in word.text for word in heard.words)
+        assert edges[-1] <= clip.utterance.duration_ms
+        assert all(word.prob is not None and 0 < word.prob <= 1 for word in result.words)
+        assert not any("(" in word.text for word in result.words)
 
 
 def test_a_clip_is_heard_the_same_whatever_came_before_it(teacher: Teacher, spoken: Sequence[Clip]) -> None:
     rng = np.random.default_rng(0)
-    alone = {each.utterance.id: heard for each, heard in zip(spoken, teacher.hear(spoken), strict=True)}
+    alone = {spoken_clip.utterance.id: result for spoken_clip, result in zip(spoken, teacher.hear(spoken), strict=True)}
     loud = clip("loud", rng.integers(-30_000, 30_000, 32_000).astype(np.int16))
     shuffled = [spoken[k] for k in rng.permutation(len(spoken))]
     again = teacher.hear([loud, *shuffled])[1:]
-    assert again == [alone[each.utterance.id] for each in shuffled]
+    assert again == [alone[spoken_clip.utterance.id] for spoken_clip in shuffled]
     assert opened(grammar=COMMANDS).hear(shuffled) == again
 
 
@@ -85,16 +85,16 @@ def test_a_clip_that_is_empty_silent_or_full_is_an_answer_like_any_other(
         clip("silent", np.zeros(8000, np.int16)),
         clip("full", np.full(8000, -32768, np.int16)),
     ]
-    heard = teacher.hear([*odd, spoken[0]])
-    assert len(heard) == 5
-    assert heard[-1] == teacher.hear(spoken[:1])[0]
-    assert all(each.mean_logprob is None for each in heard if not each.words)
+    results = teacher.hear([*odd, spoken[0]])
+    assert len(results) == 5
+    assert results[-1] == teacher.hear(spoken[:1])[0]
+    assert all(result.mean_logprob is None for result in results if not result.words)
 
 
 def test_a_clip_with_no_samples_and_no_padding_is_a_row_with_a_reason() -> None:
-    (heard,) = opened(grammar=DIGITS, pad_ms=0).hear([clip("none", np.zeros(0, np.int16))])
-    assert heard.finish == "failed"
-    assert heard.error is not None
+    (result,) = opened(grammar=DIGITS, pad_ms=0).hear([clip("none", np.zeros(0, np.int16))])
+    assert result.finish == "failed"
+    assert result.error is not None
 
 
 def test_words_that_the_dictionary_lacks_are_named(tmp_path: Path) -> None:
@@ -128,15 +128,15 @@ def test_the_revision_follows_the_grammar(tmp_path: Path) -> None:
 
 
 def test_a_key_phrase_is_spotted_and_others_are_not(spoken: Sequence[Clip]) -> None:
-    heard = opened(keyphrases=["kitchen light", "garage door"]).hear(spoken)
-    assert heard[3].text == "garage door"
-    assert all(each.text == "" for k, each in enumerate(heard) if k not in (0, 3))
+    results = opened(keyphrases=["kitchen light", "garage door"]).hear(spoken)
+    assert results[3].text == "garage door"
+    assert all(result.text == "" for k, result in enumerate(results) if k not in (0, 3))
 
 
 def test_free_speech_needs_no_grammar(spoken: Sequence[Clip]) -> None:
-    (heard,) = opened().hear(spoken[:1])
-    assert len(heard.words) >= 3  # which words they are is another matter: it is a weak model
-    assert heard.mean_logprob is not None
+    (result,) = opened().hear(spoken[:1])
+    assert len(result.words) >= 3  # which words they are is another matter: it is a weak model
+    assert result.mean_logprob is not None
 
 
 def test_a_grammar_and_key_phrases_together_are_refused() -> None:
@@ -165,6 +165,6 @@ def test_real_digits_are_understood_better_than_by_chance(shared_data: Callable[
         for digit in range(10)
         for take in range(3)
     ]
-    heard = opened(grammar=DIGITS).hear(clips)
-    right = sum(each.text == names[k // 3] for k, each in enumerate(heard))
+    results = opened(grammar=DIGITS).hear(clips)
+    right = sum(result.text == names[k // 3] for k, result in enumerate(results))
     assert right >= 22

@@ -12,12 +12,17 @@ def clip(text: str | None) -> Clip:
 
 
 def test_the_human_text_comes_back_without_a_confidence() -> None:
-    (heard,) = ReferenceTeacher(ReferenceOptions()).hear([clip("turn on the light")])
-    assert (heard.text, heard.num_tokens, heard.language, heard.mean_logprob) == ("turn on the light", 4, "en", None)
-    assert heard.error is None
+    (result,) = ReferenceTeacher(ReferenceOptions()).hear([clip("turn on the light")])
+    assert (result.text, result.num_tokens, result.language, result.mean_logprob) == (
+        "turn on the light",
+        4,
+        "en",
+        None,
+    )
+    assert result.error is None
 
 
 def test_a_clip_that_nobody_wrote_down_is_a_row_with_a_reason() -> None:
-    (heard,) = ReferenceTeacher(ReferenceOptions()).hear([clip(None)])
-    assert heard.finish == "failed"
-    assert heard.error is not None
+    (result,) = ReferenceTeacher(ReferenceOptions()).hear([clip(None)])
+    assert result.finish == "failed"
+    assert result.error is not None

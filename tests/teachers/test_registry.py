@@ -45,7 +45,7 @@ def test_a_teacher_whose_package_is_missing_names_the_command_that_installs_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package, extra = registry.EXTRAS[name]
-    for module in [each for each in sys.modules if each.partition(".")[0] == package]:
+    for module in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "src")])
     monkeypatch.setattr(sys, "path_importer_cache", {})
@@ -62,8 +62,10 @@ def test_a_preset_is_its_settings_and_what_stands_beside_it_wins(tmp_path: Path)
         "beam_size": 2,
         "language": "de",
     }
-    told = config.Teacher(name="faster-whisper", model="Systran/faster-whisper-small", compute_type="int8", beam_size=5)
-    assert config.Teacher.model_validate({"preset": "faster-whisper-small"}).model_dump() == told.model_dump()
+    section = config.Teacher(
+        name="faster-whisper", model="Systran/faster-whisper-small", compute_type="int8", beam_size=5
+    )
+    assert config.Teacher.model_validate({"preset": "faster-whisper-small"}).model_dump() == section.model_dump()
 
 
 @pytest.mark.parametrize("preset", config.TEACHER_PRESETS)

@@ -33,26 +33,33 @@ def opened(model: Path, **options: Any) -> SherpaTeacher:
 
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
 def test_every_clip_gets_its_own_text_in_order(exported: Path, spoken: list[Clip], batch_size: int) -> None:
-    heard = opened(exported, batch_size=batch_size).hear(spoken)
-    assert [each.text for each in heard] == list(TEXTS)
-    assert {each.error for each in heard} == {None}
-    assert [each.num_tokens for each in heard] == [len(text.split()) for text in TEXTS]
+    results = opened(exported, batch_size=batch_size).hear(spoken)
+    assert [result.text for result in results] == list(TEXTS)
+    assert {result.error for result in results} == {None}
+    assert [result.num_tokens for result in results] == [len(text.split()) for text in TEXTS]
 
 
 def test_words_are_where_they_were_said_and_no_confidence_is_made_up(exported: Path, spoken: list[Clip]) -> None:
-    for i, (text, heard) in enumerate(zip(TEXTS, opened(exported).hear(spoken), strict=True)):
-        assert [word.text for word in heard.words] == text.split()
-        for word, said in zip(heard.words, speak(text, i)[1], strict=True):
-            assert word.start_ms == pytest.approx(said.start_ms, abs=WORD_MS)
+    for i, (text, result) in enumerate(zip(TEXTS, opened(exported).hear(spoken), strict=True)):
+        assert [word.text for word in result.words] == text.split()
+        for word, span in zip(result.words, speak(text, i)[1], strict=True):
+            assert word.start_ms == pytest.approx(span.start_ms, abs=WORD_MS)
             assert word.start_ms < word.end_ms <= len(spoken[i].samples_T) // 16
             assert word.prob is None
-        assert heard.mean_logprob is None  # CTC gives none there
+        assert result.mean_logprob is None  # CTC gives none there
 
 
 def test_hopeless_clips_are_errors_of_their_own(exported: Path, spoken: list[Clip], poisoned: list[Clip]) -> None:
-    heard = opened(exported).hear(poisoned)
-    assert [heard[0].text, heard[-1].text] == list(TEXTS[:2])
-    assert [each.error for each in heard] == [None, "no audio", "no audio", None, None, None]  # 31 s are not too long
+    results = opened(exported).hear(poisoned)
+    assert [results[0].text, results[-1].text] == list(TEXTS[:2])
+    assert [result.error for result in results] == [
+        None,
+        "no audio",
+        "no audio",
+        None,
+        None,
+        None,
+    ]  # 31 s are not too long
     assert opened(exported).hear([]) == []
     assert np.array_equal(poisoned[0].samples_T, spoken[0].samples_T)
 
@@ -63,8 +70,8 @@ def test_what_each_kind_is_given_is_what_it_takes(kind: Kind, tmp_path: Path) ->
 
     for name in ("tokens.txt", "encoder-epoch-99.onnx", "decoder-epoch-99.onnx", "joiner.onnx", "model.onnx"):
         (tmp_path / name).touch()
-    taken = inspect.signature(getattr(sherpa_onnx.OfflineRecognizer, f"from_{kind}"))
-    taken.bind(**arguments(SherpaOptions(model=str(tmp_path), kind=kind), tmp_path))
+    signature = inspect.signature(getattr(sherpa_onnx.OfflineRecognizer, f"from_{kind}"))
+    signature.bind(**arguments(SherpaOptions(model=str(tmp_path), kind=kind), tmp_path))
 
 
 def test_files_that_are_missing_or_damaged_are_told(exported: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from voxstill.records import Label, Utterance
 from voxstill.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Heard
-from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _told
+from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _language_tag
 from voxstill.text.pretrained import Pretrained
 
 SAID = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
@@ -65,9 +65,9 @@ def test_another_file_in_the_folder_is_another_revision_and_the_hub_is_named(tmp
 
 def test_the_language_that_a_model_names_before_the_text_is_a_code() -> None:
     names = {"en": "English", "yue": "Cantonese"}
-    assert _told("language Cantonese<asr_text>hello", names) == "yue"
-    assert _told("language None<asr_text>", names) is None
-    assert _told("hello language English", names) is None
+    assert _language_tag("language Cantonese<asr_text>hello", names) == "yue"
+    assert _language_tag("language None<asr_text>", names) is None
+    assert _language_tag("hello language English", names) is None
 
 
 def test_where_it_is_not_installed_the_error_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,26 +133,26 @@ def by_transformers(folder: Path, clip: Clip) -> tuple[str, float]:
     spelling = Pretrained(str(folder), SAID[TEXTS[int(clip.utterance.id[1:])]], 0)
     audio_T = clip.samples_T.astype(np.float32) / 32768
     inputs = processor(audio_T, sampling_rate=16_000, return_tensors="pt")
-    said, total = list(spelling.prefix), 0.0
+    ids, total = list(spelling.prefix), 0.0
     while True:
         with torch.no_grad():
-            logits_V = model(**inputs, decoder_input_ids=torch.tensor([said])).logits[0, -1]
+            logits_V = model(**inputs, decoder_input_ids=torch.tensor([ids])).logits[0, -1]
         logprob, token = logits_V.log_softmax(-1).max(-1)
         if int(token) == spelling.end_id:
             break
-        said.append(int(token))
+        ids.append(int(token))
         total += float(logprob)
-    ids = said[len(spelling.prefix) :]
+    ids = ids[len(spelling.prefix) :]
     return spelling.decode(ids), total / len(ids)
 
 
 def test_it_says_what_transformers_says_as_surely_and_in_which_language(teacher: Any, learnt: Path) -> None:
-    for clip, heard in zip(CLIPS, teacher.hear(CLIPS), strict=True):
+    for clip, result in zip(CLIPS, teacher.hear(CLIPS), strict=True):
         text, mean_logprob = by_transformers(learnt, clip)
-        assert heard.text == text
-        assert heard.mean_logprob == pytest.approx(mean_logprob, abs=1e-3)
-    assert {each.text: each.language for each in teacher.hear(CLIPS)} == SAID
-    assert {(each.finish, each.error, each.words) for each in teacher.hear(CLIPS)} == {("stop", None, ())}
+        assert result.text == text
+        assert result.mean_logprob == pytest.approx(mean_logprob, abs=1e-3)
+    assert {result.text: result.language for result in teacher.hear(CLIPS)} == SAID
+    assert {(result.finish, result.error, result.words) for result in teacher.hear(CLIPS)} == {("stop", None, ())}
 
 
 def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher: Any) -> None:
@@ -161,22 +161,22 @@ def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher
     clips[10] = clip_of(np.zeros(0, np.int16))
     clips[20] = clip_of(np.zeros(31 * 16_000, np.int16))
     clips[30] = Clip(utterance=CLIPS[0].utterance, samples_T=np.zeros((2, 2, 2), np.int16))  # no audio at all
-    heard = teacher.hear(clips)
-    assert [i for i, each in enumerate(heard) if each.error] == [10, 20, 30]
-    assert "30 s" in heard[20].error
-    assert heard[30].error.startswith("vLLM: ")
-    assert all(each.text == alone[i % 2].text for i, each in enumerate(heard) if not each.error)
-    right = [each for i, each in enumerate(heard) if not each.error and i % 2]
-    assert [each.mean_logprob for each in right] == pytest.approx([alone[1].mean_logprob] * len(right), abs=1e-3)
+    results = teacher.hear(clips)
+    assert [i for i, result in enumerate(results) if result.error] == [10, 20, 30]
+    assert "30 s" in results[20].error
+    assert results[30].error.startswith("vLLM: ")
+    assert all(result.text == alone[i % 2].text for i, result in enumerate(results) if not result.error)
+    right = [result for i, result in enumerate(results) if not result.error and i % 2]
+    assert [result.mean_logprob for result in right] == pytest.approx([alone[1].mean_logprob] * len(right), abs=1e-3)
 
 
 def test_two_chunks_are_heard_at_once(teacher: Any) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as threads:
-        heard = list(threads.map(teacher.hear, [CLIPS * 8, CLIPS[::-1] * 8]))
-    assert [each.text for each in heard[0]] == [*SAID] * 8
-    assert [each.text for each in heard[1]] == [*SAID][::-1] * 8
+        results = list(threads.map(teacher.hear, [CLIPS * 8, CLIPS[::-1] * 8]))
+    assert [result.text for result in results[0]] == [*SAID] * 8
+    assert [result.text for result in results[1]] == [*SAID][::-1] * 8
 
 
 def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> None:
@@ -195,26 +195,29 @@ def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> N
             label.label(work, "utterances/t", task, cfg, extract.reading(config.Config()), meter)
     finally:
         engine.shutdown()
-    found = {row.utterance_id: row for row in tables.read(work, task.prefix, Label)}
-    assert [found[row.id].text for row in rows] == [*SAID] * 60
-    assert all(row.mean_logprob is not None and row.language in SAID.values() for row in found.values())
+    labels = {row.utterance_id: row for row in tables.read(work, task.prefix, Label)}
+    assert [labels[row.id].text for row in rows] == [*SAID] * 60
+    assert all(row.mean_logprob is not None and row.language in SAID.values() for row in labels.values())
 
 
 def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> None:
     options = {"language": "de", "max_tokens": 2, "max_model_len": 24, "max_num_batched_tokens": 2048, "seed": 7}
-    made: Any = registry.make(config.Teacher(name="vllm", model=str(learnt), **(ENGINE | options)))  # type: ignore[arg-type]
-    made.open()
+    teacher: Any = registry.make(config.Teacher(name="vllm", model=str(learnt), **(ENGINE | options)))  # type: ignore[arg-type]
+    teacher.open()
     try:
-        told = made._engine.vllm_config
-        assert (told.model_config.max_model_len, told.model_config.seed) == (24, 7)
-        assert told.model_config.dtype == torch.float32
-        assert told.model_config.enforce_eager
-        assert not told.model_config.trust_remote_code
-        assert (told.scheduler_config.max_num_seqs, told.scheduler_config.max_num_batched_tokens) == (16, 2048)
-        heard: list[Heard] = made.hear(CLIPS)
+        engine_config = teacher._engine.vllm_config
+        assert (engine_config.model_config.max_model_len, engine_config.model_config.seed) == (24, 7)
+        assert engine_config.model_config.dtype == torch.float32
+        assert engine_config.model_config.enforce_eager
+        assert not engine_config.model_config.trust_remote_code
+        assert (engine_config.scheduler_config.max_num_seqs, engine_config.scheduler_config.max_num_batched_tokens) == (
+            16,
+            2048,
+        )
+        results: list[Heard] = teacher.hear(CLIPS)
     finally:
-        made.close()
-    assert {(each.finish, each.num_tokens, each.language) for each in heard} == {("length", 2, "de")}
+        teacher.close()
+    assert {(result.finish, result.num_tokens, result.language) for result in results} == {("length", 2, "de")}
 
 
 def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
@@ -250,12 +253,12 @@ def server(learnt: Path) -> Iterator[str]:
 
 def test_its_own_server_answers_the_teacher_openai(server: str, learnt: Path) -> None:
     options = {"base_url": server, "model": "tones", "language": "en", "concurrency": 8}
-    made = registry.make(config.Teacher(name="openai", **options))  # type: ignore[arg-type]
-    made.open()
-    heard = made.hear([CLIPS[0], clip_of(np.zeros(0, np.int16)), *[CLIPS[0]] * 100])
-    made.close()
-    assert {each.text for each in heard if not each.error} == {TEXTS[0]}
-    assert [i for i, each in enumerate(heard) if each.error] == [1]
+    teacher = registry.make(config.Teacher(name="openai", **options))  # type: ignore[arg-type]
+    teacher.open()
+    results = teacher.hear([CLIPS[0], clip_of(np.zeros(0, np.int16)), *[CLIPS[0]] * 100])
+    teacher.close()
+    assert {result.text for result in results if not result.error} == {TEXTS[0]}
+    assert [i for i, result in enumerate(results) if result.error] == [1]
     other: Any = registry.make(config.Teacher(name="openai", **(options | {"model": "nobody"})))  # type: ignore[arg-type]
     other.open()
     with pytest.raises(TeacherError) as caught:

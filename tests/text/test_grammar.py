@@ -20,8 +20,8 @@ def _inside(parts: st.SearchStrategy[Expansion]) -> st.SearchStrategy[Expansion]
     return st.one_of(
         several.map(Sequence),
         several.flatmap(
-            lambda each: st.lists(st.sampled_from([1.0, 2.0, 0.5]), min_size=len(each), max_size=len(each)).map(
-                lambda weights: Choice(each, tuple(weights))
+            lambda parts: st.lists(st.sampled_from([1.0, 2.0, 0.5]), min_size=len(parts), max_size=len(parts)).map(
+                lambda weights: Choice(parts, tuple(weights))
             )
         ),
         parts.map(lambda part: Repeat(part, least=1)),
@@ -39,10 +39,10 @@ GRAMMARS = st.builds(
 
 
 def says(graph: Graph, words: list[str]) -> bool:
-    ways = {(source, word): target for source, target, word in graph.arcs}
+    transitions = {(source, word): target for source, target, word in graph.arcs}
     state: int | None = 0
     for word in words:
-        state = ways.get((state, word)) if state is not None else None
+        state = transitions.get((state, word)) if state is not None else None
     return state in graph.ends
 
 
@@ -87,8 +87,8 @@ def test_weights_decide_how_often_an_alternative_is_said() -> None:
 
 def test_equal_seeds_say_equal_sentences() -> None:
     g = grammar.parse(DIGITS.read_text())
-    one, other = random.Random(3), random.Random(3)
-    assert [g.sample(one) for _ in range(20)] == [g.sample(other) for _ in range(20)]
+    first, second = random.Random(3), random.Random(3)
+    assert [g.sample(first) for _ in range(20)] == [g.sample(second) for _ in range(20)]
     assert len(g.words()) == 10
 
 

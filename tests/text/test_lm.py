@@ -59,14 +59,14 @@ def random_sentences(num: int, num_words: int, seed: int) -> list[str]:
 
 
 def test_counting_gives_what_lmplz_gives() -> None:
-    found = {}
+    weights = {}
     for line in kneser_ney.arpa(SENTENCES, 3):
         if line.startswith("-"):
             weight, words, *backoff = line.split("\t")
-            found[words] = float(weight), float(backoff[0]) if backoff else 0.0
+            weights[words] = float(weight), float(backoff[0]) if backoff else 0.0
     for words, (weight, backoff) in LMPLZ.items():
-        assert found[words] == pytest.approx((weight, backoff), abs=1e-6), words
-    assert len(found) == 10 + 16 + 17
+        assert weights[words] == pytest.approx((weight, backoff), abs=1e-6), words
+    assert len(weights) == 10 + 16 + 17
 
 
 def test_discounts_are_those_of_the_equation() -> None:
@@ -85,20 +85,20 @@ def test_discounts_are_those_of_the_equation() -> None:
 def test_after_any_words_the_probabilities_add_up_to_one(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[str], order: int
 ) -> None:
-    made = model(tmp_path_factory.mktemp("lm"), sentences, order)
-    for state in range(len(made.automaton.backoff_S)):
-        logprobs = [lm.step(made.automaton, state, id_)[0] for word, id_ in made.ids.items() if word != lm.START]
+    trained = model(tmp_path_factory.mktemp("lm"), sentences, order)
+    for state in range(len(trained.automaton.backoff_S)):
+        logprobs = [lm.step(trained.automaton, state, id_)[0] for word, id_ in trained.ids.items() if word != lm.START]
         assert math.fsum(map(math.exp, logprobs)) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_sentence_weighs_what_its_words_weigh_and_unknown_words_have_a_weight(tmp_path: Path) -> None:
-    made = model(tmp_path, SENTENCES, 3)
-    turn, on, the, end = made.logprobs(["turn", "on", "the"])
+    trained = model(tmp_path, SENTENCES, 3)
+    turn, on, the, end = trained.logprobs(["turn", "on", "the"])
     assert turn / lm.LN10 == pytest.approx(LMPLZ["<s> turn"][0], abs=1e-6)
     assert on / lm.LN10 == pytest.approx(LMPLZ["<s> turn on"][0], abs=1e-6)
-    unknown = made.logprobs(["cheese"])[0] / lm.LN10
+    unknown = trained.logprobs(["cheese"])[0] / lm.LN10
     assert unknown == pytest.approx(LMPLZ["<unk>"][0] - 0.30103, abs=1e-6)
-    assert made.order == 3
+    assert trained.order == 3
     assert end < the < 0
 
 
@@ -114,10 +114,10 @@ def test_texts_without_words_are_refused() -> None:
 
 def test_a_file_may_be_gzipped_and_its_contexts_missing(tmp_path: Path) -> None:
     (tmp_path / "some.arpa.gz").write_bytes(gzip.compress(MISSING_CONTEXT.encode()))
-    made = lm.read(str(tmp_path / "some.arpa.gz"))
-    found = [each / lm.LN10 for each in made.logprobs(["a", "b", "a", "b", "b", "new"])]
+    loaded = lm.read(str(tmp_path / "some.arpa.gz"))
+    logprobs = [logprob / lm.LN10 for logprob in loaded.logprobs(["a", "b", "a", "b", "b", "new"])]
     # a after <s>; b backs off from a; `a b a` is there; b, then `b b`, and no `<unk>` in the file
-    assert found == pytest.approx([-1, -2.5, -0.2, -2.5, -0.1, -100.25, -4], abs=1e-9)
+    assert logprobs == pytest.approx([-1, -2.5, -0.2, -2.5, -0.1, -100.25, -4], abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -141,19 +141,19 @@ def test_what_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_kenlm_reads_the_same(tmp_path: Path, order: int) -> None:
     kenlm = pytest.importorskip("kenlm")
-    made = model(tmp_path, random_sentences(500, 30, 1), order)
-    theirs = kenlm.Model(str(tmp_path / "made.arpa"))
+    trained = model(tmp_path, random_sentences(500, 30, 1), order)
+    kenlm_model = kenlm.Model(str(tmp_path / "made.arpa"))
     for sentence in random_sentences(300, 33, 2):
-        log10 = [each / lm.LN10 for each in made.logprobs(sentence.split())]
-        assert log10 == pytest.approx([each for each, _, _ in theirs.full_scores(sentence)], abs=1e-4)
+        log10 = [logprob / lm.LN10 for logprob in trained.logprobs(sentence.split())]
+        assert log10 == pytest.approx([score for score, _, _ in kenlm_model.full_scores(sentence)], abs=1e-4)
 
 
 def test_every_word_is_found_among_many() -> None:
     graph = lm.Graph()
     for word in range(100):
         graph.add([word], -word, 0.0)
-    for one, other in pairwise(range(100)):
-        graph.add([one, other], 1000.0 + one, 0.0)
+    for first, second in pairwise(range(100)):
+        graph.add([first, second], 1000.0 + first, 0.0)
     automaton = graph.automaton()
     for word in range(99):
         weight, state = lm.step(automaton, 0, word)

@@ -28,7 +28,7 @@ def test_basic_makes_unicode_forms_and_cases_alike(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "alike"),
+    ("written", "normalized"),
     [
         ("  Hello,\tWORLD!\u3000Again ", "hello world again"),
         ("Don’t 'quote' the dogs' rock 'n' roll", "don't quote the dogs rock n roll"),
@@ -43,8 +43,8 @@ def test_basic_makes_unicode_forms_and_cases_alike(text: str) -> None:
         ("१२ ٣٤ １２ x²", "12 34 12 x2"),
     ],
 )
-def test_basic_keeps_what_is_heard(written: str, alike: str) -> None:
-    assert basic(written) == alike
+def test_basic_keeps_what_is_heard(written: str, normalized: str) -> None:
+    assert basic(written) == normalized
 
 
 def test_an_unknown_normalizer_is_named_in_the_error() -> None:
@@ -68,7 +68,7 @@ def test_any_space_of_unicode_is_a_space(name: str, parts: list[str], space: str
 
 
 @pytest.mark.parametrize(
-    ("language", "name", "written", "alike"),
+    ("language", "name", "written", "normalized"),
     [
         ("zh", "zh", "我有2台MacBook。", "我 有 2 台 macbook"),
         ("ja-JP", "zh", "カタカナとひらがな", "カ タ カ ナ と ひ ら が な"),
@@ -79,9 +79,9 @@ def test_any_space_of_unicode_is_a_space(name: str, parts: list[str], space: str
         (None, "basic", "Işık", "işık"),
     ],
 )
-def test_a_language_has_its_rules(language: str | None, name: str, written: str, alike: str) -> None:
+def test_a_language_has_its_rules(language: str | None, name: str, written: str, normalized: str) -> None:
     assert name_for(language) == name
-    assert normalizer(name)(written) == alike
+    assert normalizer(name)(written) == normalized
 
 
 def test_rules_of_whisper_are_those_of_transformers(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_rules_of_whisper_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 def test_whisper_is_the_exception_that_the_document_names() -> None:
-    english, other = normalizer("whisper"), normalizer("whisper", "hi")
+    english, hindi = normalizer("whisper"), normalizer("whisper", "hi")
     assert english("um um") == ""
-    assert len(other("नमस्ते दुनिया").split()) > 2
+    assert len(hindi("नमस्ते दुनिया").split()) > 2
 
 
 def test_words_and_characters_know_every_unicode_space() -> None:

@@ -25,16 +25,16 @@ def words(text: str, each_ms: int = 300, gap_ms: int = 50) -> list[Word]:
 
 
 @given(spoken)
-def test_cues_are_sorted_apart_and_hold_every_word_once(said: list[Word]) -> None:
-    found = cues(said)
-    assert all(cue.start_ms < cue.end_ms for cue in found)
-    assert all(before.end_ms <= after.start_ms for before, after in pairwise(found))
-    assert sorted(word for cue in found for word in cue.text.split()) == sorted(word.text for word in said)
+def test_cues_are_sorted_apart_and_hold_every_word_once(words: list[Word]) -> None:
+    result = cues(words)
+    assert all(cue.start_ms < cue.end_ms for cue in result)
+    assert all(before.end_ms <= after.start_ms for before, after in pairwise(result))
+    assert sorted(word for cue in result for word in cue.text.split()) == sorted(word.text for word in words)
 
 
 @given(spoken, st.integers(5, 60))
-def test_only_a_single_long_word_makes_a_cue_too_long(said: list[Word], max_chars: int) -> None:
-    assert all(len(cue.text) <= max_chars or " " not in cue.text for cue in cues(said, max_chars=max_chars))
+def test_only_a_single_long_word_makes_a_cue_too_long(words: list[Word], max_chars: int) -> None:
+    assert all(len(cue.text) <= max_chars or " " not in cue.text for cue in cues(words, max_chars=max_chars))
 
 
 def test_a_cue_ends_at_a_pause_at_its_length_and_at_its_time() -> None:
@@ -50,6 +50,6 @@ def test_subrip_is_written_to_the_letter() -> None:
 
 
 def test_webvtt_is_written_to_the_letter() -> None:
-    one = [Cue(start_ms=61_001, end_ms=62_000, text="a --> b & c")]
-    assert vtt(one) == "WEBVTT\n\n00:01:01.001 --> 00:01:02.000\na --&gt; b &amp; c\n\n"
+    single_cue = [Cue(start_ms=61_001, end_ms=62_000, text="a --> b & c")]
+    assert vtt(single_cue) == "WEBVTT\n\n00:01:01.001 --> 00:01:02.000\na --&gt; b &amp; c\n\n"
     assert vtt([]) == "WEBVTT\n\n"

@@ -46,12 +46,12 @@ def test_times_of_tokens_share_out_the_words_and_never_leave_them(text: str, dat
     ]
     ids, times = tokenizer.train([text], "character", 0).encode(text, words)
     assert len(ids) == len(times) == len("".join(spoken))
-    at = 0
+    position = 0
     for word in words:
-        own = times[at : at + len(word.text)]
+        own = times[position : position + len(word.text)]
         assert (own[0][0], own[-1][1]) == (word.start_ms, word.end_ms)
-        assert all(one[1] == two[0] for one, two in itertools.pairwise(own))
-        at += len(word.text)
+        assert all(first[1] == second[0] for first, second in itertools.pairwise(own))
+        position += len(word.text)
 
 
 def test_word_times_that_do_not_spell_the_text_are_not_used() -> None:
@@ -88,8 +88,8 @@ def test_byte_pairs_are_the_same_in_every_process_and_no_more_than_there_are() -
         "print(tokenizer.train(texts, 'bpe', 0, bpe_pieces=60))"
     )
     command = [sys.executable, "-c", script, "|".join(BOOK)]
-    one, two = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
-    assert one == two
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first == second
     few = tokenizer.train(["ab ab"], "bpe", 0, bpe_pieces=512)
     assert set(few.pieces) <= {UNKNOWN, "a", "b", "▁", "▁a", "ab", "▁ab"}
     assert few.decode(few.encode("ab ab")[0]) == "ab ab"
@@ -129,13 +129,13 @@ def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
     vocabulary.save(folder, EXTRACTOR)
     assert Vocabulary.load(folder).pieces == vocabulary.pieces
     assert Vocabulary.load(folder).encode(corpus[0]) == vocabulary.encode(corpus[0])
-    theirs = AutoProcessor.from_pretrained(folder).tokenizer
-    assert theirs.pad_token_id == vocabulary.blank_id
+    hf_tokenizer = AutoProcessor.from_pretrained(folder).tokenizer
+    assert hf_tokenizer.pad_token_id == vocabulary.blank_id
     for text in corpus:
         ids = vocabulary.encode(text)[0]
-        assert theirs(text, add_special_tokens=False)["input_ids"] == ids
-        path = [each for one in ids for each in (one, one, vocabulary.blank_id)]
-        assert theirs.decode(path, skip_special_tokens=True) == text
+        assert hf_tokenizer(text, add_special_tokens=False)["input_ids"] == ids
+        path = [path_id for id_ in ids for path_id in (id_, id_, vocabulary.blank_id)]
+        assert hf_tokenizer.decode(path, skip_special_tokens=True) == text
     pieces = Pieces(folder, vocabulary.blank_id, len(vocabulary.pieces) + 1)
     assert [pieces.spellings(text) for text in corpus] == [[vocabulary.encode(text)[0]] for text in corpus]
     assert pieces.spellings("%") == pieces.spellings("") == []

@@ -30,7 +30,7 @@ def test_every_form_is_read(folder: Path) -> None:
     def rows(name: str, form: str | None = None) -> list[Said]:
         return read(str(folder / name), form)
 
-    assert [(each.id, each.text) for each in rows("ref")] == [("a", "one two"), ("b", ""), ("c", "three\u3000four")]
+    assert [(row.id, row.text) for row in rows("ref")] == [("a", "one two"), ("b", ""), ("c", "three\u3000four")]
     assert rows("ref", "text")[1] == Said(id="2", text="b")
     assert rows("ref.jsonl") == [
         Said(id="1", text="one", speaker="ann", start_ms=0, end_ms=5),
@@ -43,7 +43,7 @@ def test_every_form_is_read(folder: Path) -> None:
     first, second = rows("ref.stm")
     assert (first.text, first.speaker, first.session, first.channel) == ("one two", "ann", "m", "1")
     assert (first.start_ms, first.end_ms, second.text) == (500, 1250, "")
-    assert [(each.text, each.channel, each.start_ms, each.end_ms) for each in rows("ref.ctm")] == [
+    assert [(row.text, row.channel, row.start_ms, row.end_ms) for row in rows("ref.ctm")] == [
         ("one", "1", 500, 750),
         ("two", "2", 7000, 8000),
     ]
@@ -53,7 +53,7 @@ def test_every_form_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("a.trn", "one two\n", r"a\.trn:1 cannot be read"),
         ("a.trn", "one { two / too } (a-1)\n", "alternatives"),
@@ -68,9 +68,9 @@ def test_every_form_is_read(folder: Path) -> None:
         ("a.json", "{}", r"a\.json:1"),
     ],
 )
-def test_a_line_that_is_not_of_its_form_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_a_line_that_is_not_of_its_form_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read(str(tmp_path / name))
 
 
@@ -94,7 +94,7 @@ def test_words_go_to_the_segment_that_ends_after_their_middle() -> None:
         return Said(id=id_, text=text, session="m", channel="1", start_ms=start_ms, end_ms=end_ms)
 
     segments = [segment("b", 2000, 3000), segment("a", 0, 1000)]
-    heard = [
+    words = [
         segment("", 900, 1050, "two"),
         segment("", 0, 10, "one"),
         segment("", 1500, 1600, "between"),
@@ -102,7 +102,7 @@ def test_words_go_to_the_segment_that_ends_after_their_middle() -> None:
         segment("", 4500, 4600, "after"),
         Said(id="", text="elsewhere", session="n", channel="1", start_ms=0, end_ms=10),
     ]
-    assert {each.id: each.text for each in by_segment(segments, heard)} == {
+    assert {row.id: row.text for row in by_segment(segments, words)} == {
         "a": "one two",
         "b": "between three after",
         "n-1": "elsewhere",

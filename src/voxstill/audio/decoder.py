@@ -1,7 +1,7 @@
-"""A file that crashes its decoder, hangs it or eats the memory costs that file alone, and is told so.
+"""Decode audio in a child process with time and memory limits: a file that crashes, hangs or fills it is one error.
 
-Decoders are C libraries fed with whatever was found: no exception can be caught from a segmentation fault or from a
-loop that never ends. So they run in a child process, which has limits and may die.
+Decoders are C libraries that are given untrusted files: no exception can be caught from a segmentation fault or from an
+endless loop, so they run in a process that may die.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from voxstill.audio import codec
 from voxstill.errors import DataError, VoxstillError
 
 ATTEMPTS = 2
-"""A crash is tried once more in a fresh process: memory may have been short for another's sake."""
+"""A crash is retried once in a fresh process: another process may have used up the memory."""
 START_LIMIT_S = 60.0
 _PR_SET_PDEATHSIG = 1
 
 
 class Decoder:
-    """`decode` as in `codec`, in a child process that is started when needed and ended by `close` or our own end.
+    """`codec.decode` in a child process, started when needed and ended by `close` or with the parent.
 
     `limit_s` is the time that one recording may take, `limit_mb` the memory that the child may allocate.
     """
@@ -42,29 +42,29 @@ class Decoder:
         self._socket: socket.socket | None = None
 
     def decode(self, data: bytes, *, channel: int | None = None) -> codec.Audio:
-        """What `codec.decode` answers or raises; DataError too where the child died, took too long or too much."""
+        """Decode as `codec.decode`; DataError also where the child crashed, timed out or ran out of memory."""
         if (plain := codec.as_it_is(data, channel=channel)) is not None:
             return plain
         for _ in range(ATTEMPTS):
-            end = self._socket or self._start()
+            connection = self._socket or self._start()
             try:
-                _send(end, _ASKED.pack(-1 if channel is None else channel, len(data)), data)
-                told, samples_T = _receive_answer(end)
+                _send(connection, _REQUEST.pack(-1 if channel is None else channel, len(data)), data)
+                result, samples_T = _receive_response(connection)
             except TimeoutError:
                 self.close()
                 raise DataError(
                     "decoding hung", why=f"no end within {self._limit_s:g} s", fix="remove the file, or repair it"
                 ) from None
             except OSError:
-                how = self._end()
+                cause = self._end()
                 continue
-            if isinstance(told, VoxstillError):
-                raise told
-            return codec.Audio(samples_T=samples_T, **told)
-        raise DataError("decoding crashed", why=f"its process was {how}", fix="remove the file, or repair it")
+            if isinstance(result, VoxstillError):
+                raise result
+            return codec.Audio(samples_T=samples_T, **result)
+        raise DataError("decoding crashed", why=f"its process was {cause}", fix="remove the file, or repair it")
 
     def close(self) -> None:
-        """End the child."""
+        """End the child process."""
         if self._child is not None:
             self._child.kill()
             self._end()
@@ -76,26 +76,27 @@ class Decoder:
         self.close()
 
     def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        code = f"from voxstill.audio import decoder; decoder.serve({theirs.fileno()}, {self._limit_mb}, {os.getpid()})"
-        with theirs:
+        parent_socket, child_socket = socket.socketpair()
+        arguments = f"{child_socket.fileno()}, {self._limit_mb}, {os.getpid()}"
+        code = f"from voxstill.audio import decoder; decoder.serve({arguments})"
+        with child_socket:
             self._child = subprocess.Popen(
-                [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                [sys.executable, "-c", code], pass_fds=[child_socket.fileno()], stdin=subprocess.DEVNULL
             )
-        self._socket = ours
-        ours.settimeout(START_LIMIT_S)
+        self._socket = parent_socket
+        parent_socket.settimeout(START_LIMIT_S)
         try:
-            ready = ours.recv(1)
+            ready = parent_socket.recv(1)
         except TimeoutError:
             ready = b""
         if not ready:
             self.close()
             raise VoxstillError("a decoder cannot start", why="its process ended", fix="see whether memory is short")
-        ours.settimeout(self._limit_s)
-        return ours
+        parent_socket.settimeout(self._limit_s)
+        return parent_socket
 
     def _end(self) -> str:
-        """Take leave of a child that is ending; how it ended."""
+        """Wait for a child that is ending; returns how it ended."""
         assert self._child is not None
         assert self._socket is not None
         self._socket.close()
@@ -105,75 +106,75 @@ class Decoder:
 
 
 def serve(handle: int, limit_mb: int, parent: int) -> None:
-    """The child: decodes what comes in until nobody is there to ask."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also in the middle of a loop that never ends
+    """Main loop of the child process: decode each request until the parent closes the socket."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also in the middle of an endless loop
     if os.getppid() != parent:
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    import av  # noqa: F401  # before the limit: a library takes what it needs
+    import av  # noqa: F401  # before the limit, which is for decoding alone
 
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + limit_mb * 2**20,) * 2)
-    end = socket.socket(fileno=handle)
-    end.sendall(b"!")
+    connection = socket.socket(fileno=handle)
+    connection.sendall(b"!")
     while True:
         try:
-            channel, num_bytes = _ASKED.unpack(_receive(end, _ASKED.size))
-            data = bytes(_receive(end, num_bytes))
+            channel, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))
+            data = bytes(_receive(connection, num_bytes))
         except ConnectionError:
             return
-        told, samples_T = _decoded(data, None if channel < 0 else channel, limit_mb)
+        result, samples_T = _decoded(data, None if channel < 0 else channel, limit_mb)
         del data
-        meta = pickle.dumps(told)
-        _send(end, _ANSWERED.pack(len(meta), samples_T.nbytes) + meta, samples_T.data)
+        meta = pickle.dumps(result)
+        _send(connection, _RESPONSE.pack(len(meta), samples_T.nbytes) + meta, samples_T.data)
 
 
 def _decoded(data: bytes, channel: int | None, limit_mb: int) -> tuple[Any, NDArray[np.int16]]:
     try:
         audio = codec.decode(data, channel=channel)
     except VoxstillError as error:
-        return error, _NOTHING
+        return error, _NO_SAMPLES
     except MemoryError:
-        return DataError("decoding needs too much memory", why=f"more than {limit_mb} MB", fix="split it"), _NOTHING
+        return DataError("decoding needs too much memory", why=f"more than {limit_mb} MB", fix="split it"), _NO_SAMPLES
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        return DataError("cannot be decoded", why=why, fix="remove the file, or repair it"), _NOTHING
-    about = {"codec": audio.codec, "rate_hz": audio.rate_hz, "num_channels": audio.num_channels}
-    return about, np.ascontiguousarray(audio.samples_T)
+        return DataError("cannot be decoded", why=why, fix="remove the file, or repair it"), _NO_SAMPLES
+    metadata = {"codec": audio.codec, "rate_hz": audio.rate_hz, "num_channels": audio.num_channels}
+    return metadata, np.ascontiguousarray(audio.samples_T)
 
 
-_ASKED = struct.Struct("<qq")  # channel or -1, bytes of the file
-_ANSWERED = struct.Struct("<qq")  # bytes of the pickle that says what came out, bytes of samples
-_NOTHING = np.zeros(0, np.int16)
+_REQUEST = struct.Struct("<qq")  # channel or -1, bytes of the file
+_RESPONSE = struct.Struct("<qq")  # bytes of the pickled metadata or error, bytes of samples
+_NO_SAMPLES = np.zeros(0, np.int16)
 
 
-def _send(end: socket.socket, *parts: Any) -> None:
-    sent = end.sendmsg(parts)
-    for part in parts:  # a large one does not go at once
+def _send(connection: socket.socket, *parts: Any) -> None:
+    sent = connection.sendmsg(parts)
+    for part in parts:  # sendmsg may send a part only
         if sent < len(part):
-            end.sendall(memoryview(part)[sent:])
+            connection.sendall(memoryview(part)[sent:])
         sent = max(0, sent - len(part))
 
 
-def _receive(end: socket.socket, num_bytes: int) -> bytearray:
-    taken = bytearray(num_bytes)
-    _fill(end, memoryview(taken))
-    return taken
+def _receive(connection: socket.socket, num_bytes: int) -> bytearray:
+    received = bytearray(num_bytes)
+    _fill(connection, memoryview(received))
+    return received
 
 
-def _receive_answer(end: socket.socket) -> tuple[Any, NDArray[np.int16]]:
-    num_meta, num_bytes = _ANSWERED.unpack(_receive(end, _ANSWERED.size))
-    told = pickle.loads(_receive(end, num_meta))
+def _receive_response(connection: socket.socket) -> tuple[Any, NDArray[np.int16]]:
+    num_meta, num_bytes = _RESPONSE.unpack(_receive(connection, _RESPONSE.size))
+    result = pickle.loads(_receive(connection, num_meta))
     samples_T = np.empty(num_bytes // 2, np.int16)
-    _fill(end, samples_T.data.cast("B"))
-    return told, samples_T
+    _fill(connection, samples_T.data.cast("B"))
+    return result, samples_T
 
 
-def _fill(end: socket.socket, into: memoryview) -> None:
-    at = 0
-    while at < len(into):
-        taken = end.recv_into(into[at:])
-        if not taken:
+def _fill(connection: socket.socket, buffer: memoryview) -> None:
+    num_received = 0
+    while num_received < len(buffer):
+        num_new = connection.recv_into(buffer[num_received:])
+        if not num_new:
             raise ConnectionError
-        at += taken
+        num_received += num_new

@@ -1,7 +1,7 @@
-"""A process that speaks: JSON jobs come in on stdin, and for each its samples go out on stdout, with their size before.
+"""Text-to-speech worker: reads JSON jobs from stdin, writes the samples of each to stdout, preceded by their size.
 
-Run by `voices` as a script of its own, with the standard library alone, because it forks for every utterance: what
-espeak-ng says depends on what the process has said before, and a child forked from a silent one has said nothing.
+Run by `voices` as a script of its own, with the standard library alone, because it forks for every utterance: the
+output of espeak-ng depends on what the process synthesised before, and a freshly forked child has no such state.
 Arguments: path of the library, path of its data.
 """
 
@@ -20,23 +20,23 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 def main(library: str, data: str) -> None:
-    """Answer every job, in order; an answer of no bytes says that the voice is unknown."""
+    """Synthesise every job, in order; no bytes mean that the voice is unknown."""
     espeak = ctypes.CDLL(library)
     espeak.espeak_Initialize(SYNCHRONOUS, 0, data.encode(), 0)
     for job in json.load(sys.stdin):
-        raw = _in_a_child(espeak, job)
+        raw = _synthesize_in_child(espeak, job)
         sys.stdout.buffer.write(struct.pack("<I", len(raw)) + raw)
     sys.stdout.flush()
 
 
-def _in_a_child(espeak: Any, job: dict[str, Any]) -> bytes:
+def _synthesize_in_child(espeak: Any, job: dict[str, Any]) -> bytes:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         try:
             with os.fdopen(writing, "wb") as pipe:
-                pipe.write(_say(espeak, job))
+                pipe.write(_synthesize(espeak, job))
         finally:
             os._exit(0)  # no clean-up: the parent's buffers are not the child's to flush
     os.close(writing)
@@ -46,15 +46,15 @@ def _in_a_child(espeak: Any, job: dict[str, Any]) -> bytes:
     return raw
 
 
-def _say(espeak: Any, job: dict[str, Any]) -> bytes:
+def _synthesize(espeak: Any, job: dict[str, Any]) -> bytes:
     raw = bytearray()
 
-    def hear(samples: Any, num_samples: int, _events: Any) -> int:
+    def collect(samples: Any, num_samples: int, _events: Any) -> int:
         if samples and num_samples > 0:
             raw.extend(ctypes.string_at(samples, 2 * num_samples))
         return 0
 
-    callback = CALLBACK(hear)
+    callback = CALLBACK(collect)
     if espeak.espeak_SetVoiceByName(job["voice"].encode()) != 0:
         return b""
     espeak.espeak_ng_SetRandSeed(1)  # breath is random

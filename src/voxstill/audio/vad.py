@@ -1,7 +1,7 @@
-"""Samples in, stretches in milliseconds out: in order, apart from one another, and none longer than asked for.
+"""Voice-activity detection: a recording to utterances in milliseconds, in order, disjoint and at most `max_ms` long.
 
-Silero's network says how likely each window of 32 ms is speech. What to do with that is a matter of pure functions:
-`spans` finds stretches of speech, `cut` divides those that are too long where least is said.
+Silero's network gives the probability of speech for each window of 32 ms. The rest are pure functions: `spans` finds
+segments of speech, `cut` divides those that are too long, in their pauses.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from voxstill.records import RATE_HZ
 
 WINDOW = 512
 WINDOW_MS = 32
-_CONTEXT = 64  # samples of the window before, which the network is shown again
+_CONTEXT = 64  # samples of the previous window that the network takes as context
 _WINDOWS_AT_ONCE = 1024
-_HYSTERESIS = 0.15  # speech goes on until it is this much less likely than what started it (Silero's own figure)
+_HYSTERESIS = 0.15  # speech ends at this much below the threshold that started it (Silero's own figure)
 _SMOOTH = np.array([1, 2, 3, 2, 1], np.float32) / 9  # the middle of a pause is better than its edge
-_LOUD_MS = 10  # a frame whose loudness is measured
-_LOUD_SAMPLES = RATE_HZ * _LOUD_MS // 1000
-_LEAST_PAUSE_MS = 60
-_CUT_COST = 0.01  # of one more cut, beside 1 for a cut at the worst place: no confetti
+_ENERGY_FRAME_MS = 10  # frame of the energy in `word_spans`
+_ENERGY_FRAME = RATE_HZ * _ENERGY_FRAME_MS // 1000
+_MIN_PAUSE_MS = 60
+_CUT_COST = 0.01  # of every cut, beside at most 1 for its place: avoids many short pieces
 
 Span = tuple[int, int]
 
 
 def utterances(samples_T: NDArray[np.int16], cfg: Segment) -> list[Span]:
-    """A recording as stretches of at most `max_ms`: as it is where it is short enough, by its speech otherwise.
+    """Segment a recording into utterances of at most `max_ms`: whole where it is short enough, by its speech otherwise.
 
     With `vad: never` nothing is dropped; with `always` short recordings lose their silence too.
     """
@@ -52,9 +52,9 @@ def utterances(samples_T: NDArray[np.int16], cfg: Segment) -> list[Span]:
 
 
 def speech_probs(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
-    """How likely each window of 32 ms is speech, the last one filled up with zeros.
+    """Probability of speech for each window of 32 ms, the last one padded with zeros.
 
-    Silero VAD 6, in the form that takes a sequence of windows at a time: equal to the form that takes one, bit by bit.
+    Silero VAD 6, in the form that takes a sequence of windows at a time: bit-exact to the form that takes one.
     """
     num_windows = -(-len(samples_T) // WINDOW)
     padded_T = np.zeros(_CONTEXT + num_windows * WINDOW, np.float32)
@@ -66,9 +66,9 @@ def speech_probs(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
     windows_WT = np.lib.stride_tricks.sliding_window_view(padded_T, _CONTEXT + WINDOW)[::WINDOW]
     h = c = np.zeros((1, 1, 128), np.float32)
     for first in range(0, num_windows, _WINDOWS_AT_ONCE):
-        some_WT = np.ascontiguousarray(windows_WT[first : first + _WINDOWS_AT_ONCE])
-        some_W, h, c = _session().run(None, {"input": some_WT, "h": h, "c": c})
-        probs_W[first : first + len(some_WT)] = some_W
+        batch_WT = np.ascontiguousarray(windows_WT[first : first + _WINDOWS_AT_ONCE])
+        batch_W, h, c = _session().run(None, {"input": batch_WT, "h": h, "c": c})
+        probs_W[first : first + len(batch_WT)] = batch_W
     return probs_W
 
 
@@ -83,22 +83,22 @@ def loudness(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
 
 
 def spans(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int) -> list[Span]:
-    """Stretches of speech with their padding, in order and disjoint: each speech window of a long enough one is in it.
+    """Segments of speech with their padding, in order and disjoint.
 
-    A stretch starts at `threshold` and ends where a pause of `min_silence_ms` begins; below `min_ms` it is dropped.
+    A segment starts at `threshold` and ends where a pause of `min_silence_ms` begins; below `min_ms` it is dropped.
     """
-    found: list[list[int]] = []
+    segments: list[list[int]] = []
     speaking = False
     for window, prob in enumerate(probs_W.tolist()):
         speaking = prob >= (cfg.threshold - _HYSTERESIS if speaking else cfg.threshold)
         if not speaking:
             continue
         start, end = window * WINDOW_MS, min((window + 1) * WINDOW_MS, duration_ms)
-        if found and start - found[-1][1] < max(1, cfg.min_silence_ms):
-            found[-1][1] = end
+        if segments and start - segments[-1][1] < max(1, cfg.min_silence_ms):
+            segments[-1][1] = end
         elif start < end:
-            found.append([start, end])
-    kept = [(start, end) for start, end in found if end - start >= cfg.min_ms]
+            segments.append([start, end])
+    kept = [(start, end) for start, end in segments if end - start >= cfg.min_ms]
     if not kept:
         return []
     middles = [(left[1] + right[0]) // 2 for left, right in itertools.pairwise(kept)]
@@ -109,10 +109,10 @@ def spans(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int) -> list[
 
 
 def cut(stretches: Sequence[Span], busy_W: NDArray[np.float32], max_ms: int) -> list[Span]:
-    """The same milliseconds in pieces of at most `max_ms`, cut where they are least `busy_W` (0 to 1 for each window).
+    """Divide stretches into pieces of at most `max_ms`, cut where `busy_W` (0 to 1 for each window) is lowest.
 
-    Of all ways to cut, the one whose cuts are least busy in sum, squared so that one cut in a word costs more than many
-    in pauses. No piece is shorter than a quarter of `max_ms` unless its stretch is.
+    Dynamic programming finds the cuts with the lowest sum of squared costs, so that one cut in a word costs more than
+    many in pauses. No piece is shorter than a quarter of `max_ms` unless its stretch is.
     """
     if not any(end - start > max_ms for start, end in stretches):
         return list(stretches)
@@ -125,33 +125,33 @@ def cut(stretches: Sequence[Span], busy_W: NDArray[np.float32], max_ms: int) -> 
 
 
 def _divide(start: int, end: int, cost_W: NDArray[np.float64], max_ms: int) -> list[Span]:
-    """The cheapest way through the points between windows in steps of `max_ms // 4` to `max_ms`."""
+    """Cheapest path from `start` to `end` over the borders of windows, in steps of `max_ms // 4` to `max_ms`."""
     inner = range(start // WINDOW_MS + 1, min(-(-end // WINDOW_MS), len(cost_W)))
-    at = [start, *(window * WINDOW_MS for window in inner), end]
+    times_ms = [start, *(window * WINDOW_MS for window in inner), end]
     cost = [0.0, *cost_W[inner.start : inner.stop].tolist(), 0.0]
-    total, come_from = [0.0] * len(at), [0] * len(at)
-    best: deque[int] = deque()  # points in reach, the cheapest first: a sliding minimum
+    total, previous = [0.0] * len(times_ms), [0] * len(times_ms)
+    best: deque[int] = deque()  # points within reach, the cheapest first: a sliding-window minimum
     entered = 0
-    for here in range(1, len(at)):
-        while entered < here and at[here] - at[entered] >= max_ms // 4:
+    for point in range(1, len(times_ms)):
+        while entered < point and times_ms[point] - times_ms[entered] >= max_ms // 4:
             while best and total[best[-1]] > total[entered]:
                 best.pop()
             best.append(entered)
             entered += 1
-        while best and at[here] - at[best[0]] > max_ms:
+        while best and times_ms[point] - times_ms[best[0]] > max_ms:
             best.popleft()
-        total[here] = total[best[0]] + cost[here] if best else float("inf")
-        come_from[here] = best[0] if best else 0
-    points = [len(at) - 1]
+        total[point] = total[best[0]] + cost[point] if best else float("inf")
+        previous[point] = best[0] if best else 0
+    points = [len(times_ms) - 1]
     while points[-1]:
-        points.append(come_from[points[-1]])
+        points.append(previous[points[-1]])
     points.reverse()
-    return [(at[left], at[right]) for left, right in itertools.pairwise(points)]
+    return [(times_ms[left], times_ms[right]) for left, right in itertools.pairwise(points)]
 
 
 @functools.cache
 def _session() -> Any:
-    """The network, on one thread. Its file is found without importing its package, which would load torch."""
+    """Load the network, on one thread; its file is located without importing its package, which would load torch."""
     import onnxruntime
 
     package = importlib.util.find_spec("silero_vad")
@@ -169,27 +169,27 @@ def _session() -> Any:
 
 
 def word_spans(samples_T: NDArray[np.int16], num_words: int) -> list[Span] | None:
-    """Where each of `num_words` words was said, told by loudness alone; None where the pauses do not tell.
+    """Start and end in milliseconds of each of `num_words` words, from energy alone; None where pauses are ambiguous.
 
-    For words said one by one: the pauses between words must be clearly longer than those within.
+    For isolated words: the pauses between words must be clearly longer than those within.
     """
-    num_frames = len(samples_T) // _LOUD_SAMPLES
+    num_frames = len(samples_T) // _ENERGY_FRAME
     if not num_words or num_frames < num_words:
         return None
-    frames_FT = samples_T[: num_frames * _LOUD_SAMPLES].astype(np.float32).reshape(num_frames, -1)
+    frames_FT = samples_T[: num_frames * _ENERGY_FRAME].astype(np.float32).reshape(num_frames, -1)
     level_F = 10 * np.log10(np.square(frames_FT).mean(axis=1) + 1.0)
     quiet, loud = np.percentile(level_F, (10, 95))
     edges = np.flatnonzero(np.diff(np.concatenate([[0], level_F > quiet + 0.4 * (loud - quiet), [0]])))
-    found = [(int(start) * _LOUD_MS, int(end) * _LOUD_MS) for start, end in edges.reshape(-1, 2)]
-    gaps = sorted(right[0] - left[1] for left, right in itertools.pairwise(found))
-    if len(found) < num_words:
+    bursts = [(int(start) * _ENERGY_FRAME_MS, int(end) * _ENERGY_FRAME_MS) for start, end in edges.reshape(-1, 2)]
+    gaps = sorted(right[0] - left[1] for left, right in itertools.pairwise(bursts))
+    if len(bursts) < num_words:
         return None
-    longest = gaps[len(found) - num_words - 1] if len(found) > num_words else 0  # within a word
-    shortest = gaps[len(found) - num_words] if num_words > 1 else None  # between words
-    if shortest is not None and shortest < max(2 * longest, _LEAST_PAUSE_MS):
+    longest = gaps[len(bursts) - num_words - 1] if len(bursts) > num_words else 0  # within a word
+    shortest = gaps[len(bursts) - num_words] if num_words > 1 else None  # between words
+    if shortest is not None and shortest < max(2 * longest, _MIN_PAUSE_MS):
         return None
-    words = [found[0]]
-    for span in found[1:]:
+    words = [bursts[0]]
+    for span in bursts[1:]:
         if span[0] - words[-1][1] <= longest:
             words[-1] = (words[-1][0], span[1])
         else:

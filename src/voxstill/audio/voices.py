@@ -1,4 +1,4 @@
-"""Synthetic voices: equal jobs give equal samples, whatever was said before and on any number of processes."""
+"""Text-to-speech by espeak-ng: equal jobs give equal samples, whatever their order and number of processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ESPEAK_RATE_HZ = 22_050
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speech:
-    """What is to be said: `voice` is an accent and a variant of espeak-ng, such as en-us+m1; `pitch` is 0 to 99."""
+    """A text to synthesise: `voice` is an accent and a variant of espeak-ng, such as en-us+m1; `pitch` is 0 to 99."""
 
     text: str
     voice: str
@@ -32,11 +32,11 @@ class Speech:
 
 
 def speak(jobs: Sequence[Speech], processes: int = 1) -> Iterator[NDArray[np.int16]]:
-    """The samples of each job at 16 kHz, in order; DataError where a voice is unknown or says nothing."""
+    """Synthesise each job at 16 kHz, in order; DataError where a voice is unknown or gives no samples."""
     workers = [_start(jobs[first::processes]) for first in range(min(processes, len(jobs)))]
     try:
         for number, job in enumerate(jobs):
-            yield _answer(workers[number % processes], job)
+            yield _read_samples(workers[number % processes], job)
     finally:
         for worker in workers:
             worker.kill()
@@ -61,12 +61,12 @@ def _start(jobs: Sequence[Speech]) -> subprocess.Popen[bytes]:
     )
     assert worker.stdin is not None
     worker.stdin.write(json.dumps([dataclasses.asdict(job) for job in jobs]).encode())
-    worker.stdin.close()  # all jobs are read before the first is said: two full pipes would wait for each other
+    worker.stdin.close()  # all jobs are read before the first is synthesised: two full pipes would deadlock
     worker.stdin = None
     return worker
 
 
-def _answer(worker: subprocess.Popen[bytes], job: Speech) -> NDArray[np.int16]:
+def _read_samples(worker: subprocess.Popen[bytes], job: Speech) -> NDArray[np.int16]:
     assert worker.stdout is not None
     size = worker.stdout.read(4)
     raw = worker.stdout.read(*struct.unpack("<I", size)) if len(size) == 4 else b""

@@ -1,4 +1,6 @@
-"""The demo's corpus: spoken commands in noise, byte-identical for a seed, the texts beside the manifest, not in it."""
+"""Make the demo's corpus: synthetic spoken commands with noise, byte-identical for a seed.
+
+Texts are in a file beside the manifest, not in it."""
 
 from __future__ import annotations
 
@@ -29,20 +31,20 @@ VARIANTS: dict[Split, tuple[str, ...]] = {
     "dev": ("edward", "f3", "m5"),
     "test": ("Annie", "f5", "grandma", "m8", "Michael", "quincy", "Reed"),
 }
-"""Voices of espeak-ng, each with every accent. PocketSphinx, with our grammar, hears 1 to 15 % of their words wrong in
-quiet; of 74 variants those above (the likes of `zac`, 92 %) teach nothing. The sets have alike shares of hard ones."""
+"""Voices of espeak-ng, each with every accent. The WER of PocketSphinx with our grammar is 1 to 15 % on them without
+noise; variants above that (such as `zac`, 92 %) are left out. Hard voices are spread evenly over the splits."""
 Colour = Literal["white", "pink", "babble"]
 COLOURS: tuple[Colour, ...] = ("white", "pink", "babble")
 SNRS_DB: dict[str, int | None] = {"clean": None, "20db": 20, "10db": 10, "5db": 5}
-"""Name in the manifest's `dataset` -> speech over noise."""
+"""Name in the manifest's `dataset` -> signal-to-noise ratio."""
 BABBLERS = 48
-"""Commands said only to be mixed into babble."""
+"""Utterances that are synthesised only to be mixed into babble noise."""
 BABBLE_VOICES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One utterance of the corpus, before it is spoken: everything that chance decided."""
+    """One utterance of the corpus before synthesis, with all its random choices."""
 
     id: str
     split: Split
@@ -57,48 +59,50 @@ class Command:
 
 
 def make(folder: Path, demo: Demo, seed: int) -> Path:
-    """The manifest of a corpus in `folder`; equal options and seed give equal bytes, on any number of processes.
+    """Make a corpus in `folder` and return its manifest; equal options and seed give equal bytes.
 
-    `texts.jsonl` lies beside the manifest with `id` and `text` of every utterance: no step but the scoring may read it.
-    A corpus that is there, of the same options and seed, is not made again.
+    `texts.jsonl` lies beside the manifest with `id` and `text` of every utterance: only scoring may read it.
+    A corpus of the same options and seed that exists is not made again.
     """
-    made, manifest = folder / "made.json", folder / "manifest.jsonl"
+    marker, manifest = folder / "made.json", folder / "manifest.jsonl"
     options = json.dumps({"seed": seed, **demo.model_dump()}) + "\n"
-    if made.is_file() and made.read_text(encoding="utf-8") == options:
+    if marker.is_file() and marker.read_text(encoding="utf-8") == options:
         return manifest
-    made.unlink(missing_ok=True)
+    marker.unlink(missing_ok=True)
     commands = draw(demo, seed)
     babblers = [command.speech for command in _draw("train", BABBLERS, fingerprint(seed, "babble"))]
     (folder / "audio").mkdir(parents=True, exist_ok=True)
-    spoken = speak([*babblers, *(command.speech for command in commands)], processes=os.cpu_count() or 1)
-    crowd = [next(spoken) for _ in babblers]
-    for command, samples_T in zip(commands, spoken, strict=True):
-        noisy_T = mix(command, samples_T, crowd)
+    recordings = speak([*babblers, *(command.speech for command in commands)], processes=os.cpu_count() or 1)
+    babble = [next(recordings) for _ in babblers]
+    for command, samples_T in zip(commands, recordings, strict=True):
+        noisy_T = mix(command, samples_T, babble)
         (folder / f"audio/{command.id}.flac").write_bytes(codec.encode(noisy_T, "flac"))
-    _write(folder / "texts.jsonl", ({"id": each.id, "text": each.speech.text} for each in commands))
-    _write(manifest, (_row(each) for each in commands))
-    made.write_text(options, encoding="utf-8")  # last: where it is, there is everything
+    _write(folder / "texts.jsonl", ({"id": command.id, "text": command.speech.text} for command in commands))
+    _write(manifest, (_row(command) for command in commands))
+    marker.write_text(options, encoding="utf-8")  # last: it marks the corpus as complete
     return manifest
 
 
 def draw(demo: Demo, seed: int) -> list[Command]:
-    """What is said, by whom and in which noise; an utterance does not depend on how many others there are."""
+    """Draw text, voice and noise of every utterance; an utterance does not depend on how many others there are."""
     sizes: dict[Split, int] = {
         "train": demo.train_utterances,
         "dev": demo.dev_utterances,
         "test": demo.test_utterances,
     }
-    return [each for split, size in sizes.items() for each in _draw(split, size, fingerprint(seed, split))]
+    return [command for split, size in sizes.items() for command in _draw(split, size, fingerprint(seed, split))]
 
 
-def mix(command: Command, samples_T: NDArray[np.int16], crowd: list[NDArray[np.int16]]) -> NDArray[np.int16]:
-    """The speech at its level between two pauses, with noise at its ratio to the mean power of the speech."""
+def mix(command: Command, samples_T: NDArray[np.int16], babble: list[NDArray[np.int16]]) -> NDArray[np.int16]:
+    """Pad the speech, set its level and add noise at the utterance's signal-to-noise ratio.
+
+    `babble` are the recordings that babble noise is mixed from."""
     rng = np.random.default_rng(int(fingerprint(command.id, command.speech.text), 16))
     speech_T = samples_T / np.sqrt(np.mean(np.square(samples_T, dtype=np.float64)))
     clip_T = np.pad(speech_T, (codec.ms_to_samples(command.before_ms), codec.ms_to_samples(command.after_ms)))
     snr_db = SNRS_DB[command.dataset]
     if snr_db is not None:
-        clip_T += _noise(command.colour, len(clip_T), crowd, rng) * 10 ** (-snr_db / 20)
+        clip_T += _noise(command.colour, len(clip_T), babble, rng) * 10 ** (-snr_db / 20)
     return codec.quantize((clip_T * 10 ** (command.level_db / 20)).astype(np.float32))
 
 
@@ -131,13 +135,13 @@ def _draw(split: Split, size: int, seed: str) -> Iterator[Command]:
 
 
 def _noise(
-    colour: Colour, num_samples: int, crowd: list[NDArray[np.int16]], rng: np.random.Generator
+    colour: Colour, num_samples: int, babble: list[NDArray[np.int16]], rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Noise of mean power 1."""
     if colour == "babble":
         noise_T = np.zeros(num_samples)
-        for voice in rng.choice(len(crowd), BABBLE_VOICES, replace=False):
-            noise_T += np.roll(np.resize(crowd[voice], num_samples), int(rng.integers(num_samples)))
+        for voice in rng.choice(len(babble), BABBLE_VOICES, replace=False):
+            noise_T += np.roll(np.resize(babble[voice], num_samples), int(rng.integers(num_samples)))
     else:
         noise_T = rng.standard_normal(num_samples)
         if colour == "pink":  # power falls by 3 dB an octave; flat below 20 Hz

@@ -1,1 +1,1 @@
-"""Figures as a page."""
+"""Reports: figures as an HTML page, Markdown and JSON."""

@@ -1,6 +1,6 @@
-"""One HTML file that tells how well classes or speakers were told apart: no network, no script.
+"""Render the evaluation of a classification or speaker task as one self-contained HTML file without scripts.
 
-`Figures` are plain values, so they can be kept as JSON; what is absent is left out. Rates are shares.
+`Figures` are plain values, so they can be stored as JSON; sections without data are left out. Rates are shares.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
-from voxstill.report.html import environment
+from voxstill.report.formatting import environment
 from voxstill.score.classes import confusions
 
-MOST_CONFUSIONS = 20
-ROOMY = 12
-"""So many classes have large cells in the matrix; more are written small."""
+MAX_CONFUSIONS = 20
+MAX_LARGE_CELLS = 12
+"""Up to so many classes the matrix has large cells."""
 
 
 class OfClass(TypedDict):
-    """One class: rates None where nothing tells, and how often it was there."""
+    """Figures of one class: rates are None where undefined; `count` is how often it is in the reference."""
 
     precision: float | None
     recall: float | None
@@ -44,7 +44,7 @@ class Figures(TypedDict):
 
 
 class Cell(TypedDict):
-    """One cell of the matrix that is not empty."""
+    """One non-empty cell of the confusion matrix."""
 
     count: int
     share: float
@@ -52,9 +52,9 @@ class Cell(TypedDict):
 
 
 def page(figures: Figures) -> str:
-    """The figures as one self-contained page; everything that comes from data is escaped."""
+    """Render the figures as one self-contained page; everything that comes from data is escaped."""
     names, confusion = list(figures["per_class"]), figures["confusion"]
-    there = {name: figures["per_class"][name]["count"] for name in names}
+    num_references = {name: figures["per_class"][name]["count"] for name in names}
     return (
         environment()
         .get_template("classes.html.j2")
@@ -62,19 +62,21 @@ def page(figures: Figures) -> str:
             facts=figures,
             script_hash=None,
             names=names,
-            matrix={name: _row(name, names, confusion.get(name, {}), there[name]) for name in names},
-            roomy=len(names) <= ROOMY,
+            matrix={name: _row(name, names, confusion.get(name, {}), num_references[name]) for name in names},
+            roomy=len(names) <= MAX_LARGE_CELLS,
             mistakes=[
-                {"reference": ref, "hypothesis": hyp, "count": count, "share": count / there[ref]}
-                for ref, hyp, count in confusions(confusion, MOST_CONFUSIONS)
+                {"reference": ref, "hypothesis": hyp, "count": count, "share": count / num_references[ref]}
+                for ref, hyp, count in confusions(confusion, MAX_CONFUSIONS)
             ],
         )
     )
 
 
-def _row(name: str, names: Sequence[str], heard: Mapping[str, int], there: int) -> list[Cell | None]:
-    """What was said of the class, for each class in order."""
+def _row(name: str, names: Sequence[str], hypotheses: Mapping[str, int], num_references: int) -> list[Cell | None]:
+    """Row of the confusion matrix: one cell for each hypothesis class in order, None for a count of 0."""
     return [
-        {"count": heard[other], "share": heard[other] / there, "right": other == name} if other in heard else None
-        for other in names
+        {"count": hypotheses[hypothesis], "share": hypotheses[hypothesis] / num_references, "right": hypothesis == name}
+        if hypothesis in hypotheses
+        else None
+        for hypothesis in names
     ]

@@ -1,6 +1,7 @@
-"""The same facts as the page for machines and for other pages: JSON, and a short text in Markdown.
+"""The report as JSON and as Markdown.
 
-What has a file of its own is left out: audio, the alignments of all utterances, the rows of `metrics.jsonl`.
+Audio, the alignments of all utterances and the rows of `metrics.jsonl` are left out, as they are large or have files of
+their own.
 """
 
 from __future__ import annotations
@@ -9,48 +10,58 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from voxstill.report.html import ROLES, Facts, System, figure, magnitude, number, percent
+from voxstill.report.formatting import figure, magnitude, number, percent
+from voxstill.report.html import ROLES, Facts, System
 
-_OWN_FILES = ("utterances", "metrics")
+_LEFT_OUT = ("utterances", "metrics")
 
 
 def as_json(facts: Facts | Mapping[str, Any]) -> str:
-    """The facts as one object, a rate a share (0.25 is 25 %); equal facts give equal text."""
-    kept = {name: value for name, value in facts.items() if name not in _OWN_FILES}
+    """Serialise the facts as one JSON object; rates are shares (0.25 is 25 %), equal facts give equal text."""
+    kept = {name: value for name, value in facts.items() if name not in _LEFT_OUT}
     return json.dumps(_without_audio(kept), ensure_ascii=False, indent=1) + "\n"
 
 
 def markdown(facts: Facts | Mapping[str, Any]) -> str:
-    """The facts as tables of Markdown; what comes from data cannot become markup."""
-    parts = [f"# {_plain(facts.get('title', 'Report'))}"]
+    """Write the facts as Markdown tables; everything that comes from data is escaped."""
+    parts = [f"# {_escape(facts.get('title', 'Report'))}"]
     if facts.get("about"):
-        parts.append(_plain(facts["about"]))
+        parts.append(_escape(facts["about"]))
     if systems := cast("Sequence[System]", facts.get("systems", ())):
         rows = [
             [
-                *(each["role"], each["name"], percent(each["wer"]), _interval(each), percent(each.get("cer"))),
-                *(magnitude(each.get("parameters")), number(each.get("rtfx"))),
+                *(
+                    system["role"],
+                    system["name"],
+                    percent(system["wer"]),
+                    _interval(system),
+                    percent(system.get("cer")),
+                ),
+                *(magnitude(system.get("parameters")), number(system.get("rtfx"))),
             ]
-            for each in systems
+            for system in systems
         ]
         names = ("", "system", "WER", "95 % interval", "CER", "parameters", "audio-s/s")
         parts += ["## Result", _table(names, rows)]
     if steps := facts.get("steps"):
-        rows = [[each["name"], _figures(each["figures"]), f"{each['seconds']:.1f}"] for each in steps]
+        rows = [[step["name"], _figures(step["figures"]), f"{step['seconds']:.1f}"] for step in steps]
         parts += ["## Steps", _table(("step", "figures", "seconds"), rows)]
     if funnel := facts.get("funnel"):
-        rows = [[each["name"], number(each["dropped"]), each["why"]] for each in funnel["rules"] if each["dropped"]]
+        rows = [[rule["name"], number(rule["dropped"]), rule["why"]] for rule in funnel["rules"] if rule["dropped"]]
         head = ("rule", "dropped", f"why, of {number(funnel['labels'])} labels")
         parts += ["## What the filter dropped", _table(head, rows)]
     for breakdown in facts.get("breakdowns", ()):
-        roles = [role for role in ROLES if any(role in each["wer"] for each in breakdown["groups"])]
+        roles = [role for role in ROLES if any(role in group["wer"] for group in breakdown["groups"])]
         rows = [
-            [each["name"], number(each["words"]), *(percent(each["wer"].get(role)) for role in roles)]
-            for each in breakdown["groups"]
+            [group["name"], number(group["words"]), *(percent(group["wer"].get(role)) for role in roles)]
+            for group in breakdown["groups"]
         ]
         parts += [f"## WER by {breakdown['by']}", _table((breakdown["by"], "words", *roles), rows)]
     for role, confusions in facts.get("confusions", {}).items():
-        rows = [[each["reference"] or "∅", each["hypothesis"] or "∅", number(each["count"])] for each in confusions]
+        rows = [
+            [confusion["reference"] or "∅", confusion["hypothesis"] or "∅", number(confusion["count"])]
+            for confusion in confusions
+        ]
         parts += [f"## Errors of the {role}", _table(("said", "heard", "times"), rows)]
     return "\n\n".join(parts) + "\n"
 
@@ -65,19 +76,19 @@ def _figures(figures: Mapping[str, Any]) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(map(_plain, head)), *(list(map(_plain, row)) for row in rows)]
+    lines = [list(map(_escape, head)), *(list(map(_escape, row)) for row in rows)]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _plain(text: str) -> str:
-    """On one line, and no sign of it is read as markup."""
+def _escape(text: str) -> str:
+    """Escape Markdown, on one line."""
     return "".join(f"\\{char}" if char in "\\`*_{}[]<>()#|!~" else char for char in " ".join(text.split()))
 
 
 def _without_audio(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _without_audio(each) for name, each in value.items() if name != "audio"}
+        return {name: _without_audio(nested) for name, nested in value.items() if name != "audio"}
     if isinstance(value, list | tuple):
-        return [_without_audio(each) for each in value]
+        return [_without_audio(item) for item in value]
     return value

@@ -1,1 +1,1 @@
-"""Errors counted, and how sure of them we are."""
+"""Metrics: word, character, speaker and class errors, with confidence intervals and paired tests."""

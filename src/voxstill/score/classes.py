@@ -1,4 +1,4 @@
-"""How well classes were told apart: accuracy, precision and recall of each, and what was taken for what."""
+"""Classification metrics: accuracy, macro F1, precision and recall of each class, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfClass:
-    """How one class did: `count` is how often it was there, `precision` None where it was never said, `recall` None
-    where it was never there. `f1` is their harmonic mean, and 0 where either would be."""
+    """Figures of one class.
+
+    `count` is how often it is in the reference; `precision` is None where it was never predicted, `recall` where it is
+    never in the reference. `f1` is their harmonic mean, and 0 where either would be 0.
+    """
 
     precision: float | None
     recall: float | None
@@ -20,10 +23,10 @@ class OfClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classes:
-    """How all did. `confusion[reference][hypothesis]` is how often that happened, and holds only what did happen.
+    """Figures of all classes. `confusion[reference][hypothesis]` is a count; pairs that did not occur are absent.
 
-    Rates are shares, None where nothing was judged. `macro_f1` is the mean over the classes that were there or were
-    said, each as heavy as another, as in scikit-learn.
+    Rates are shares, None where nothing was scored. `macro_f1` is the unweighted mean over the classes that are in the
+    reference or were predicted, as in scikit-learn.
     """
 
     accuracy: float | None
@@ -33,31 +36,32 @@ class Classes:
 
 
 def score(pairs: Sequence[tuple[str, str]]) -> Classes:
-    """The figures of (reference, hypothesis) names of classes; every class of either side has its own, by name."""
-    both = Counter(pairs)
-    there, said = Counter(reference for reference, _ in pairs), Counter(hypothesis for _, hypothesis in pairs)
-    names = sorted(there | said)
+    """Score (reference, hypothesis) class names; `per_class` has every class of either side."""
+    num_pairs = Counter(pairs)
+    num_references = Counter(reference for reference, _ in pairs)
+    num_hypotheses = Counter(hypothesis for _, hypothesis in pairs)
+    names = sorted(num_references | num_hypotheses)
     per_class = {
         name: OfClass(
-            precision=both[name, name] / said[name] if said[name] else None,
-            recall=both[name, name] / there[name] if there[name] else None,
-            f1=2 * both[name, name] / (there[name] + said[name]),
-            count=there[name],
+            precision=num_pairs[name, name] / num_hypotheses[name] if num_hypotheses[name] else None,
+            recall=num_pairs[name, name] / num_references[name] if num_references[name] else None,
+            f1=2 * num_pairs[name, name] / (num_references[name] + num_hypotheses[name]),
+            count=num_references[name],
         )
         for name in names
     }
     confusion: dict[str, dict[str, int]] = {}
-    for (reference, hypothesis), count in sorted(both.items()):
+    for (reference, hypothesis), count in sorted(num_pairs.items()):
         confusion.setdefault(reference, {})[hypothesis] = count
     return Classes(
-        accuracy=sum(both[name, name] for name in names) / len(pairs) if pairs else None,
-        macro_f1=sum(each.f1 for each in per_class.values()) / len(per_class) if per_class else None,
+        accuracy=sum(num_pairs[name, name] for name in names) / len(pairs) if pairs else None,
+        macro_f1=sum(figures.f1 for figures in per_class.values()) / len(per_class) if per_class else None,
         per_class=per_class,
         confusion=confusion,
     )
 
 
 def confusions(confusion: Mapping[str, Mapping[str, int]], limit: int) -> list[tuple[str, str, int]]:
-    """The commonest mistakes, each as reference, hypothesis and how often."""
-    found = [(ref, hyp, count) for ref, row in confusion.items() for hyp, count in row.items() if ref != hyp]
-    return sorted(found, key=lambda each: (-each[2], each[:2]))[:limit]
+    """The most frequent confusions as (reference, hypothesis, count)."""
+    mistakes = [(ref, hyp, count) for ref, row in confusion.items() for hyp, count in row.items() if ref != hyp]
+    return sorted(mistakes, key=lambda mistake: (-mistake[2], mistake[:2]))[:limit]

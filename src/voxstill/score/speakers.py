@@ -1,7 +1,7 @@
-"""Who spoke when, judged: the diarization error rate as NIST's md-eval counts it.
+"""Diarization error rate, as NIST's md-eval counts it.
 
-Time is cut where anybody starts or ends, so that nothing changes within a piece, and pieces are counted as whole
-microseconds: nothing is sampled, and the figures are exact.
+Time is cut at every start and end of a turn, so that nothing changes within a piece, and pieces are counted in whole
+microseconds: no sampling, exact figures.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from voxstill.text.rttm import Mark, Stretch
 
 Int = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-_TOLD = {"SEGMENT", "SPEAKER", "SU", "EDIT", "FILLER", "IP", "CB", "A/P", "LEXEME", "NON-LEX"}
-"""Kinds of lines that tell where a reference without a UEM starts and ends."""
+_EXTENT_KINDS = {"SEGMENT", "SPEAKER", "SU", "EDIT", "FILLER", "IP", "CB", "A/P", "LEXEME", "NON-LEX"}
+"""Kinds of lines that define the extent of a reference without a UEM."""
 _NOISES = {"laugh", "breath", "lipsmack", "cough", "sneeze", "other"}
-"""Subtypes of NON-LEX that nobody is asked to find a speaker for."""
+"""Subtypes of NON-LEX that are not scored."""
 _NOISE_US = 500_000
-"""A noise is left out with so much on either side, as far as no word and no turn starts or ends there."""
+"""Padding on either side of a noise, up to the nearest start or end of a word or turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerTime:
-    """Time of speakers, in microseconds: two who speak for a second are two seconds. Times add, rates do not."""
+    """Speaker time in microseconds, in which two speakers for a second are two seconds. Times add, rates do not."""
 
     scored_us: int = 0
     missed_us: int = 0
@@ -43,18 +43,18 @@ class SpeakerTime:
 
     @property
     def errors_us(self) -> int:
-        """Missed, made up and given to the wrong speaker."""
+        """Missed speech, false alarm and speaker confusion."""
         return self.missed_us + self.false_alarm_us + self.confused_us
 
     @property
     def rate(self) -> float | None:
-        """The diarization error rate, above 1 where false alarms abound; None where nobody spoke."""
+        """The diarization error rate, possibly above 1; None where no speech is scored."""
         return self.errors_us / self.scored_us if self.scored_us else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The errors of one recording, and which speaker of the hypothesis was taken for which of the reference."""
+    """The errors of one recording, and its speaker mapping, hypothesis -> reference."""
 
     time: SpeakerTime
     mapping: Mapping[str, str]
@@ -68,83 +68,91 @@ def judge(
     collar_us: int = 0,
     ignore_overlap: bool = False,
 ) -> Judged:
-    """The errors of one channel of one recording, to the microsecond.
+    """Score the diarization of one channel of one recording, to the microsecond.
 
-    Speakers are mapped one to one so that they share the most time in what is judged. Not judged is what lies outside
-    the stretches (without any: outside the reference), in a NOSCORE zone, at a noise such as a laugh, within the collar
-    on either side of any start and end of a turn of the reference, and where told to, what several speakers of the
-    reference say at once. It is what NIST's md-eval does without options but -c, -u and -1.
+    Speakers are mapped one to one so that they share the most scored time. Not scored is what lies outside the
+    stretches (without any: outside the reference), in a NOSCORE zone, at a noise such as a laugh, within the collar on
+    either side of any start and end of a turn of the reference, and with `ignore_overlap` where its speakers overlap.
+    Equal to NIST's md-eval without options but -c, -u and -1.
     """
-    turns, heard = ([each for each in some if each.kind == "SPEAKER"] for some in (reference, hypothesis))
-    judged = [(each.start_us, each.end_us) for each in stretches] or _extent(reference)
-    banned = [(each.start_us, each.end_us) for each in reference if each.kind == "NOSCORE"]
-    edges = [edge for each in turns for edge in (each.start_us, each.end_us)]
-    near = [(edge - collar_us, edge + collar_us) for edge in edges] if collar_us else []
+    reference_turns = [mark for mark in reference if mark.kind == "SPEAKER"]
+    hypothesis_turns = [mark for mark in hypothesis if mark.kind == "SPEAKER"]
+    scored_spans = _spans(stretches) or _extent(reference)
+    excluded_spans = _spans(mark for mark in reference if mark.kind == "NOSCORE")
+    edges = [edge for turn in reference_turns for edge in (turn.start_us, turn.end_us)]
+    collars = [(edge - collar_us, edge + collar_us) for edge in edges] if collar_us else []
     noises = _noises(reference, edges)
-    spans = [*judged, *banned, *noises, *near, *((each.start_us, each.end_us) for each in (*turns, *heard))]
+    turn_spans = _spans((*reference_turns, *hypothesis_turns))
+    spans = [*scored_spans, *excluded_spans, *noises, *collars, *turn_spans]
     if not spans:
         return Judged(time=SpeakerTime(), mapping={})
     time_T = np.unique(np.array(spans, dtype=np.int64))
     length_T = np.diff(time_T)
-    evaluated_T = (_covered(judged, time_T) > 0) & (_covered(banned, time_T) == 0)
-    scored_T = evaluated_T & (_covered(near, time_T) == 0) & (_covered(noises, time_T) == 0)
+    evaluated_T = (_covered(scored_spans, time_T) > 0) & (_covered(excluded_spans, time_T) == 0)
+    scored_T = evaluated_T & (_covered(collars, time_T) == 0) & (_covered(noises, time_T) == 0)
     if ignore_overlap:
-        scored_T &= _covered([(each.start_us, each.end_us) for each in turns], time_T) < 2
-    said_RT, speakers = _speaking(turns, time_T)
-    heard_HT, others = _speaking(heard, time_T)
-    shared_RH = (said_RT * (length_T * evaluated_T)) @ heard_HT.T.astype(np.int64)
+        scored_T &= _covered(_spans(reference_turns), time_T) < 2
+    reference_RT, reference_names = _speaking(reference_turns, time_T)
+    hypothesis_HT, hypothesis_names = _speaking(hypothesis_turns, time_T)
+    shared_RH = (reference_RT * (length_T * evaluated_T)) @ hypothesis_HT.T.astype(np.int64)
     pairs = [(r, h) for r, h in assignment(shared_RH) if shared_RH[r, h]]
     length_T = length_T * scored_T
-    said_T, heard_T = said_RT.sum(0), heard_HT.sum(0)
-    right_T = sum((said_RT[r] & heard_HT[h] for r, h in pairs), np.zeros(len(length_T), dtype=np.int64))
+    num_reference_T, num_hypothesis_T = reference_RT.sum(0), hypothesis_HT.sum(0)
+    zero_T = np.zeros(len(length_T), dtype=np.int64)
+    num_correct_T = sum((reference_RT[r] & hypothesis_HT[h] for r, h in pairs), zero_T)
     return Judged(
         time=SpeakerTime(
-            scored_us=int(length_T @ said_T),
-            missed_us=int(length_T @ np.maximum(said_T - heard_T, 0)),
-            false_alarm_us=int(length_T @ np.maximum(heard_T - said_T, 0)),
-            confused_us=int(length_T @ (np.minimum(said_T, heard_T) - right_T)),
+            scored_us=int(length_T @ num_reference_T),
+            missed_us=int(length_T @ np.maximum(num_reference_T - num_hypothesis_T, 0)),
+            false_alarm_us=int(length_T @ np.maximum(num_hypothesis_T - num_reference_T, 0)),
+            confused_us=int(length_T @ (np.minimum(num_reference_T, num_hypothesis_T) - num_correct_T)),
         ),
-        mapping={others[h]: speakers[r] for r, h in pairs},
+        mapping={hypothesis_names[h]: reference_names[r] for r, h in pairs},
     )
 
 
+def _spans(marks: Iterable[Mark | Stretch]) -> list[tuple[int, int]]:
+    return [(mark.start_us, mark.end_us) for mark in marks]
+
+
 def _extent(reference: Iterable[Mark]) -> list[tuple[int, int]]:
-    told = [each for each in reference if each.kind in _TOLD]
-    return [(min(each.start_us for each in told), max(each.end_us for each in told))] if told else []
+    """From the first start to the last end of what has an extent; empty where nothing has."""
+    marks = [mark for mark in reference if mark.kind in _EXTENT_KINDS]
+    return [(min(mark.start_us for mark in marks), max(mark.end_us for mark in marks))] if marks else []
 
 
 def _noises(reference: Sequence[Mark], edges: Sequence[int]) -> list[tuple[int, int]]:
-    """Noises with what lies around them, but for words and turns."""
-    found = _merged([each for each in reference if each.kind == "NON-LEX" and each.subtype in _NOISES])
-    words = _merged([each for each in reference if each.kind == "LEXEME"])
+    """Spans of noises with their padding, which ends at words and turns."""
+    noises = _merged([mark for mark in reference if mark.kind == "NON-LEX" and mark.subtype in _NOISES])
+    words = _merged([mark for mark in reference if mark.kind == "LEXEME"])
     stops = np.unique(np.array([*edges, *(time for word in words for time in word)], dtype=np.int64))
-    wider = []
-    for start_us, end_us in found:
-        before_us = [int(each) for each in stops[: np.searchsorted(stops, start_us, "right")][-1:]]
-        after_us = [int(each) for each in stops[np.searchsorted(stops, end_us) :][:1]]
-        said = [any(word[0] < time_us < word[1] for word in words) for time_us in (start_us, end_us)]
-        wider.append(
+    padded = []
+    for start_us, end_us in noises:
+        before_us = [int(time_us) for time_us in stops[: np.searchsorted(stops, start_us, "right")][-1:]]
+        after_us = [int(time_us) for time_us in stops[np.searchsorted(stops, end_us) :][:1]]
+        within_word = [any(word[0] < time_us < word[1] for word in words) for time_us in (start_us, end_us)]
+        padded.append(
             (
-                start_us if said[0] else max([start_us - _NOISE_US, *before_us]),
-                end_us if said[1] else min([end_us + _NOISE_US, *after_us]),
+                start_us if within_word[0] else max([start_us - _NOISE_US, *before_us]),
+                end_us if within_word[1] else min([end_us + _NOISE_US, *after_us]),
             )
         )
-    return wider
+    return padded
 
 
 def _merged(marks: Sequence[Mark]) -> list[tuple[int, int]]:
-    """What the marks cover, as stretches apart from one another."""
-    found: list[tuple[int, int]] = []
-    for start_us, end_us in sorted((each.start_us, each.end_us) for each in marks if each.end_us > each.start_us):
-        if found and start_us <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end_us)
+    """Union of the marks as disjoint spans in order."""
+    spans: list[tuple[int, int]] = []
+    for start_us, end_us in sorted((mark.start_us, mark.end_us) for mark in marks if mark.end_us > mark.start_us):
+        if spans and start_us <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(spans[-1][1], end_us)
         else:
-            found.append((start_us, end_us))
-    return found
+            spans.append((start_us, end_us))
+    return spans
 
 
 def _covered(spans: Sequence[tuple[int, int]], time_T: Int) -> Int:
-    """How many of the spans cover each piece between two times; every start and end is among the times."""
+    """Number of spans that cover each piece between two times; every start and end is among the times."""
     change_T = np.zeros(len(time_T), dtype=np.int64)
     if spans:
         spans_N2 = np.array(spans, dtype=np.int64)
@@ -154,24 +162,24 @@ def _covered(spans: Sequence[tuple[int, int]], time_T: Int) -> Int:
 
 
 def _speaking(turns: Sequence[Mark], time_T: Int) -> tuple[Flags, list[str]]:
-    """Who speaks in each piece; overlapping oneself is speaking once."""
-    names = sorted({each.speaker for each in turns})
-    rows = [
-        _covered([(each.start_us, each.end_us) for each in turns if each.speaker == name], time_T) > 0 for name in names
-    ]
+    """Activity of each speaker in each piece, and their names; overlap with itself counts once."""
+    names = sorted({turn.speaker for turn in turns})
+    rows = [_covered(_spans(turn for turn in turns if turn.speaker == name), time_T) > 0 for name in names]
     return np.array(rows, dtype=bool).reshape(len(names), len(time_T) - 1), names
 
 
 def twice_us(turns: Sequence[Mark]) -> int:
-    """For how long more than one of the turns goes on."""
-    time_T = np.unique(np.array([(each.start_us, each.end_us) for each in turns], dtype=np.int64))
-    return int(np.diff(time_T) @ (_covered([(each.start_us, each.end_us) for each in turns], time_T) > 1))
+    """Microseconds in which more than one of the turns is active."""
+    spans = _spans(turns)
+    time_T = np.unique(np.array(spans, dtype=np.int64))
+    return int(np.diff(time_T) @ (_covered(spans, time_T) > 1))
 
 
 def assignment(gain_RC: Int) -> list[tuple[int, int]]:
-    """Pairs of a row and a column, each in one pair at most, whose gains have the largest sum; gains are whole numbers.
+    """Linear assignment: pairs of a row and a column with the largest sum of gains, which are whole numbers.
 
-    The Hungarian method with potentials, a shortest augmenting path for each row (Jonker and Volgenant 1987).
+    Every row and column is in one pair at most. The Hungarian method with potentials, a shortest
+    augmenting path for each row (Jonker and Volgenant 1987).
     """
     if gain_RC.shape[0] > gain_RC.shape[1]:
         return sorted((row, column) for column, row in assignment(gain_RC.T))

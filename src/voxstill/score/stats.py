@@ -1,7 +1,7 @@
-"""How far an error rate can be trusted, and whether one is lower than another.
+"""Confidence intervals of error rates by the bootstrap, and paired significance tests.
 
-Utterances of one speaker share accent, microphone and words, so speakers are drawn and not utterances: drawing
-utterances would give an interval too narrow.
+Utterances of one speaker share accent, microphone and words, so blocks of speakers are resampled: resampling utterances
+would give intervals that are too narrow.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from voxstill.records import ErrorCounts
 from voxstill.score.words import Scored
 
 _DRAWS_AT_ONCE = 4_000_000  # keeps the memory of a million blocks below 100 MB
-_ALL_SWAPS = 16
-"""Of so many blocks that differ, every way to swap them is gone through."""
+_MAX_EXACT_BLOCKS = 16
+"""Up to so many blocks that differ, the randomisation test is exact: it enumerates every way to swap them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """What is drawn: the counts of each block, and what a block is."""
+    """Blocks to resample: the counts of each, and what a block is."""
 
     unit: Literal["speakers", "utterances"]
     counts: tuple[ErrorCounts, ...]
@@ -32,9 +32,9 @@ class Blocks:
 def blocks(
     rows: Iterable[Scored], speakers: Mapping[str, str | None], of: Literal["words", "characters"] = "words"
 ) -> Blocks:
-    """The errors of each speaker, or of each utterance where fewer than two speakers are known.
+    """Sum errors by speaker, or by utterance where fewer than two speakers are known.
 
-    `speakers` maps utterance ids to speakers; an utterance of nobody known is a block of its own.
+    `speakers` maps utterance ids to speakers; an utterance of an unknown speaker is a block of its own.
     """
     rows = list(rows)
     if len({name for row in rows if (name := speakers.get(row.id)) is not None}) < 2:
@@ -49,24 +49,24 @@ def blocks(
 
 
 def interval(counts_by_block: Sequence[ErrorCounts], resamples: int, seed: int) -> tuple[float, float] | None:
-    """The 95 % percentile bootstrap interval of the error rate, drawing blocks; None where nothing was said.
+    """95 % percentile bootstrap interval of the error rate over blocks; None where the reference is empty.
 
-    One block alone gives an interval of no width: it tells nothing of others. Bisani and Ney, ICASSP 2004, section 2.
+    A single block gives an interval of width 0, which says nothing. Bisani and Ney, ICASSP 2004, section 2.
     """
     errors_B = np.array([counts.errors for counts in counts_by_block], dtype=np.int64)
     reference_B = np.array([counts.reference for counts in counts_by_block], dtype=np.int64)
     if not reference_B.any():
         return None
-    low, high = np.percentile(_drawn(errors_B, reference_B, resamples, seed), [2.5, 97.5])
+    low, high = np.percentile(_bootstrap_rates(errors_B, reference_B, resamples, seed), [2.5, 97.5])
     return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """Two systems on the same utterances. `difference` is the rate of the second less that of the first.
+    """Paired test of two systems on the same utterances. `difference` is the rate of the second minus the first.
 
-    `p` is how often a difference at least as large comes about, either way, where the two are equally good. It is
-    `exact` where all ways were gone through. `interval` holds 95 % of the differences over draws of blocks.
+    `p` is the two-sided p-value of the null hypothesis that both are equally good; it is `exact` where all swaps were
+    enumerated. `interval` is the 95 % bootstrap interval of the difference.
     """
 
     difference: float
@@ -77,34 +77,19 @@ class Paired:
 
 
 def paired(first: Sequence[ErrorCounts], second: Sequence[ErrorCounts], resamples: int, seed: int) -> Paired | None:
-    """Whether two systems differ, by the counts of the same blocks in the same order; None where nothing was said.
+    """Test whether two systems differ, by counts of the same blocks in the same order; None for an empty reference.
 
-    An approximate randomisation test (Noreen 1989; Gillick and Cox, ICASSP 1989, for matched pairs of segments): where
-    the two are equally good, what they said of a block might as well have been swapped. Of up to 2^16 ways to swap all
-    are gone through, of more `resamples` are drawn, and the one observed is counted among them (Phipson and Smyth
-    2010), so that p is never 0. The interval is Bisani and Ney's (ICASSP 2004) of the difference.
+    An approximate randomisation test (Noreen 1989; Gillick and Cox, ICASSP 1989, for matched pairs of segments): under
+    the null hypothesis the results of a block can be swapped. Up to 2^16 swaps are enumerated, of more `resamples` are
+    drawn, and the one observed is counted among them (Phipson and Smyth 2010), so that p is never 0. The interval is
+    that of Bisani and Ney (ICASSP 2004) for the difference.
     """
-    one_B, two_B = (np.array([counts.errors for counts in some], dtype=np.int64) for some in (first, second))
     reference_B = np.array([counts.reference for counts in first], dtype=np.int64)
     if not reference_B.any():
         return None
-    gap_B = two_B - one_B
-    unlike_B = gap_B[gap_B != 0]  # to swap what is equal changes nothing
-    exact = len(unlike_B) <= _ALL_SWAPS
-    seen = abs(int(unlike_B.sum()))
-    if exact:
-        sums_S = np.zeros(1, dtype=np.int64)
-        for gap in unlike_B:
-            sums_S = np.concatenate([sums_S + gap, sums_S - gap])
-        p = float(np.mean(np.abs(sums_S) >= seen))
-    else:
-        generator = np.random.default_rng(seed)
-        larger = 0
-        for start in range(0, resamples, step := max(1, _DRAWS_AT_ONCE // len(unlike_B))):
-            swapped_RB = generator.integers(2, size=(min(step, resamples - start), len(unlike_B)), dtype=np.int8)
-            larger += int((np.abs((1 - 2 * swapped_RB) @ unlike_B) >= seen).sum())
-        p = (larger + 1) / (resamples + 1)
-    rates = _drawn(gap_B, reference_B, resamples, seed)
+    gap_B = np.array([b.errors - a.errors for a, b in zip(first, second, strict=True)], dtype=np.int64)
+    p, exact = _randomization_p(gap_B[gap_B != 0], resamples, seed)  # swapping equal counts changes nothing
+    rates = _bootstrap_rates(gap_B, reference_B, resamples, seed)
     low, high = np.percentile(rates, [2.5, 97.5])
     return Paired(
         difference=float(gap_B.sum() / reference_B.sum()),
@@ -115,16 +100,32 @@ def paired(first: Sequence[ErrorCounts], second: Sequence[ErrorCounts], resample
     )
 
 
-def _drawn(
+def _randomization_p(gap_B: NDArray[np.int64], resamples: int, seed: int) -> tuple[float, bool]:
+    """Two-sided p-value of the sum of differences by block when signs are random, and whether it is exact."""
+    observed = abs(int(gap_B.sum()))
+    if len(gap_B) <= _MAX_EXACT_BLOCKS:
+        sums_S = np.zeros(1, dtype=np.int64)
+        for gap in gap_B:
+            sums_S = np.concatenate([sums_S + gap, sums_S - gap])
+        return float(np.mean(np.abs(sums_S) >= observed)), True
+    generator = np.random.default_rng(seed)
+    num_larger = 0
+    for start in range(0, resamples, step := max(1, _DRAWS_AT_ONCE // len(gap_B))):
+        swapped_RB = generator.integers(2, size=(min(step, resamples - start), len(gap_B)), dtype=np.int8)
+        num_larger += int((np.abs((1 - 2 * swapped_RB) @ gap_B) >= observed).sum())
+    return (num_larger + 1) / (resamples + 1), False
+
+
+def _bootstrap_rates(
     errors_B: NDArray[np.int64], reference_B: NDArray[np.int64], resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Rates of draws of blocks; a draw of silent blocks alone has none."""
+    """Error rate of each bootstrap resample of the blocks; one with an empty reference has none."""
     generator = np.random.default_rng(seed)
     num_blocks = len(errors_B)
     rates: list[NDArray[np.float64]] = []
     for start in range(0, resamples, step := max(1, _DRAWS_AT_ONCE // num_blocks)):
         drawn_RB = generator.integers(num_blocks, size=(min(step, resamples - start), num_blocks), dtype=np.int32)
         errors_R, reference_R = errors_B[drawn_RB].sum(1), reference_B[drawn_RB].sum(1)
-        said_R = reference_R > 0
-        rates.append(errors_R[said_R] / reference_R[said_R])
+        has_reference_R = reference_R > 0
+        rates.append(errors_R[has_reference_R] / reference_R[has_reference_R])
     return np.concatenate(rates)

@@ -1,7 +1,7 @@
-"""Whether two utterances are of one speaker: the errors of a score that is high where they are.
+"""Speaker verification metrics: equal error rate and minimum detection cost of similarity scores.
 
-A trial is accepted where its score reaches a threshold. A miss is a trial of one speaker that is not accepted, a false
-alarm one of two speakers that is. Only the order of the scores matters, and equal scores are never told apart.
+A trial is accepted where its score reaches a threshold. A miss is a trial of one speaker that is rejected, a false
+alarm a trial of two speakers that is accepted. Only the order of the scores matters; equal scores are one threshold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_COMPARED = 3000
 
 
 class Trials(NamedTuple):
-    """N pairs of utterances by their places, and whether one speaker says both."""
+    """N pairs of utterances by index, and whether both are of the same speaker."""
 
     first_N: NDArray[np.int64]
     second_N: NDArray[np.int64]
@@ -27,7 +27,7 @@ class Trials(NamedTuple):
 
 
 def trials(speakers: Sequence[str | None]) -> Trials:
-    """Every pair of utterances once, none with itself; those of an unknown speaker are left out."""
+    """Pair every two utterances once; those of an unknown speaker are left out."""
     known_K = np.array([place for place, speaker in enumerate(speakers) if speaker is not None], dtype=np.int64)
     _, number_K = np.unique([speaker for speaker in speakers if speaker is not None], return_inverse=True)
     first_N, second_N = np.triu_indices(len(known_K), k=1)
@@ -35,16 +35,17 @@ def trials(speakers: Sequence[str | None]) -> Trials:
 
 
 def eer(score_N: ArrayLike, same_N: ArrayLike) -> float:
-    """The equal error rate: the share of misses and of false alarms at the threshold where both are alike.
+    """Equal error rate: the rate of misses and of false alarms at the threshold where both are equal.
 
-    Where no threshold makes them alike, the line between the two thresholds next to that is followed, as it is where a
-    ROC curve is cut. DataError where there are not trials of both kinds, or a score is no number.
+    Where no threshold makes them equal, it is interpolated between the two next to it, as on a ROC curve. DataError
+    where there are not trials of both kinds, or a score is NaN.
     """
-    miss_T, alarm_T, same, other = _errors(score_N, same_N)
-    gap_T = miss_T * other - alarm_T * same  # rises from -same * other to same * other, in whole numbers
-    after = int(np.argmax(gap_T >= 0))
-    along = int(gap_T[after]) / int(gap_T[after] - gap_T[after - 1])
-    return float(miss_T[after] - along * (miss_T[after] - miss_T[after - 1])) / same
+    misses_T, false_alarms_T, num_same, num_different = _errors(score_N, same_N)
+    # rises from -num_same * num_different to num_same * num_different, in whole numbers
+    gap_T = misses_T * num_different - false_alarms_T * num_same
+    crossing = int(np.argmax(gap_T >= 0))
+    fraction = int(gap_T[crossing]) / int(gap_T[crossing] - gap_T[crossing - 1])
+    return float(misses_T[crossing] - fraction * (misses_T[crossing] - misses_T[crossing - 1])) / num_same
 
 
 def min_dcf(
@@ -55,36 +56,37 @@ def min_dcf(
     miss_cost: float = 1.0,
     false_alarm_cost: float = 1.0,
 ) -> float:
-    """The least detection cost of any threshold, 1 where accepting all or nothing is as good.
+    """Minimum normalised detection cost over all thresholds; 1 is as good as accepting all or nothing.
 
     NIST's speaker recognition evaluations (the 2010 plan, performance measures): `miss_cost * prior * P(miss) +
-    false_alarm_cost * (1 - prior) * P(false alarm)`, over the less of the two weights, which costs to decide blindly.
-    `prior` is how probable it is that one speaker says both. DataError as for `eer`.
+    false_alarm_cost * (1 - prior) * P(false alarm)`, divided by the smaller of the two weights. `prior` is the
+    probability that both utterances are of one speaker. DataError as for `eer`.
     """
-    miss_T, alarm_T, same, other = _errors(score_N, same_N)
-    miss, alarm = miss_cost * prior, false_alarm_cost * (1 - prior)
-    return float(np.min(miss * miss_T / same + alarm * alarm_T / other)) / min(miss, alarm)
+    misses_T, false_alarms_T, num_same, num_different = _errors(score_N, same_N)
+    miss_weight, false_alarm_weight = miss_cost * prior, false_alarm_cost * (1 - prior)
+    cost_T = miss_weight * misses_T / num_same + false_alarm_weight * false_alarms_T / num_different
+    return float(np.min(cost_T)) / min(miss_weight, false_alarm_weight)
 
 
 def _errors(score_N: ArrayLike, same_N: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], int, int]:
-    """Misses and false alarms at each threshold that matters, from accepting all to nothing; trials of each kind."""
+    """Misses and false alarms at each threshold, from accepting all to nothing, and the trials of each kind."""
     score_N, same_N = np.asarray(score_N), np.asarray(same_N, dtype=bool)
-    same = int(same_N.sum())
-    other = len(same_N) - same
-    if not same or not other:
+    num_same = int(same_N.sum())
+    num_different = len(same_N) - num_same
+    if not num_same or not num_different:
         raise DataError(
             "speakers cannot be verified on these trials",
-            why=f"{same:,} are of one speaker and {other:,} of two",
+            why=f"{num_same:,} are of one speaker and {num_different:,} of two",
             fix="judge at least two speakers, one of them with two utterances",
         )
     if np.isnan(score_N).any():
         raise DataError("a score of a trial is no number", fix="look for empty or silent utterances")
     order_N = np.argsort(score_N, kind="stable")
     score_N = score_N[order_N]
-    last_N = np.append(score_N[1:] != score_N[:-1], True)  # of those with an equal score
+    last_N = np.append(score_N[1:] != score_N[:-1], True)  # the last of equal scores
     rejected_same_T = np.append(0, np.cumsum(same_N[order_N])[last_N])
     rejected_T = np.append(0, np.flatnonzero(last_N) + 1)
-    return rejected_same_T, other - (rejected_T - rejected_same_T), same, other
+    return rejected_same_T, num_different - (rejected_T - rejected_same_T), num_same, num_different
 
 
 def compare(

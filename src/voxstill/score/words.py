@@ -1,7 +1,7 @@
-"""Word and character error rates: what was aligned with what, per utterance, per group and in all.
+"""Word and character error rates per utterance, per group and in total, and alignments.
 
-Errors are the fewest edits, each costing one, as jiwer counts them. Of the ways to make so few edits the one with most
-hits counts, so substitutions, insertions and deletions are the same on every machine. They are sclite's where sclite,
+Errors are the fewest edits, each costing one, as jiwer counts them. Of the alignments with the fewest edits the one
+with most hits counts, so substitutions, insertions and deletions are deterministic. They are sclite's where sclite,
 whose edits cost 3, 3 and 4, finds the fewest.
 """
 
@@ -18,7 +18,7 @@ from rapidfuzz.distance import Levenshtein
 from voxstill.records import ErrorCounts
 
 Pair = tuple[str | None, str | None]
-"""A unit of the reference and one of the hypothesis; None stands across an insertion or a deletion."""
+"""A unit of the reference and one of the hypothesis; None on one side is an insertion or a deletion."""
 _NOTHING = ""
 
 
@@ -32,28 +32,28 @@ class Scored:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[ErrorCounts, list[Pair]]:
-    """The counts of `count`, and an alignment with so few edits to look at; no unit may be the empty string.
+    """Count errors as `count`, and align the units to look at; no unit may be the empty string.
 
-    The alignment is sclite's where that has the fewest edits, and so the kinds that were counted. Where it has more,
-    one with the fewest is shown, whose kinds may be others.
+    The alignment is sclite's where that has the fewest edits, and its kinds of edits are those that were counted. Where
+    it has more, it is another with the fewest, whose kinds may differ from the counts.
     """
     counts = count(reference, hypothesis)
     for sclite in (True, False):
-        found = kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING, sclite_mode=sclite)
-        if sum(ref != hyp for ref, hyp in found) == counts.errors:
+        pairs = kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING, sclite_mode=sclite)
+        if sum(ref != hyp for ref, hyp in pairs) == counts.errors:
             break
-    return counts, [(ref or None, hyp or None) for ref, hyp in found]
+    return counts, [(ref or None, hyp or None) for ref, hyp in pairs]
 
 
 def count(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
-    """The fewest edits, and of those the most hits; an empty reference makes everything an insertion."""
-    edit = len(reference) + len(hypothesis) + 1  # so dear that no number of substitutions outweighs one edit
+    """Count errors by edit distance, preferring hits; an empty reference gives insertions only."""
+    edit = len(reference) + len(hypothesis) + 1  # so large that no number of substitutions outweighs one edit
     cost = Levenshtein.distance(reference, hypothesis, weights=(edit, edit, edit + 1))
     return split(cost, edit, len(reference), len(hypothesis))
 
 
 def split(cost: int, edit: int, num_reference: int, num_hypothesis: int) -> ErrorCounts:
-    """The counts of an alignment in which an edit costs `edit`, a substitution one more, and all of them `cost`."""
+    """Counts of an alignment with total `cost`, in which an edit costs `edit` and a substitution one more."""
     errors, substitutions = divmod(cost, edit)
     longer = num_hypothesis - num_reference
     insertions = (errors - substitutions + longer) // 2
@@ -67,9 +67,9 @@ def split(cost: int, edit: int, num_reference: int, num_hypothesis: int) -> Erro
 
 
 def score(id: str, reference: str, hypothesis: str) -> Scored:  # noqa: A002
-    """Words and characters of one utterance, compared as they stand: normalise before.
+    """Score words and characters of one utterance, without normalising.
 
-    Unicode spaces part words, and one space between words counts as a character, as in jiwer and torchmetrics.
+    Unicode spaces separate words, and one space between words counts as a character, as in jiwer and torchmetrics.
     """
     return Scored(
         id=id,
@@ -83,9 +83,9 @@ def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
     return ErrorCounts.sum(count(reference.split(), hypothesis.split()) for reference, hypothesis in pairs)
 
 
-def apart(one: Sequence[str], other: Sequence[str]) -> float:
-    """Edits between two sequences to a unit of the longer, 0 to 1: the same either way, and defined for empty ones."""
-    return count(one, other).errors / max(len(one), len(other), 1)
+def apart(first: Sequence[str], second: Sequence[str]) -> float:
+    """Normalised edit distance: edits divided by the longer length, 0 to 1, symmetric; 0 for two empty sequences."""
+    return count(first, second).errors / max(len(first), len(second), 1)
 
 
 def cer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
@@ -94,7 +94,7 @@ def cer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
 
 
 def total(rows: Iterable[Scored], id: str = "all") -> Scored:  # noqa: A002
-    """All rows as one."""
+    """Sum all rows."""
     rows = list(rows)
     return Scored(
         id=id,
@@ -104,7 +104,7 @@ def total(rows: Iterable[Scored], id: str = "all") -> Scored:  # noqa: A002
 
 
 def by(rows: Iterable[Scored], key: Callable[[Scored], str | None]) -> dict[str, Scored]:
-    """One total for each key, in the order of the keys; rows without a key are left out."""
+    """Sum rows by key, in the order of the keys; rows without a key are left out."""
     groups: dict[str, list[Scored]] = {}
     for row in rows:
         name = key(row)
@@ -114,13 +114,13 @@ def by(rows: Iterable[Scored], key: Callable[[Scored], str | None]) -> dict[str,
 
 
 def confusions(alignments: Iterable[Iterable[Pair]], limit: int) -> list[tuple[Pair, int]]:
-    """The commonest errors and how often each was made."""
-    found = Counter(pair for pairs in alignments for pair in pairs if pair[0] != pair[1])
-    return sorted(found.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or ""))[:limit]
+    """The most frequent errors with their counts."""
+    counts = Counter(pair for pairs in alignments for pair in pairs if pair[0] != pair[1])
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or ""))[:limit]
 
 
 def versions() -> dict[str, str]:
-    """What counted, with its version: figures are stamped with it."""
+    """Versions of the scoring libraries, which are stored with every figure."""
     return {"rapidfuzz": version("rapidfuzz")}
 
 

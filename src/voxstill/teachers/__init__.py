@@ -1,1 +1,1 @@
-"""One teacher, one file."""
+"""Teachers: one file for each recogniser that labels."""

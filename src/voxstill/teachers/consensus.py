@@ -1,4 +1,4 @@
-"""What several teachers agree on, made of labels that are there: nothing is heard again."""
+"""The teacher `consensus`: combines the finished labels of several teachers by ROVER; no audio is transcribed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConsensusOptions(Section):
 
 
 class ConsensusTeacher:
-    """A vote on each word by ROVER (`score/rover.py`); its confidence is the agreement. `factory/agree.py` makes it."""
+    """A ROVER vote (`score/rover.py`), computed by `factory/agree.py`; its confidence is the agreement."""
 
     Options: ClassVar[type[Section]] = ConsensusOptions
     reads_texts: ClassVar[bool] = False
@@ -36,13 +36,15 @@ class ConsensusTeacher:
         self.of = tuple(options.of)
 
     def revision(self) -> str:
-        """Rises when the vote is counted in another way."""
+        """Number of the voting algorithm."""
         return "1"
 
     def open(self) -> None:
-        """TeacherError: it is made of labels, not of audio."""
+        """TeacherError: a consensus is computed from labels, not from audio."""
         raise TeacherError(
-            "a consensus hears nothing", why="it is made of the labels of others", fix="run `voxstill label` with it"
+            "a consensus cannot transcribe audio",
+            why="it is made of the labels of others",
+            fix="run `voxstill label` with it",
         )
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
@@ -51,4 +53,4 @@ class ConsensusTeacher:
         return []
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Nothing to release."""

@@ -1,4 +1,4 @@
-"""Repeats the human text with chosen mistakes and chosen faults: the teacher of the tests and of rehearsals."""
+"""The teacher `echo`: repeats the human text with simulated errors and faults, for tests and dry runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from voxstill.teachers.teacher import Clip, Heard
 
 RIGHT = (0.6, 1.0)
 WRONG = (0.2, 0.8)
-"""Ranges of the probability given to a right and to a wrong word: they overlap, as a real teacher's do."""
+"""Ranges of the probability of a correct and of a wrong word: they overlap, as those of a real teacher."""
 
 
 class EchoOptions(Section):
-    """Which mistakes and which faults."""
+    """Rates of simulated errors, and utterances with simulated faults."""
 
     substitute: float = option(0.0, unit="probability", ge=0, le=1)
     """Words replaced by another."""
     delete: float = option(0.0, unit="probability", ge=0, le=1)
     """Words left out."""
     insert: float = option(0.0, unit="probability", ge=0, le=1)
-    """Words followed by one that nobody said."""
+    """Words followed by an inserted one."""
     vocabulary: list[str] = option([])
     """Words that mistakes are drawn from; without any, a mistake is the true word spelt backwards."""
     seed: int = option(0, ge=0)
@@ -43,7 +43,7 @@ class EchoOptions(Section):
 
 
 class EchoTeacher:
-    """Makes the same mistakes in an utterance whatever its neighbours, and is less sure where it made them."""
+    """Errors depend on the utterance and the seed alone, and wrong words have lower probabilities."""
 
     Options: ClassVar[type[Section]] = EchoOptions
     reads_texts: ClassVar[bool] = True
@@ -52,7 +52,7 @@ class EchoTeacher:
         self.options = options
 
     def revision(self) -> str:
-        """Follows the options that change an answer; faults and delays do not."""
+        """Hash of the options that change a transcription; faults and delays do not."""
         o = self.options
         return fingerprint(1, o.substitute, o.delete, o.insert, o.vocabulary, o.seed, o.fail_on)
 
@@ -60,13 +60,13 @@ class EchoTeacher:
         """Nothing to load."""
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, unless an utterance was chosen to crash or to hang."""
-        return [self._hear(clip) for clip in clips]
+        """Transcribe clips one by one; those of `crash_on` and `hang_on` end or block the process."""
+        return [self._transcribe(clip) for clip in clips]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
-    def _hear(self, clip: Clip) -> Heard:
+    def _transcribe(self, clip: Clip) -> Heard:
         utterance = clip.utterance
         if utterance.id in self.options.crash_on:
             os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
@@ -77,23 +77,24 @@ class EchoTeacher:
             return Heard(finish="failed", error="this utterance was chosen to fail")
         if utterance.text is None:
             return Heard(finish="failed", error="the manifest has no text for this utterance")
-        said, probs = self._err(utterance.text.split(), random.Random(fingerprint(self.options.seed, utterance.id)))
-        step_ms = utterance.duration_ms / max(1, len(said))
+        rng = random.Random(fingerprint(self.options.seed, utterance.id))
+        words_with_probs, probs = self._with_errors(utterance.text.split(), rng)
+        step_ms = utterance.duration_ms / max(1, len(words_with_probs))
         words = tuple(
             Word(text=word, start_ms=round(i * step_ms), end_ms=round((i + 1) * step_ms), prob=prob)
-            for i, (word, prob) in enumerate(said)
+            for i, (word, prob) in enumerate(words_with_probs)
         )
         return Heard(
-            text=" ".join(word for word, _ in said),
+            text=" ".join(word for word, _ in words_with_probs),
             language=utterance.info.language,
             mean_logprob=sum(map(math.log, probs)) / len(probs) if probs else None,
-            num_tokens=len(said),
+            num_tokens=len(words_with_probs),
             words=words,
         )
 
-    def _err(self, words: Sequence[str], rng: random.Random) -> tuple[list[tuple[str, float]], list[float]]:
-        """Words said with their probabilities, and all probabilities: a word left out lowers the mean as well."""
-        said: list[tuple[str, float]] = []
+    def _with_errors(self, words: Sequence[str], rng: random.Random) -> tuple[list[tuple[str, float]], list[float]]:
+        """Words of the output with their probabilities, and all probabilities, those of deleted words included."""
+        words_with_probs: list[tuple[str, float]] = []
         probs: list[float] = []
         for word in words:
             draw, wrong, right = rng.random(), rng.uniform(*WRONG), rng.uniform(*RIGHT)
@@ -101,14 +102,14 @@ class EchoTeacher:
             substituted = not deleted and draw < self.options.delete + self.options.substitute
             probs.append(wrong if deleted or substituted else right)
             if not deleted:
-                said.append((self._mistake(word, rng) if substituted else word, probs[-1]))
+                words_with_probs.append((self._wrong_word(word, rng) if substituted else word, probs[-1]))
             if rng.random() < self.options.insert:
                 probs.append(rng.uniform(*WRONG))
-                said.append((self._mistake(word, rng), probs[-1]))
-        return said, probs
+                words_with_probs.append((self._wrong_word(word, rng), probs[-1]))
+        return words_with_probs, probs
 
-    def _mistake(self, word: str, rng: random.Random) -> str:
-        others = [each for each in self.options.vocabulary if each != word]
-        if others:
-            return rng.choice(others)
+    def _wrong_word(self, word: str, rng: random.Random) -> str:
+        candidates = [candidate for candidate in self.options.vocabulary if candidate != word]
+        if candidates:
+            return rng.choice(candidates)
         return word[::-1] if word[::-1] != word else word + word

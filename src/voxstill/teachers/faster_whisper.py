@@ -1,9 +1,9 @@
-"""Whisper as CTranslate2 runs it: fast on a CPU too, in 8 bits where wanted."""
+"""The teacher `faster-whisper`: Whisper on CTranslate2, fast on a CPU too, with 8-bit weights where set."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
@@ -16,10 +16,10 @@ from voxstill.records import RATE_HZ, Word
 from voxstill.teachers.teacher import Clip, Heard
 
 WINDOW_S = 30
-"""What Whisper hears at once."""
-_READ = ("*.json", "*.txt", "model.bin")
-_NEEDED = ("model.bin", "config.json")
-_PASSED = (
+"""Length of Whisper's input window."""
+_MODEL_FILES = ("*.json", "*.txt", "model.bin")
+_REQUIRED_FILES = ("model.bin", "config.json")
+_DECODING_OPTIONS = (
     "language",
     "beam_size",
     "patience",
@@ -50,51 +50,51 @@ class FasterWhisperOptions(Section):
     cpu_threads: int = option(1, unit="threads", ge=1, pace=True)
     """CPU threads of the model."""
     batch_size: int = option(8, unit="clips", ge=1)
-    """Clips heard at once where `teacher.language` is set; each by itself where its language is to be found out."""
+    """Clips in a batch where `teacher.language` is set; one by one where the language is to be detected."""
     language: str | None = option(None)
-    """Language of the audio (`en`); unset, it finds out for each clip."""
+    """Language of the audio (`en`); unset, it is detected for each clip."""
     beam_size: int = option(5, unit="beams", ge=1)
-    """Texts followed side by side while searching."""
+    """Hypotheses kept in the beam search."""
     patience: float = option(1.0, gt=0)
-    """Above 1 the search goes on after so many times `beam_size` texts have ended."""
+    """Above 1 the beam search goes on until `patience` times `beam_size` hypotheses have ended."""
     length_penalty: float = option(1.0)
     """Above 1 prefers longer texts."""
     repetition_penalty: float = option(1.0, gt=0)
-    """Above 1 makes tokens that were said less likely."""
+    """Above 1, tokens of the text so far become less likely."""
     no_repeat_ngram_size: int = option(0, unit="tokens", ge=0)
-    """No run of so many tokens is said twice; 0 allows it."""
+    """No n-gram of so many tokens is generated twice; 0 allows it."""
     temperature: float = option(0.0, ge=0)
-    """Above 0 tokens are drawn, and another run says something else."""
+    """Above 0 tokens are sampled, and another run gives another text."""
     initial_prompt: str | None = option(None)
-    """Text that is taken as said before each clip: spelling and style follow it."""
+    """Text that precedes each clip as context: spelling and style follow it."""
     hotwords: str | None = option(None)
     """Words and phrases that are likely."""
     suppress_blank: bool = option(True)
     """No text begins with a space or ends at once."""
     suppress_tokens: list[int] = option([-1])
-    """Tokens that are never said; -1 stands for those that the model names."""
+    """Tokens that are never generated; -1 stands for those in the model's configuration."""
     word_timestamps: bool = option(True)
-    """Find when each word was said: a second, short pass."""
+    """Word times, by a second, short pass."""
     vad_filter: bool = option(False)
-    """Hear what a voice-activity detector takes for speech, and no more; each clip by itself."""
+    """Transcribe only what a voice-activity detector takes for speech; clips one by one."""
 
 
 class FasterWhisperTeacher:
-    """Hears clips of up to 30 s; confidence is the mean log-probability of the tokens, the end among them."""
+    """Transcribes clips of up to 30 s; confidence is the mean log-probability of the tokens, end of text included."""
 
     Options: ClassVar[type[Section]] = FasterWhisperOptions
     reads_texts: ClassVar[bool] = False
 
     def __init__(self, options: FasterWhisperOptions) -> None:
         self.options = options
-        self.folder = checkpoint_files.folder_of(options.model, _NEEDED)
+        self.folder = checkpoint_files.folder_of(options.model, _REQUIRED_FILES)
 
     def revision(self) -> str:
         """The version of the package, and the hash of the folder or the commit on the Hub."""
         if self.folder is None:
             files = checkpoint_files.fetch(self.options.model, self.options.revision, ("config.json",)).name[:16]
         else:
-            files = checkpoint_files.digest(self.folder, _READ)
+            files = checkpoint_files.digest(self.folder, _MODEL_FILES)
         return f"{version('faster-whisper')}-{files}"
 
     def open(self) -> None:
@@ -102,7 +102,7 @@ class FasterWhisperTeacher:
         import faster_whisper
 
         options = self.options
-        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _READ)
+        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _MODEL_FILES)
         try:
             model = faster_whisper.WhisperModel(
                 str(folder), device=options.device, compute_type=options.compute_type, cpu_threads=options.cpu_threads
@@ -119,75 +119,75 @@ class FasterWhisperTeacher:
                 why=f"`{options.model}` knows {', '.join(model.supported_languages)}",
                 fix="name one of them",
             )
-        self._model, self._most_tokens = faster_whisper.BatchedInferencePipeline(model), model.max_length // 2
+        self._model, self._max_tokens = faster_whisper.BatchedInferencePipeline(model), model.max_length // 2
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order."""
-        heard = [Heard(error="no audio", finish="failed")] * len(clips)
-        sound = []
+        """Transcribe clips in batches; one result per clip, in order, errors included."""
+        results = [Heard(error="no audio", finish="failed")] * len(clips)
+        audible = []
         for i, clip in enumerate(clips):
             if len(clip.samples_T) > WINDOW_S * RATE_HZ:
-                heard[i] = Heard(error=f"longer than the {WINDOW_S} s heard at once", finish="failed")
+                results[i] = Heard(error=f"longer than the {WINDOW_S} s heard at once", finish="failed")
             elif len(clip.samples_T) >= RATE_HZ // 100:
-                sound.append(i)
+                audible.append(i)
         by_itself = self.options.language is None or self.options.vad_filter
         size = 1 if by_itself else self.options.batch_size
-        for start in range(0, len(sound), size):
-            members = sound[start : start + size]
-            for i, answer in zip(members, self._hear([clips[i] for i in members]), strict=True):
-                heard[i] = answer
-        return heard
+        for start in range(0, len(audible), size):
+            batch = audible[start : start + size]
+            for i, result in zip(batch, self._transcribe([clips[i] for i in batch]), strict=True):
+                results[i] = result
+        return results
 
     def close(self) -> None:
         """Drop the weights."""
         del self._model
 
-    def _hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        # one window after the other, silence behind the speech: features padded with zeros are no silence
+    def _transcribe(self, clips: Sequence[Clip]) -> list[Heard]:
+        # clips are concatenated, each padded with silence to a window: zero-padded features would not be silence
         windows = np.zeros((len(clips), WINDOW_S * RATE_HZ), np.float32)
         for row_T, clip in zip(windows, clips, strict=True):
             row_T[: len(clip.samples_T)] = clip.samples_T / np.float32(2**15)
-        where: dict[str, Any] = {"audio": windows.reshape(-1)}
+        audio_arguments: dict[str, Any] = {"audio": windows.reshape(-1)}
         if not self.options.vad_filter:
-            where["clip_timestamps"] = [{"start": WINDOW_S * i, "end": WINDOW_S * (i + 1)} for i in range(len(clips))]
+            spans = [{"start": WINDOW_S * i, "end": WINDOW_S * (i + 1)} for i in range(len(clips))]
+            audio_arguments["clip_timestamps"] = spans
         segments, info = self._model.transcribe(
-            **where,
-            **{name: getattr(self.options, name) for name in _PASSED},
+            **audio_arguments,
+            **{name: getattr(self.options, name) for name in _DECODING_OPTIONS},
             batch_size=len(clips),
             without_timestamps=True,
         )
-        said: list[list[Any]] = [[] for _ in clips]
+        segments_of_clip: list[list[Any]] = [[] for _ in clips]
         for segment in segments:
-            said[int(segment.start // WINDOW_S)].append(segment)
+            segments_of_clip[int(segment.start // WINDOW_S)].append(segment)
         return [
-            self._answer(clip, i * WINDOW_S, found, info.language)
-            for i, (clip, found) in enumerate(zip(clips, said, strict=True))
+            self._result(clip, i * WINDOW_S, clip_segments, info.language)
+            for i, (clip, clip_segments) in enumerate(zip(clips, segments_of_clip, strict=True))
         ]
 
-    def _answer(self, clip: Clip, start_s: float, segments: Iterable[Any], language: str) -> Heard:
-        found = list(segments)
-        num_tokens = [len(each.tokens) for each in found]
-        lengths = [num + 1 for num in num_tokens]  # the end of each is a token too
-        logprobs = [each.avg_logprob * num for each, num in zip(found, lengths, strict=True)]
+    def _result(self, clip: Clip, start_s: float, segments: Sequence[Any], language: str) -> Heard:
+        num_tokens = [len(segment.tokens) for segment in segments]
+        lengths = [num + 1 for num in num_tokens]  # the end of text is a token too
+        logprobs = [segment.avg_logprob * length for segment, length in zip(segments, lengths, strict=True)]
         last_ms = len(clip.samples_T) * 1000 // RATE_HZ
 
-        def clock(at_s: float) -> int:
-            return min(max(round((at_s - start_s) * 1000), 0), last_ms)
+        def to_ms(time_s: float) -> int:
+            return min(max(round((time_s - start_s) * 1000), 0), last_ms)
 
         return Heard(
-            text=" ".join("".join(each.text for each in found).split()),
+            text=" ".join("".join(segment.text for segment in segments).split()),
             language=language,
-            mean_logprob=math.fsum(logprobs) / sum(lengths) if found else None,
+            mean_logprob=math.fsum(logprobs) / sum(lengths) if segments else None,
             num_tokens=sum(num_tokens),
-            finish="length" if any(num >= self._most_tokens for num in num_tokens) else "stop",
+            finish="length" if any(num >= self._max_tokens for num in num_tokens) else "stop",
             words=tuple(
                 Word(
                     text=word.word.strip(),
-                    start_ms=clock(word.start),
-                    end_ms=clock(word.end),
+                    start_ms=to_ms(word.start),
+                    end_ms=to_ms(word.end),
                     prob=float(word.probability),
                 )
-                for each in found
-                for word in each.words or ()
+                for segment in segments
+                for word in segment.words or ()
             ),
         )

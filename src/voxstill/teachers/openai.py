@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's protocol for audio: OpenAI's own, vLLM's, a gateway, one on the next machine.
+"""The teacher `openai`: any server with OpenAI's API for audio, such as OpenAI's own, vLLM's or a gateway.
 
 The protocol is that of https://platform.openai.com/docs/api-reference: `audio/transcriptions`, or `chat/completions`
 with the clip as `input_audio`.
@@ -25,16 +25,16 @@ from voxstill.teachers.teacher import Clip, Heard
 
 CONNECT_S = 10.0
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
-AGAIN = (408, 429, 500, 502, 503, 504)
-"""Statuses of a server that may do better in a moment."""
-REFUSED = (401, 402, 403, 404, 405)
-"""Statuses that are not about the clip: the key, the bill, the address or the model."""
-DEAD_AFTER = 8
-"""So many clips in a row that the server had no answer for: the fault is not in the clips."""
+RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
+"""HTTP statuses that are retried."""
+REFUSED_STATUSES = (401, 402, 403, 404, 405)
+"""HTTP statuses that no clip can cause: the key, the bill, the address or the model is wrong."""
+MAX_UNANSWERED = 8
+"""After so many unanswered clips in a row the server is taken for down."""
 
 
 class OpenAIOptions(Section):
-    """Which server, what is asked of it, and how patiently."""
+    """Options of the server, of its requests, and of retries."""
 
     base_url: str = option()
     """Address up to the version: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`."""
@@ -43,11 +43,11 @@ class OpenAIOptions(Section):
     api_key_env: str | None = option(None)
     """Name of the environment variable that holds the key, on every machine that labels; unset sends none."""
     mode: Literal["transcriptions", "chat"] = option("transcriptions")
-    """`transcriptions` is for recognisers; `chat` asks a model that hears, with `prompt`."""
+    """`transcriptions` is for recognisers; `chat` is for chat models with audio input, with `prompt`."""
     prompt: str | None = option(None)
     """What a chat model is asked to do, or words that a recogniser is to expect."""
     language: str | None = option(None)
-    """Language of the audio, for `transcriptions`; unset lets the server tell."""
+    """Language of the audio, for `transcriptions`; unset lets the server detect it."""
     response_format: Literal["json", "verbose_json"] = option("json")
     """Of `transcriptions`: `verbose_json` has the language, and the confidence of Whisper models."""
     timestamp_granularities: list[Literal["word", "segment"]] = option([])
@@ -57,7 +57,7 @@ class OpenAIOptions(Section):
     temperature: float = option(0.0, ge=0, le=2)
     """0 takes the most likely token each time."""
     top_p: float | None = option(None, unit="probability", gt=0, le=1)
-    """Tokens are drawn from the likeliest that make up so much."""
+    """Nucleus sampling: tokens are sampled from the likeliest with this total probability."""
     max_tokens: int | None = option(None, unit="tokens", ge=1)
     """Longest answer; an answer cut there finishes as `length`, where the server says so."""
     seed: int | None = option(None, ge=0)
@@ -71,7 +71,7 @@ class OpenAIOptions(Section):
 
 
 class OpenAITeacher:
-    """Asks for each clip by itself, many at a time; what the server says of one clip is never given to another."""
+    """Sends one request per clip, many at a time."""
 
     Options: ClassVar[type[Section]] = OpenAIOptions
     reads_texts: ClassVar[bool] = False
@@ -104,11 +104,11 @@ class OpenAITeacher:
             )
 
     def revision(self) -> str:
-        """The name of the model: a server does not tell more. Its address and the options are in the recipe."""
+        """The name of the model, as a server reports no more. Its address and the options are in the recipe."""
         return self.options.model
 
     def open(self) -> None:
-        """Nothing is asked yet; TeacherError where there is no key."""
+        """Set up the connection pool; sends nothing. TeacherError where there is no key."""
         import urllib3
 
         headers = {}
@@ -121,10 +121,10 @@ class OpenAITeacher:
                     fix="export it with the key, where the command runs and on every machine of the cluster",
                 )
             headers["Authorization"] = f"Bearer {self._key}"
-        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells of each retry
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs each retry
         retry = urllib3.Retry(
             self.options.retries,
-            status_forcelist=AGAIN,
+            status_forcelist=RETRIED_STATUSES,
             allowed_methods=None,
             backoff_factor=BACKOFF_S,
             backoff_jitter=BACKOFF_S,
@@ -141,18 +141,18 @@ class OpenAITeacher:
         proxy = _proxy(self._url)
         self._http = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
         self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="ask")
-        self._unanswered: deque[bool] = deque(maxlen=DEAD_AFTER)
+        self._unanswered: deque[bool] = deque(maxlen=MAX_UNANSWERED)
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order; TeacherError where the server is gone, or refuses everything."""
-        return list(self._threads.map(self._ask, clips))
+        """Transcribe clips in parallel; one result per clip, in order. TeacherError where the server is down."""
+        return list(self._threads.map(self._transcribe, clips))
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._threads.shutdown(cancel_futures=True)
         self._http.clear()
 
-    def _ask(self, clip: Clip) -> Heard:
+    def _transcribe(self, clip: Clip) -> Heard:
         from urllib3 import exceptions
 
         if not len(clip.samples_T):
@@ -161,22 +161,22 @@ class OpenAITeacher:
             response = self._http.request("POST", self._url, redirect=False, **self._request(clip))
         except exceptions.HTTPError as error:
             reason = getattr(error, "reason", error)
-            said = self._clean(f"{type(reason).__name__}: {reason}")
+            message = self._redact(f"{type(reason).__name__}: {reason}")
             if isinstance(reason, exceptions.NewConnectionError | exceptions.ConnectTimeoutError | exceptions.SSLError):
-                raise self._gone(said) from None
-            return self._no_answer(said)
-        if response.status in AGAIN:
-            return self._no_answer(self._complaint(response))
-        if 300 <= response.status < 400 or response.status in REFUSED:
-            raise self._gone(self._complaint(response))
+                raise self._unavailable(message) from None
+            return self._unanswered_clip(message)
+        if response.status in RETRIED_STATUSES:
+            return self._unanswered_clip(self._error_message(response))
+        if 300 <= response.status < 400 or response.status in REFUSED_STATUSES:
+            raise self._unavailable(self._error_message(response))
         self._unanswered.append(False)
         if response.status >= 300:
-            return Heard(finish="failed", error=self._complaint(response))
+            return Heard(finish="failed", error=self._error_message(response))
         try:
             body = response.json()
-            return _chatted(body) if self.options.mode == "chat" else _transcribed(body)
+            return _parse_chat(body) if self.options.mode == "chat" else _parse_transcription(body)
         except (ValueError, LookupError, TypeError, AttributeError):
-            return Heard(finish="failed", error=f"not an answer of the protocol: {self._clean(_text(response))}")
+            return Heard(finish="failed", error=f"not an answer of the protocol: {self._redact(_text(response))}")
 
     def _request(self, clip: Clip) -> dict[str, Any]:
         o = self.options
@@ -185,41 +185,41 @@ class OpenAITeacher:
         if o.mode == "chat":
             audio = {"data": base64.b64encode(wav).decode(), "format": "wav"}
             content = [{"type": "text", "text": o.prompt}, {"type": "input_audio", "input_audio": audio}]
-            asked = common | {
+            parameters = common | {
                 "messages": [{"role": "user", "content": content}],
                 "max_tokens": o.max_tokens,
                 "logprobs": o.logprobs or None,
             }
-            return {"json": {name: value for name, value in asked.items() if value is not None}}
-        named = common | {
+            return {"json": {name: value for name, value in parameters.items() if value is not None}}
+        form = common | {
             "response_format": o.response_format,
             "language": o.language,
             "prompt": o.prompt,
             "max_completion_tokens": o.max_tokens,
         }
-        fields: list[tuple[str, Any]] = [(name, str(value)) for name, value in named.items() if value is not None]
-        fields += [("timestamp_granularities[]", each) for each in o.timestamp_granularities]
+        fields: list[tuple[str, Any]] = [(name, str(value)) for name, value in form.items() if value is not None]
+        fields += [("timestamp_granularities[]", granularity) for granularity in o.timestamp_granularities]
         fields += [("include[]", "logprobs")] * o.logprobs
         return {"fields": [*fields, ("file", ("clip.wav", wav, "audio/wav"))]}
 
-    def _no_answer(self, reason: str) -> Heard:
-        """The row of a clip that the server failed on; TeacherError where it fails on everything."""
+    def _unanswered_clip(self, reason: str) -> Heard:
+        """The result of a clip without a response; TeacherError after `MAX_UNANSWERED` of them in a row."""
         self._unanswered.append(True)
-        if sum(self._unanswered) == DEAD_AFTER:
-            raise self._gone(
-                f"the last {DEAD_AFTER} requests had no answer, {self.options.retries} retries each: {reason}"
+        if sum(self._unanswered) == MAX_UNANSWERED:
+            raise self._unavailable(
+                f"the last {MAX_UNANSWERED} requests had no answer, {self.options.retries} retries each: {reason}"
             )
         return Heard(finish="failed", error=reason)
 
-    def _gone(self, reason: str) -> TeacherError:
+    def _unavailable(self, reason: str) -> TeacherError:
         return TeacherError(
             f"the server at {self.options.base_url} does not answer for `{self.options.model}`",
             why=reason,
             fix="check teacher.base_url, teacher.model and the key; the same command goes on where this one stopped",
         )
 
-    def _complaint(self, response: Any) -> str:
-        """What the server says is wrong, in one line."""
+    def _error_message(self, response: Any) -> str:
+        """Error message of a response, in one line."""
         text = _text(response)
         try:
             body = json.loads(text)
@@ -227,10 +227,10 @@ class OpenAITeacher:
             text = error.get("message", text) if isinstance(error, dict) else str(error)
         except (ValueError, AttributeError):
             pass
-        return self._clean(f"the server answered {response.status}: {text}")
+        return self._redact(f"the server answered {response.status}: {text}")
 
-    def _clean(self, text: str) -> str:
-        """Without the key, in one short line: a server may repeat what it was sent."""
+    def _redact(self, text: str) -> str:
+        """Shorten to one line without the key, which a server may repeat."""
         return " ".join((text.replace(self._key, "***") if self._key else text).split())[:300]
 
 
@@ -239,57 +239,57 @@ def _text(response: Any) -> str:
 
 
 def _proxy(url: str) -> str | None:
-    """The proxy that the environment names for the address."""
+    """Proxy of the environment for the address, None for none."""
     parts = urlsplit(url)
     if urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     return urllib.request.getproxies().get(parts.scheme)
 
 
-def _transcribed(body: Mapping[str, Any]) -> Heard:
-    """An answer of `audio/transcriptions`, `json` or `verbose_json`."""
+def _parse_transcription(body: Mapping[str, Any]) -> Heard:
+    """Parse a response of `audio/transcriptions`, `json` or `verbose_json`."""
     text = body["text"].strip()
-    tokens = [float(each["logprob"]) for each in body.get("logprobs") or ()]
+    token_logprobs = [float(token["logprob"]) for token in body.get("logprobs") or ()]
     segments = [
-        (float(each["avg_logprob"]), len(each.get("tokens") or ()) or 1)
-        for each in body.get("segments") or ()
-        if each.get("avg_logprob") is not None
+        (float(segment["avg_logprob"]), len(segment.get("tokens") or ()) or 1)
+        for segment in body.get("segments") or ()
+        if segment.get("avg_logprob") is not None
     ]
     usage = body.get("usage") or {}
-    num_tokens = len(tokens) or sum(num for _, num in segments) or int(usage.get("output_tokens") or 0)
-    mean_logprob = sum(tokens) / len(tokens) if tokens else None
+    num_tokens = len(token_logprobs) or sum(num for _, num in segments) or int(usage.get("output_tokens") or 0)
+    mean_logprob = sum(token_logprobs) / len(token_logprobs) if token_logprobs else None
     if mean_logprob is None and segments:
         mean_logprob = sum(mean * num for mean, num in segments) / num_tokens
     words = tuple(
-        Word(text=each["word"].strip(), start_ms=round(each["start"] * 1000), end_ms=round(each["end"] * 1000))
-        for each in body.get("words") or ()
+        Word(text=word["word"].strip(), start_ms=round(word["start"] * 1000), end_ms=round(word["end"] * 1000))
+        for word in body.get("words") or ()
     )
     language = body.get("language")
     return Heard(
         text=text,
-        language=_code(language) if language else None,
+        language=_language_code(language) if language else None,
         mean_logprob=mean_logprob,
         num_tokens=num_tokens,
         words=words,
     )
 
 
-def _chatted(body: Mapping[str, Any]) -> Heard:
-    """An answer of `chat/completions`."""
+def _parse_chat(body: Mapping[str, Any]) -> Heard:
+    """Parse a response of `chat/completions`."""
     choice = body["choices"][0]
     if choice.get("finish_reason") == "content_filter":
         return Heard(finish="failed", error="the server's filter withheld the answer")
-    tokens = [float(each["logprob"]) for each in (choice.get("logprobs") or {}).get("content") or ()]
+    token_logprobs = [float(token["logprob"]) for token in (choice.get("logprobs") or {}).get("content") or ()]
     return Heard(
         text=choice["message"]["content"].strip(),
-        mean_logprob=sum(tokens) / len(tokens) if tokens else None,
-        num_tokens=len(tokens) or int((body.get("usage") or {}).get("completion_tokens") or 0),
+        mean_logprob=sum(token_logprobs) / len(token_logprobs) if token_logprobs else None,
+        num_tokens=len(token_logprobs) or int((body.get("usage") or {}).get("completion_tokens") or 0),
         finish="length" if choice.get("finish_reason") == "length" else "stop",
     )
 
 
-def _code(language: str) -> str:
-    """`en` for `english`: OpenAI's own server tells the name, others the code."""
+def _language_code(language: str) -> str:
+    """Language code of a language name: OpenAI's own server returns `english`, others `en`."""
     from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
     return str(TO_LANGUAGE_CODE.get(language.lower(), language))

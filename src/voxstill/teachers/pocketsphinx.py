@@ -1,4 +1,4 @@
-"""PocketSphinx: the teacher that travels inside a wheel, with a grammar, key phrases or its free language model."""
+"""The teacher `pocketsphinx`: an offline recogniser with its model, by a grammar, key phrases or a language model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from voxstill.text.grammar import Graph
 FRAME_MS = 10
 SEARCH = "voxstill"
 LEVEL = 3000.0
-"""Root mean square of the loudest quarter of a clip, to which it is brought; one step of 16 bits is 1."""
+"""Target RMS of the loudest quarter of a clip, in int16 units."""
 
 
 class PocketSphinxOptions(Section):
@@ -64,7 +64,7 @@ class PocketSphinxOptions(Section):
 
 
 class PocketSphinxTeacher:
-    """Hears each clip the same, whatever came before it and in whichever process."""
+    """Decodes each clip by itself: results do not depend on the clips before it or on the process."""
 
     Options: ClassVar[type[Section]] = PocketSphinxOptions
     reads_texts: ClassVar[bool] = False
@@ -76,9 +76,9 @@ class PocketSphinxTeacher:
     def revision(self) -> str:
         """Version of the package, content of the grammar, names and sizes of the model's files."""
         files = [
-            (each.name, each.stat().st_size)
+            (file.name, file.stat().st_size)
             for path in self._model_paths()
-            for each in (sorted(path.iterdir()) if path.is_dir() else [path])
+            for file in (sorted(path.iterdir()) if path.is_dir() else [path])
         ]
         return f"{metadata.version('pocketsphinx')}-{fingerprint(2, self._grammar(), files)}"
 
@@ -86,55 +86,57 @@ class PocketSphinxTeacher:
         """Load the model; TeacherError names the words that its dictionary lacks."""
         import pocketsphinx
 
-        bound = self.options.grammar is not None
+        has_grammar = self.options.grammar is not None
         acoustic, dictionary, *language_model = map(str, self._model_paths())
         try:
             self._decoder = pocketsphinx.Decoder(
                 hmm=acoustic,
                 dict=dictionary,
                 lm=language_model[0] if language_model else None,
-                lw=self.options.language_weight or (1.0 if bound else 6.5),
-                wip=self.options.word_prob or (0.001 if bound else 0.65),
+                lw=self.options.language_weight or (1.0 if has_grammar else 6.5),
+                wip=self.options.word_prob or (0.001 if has_grammar else 0.65),
                 loglevel="FATAL",
             )
         except (RuntimeError, ValueError) as error:
             raise TeacherError(
                 "PocketSphinx cannot load its model", why=str(error), fix="check teacher.model and teacher.dictionary"
             ) from None
-        if bound:
+        if has_grammar:
             graph = self._graph(self._grammar())
             self._check_words({word for _, _, word in graph.arcs}, f"the grammar `{self.options.grammar}`")
-            self._search(graph)
+            self._activate_graph(graph)
         elif self.options.keyphrases:
-            self._check_words({word for each in self.options.keyphrases for word in each.split()}, "a key phrase")
-            self._spot(self.options.keyphrases)
+            self._check_words({word for phrase in self.options.keyphrases for word in phrase.split()}, "a key phrase")
+            self._activate_keyphrases(self.options.keyphrases)
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip; a clip that cannot be decoded is a row with a reason."""
+        """Transcribe clips one by one; a clip that cannot be decoded is a result with an error."""
         if self._decoder is None:
             self.open()
-        return [self._hear(clip) for clip in clips]
+        return [self._transcribe(clip) for clip in clips]
 
     def close(self) -> None:
-        """Give the decoder's memory back."""
+        """Free the decoder."""
         self._decoder = None
 
-    def _hear(self, clip: Clip) -> Heard:
+    def _transcribe(self, clip: Clip) -> Heard:
         samples_T = prepare(clip.samples_T, clip.utterance.id, self.options.noise_floor_db, self.options.pad_ms)
         if len(samples_T) < RATE_HZ * 3 * FRAME_MS // 1000:
             return Heard(finish="failed", error="the clip is shorter than three frames")
         try:
-            self._decoder.reinit_feat()  # else the noise tracker goes on from the clip before
+            self._decoder.reinit_feat()  # resets noise tracking, which would carry over from the previous clip
             self._decoder.start_utt()
             self._decoder.process_raw(samples_T.tobytes(), full_utt=True)
             self._decoder.end_utt()
             segments = list(self._decoder.seg() or ())
         except Exception as error:
-            self.close()  # a decoder that failed once stays inside its utterance
+            self.close()  # after an error the decoder cannot start another utterance
             return Heard(finish="failed", error=f"PocketSphinx: {error}")
         duration_ms = len(clip.samples_T) * 1000 // RATE_HZ
         words = tuple(
-            self._word(each, duration_ms) for each in segments if not each.word.startswith(("<", "[", "(", "+"))
+            self._word(segment, duration_ms)
+            for segment in segments
+            if not segment.word.startswith(("<", "[", "(", "+"))
         )
         return Heard(
             text=" ".join(word.text for word in words),
@@ -149,7 +151,7 @@ class PocketSphinxTeacher:
             min(max(0, frame * FRAME_MS - self.options.pad_ms), duration_ms)
             for frame in (segment.start_frame, segment.end_frame + 1)
         )
-        text = segment.word.partition("(")[0].strip()  # `two(2)` is the second way to say `two`
+        text = segment.word.partition("(")[0].strip()  # `two(2)` is the second pronunciation of `two`
         return Word(text=text, start_ms=start_ms, end_ms=end_ms, prob=min(1.0, float(segment.prob)))
 
     def _model_paths(self) -> list[Path]:
@@ -157,13 +159,13 @@ class PocketSphinxTeacher:
         import pocketsphinx
 
         root = Path(pocketsphinx.get_model_path())
-        ours = root / "en-us"
+        packaged = root / "en-us"
         paths = [
-            Path(self.options.model or ours / "en-us"),
-            Path(self.options.dictionary or ours / "cmudict-en-us.dict"),
+            Path(self.options.model or packaged / "en-us"),
+            Path(self.options.dictionary or packaged / "cmudict-en-us.dict"),
         ]
         if self.options.grammar is None and not self.options.keyphrases:
-            paths.append(Path(self.options.language_model or ours / "en-us.lm.bin"))
+            paths.append(Path(self.options.language_model or packaged / "en-us.lm.bin"))
         for path in paths:
             if not path.exists():
                 raise TeacherError(
@@ -191,16 +193,16 @@ class PocketSphinxTeacher:
                 f"the grammar `{self.options.grammar}` cannot be used", why=f"{error.what}: {error.why}", fix=error.fix
             ) from None
 
-    def _search(self, graph: Graph) -> None:
-        """Search the graph from now on.
+    def _activate_graph(self, graph: Graph) -> None:
+        """Activate a search of the graph.
 
-        PocketSphinx searches each state by itself, and its JSGF compiler copies a rule wherever it is used. Ours has
-        no copies: 3 times as fast on digits, and words no longer share their probability with copies of themselves.
+        PocketSphinx's own JSGF compiler copies a rule wherever it is used. Our minimal graph has no copies: 3 times as
+        fast on digits, and words do not share their probability with copies of themselves.
         """
-        ways = Counter([source for source, _, _ in graph.arcs] + list(graph.ends))
-        arcs = [(source, target, 1 / ways[source], word) for source, target, word in graph.arcs]
-        silent = [(end, graph.num_states, 1 / ways[end]) for end in sorted(graph.ends)]
-        self._decoder.add_fsg(SEARCH, self._decoder.create_fsg(SEARCH, 0, graph.num_states, [*arcs, *silent]))
+        num_exits = Counter([source for source, _, _ in graph.arcs] + list(graph.ends))
+        arcs = [(source, target, 1 / num_exits[source], word) for source, target, word in graph.arcs]
+        final_arcs = [(end, graph.num_states, 1 / num_exits[end]) for end in sorted(graph.ends)]
+        self._decoder.add_fsg(SEARCH, self._decoder.create_fsg(SEARCH, 0, graph.num_states, [*arcs, *final_arcs]))
         self._decoder.activate_search(SEARCH)
 
     def _check_words(self, words: set[str], where: str) -> None:
@@ -212,16 +214,16 @@ class PocketSphinxTeacher:
                 fix="choose other words, or give teacher.dictionary",
             )
 
-    def _spot(self, keyphrases: Sequence[str]) -> None:
+    def _activate_keyphrases(self, keyphrases: Sequence[str]) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".kws", encoding="utf-8") as file:
-            file.writelines(f"{each} /{self.options.keyphrase_threshold:g}/\n" for each in keyphrases)
+            file.writelines(f"{phrase} /{self.options.keyphrase_threshold:g}/\n" for phrase in keyphrases)
             file.flush()
             self._decoder.add_kws(SEARCH, file.name)
         self._decoder.activate_search(SEARCH)
 
 
 def prepare(samples_T: NDArray[np.int16], seed: str, noise_floor_db: float, pad_ms: int) -> NDArray[np.int16]:
-    """The clip at `LEVEL` between two paddings, over a floor of white noise that is the same for the same seed."""
+    """Normalise a clip to `LEVEL`, pad both ends and add a floor of white noise, drawn from `seed`."""
     pad = pad_ms * RATE_HZ // 1000
     hop = FRAME_MS * RATE_HZ // 1000
     whole = len(samples_T) // hop * hop
@@ -231,15 +233,15 @@ def prepare(samples_T: NDArray[np.int16], seed: str, noise_floor_db: float, pad_
     rng = np.random.default_rng(int(fingerprint(seed), 16))
     noise_T = rng.standard_normal(len(samples_T) + 2 * pad, dtype=np.float32) * 10 ** (noise_floor_db / 20)
     noise_T[pad : pad + len(samples_T)] += samples_T * (LEVEL / max(level, 1.0))
-    heard_T: NDArray[np.int16] = np.clip(np.rint(noise_T), -32768, 32767).astype(np.int16)
-    return heard_T
+    prepared_T: NDArray[np.int16] = np.clip(np.rint(noise_T), -32768, 32767).astype(np.int16)
+    return prepared_T
 
 
 def mean_logprob(words: Sequence[Word]) -> float | None:
     """Mean log-probability of the words, None where there is none.
 
-    It tells right labels from wrong ones better than the sentence's own `hyp.prob` per word: area under the curve 0.83
-    against 0.71, label WER among the best half of the demo's labels 5.5 % against 8.6 %.
+    As a confidence it separates correct labels from wrong ones better than the sentence's own `hyp.prob` per word: area
+    under the curve 0.83 against 0.71, WER among the best half of the demo's labels 5.5 % against 8.6 %.
     """
     probs = [max(word.prob, 1e-10) for word in words if word.prob is not None]
     return sum(map(math.log, probs)) / len(probs) if probs else None

@@ -1,4 +1,4 @@
-"""The human texts as labels: what a student could learn from a teacher that never errs."""
+"""The teacher `reference`: the human transcripts as labels, an upper bound for any teacher."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ReferenceOptions(Section):
 
 
 class ReferenceTeacher:
-    """Answers with the human text, and without a confidence: nobody measured one.
+    """Returns the human text, without a confidence.
 
-    Words said one by one get times, where the pauses between them tell; other texts have none.
+    Isolated words get times, where the pauses between them are clear; other texts have no word times.
     """
 
     Options: ClassVar[type[Section]] = ReferenceOptions
@@ -28,27 +28,27 @@ class ReferenceTeacher:
         self.options = options
 
     def revision(self) -> str:
-        """It loads nothing; the number stands for the way word times are found."""
+        """Number of the algorithm that finds word times."""
         return "2"
 
     def open(self) -> None:
         """Nothing to load."""
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """The text of each clip; a clip that nobody wrote down is an error of its own."""
-        return [_read(clip) for clip in clips]
+        """Return the human text of each clip; a clip without one is a result with an error."""
+        return [_transcription(clip) for clip in clips]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
-def _read(clip: Clip) -> Heard:
+def _transcription(clip: Clip) -> Heard:
     text = clip.utterance.text
     if text is None:
         return Heard(finish="failed", error="the manifest has no text for this utterance")
-    spoken = text.split()
-    spans = vad.word_spans(clip.samples_T, len(spoken)) or []
+    text_words = text.split()
+    spans = vad.word_spans(clip.samples_T, len(text_words)) or []
     words = tuple(
-        Word(text=word, start_ms=start, end_ms=end) for word, (start, end) in zip(spoken, spans, strict=False)
+        Word(text=word, start_ms=start, end_ms=end) for word, (start, end) in zip(text_words, spans, strict=False)
     )
-    return Heard(text=text, language=clip.utterance.info.language, num_tokens=len(spoken), words=words)
+    return Heard(text=text, language=clip.utterance.info.language, num_tokens=len(text_words), words=words)

@@ -1,4 +1,4 @@
-"""Which teachers there are: the names of the `teacher` section, and how one is made from it."""
+"""Registry of teachers: names of the `teacher` section, and construction from it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TEACHERS = {
     "consensus": "voxstill.teachers.consensus:ConsensusTeacher",
     "echo": "voxstill.teachers.echo:EchoTeacher",
 }
-"""Name -> module and class. Other packages add theirs by an entry point in the group `voxstill.teachers`."""
+"""Name -> module and class. Other packages register theirs by an entry point in the group `voxstill.teachers`."""
 EXTRAS = {"faster-whisper": ("faster_whisper", "whisper"), "sherpa": ("sherpa_onnx", "sherpa")}
-"""Name -> the module that it runs on, and the extra of voxstill that brings it."""
+"""Name -> the package that it needs, and the extra of voxstill that installs it."""
 
 
 def make(section: config.Teacher) -> Teacher:
-    """The teacher that the section names, its options checked and nothing loaded; ConfigError where they are wrong."""
+    """Construct the teacher of the section with validated options, loading nothing; ConfigError for wrong options."""
     return find(section.name)(options(section))
 
 
@@ -39,7 +39,7 @@ def options(section: config.Teacher) -> config.Section:
 
 
 def find(name: str) -> type[Teacher]:
-    """The class behind a teacher's name; ConfigError where there is none or its package is not installed."""
+    """Import the class of a teacher; ConfigError for an unknown name or a package that is not installed."""
     package, extra = EXTRAS.get(name, ("", ""))
     if package and find_spec(package) is None:
         raise ConfigError(
@@ -52,43 +52,43 @@ def find(name: str) -> type[Teacher]:
         try:
             return cast("type[Teacher]", getattr(importlib.import_module(module), attribute))
         except ImportError as error:
-            raise _unusable(name, error) from None
-    foreign = _foreign()
-    if name in foreign:
+            raise _import_error(name, error) from None
+    plugins = _plugins()
+    if name in plugins:
         try:
-            return cast("type[Teacher]", foreign[name].load())
+            return cast("type[Teacher]", plugins[name].load())
         except (ImportError, AttributeError) as error:
-            raise _unusable(name, error) from None
-    known = names()
-    near = difflib.get_close_matches(name, known, n=1)
+            raise _import_error(name, error) from None
+    known_names = names()
+    close_names = difflib.get_close_matches(name, known_names, n=1)
     raise ConfigError(
         f"there is no teacher `{name}`",
-        why=f"the teachers are {', '.join(known)}",
-        fix=f"did you mean `{near[0]}`?" if near else "set teacher.name to one of them",
+        why=f"the teachers are {', '.join(known_names)}",
+        fix=f"did you mean `{close_names[0]}`?" if close_names else "set teacher.name to one of them",
     )
 
 
 def names() -> list[str]:
-    """Every teacher that can be named, ours first."""
-    return [*TEACHERS, *sorted(set(_foreign()) - set(TEACHERS))]
+    """Names of all teachers, built-in ones first."""
+    return [*TEACHERS, *sorted(set(_plugins()) - set(TEACHERS))]
 
 
 def all_options() -> list[tuple[str, type[config.Section]]]:
-    """Name and options of every teacher whose package is installed."""
-    found = []
+    """Name and options class of every teacher whose package is installed."""
+    options = []
     for name in names():
         try:
-            found.append((name, find(name).Options))
+            options.append((name, find(name).Options))
         except ConfigError:
             continue
-    return found
+    return options
 
 
-def _foreign() -> dict[str, EntryPoint]:
-    return {each.name: each for each in entry_points(group="voxstill.teachers")}
+def _plugins() -> dict[str, EntryPoint]:
+    return {entry_point.name: entry_point for entry_point in entry_points(group="voxstill.teachers")}
 
 
-def _unusable(name: str, error: Exception) -> ConfigError:
+def _import_error(name: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"the teacher `{name}` cannot be imported", why=str(error), fix="install the package that it needs"
     )

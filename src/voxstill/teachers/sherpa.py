@@ -1,4 +1,4 @@
-"""Recognisers of sherpa-onnx: transducers, CTC, Whisper and SenseVoice in a folder of ONNX files."""
+"""The teacher `sherpa`: sherpa-onnx models (transducer, CTC, Whisper, SenseVoice) in a folder of ONNX files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from voxstill.errors import ConfigError, TeacherError
 from voxstill.records import RATE_HZ, Word
 from voxstill.teachers.teacher import Clip, Heard
 
-_READ = ("*.onnx", "tokens.txt")
-_LONGEST_TOKEN_S = 0.1
+_MODEL_FILES = ("*.onnx", "tokens.txt")
+_MAX_TOKEN_S = 0.1
 Kind = Literal["transducer", "nemo_ctc", "zipformer_ctc", "wenet_ctc", "whisper", "sense_voice"]
 _FILES: dict[Kind, tuple[str, ...]] = {
     "transducer": ("encoder", "decoder", "joiner"),
@@ -42,19 +42,19 @@ class SherpaOptions(Section):
     language: str | None = option(None)
     """Language of the audio (`en`), for a Whisper or a SenseVoice."""
     decoding_method: Literal["greedy_search", "modified_beam_search"] = option("greedy_search")
-    """How a transducer searches."""
+    """Decoding method of a transducer."""
     max_active_paths: int = option(4, unit="paths", ge=1)
-    """Texts followed side by side in a beam search."""
+    """Hypotheses kept in the beam search."""
     provider: Literal["cpu", "cuda"] = option("cpu")
     """Where it runs; `cuda` needs a wheel of sherpa-onnx made for it."""
     num_threads: int = option(1, unit="threads", ge=1, pace=True)
     """CPU threads of the model."""
     batch_size: int = option(16, unit="clips", ge=1)
-    """Clips heard at once."""
+    """Clips in a batch."""
 
 
 class SherpaTeacher:
-    """Hears clips in batches, with word times where tokens have some, and a confidence where it tells one."""
+    """Transcribes clips in batches; word times and confidence where the model gives them."""
 
     Options: ClassVar[type[Section]] = SherpaOptions
     reads_texts: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class SherpaTeacher:
         if self.folder is None:
             files = checkpoint_files.fetch(self.options.model, self.options.revision, ("tokens.txt",)).name[:16]
         else:
-            files = checkpoint_files.digest(self.folder, _READ)
+            files = checkpoint_files.digest(self.folder, _MODEL_FILES)
         return f"{version('sherpa-onnx')}-{files}"
 
     def open(self) -> None:
@@ -76,7 +76,7 @@ class SherpaTeacher:
         import sherpa_onnx
 
         options = self.options
-        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _READ)
+        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _MODEL_FILES)
         try:
             self._recogniser = getattr(sherpa_onnx.OfflineRecognizer, f"from_{options.kind}")(
                 **arguments(options, folder)
@@ -89,19 +89,19 @@ class SherpaTeacher:
             ) from None
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order."""
-        heard = [Heard(error="no audio", finish="failed")] * len(clips)
-        sound = [i for i, clip in enumerate(clips) if len(clip.samples_T) >= RATE_HZ // 100]
-        for start in range(0, len(sound), self.options.batch_size):
-            members = sound[start : start + self.options.batch_size]
+        """Transcribe clips in batches; one result per clip, in order, errors included."""
+        results = [Heard(error="no audio", finish="failed")] * len(clips)
+        audible = [i for i, clip in enumerate(clips) if len(clip.samples_T) >= RATE_HZ // 100]
+        for start in range(0, len(audible), self.options.batch_size):
+            batch = audible[start : start + self.options.batch_size]
             streams = []
-            for i in members:
+            for i in batch:
                 streams.append(self._recogniser.create_stream())
                 streams[-1].accept_waveform(RATE_HZ, clips[i].samples_T / np.float32(2**15))
             self._recogniser.decode_streams(streams)
-            for i, stream in zip(members, streams, strict=True):
-                heard[i] = _answer(stream.result, len(clips[i].samples_T) / RATE_HZ)
-        return heard
+            for i, stream in zip(batch, streams, strict=True):
+                results[i] = _result(stream.result, len(clips[i].samples_T) / RATE_HZ)
+        return results
 
     def close(self) -> None:
         """Drop the model."""
@@ -109,31 +109,31 @@ class SherpaTeacher:
 
 
 def arguments(options: SherpaOptions, folder: Path) -> dict[str, Any]:
-    """What the method `from_...` of the kind is given; ConfigError where a file is missing."""
-    given: dict[str, Any] = {name: str(_file(folder, name, options.int8)) for name in _FILES[options.kind]}
-    given |= {"tokens": str(folder / "tokens.txt"), "num_threads": options.num_threads, "provider": options.provider}
+    """Keyword arguments of the method `from_...` of the kind; ConfigError where a file is missing."""
+    kwargs: dict[str, Any] = {name: str(_file(folder, name, options.int8)) for name in _FILES[options.kind]}
+    kwargs |= {"tokens": str(folder / "tokens.txt"), "num_threads": options.num_threads, "provider": options.provider}
     if options.kind == "transducer":
-        given |= {"decoding_method": options.decoding_method, "max_active_paths": options.max_active_paths}
-        given["model_type"] = ""  # the file says
+        kwargs |= {"decoding_method": options.decoding_method, "max_active_paths": options.max_active_paths}
+        kwargs["model_type"] = ""  # read from the file
     if options.kind in ("whisper", "sense_voice"):
-        given["language"] = options.language or ""
-    return given
+        kwargs["language"] = options.language or ""
+    return kwargs
 
 
 def _file(folder: Path, name: str, int8: bool) -> Path:
     """The ONNX file of a part: `encoder.onnx`, or the only one of a longer name such as `encoder-epoch-99.onnx`."""
-    found = [path for path in folder.glob(f"*{name}*.onnx") if path.name.endswith(".int8.onnx") == int8]
-    exact = [path for path in found if path.name == f"{name}{'.int8' if int8 else ''}.onnx"]
-    if len(exact or found) != 1:
+    candidates = [path for path in folder.glob(f"*{name}*.onnx") if path.name.endswith(".int8.onnx") == int8]
+    exact = [path for path in candidates if path.name == f"{name}{'.int8' if int8 else ''}.onnx"]
+    if len(exact or candidates) != 1:
         raise ConfigError(
             f"which file in `{folder}` is the {name}?",
-            why=f"{len(found)} files are called `*{name}*{'.int8' if int8 else ''}.onnx`",
+            why=f"{len(candidates)} files are called `*{name}*{'.int8' if int8 else ''}.onnx`",
             fix=f"call one of them `{name}{'.int8' if int8 else ''}.onnx`, or set `teacher.kind` and `teacher.int8`",
         )
-    return (exact or found)[0]
+    return (exact or candidates)[0]
 
 
-def _answer(result: Any, duration_s: float) -> Heard:
+def _result(result: Any, duration_s: float) -> Heard:
     logprobs = list(result.ys_log_probs)
     return Heard(
         text=" ".join(result.text.split()),
@@ -145,17 +145,17 @@ def _answer(result: Any, duration_s: float) -> Heard:
 
 
 def _words(result: Any, duration_s: float) -> Iterator[Word]:
-    """Words with times: a token lasts as long as the model says, or until the next one, at most 100 ms."""
+    """Words with times: a token has the model's duration, or lasts until the next one, at most 100 ms."""
     starts = [*result.timestamps, duration_s]
-    ends = [min(after, start + _LONGEST_TOKEN_S) for start, after in pairwise(starts)]
+    ends = [min(after, start + _MAX_TOKEN_S) for start, after in pairwise(starts)]
     if result.durations:
-        ends = [start + lasting for start, lasting in zip(starts, result.durations, strict=False)]
-    spelt: list[tuple[str, float, float]] = []
+        ends = [start + duration for start, duration in zip(starts, result.durations, strict=False)]
+    spans: list[tuple[str, float, float]] = []
     for token, start, end in zip(result.tokens, starts, ends, strict=False):
-        if token.startswith((" ", "▁")) or not spelt:
-            spelt.append(("", start, end))
-        text, first, _ = spelt[-1]
-        spelt[-1] = (text + token.strip(" ▁"), first, end)
-    for text, start, end in spelt:
+        if token.startswith((" ", "▁")) or not spans:
+            spans.append(("", start, end))
+        text, first, _ = spans[-1]
+        spans[-1] = (text + token.strip(" ▁"), first, end)
+    for text, start, end in spans:
         if text:
             yield Word(text=text, start_ms=round(start * 1000), end_ms=round(min(end, duration_s) * 1000))

@@ -1,9 +1,9 @@
-"""What a teacher is: options, a revision, and clips in, as many answers out.
+"""The protocol of a teacher: a recogniser that transcribes batches of clips for labelling.
 
 A teacher is one file: a class with these four methods, named in `TEACHERS` or in another package's entry point
-`voxstill.teachers`. Its `Options` are the rest of the `teacher` section. A class may also say how many calls of `hear`
-it takes at once, from threads of their own: `calls_at_once: ClassVar[int] = 2` keeps an engine full that batches
-continuously, since one chunk begins while another ends. Without it there is one.
+`voxstill.teachers`. Its `Options` are the rest of the `teacher` section. A class may also set how many calls of `hear`
+run at once, in threads: `calls_at_once: ClassVar[int] = 2` keeps an engine with continuous batching full, since one
+chunk begins while another ends. The default is one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from voxstill.records import Finish, Utterance, Word
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """What a teacher hears: 16 kHz mono int16 samples. `utterance.text` is None unless the teacher `reads_texts`."""
+    """Input of a teacher: 16 kHz mono int16 samples. `utterance.text` is None unless the teacher `reads_texts`."""
 
     utterance: Utterance
     samples_T: NDArray[np.int16]
@@ -29,7 +29,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What it says of one clip. What a teacher does not know is absent: None or empty, never 0."""
+    """Transcription of one clip. What a teacher does not provide is None or empty, never 0."""
 
     text: str = ""
     language: str | None = None
@@ -41,7 +41,7 @@ class Heard:
 
 
 class Teacher(Protocol):
-    """Made in the driver from its options, without loading anything; opened in the worker that runs it."""
+    """Constructed in the driver from its options, without loading anything; opened in the worker that runs it."""
 
     Options: ClassVar[type[Section]]
     reads_texts: ClassVar[bool]
@@ -49,7 +49,7 @@ class Teacher(Protocol):
     def __init__(self, options: Any) -> None: ...
 
     def revision(self) -> str:
-        """What tells this teacher's answers from another's: versions and content hashes of what it loads."""
+        """Identity of the model for the recipe of labels: versions and content hashes of what it loads."""
         ...
 
     def open(self) -> None:
@@ -57,13 +57,13 @@ class Teacher(Protocol):
         ...
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order; what fails for one clip is its `error`, not an exception.
+        """Transcribe one batch; one result per clip, in order. A failure of one clip is its `error`, not an exception.
 
-        TeacherError says that no clip can be heard any more, and ends the run; after any other exception the clips are
-        tried again, then in halves.
+        TeacherError means that no clip can be transcribed any more, and ends the run; after any other exception the
+        clips are tried again, then in halves.
         """
         ...
 
     def close(self) -> None:
-        """Give back what `open` took."""
+        """Release what `open` loaded."""
         ...

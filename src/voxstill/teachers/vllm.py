@@ -1,7 +1,7 @@
-"""vLLM in this process: Whisper, Qwen3-ASR, Qwen3-Omni, Voxtral and whatever else it serves that hears.
+"""The teacher `vllm`: vLLM in this process, for Whisper, Qwen3-ASR, Qwen3-Omni, Voxtral and its other audio models.
 
-The engine batches continuously: each clip is a request of its own, and enters and leaves the batch by itself. Written
-for vLLM 0.32 (`vllm.model_executor.models.interfaces.SupportsTranscription` makes the prompts of recognisers).
+The engine batches continuously: each clip is a request of its own that enters and leaves the batch by itself. Written
+for vLLM 0.32 (`vllm.model_executor.models.interfaces.SupportsTranscription` builds the prompts of ASR models).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VARIABLES = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for data
 }
-"""What the engine is told through the environment, where nobody chose otherwise."""
+"""Environment variables that are set for the engine where they are unset."""
 
 FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "repetition": "length"}
 SAMPLE_BYTES = 1 << 20
@@ -66,23 +66,23 @@ class VllmOptions(Section):
     """For a recogniser, text to go on from or words to expect. For another model, its whole prompt: the template of its
     chat with the mark of the audio and what is to be done."""
     language: str | None = option(None)
-    """Language of the audio, `en` for example; unset lets the model tell, where it can."""
+    """Language of the audio, `en` for example; unset lets the model detect it, where it can."""
     temperature: float = option(0.0, ge=0)
     """0 takes the likeliest token each time."""
     top_p: float = option(1.0, unit="probability", gt=0, le=1)
-    """Tokens are drawn from the likeliest that make up so much."""
+    """Nucleus sampling: tokens are sampled from the likeliest with this total probability."""
     top_k: int = option(0, unit="tokens", ge=0)
-    """Tokens are drawn from so many of the likeliest; 0 takes all."""
+    """Tokens are sampled from so many of the likeliest; 0 takes all."""
     repetition_penalty: float = option(1.0, gt=0)
-    """Above 1, what was said is less likely to be said again."""
+    """Above 1, tokens of the text so far become less likely."""
     max_tokens: int = option(448, unit="tokens", ge=1)
     """Longest answer; an answer cut there finishes as `length`."""
     seed: int = option(0, ge=0)
-    """Of what is drawn."""
+    """Seed of the sampling."""
 
 
 class VllmTeacher:
-    """Hears as many clips at once as the engine holds; each answer goes to its clip, whatever the order they end in."""
+    """Transcribes as many clips at once as the engine holds; results are in the order of clips."""
 
     Options: ClassVar[type[Section]] = VllmOptions
     reads_texts: ClassVar[bool] = False
@@ -93,11 +93,11 @@ class VllmTeacher:
         self._engine: Any = None
 
     def revision(self) -> str:
-        """The name and commit on the Hub, or what tells the files of a folder from others."""
+        """Name and commit on the Hub, or a hash of the files of a folder."""
         folder = Path(self.options.model)
         if not folder.is_dir():
             return f"{self.options.model}@{self.options.revision or 'main'}"
-        return fingerprint([(path.name, _sampled(path)) for path in sorted(folder.iterdir()) if path.is_file()])
+        return fingerprint([(path.name, _sample_hash(path)) for path in sorted(folder.iterdir()) if path.is_file()])
 
     def open(self) -> None:
         """Start the engine; TeacherError where vLLM is not installed or cannot load the model."""
@@ -121,7 +121,7 @@ class VllmTeacher:
             repetition_penalty=o.repetition_penalty,
             max_tokens=o.max_tokens,
             seed=o.seed,
-            logprobs=0,  # of the token that was said, and of no others
+            logprobs=0,  # of the generated token only
             output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY,
         )
         self._numbers = itertools.count()
@@ -129,7 +129,7 @@ class VllmTeacher:
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._thread.start()
         try:
-            self._wait(self._start())
+            self._run(self._start())
         except TeacherError:
             self.close()
             raise
@@ -142,17 +142,17 @@ class VllmTeacher:
             ) from error
 
     def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order; a clip that vLLM refuses is a row with its reason."""
-        return self._wait(self._hear_all(clips))
+        """Transcribe clips; one result per clip, in order. A clip that vLLM refuses is a result with its error."""
+        return self._run(self._transcribe_all(clips))
 
     def close(self) -> None:
-        """End the engine and its processes."""
-        self._wait(self._end())
+        """Stop the engine and its processes."""
+        self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _start(self) -> None:
@@ -160,7 +160,7 @@ class VllmTeacher:
         from vllm.model_executor.model_loader import get_model_cls
         from vllm.model_executor.models.interfaces import supports_transcription
 
-        named = self.options.model_dump(
+        engine_options = self.options.model_dump(
             include={
                 "model",
                 "revision",
@@ -176,14 +176,14 @@ class VllmTeacher:
             },
             exclude_none=True,
         )
-        args = vllm.AsyncEngineArgs(**named, limit_mm_per_prompt={"audio": 1}, disable_log_stats=True)
+        args = vllm.AsyncEngineArgs(**engine_options, limit_mm_per_prompt={"audio": 1}, disable_log_stats=True)
         self._engine = vllm.AsyncLLMEngine.from_engine_args(args)
         config = self._engine.model_config
         kind = get_model_cls(config)
         self._recogniser: Any = kind if supports_transcription(kind) else None
         if self._recogniser is not None:
             self._recogniser.validate_language(self.options.language)
-            self._hearing: Any = self._recogniser.get_speech_to_text_config(config, "transcribe")
+            self._speech_config: Any = self._recogniser.get_speech_to_text_config(config, "transcribe")
         elif self.options.prompt is None:
             raise TeacherError(
                 "`teacher.prompt` is not set",
@@ -191,7 +191,7 @@ class VllmTeacher:
                 fix="give the whole prompt, with the template of its chat and the mark of the audio",
             )
 
-    async def _end(self) -> None:
+    async def _stop(self) -> None:
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -200,33 +200,33 @@ class VllmTeacher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hear_all(self, clips: Sequence[Clip]) -> list[Heard]:
-        return await asyncio.gather(*map(self._hear, clips))
+    async def _transcribe_all(self, clips: Sequence[Clip]) -> list[Heard]:
+        return await asyncio.gather(*map(self._transcribe, clips))
 
-    async def _hear(self, clip: Clip) -> Heard:
+    async def _transcribe(self, clip: Clip) -> Heard:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        most_s = self._hearing.max_audio_clip_s if self._recogniser is not None else None
+        max_clip_s = self._speech_config.max_audio_clip_s if self._recogniser is not None else None
         if not len(clip.samples_T):
             return Heard(finish="failed", error="no audio")
-        if most_s is not None and len(clip.samples_T) > most_s * RATE_HZ:  # the rest would be left out, silently
-            return Heard(finish="failed", error=f"longer than the {most_s:g} s heard at once")
+        if max_clip_s is not None and len(clip.samples_T) > max_clip_s * RATE_HZ:  # vLLM would drop the rest silently
+            return Heard(finish="failed", error=f"longer than the {max_clip_s:g} s heard at once")
         audio_T = clip.samples_T.astype(np.float32) / np.float32(32768)
         language = self.options.language
         try:
             if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
-                language = await self._language(audio_T)
-            answer = await self._ask(self._prompt(audio_T, language), self._sampling)
+                language = await self._detect_language(audio_T)
+            answer = await self._generate(self._prompt(audio_T, language), self._sampling)
         except EngineDeadError:
             raise
         except Exception as error:  # of this request: its audio, its prompt
             cause = error.__cause__ or error
             reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
             return Heard(finish="failed", error=f"vLLM: {reason}")
-        return self._heard(answer, language)
+        return self._result(answer, language)
 
-    async def _ask(self, prompt: Any, sampling: Any) -> Any:
-        """The finished answer to one request."""
+    async def _generate(self, prompt: Any, sampling: Any) -> Any:
+        """Send one request and wait for its completion."""
         from vllm.renderers.inputs.preprocess import parse_model_prompt
 
         parsed = parse_model_prompt(self._engine.model_config, prompt)
@@ -235,14 +235,16 @@ class VllmTeacher:
             answer = output
         return answer.outputs[0]
 
-    async def _language(self, audio_T: NDArray[np.float32]) -> str:
-        """The language that the model takes the audio for: a request of one token."""
+    async def _detect_language(self, audio_T: NDArray[np.float32]) -> str:
+        """Detect the language by a request of one token."""
         import vllm
 
         tokenizer = self._engine.get_tokenizer()
         allowed = self._recogniser.get_language_token_ids(tokenizer)
         sampling = vllm.SamplingParams(max_tokens=1, temperature=0.0, allowed_token_ids=allowed)
-        answer = await self._ask(self._recogniser.get_language_detection_prompt(audio_T, self._hearing), sampling)
+        answer = await self._generate(
+            self._recogniser.get_language_detection_prompt(audio_T, self._speech_config), sampling
+        )
         return str(self._recogniser.parse_language_detection_output(list(answer.token_ids), tokenizer))
 
     def _prompt(self, audio_T: NDArray[np.float32], language: str | None) -> Any:
@@ -253,44 +255,44 @@ class VllmTeacher:
         return self._recogniser.get_generation_prompt(
             SpeechToTextParams(
                 audio=audio_T,
-                stt_config=self._hearing,
+                stt_config=self._speech_config,
                 model_config=self._engine.model_config,
                 language=language,
                 request_prompt=self.options.prompt or "",
             )
         )
 
-    def _heard(self, answer: Any, language: str | None) -> Heard:
+    def _result(self, answer: Any, language: str | None) -> Heard:
         finish = FINISHES.get(answer.finish_reason)
         if finish is None:
             return Heard(finish="failed", error=f"vLLM ended the request: {answer.finish_reason}")
-        said = [found[token].logprob for token, found in zip(answer.token_ids, answer.logprobs, strict=True)]
+        token_logprobs = [
+            candidates[token].logprob for token, candidates in zip(answer.token_ids, answer.logprobs, strict=True)
+        ]
         if answer.finish_reason == "stop":
-            said.pop()  # the token that says the end is no part of the text
+            token_logprobs.pop()  # the end-of-text token is no part of the text
         text = answer.text
         if self._recogniser is not None:
-            language = language or _told(text, self._recogniser.supported_languages)
+            language = language or _language_tag(text, self._recogniser.supported_languages)
             text = self._recogniser.post_process_output(text)
         return Heard(
             text=text.strip(),
             language=language,
-            mean_logprob=sum(said) / len(said) if said else None,
-            num_tokens=len(said),
+            mean_logprob=sum(token_logprobs) / len(token_logprobs) if token_logprobs else None,
+            num_tokens=len(token_logprobs),
             finish=finish,
         )
 
 
-def _told(text: str, names: Any) -> str | None:
-    """The code of the language that Qwen3-ASR names before the text; None where it names none."""
-    found = re.match(r"\s*language (\w+)<asr_text>", text)
+def _language_tag(text: str, names: Any) -> str | None:
+    """Code of the language that Qwen3-ASR writes before the text; None where there is none."""
+    match = re.match(r"\s*language (\w+)<asr_text>", text)
     codes = {name.lower(): code for code, name in names.items()}
-    return codes.get(found[1].lower()) if found else None
+    return codes.get(match[1].lower()) if match else None
 
 
-def _sampled(path: Path) -> str:
-    """Size and hash of the beginning and the end of a file: a checkpoint is read in a moment, and learning changes it
-    everywhere.
-    """
+def _sample_hash(path: Path) -> str:
+    """Size and hash of the first and last MiB of a file: fast, and training changes all weights."""
     size = path.stat().st_size
     with path.open("rb") as file:
         digest = hashlib.sha256(file.read(SAMPLE_BYTES))

@@ -1,4 +1,4 @@
-"""JSGF, the part that PocketSphinx reads: sequences, `|`, /weights/, (groups), [optionals], `+`, `*` and <rules>.
+"""JSGF grammars, the part that PocketSphinx reads: sequences, `|`, /weights/, (groups), [optionals], `+`, `*`, <rules>.
 
 Source: JSpeech Grammar Format, W3C Note, 5 June 2000. Imports and tags are refused rather than ignored.
 """
@@ -15,9 +15,9 @@ from typing import TypeAlias
 from voxstill.errors import DataError
 
 CONTINUE = 0.5
-"""Chance of one more turn in a loop, and of an optional part being said."""
+"""Probability of one more repetition of a loop, and of an optional part."""
 MAX_DEPTH = 200
-"""A rule nested deeper than this never ends."""
+"""A rule nested deeper than this is taken for endless recursion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What another rule says."""
+    """The expansion of another rule."""
 
     rule: str
     line: int = field(compare=False)
@@ -37,14 +37,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One part after the other; none says nothing."""
+    """One part after the other; the empty sequence is <NULL>."""
 
     parts: tuple[Expansion, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of several, likelier with more weight."""
+    """One of several parts, drawn in proportion to their weights."""
 
     parts: tuple[Expansion, ...]
     weights: tuple[float, ...]
@@ -52,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A part said at least so many times (0 or 1), and at most once or any number of times."""
+    """A part repeated at least `least` times (0 or 1), and at most once or without limit."""
 
     part: Expansion
     least: int
@@ -64,7 +64,7 @@ Expansion: TypeAlias = Literal | Reference | Sequence | Choice | Repeat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Sentences as paths from state 0 to one of the `ends`; an arc goes from a state to a state by a word."""
+    """A finite-state acceptor: sentences are paths from state 0 to one of `ends`; an arc is (source, target, word)."""
 
     arcs: tuple[tuple[int, int, str], ...]
     ends: frozenset[int]
@@ -73,36 +73,36 @@ class Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """What may be said: rules by name, and those where a sentence may start."""
+    """A parsed grammar: rules by name, and those where a sentence may start."""
 
     name: str
     rules: Mapping[str, Expansion]
     public: tuple[str, ...]
 
     def sample(self, rng: random.Random) -> list[str]:
-        """One sentence, by the weights; DataError where a rule calls itself without end."""
-        return list(self._say(Reference(self.public[0], 0), rng, 0))
+        """Draw one sentence by the weights; DataError where a rule recurses without end."""
+        return list(self._sample(Reference(self.public[0], 0), rng, 0))
 
     def words(self) -> set[str]:
-        """Every word that some sentence has."""
+        """Every word of the grammar."""
         return {text for rule in self.rules.values() for text in _literals(rule)}
 
     def graph(self) -> Graph:
-        """The smallest graph of the same sentences, no two arcs of a state with the same word; weights are left out.
+        """The minimal deterministic graph of the grammar's sentences, without weights.
 
-        DataError where a rule calls itself. Source: subset construction (Rabin and Scott 1959), then refinement of
-        classes (Moore 1956).
+        DataError where a rule calls itself. Source: subset construction (Rabin and Scott 1959), then partition
+        refinement (Moore 1956).
         """
-        return _smallest(_Arcs(self))
+        return _minimal(_Automaton(self))
 
     def jsgf(self) -> str:
-        """The grammar as text that `parse` reads back to an equal one."""
+        """Write the grammar as JSGF that `parse` reads back to an equal one."""
         rules = [
             f"{'public ' if name in self.public else ''}<{name}> = {_write(rule)};" for name, rule in self.rules.items()
         ]
         return "\n".join(["#JSGF V1.0;", f"grammar {self.name};", *rules, ""])
 
-    def _say(self, part: Expansion, rng: random.Random, depth: int) -> Iterator[str]:
+    def _sample(self, part: Expansion, rng: random.Random, depth: int) -> Iterator[str]:
         if depth > MAX_DEPTH:
             raise DataError(
                 f"the grammar `{self.name}` never ends",
@@ -113,102 +113,107 @@ class Grammar:
             case Literal(text):
                 yield text
             case Reference(rule):
-                yield from self._say(self.rules[rule], rng, depth + 1)
+                yield from self._sample(self.rules[rule], rng, depth + 1)
             case Sequence(parts):
-                for each in parts:
-                    yield from self._say(each, rng, depth + 1)
+                for alternative in parts:
+                    yield from self._sample(alternative, rng, depth + 1)
             case Choice(parts, weights):
-                yield from self._say(rng.choices(parts, weights)[0], rng, depth + 1)
+                yield from self._sample(rng.choices(parts, weights)[0], rng, depth + 1)
             case Repeat(inner, least, once):
-                turns = least
+                repetitions = least
                 while rng.random() < CONTINUE:
-                    turns += 1
-                for _ in range(min(turns, 1) if once else turns):
-                    yield from self._say(inner, rng, depth + 1)
+                    repetitions += 1
+                for _ in range(min(repetitions, 1) if once else repetitions):
+                    yield from self._sample(inner, rng, depth + 1)
 
 
 def parse(text: str) -> Grammar:
-    """The grammar in a JSGF text; DataError says in which line it is wrong."""
+    """Parse a JSGF text; DataError names the line of a mistake."""
     return _Parser(text).grammar()
 
 
-class _Arcs:
-    """Arcs from state 0 to state 1, by a word or silent: the grammar with each rule copied to where it is used."""
+class _Automaton:
+    """A non-deterministic automaton from state 0 to state 1, with each rule expanded where it is used.
+
+    `labelled` are arcs with a word, `epsilon` are epsilon arcs.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
         self.num_states = 2
-        self.silent: defaultdict[int, set[int]] = defaultdict(set)
-        self.spoken: defaultdict[int, set[tuple[str, int]]] = defaultdict(set)
+        self.epsilon: defaultdict[int, set[int]] = defaultdict(set)
+        self.labelled: defaultdict[int, set[tuple[str, int]]] = defaultdict(set)
         self._add(Reference(grammar.public[0], 0), 0, 1, ())
 
     def closure(self, states: Iterable[int]) -> frozenset[int]:
-        """The states, and those reached from them silently."""
+        """Epsilon closure of the states."""
         reached = set(states)
-        todo = list(reached)
-        while todo:
-            new = self.silent[todo.pop()] - reached
+        pending = list(reached)
+        while pending:
+            new = self.epsilon[pending.pop()] - reached
             reached |= new
-            todo += new
+            pending += new
         return frozenset(reached)
 
-    def _add(self, part: Expansion, source: int, target: int, within: tuple[str, ...]) -> None:
+    def _add(self, part: Expansion, source: int, target: int, enclosing_rules: tuple[str, ...]) -> None:
         match part:
             case Literal(text):
-                self.spoken[source].add((text, target))
+                self.labelled[source].add((text, target))
             case Reference(rule, line):
-                if rule in within:
+                if rule in enclosing_rules:
                     raise _wrong(line, f"the rule <{rule}> calls itself: write a loop with + or *")
-                self._add(self.grammar.rules[rule], source, target, (*within, rule))
+                self._add(self.grammar.rules[rule], source, target, (*enclosing_rules, rule))
             case Sequence(parts):
-                for each in parts:
+                for expansion in parts:
                     source, before = self._state(), source
-                    self._add(each, before, source, within)
-                self.silent[source].add(target)
+                    self._add(expansion, before, source, enclosing_rules)
+                self.epsilon[source].add(target)
             case Choice(parts):
-                for each in parts:
-                    self._add(each, source, target, within)
+                for expansion in parts:
+                    self._add(expansion, source, target, enclosing_rules)
             case Repeat(inner, least, once):
                 first, last = self._state(), self._state()
-                self._add(inner, first, last, within)
-                self.silent[source].add(first)
-                self.silent[last].add(target)
+                self._add(inner, first, last, enclosing_rules)
+                self.epsilon[source].add(first)
+                self.epsilon[last].add(target)
                 if not once:
-                    self.silent[last].add(first)
+                    self.epsilon[last].add(first)
                 if least == 0:
-                    self.silent[source].add(target)
+                    self.epsilon[source].add(target)
 
     def _state(self) -> int:
         self.num_states += 1
         return self.num_states - 1
 
 
-def _smallest(arcs: _Arcs) -> Graph:
-    ways: dict[frozenset[int], dict[str, frozenset[int]]] = {}
-    todo = [arcs.closure([0])]
-    while todo:
-        subset = todo.pop()
-        if subset in ways:
+def _minimal(arcs: _Automaton) -> Graph:
+    transitions: dict[frozenset[int], dict[str, frozenset[int]]] = {}
+    pending = [arcs.closure([0])]
+    while pending:
+        subset = pending.pop()
+        if subset in transitions:
             continue
         targets = defaultdict(set)
-        for word, target in sorted({each for state in subset for each in arcs.spoken[state]}):
+        for word, target in sorted({arc for state in subset for arc in arcs.labelled[state]}):
             targets[word].add(target)
-        ways[subset] = {word: arcs.closure(states) for word, states in targets.items()}
-        todo += ways[subset].values()
-    class_of = {subset: int(1 in subset) for subset in ways}
+        transitions[subset] = {word: arcs.closure(states) for word, states in targets.items()}
+        pending += transitions[subset].values()
+    class_of = {subset: int(1 in subset) for subset in transitions}
     while True:
         numbers: dict[object, int] = {}  # the first subset is the start, so its class is 0
         finer = {}
-        for subset, by_word in ways.items():
+        for subset, by_word in transitions.items():
             future = (class_of[subset], *((word, class_of[target]) for word, target in by_word.items()))
             finer[subset] = numbers.setdefault(future, len(numbers))
         if len(numbers) == len(set(class_of.values())):
             break
         class_of = finer
-    merged = {(finer[subset], finer[target], word) for subset in ways for word, target in ways[subset].items()}
+    merged = {
+        (finer[subset], finer[target], word) for subset in transitions for word, target in transitions[subset].items()
+    }
     return Graph(
         arcs=tuple(sorted(merged)),
-        ends=frozenset(finer[subset] for subset in ways if 1 in subset),
+        ends=frozenset(finer[subset] for subset in transitions if 1 in subset),
         num_states=len(numbers),
     )
 
@@ -218,8 +223,8 @@ def _literals(part: Expansion) -> Iterator[str]:
         case Literal(text):
             yield text
         case Sequence(parts) | Choice(parts):
-            for each in parts:
-                yield from _literals(each)
+            for expansion in parts:
+                yield from _literals(expansion)
         case Repeat(inner):
             yield from _literals(inner)
 
@@ -234,20 +239,21 @@ def _write(part: Expansion) -> str:
             return "<NULL>"
         case Sequence(parts):
             return " ".join(
-                f"({_write(each)})" if isinstance(each, Choice | Sequence) else _write(each) for each in parts
+                f"({_write(expansion)})" if isinstance(expansion, Choice | Sequence) else _write(expansion)
+                for expansion in parts
             )
         case Choice(parts, weights):
-            plain = len(set(weights)) == 1
+            is_unweighted = len(set(weights)) == 1
             return " | ".join(
-                ("" if plain else f"/{weight!r}/ ")
-                + (f"({_write(each)})" if isinstance(each, Choice) else _write(each))
-                for each, weight in zip(parts, weights, strict=True)
+                ("" if is_unweighted else f"/{weight!r}/ ")
+                + (f"({_write(expansion)})" if isinstance(expansion, Choice) else _write(expansion))
+                for expansion, weight in zip(parts, weights, strict=True)
             )
         case Repeat(inner, _, True):
             return f"[{_write(inner)}]"
         case Repeat(inner, least):
-            inside = _write(inner) if isinstance(inner, Literal | Reference) else f"({_write(inner)})"
-            return inside + ("+" if least else "*")
+            body = _write(inner) if isinstance(inner, Literal | Reference) else f"({_write(inner)})"
+            return body + ("+" if least else "*")
 
 
 _TOKEN = re.compile(
@@ -277,7 +283,7 @@ class _Parser:
         if header is None:
             raise _wrong(1, "it does not start with `#JSGF V1.0;`")
         self.tokens = list(_tokens(text, header.end()))
-        self.at = 0
+        self.position = 0
 
     def grammar(self) -> Grammar:
         if self._next("a grammar name").text != "grammar":
@@ -286,7 +292,7 @@ class _Parser:
         self._take(";")
         rules: dict[str, Expansion] = {}
         public: list[str] = []
-        while self.at < len(self.tokens):
+        while self.position < len(self.tokens):
             token = self._next("a rule")
             if token.text == "public":
                 token = self._next("a rule name")
@@ -295,7 +301,7 @@ class _Parser:
             rule = token.text[1:-1]
             if rule in rules:
                 raise _wrong(token.line, f"the rule <{rule}> is there twice")
-            if self.tokens[self.at - 2].text == "public":
+            if self.tokens[self.position - 2].text == "public":
                 public.append(rule)
             self._take("=")
             rules[rule] = self._choice()
@@ -311,14 +317,14 @@ class _Parser:
         parts, weights = [], []
         while True:
             weight = 1.0
-            if self._peek() is not None and self.tokens[self.at].kind == "weight":
+            if self._peek() is not None and self.tokens[self.position].kind == "weight":
                 token = self._next("a weight")
                 weight = _number(token)
             weights.append(weight)
             parts.append(self._sequence())
             if self._peek() != "|":
                 break
-            self.at += 1
+            self.position += 1
         return parts[0] if len(parts) == 1 else Choice(tuple(parts), tuple(weights))
 
     def _sequence(self) -> Expansion:
@@ -326,38 +332,38 @@ class _Parser:
         while (part := self._part()) is not None:
             while (sign := self._peek()) in ("+", "*"):
                 part = Repeat(part, least=1 if sign == "+" else 0)
-                self.at += 1
+                self.position += 1
             parts.append(part)
         if not parts:
-            line = self.tokens[min(self.at, len(self.tokens) - 1)].line
+            line = self.tokens[min(self.position, len(self.tokens) - 1)].line
             raise _wrong(line, "an alternative is empty; say <NULL> for nothing")
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     def _part(self) -> Expansion | None:
-        if self.at >= len(self.tokens):
+        if self.position >= len(self.tokens):
             return None
-        token = self.tokens[self.at]
+        token = self.tokens[self.position]
         if token.kind in ("word", "quoted"):
-            self.at += 1
+            self.position += 1
             return Literal(token.text.strip('"'))
         if token.kind == "rule":
-            self.at += 1
+            self.position += 1
             return Sequence(()) if token.text == "<NULL>" else Reference(token.text[1:-1], token.line)
         if token.text in ("(", "["):
-            self.at += 1
+            self.position += 1
             inner = self._choice()
             self._take(")" if token.text == "(" else "]")
             return inner if token.text == "(" else Repeat(inner, least=0, once=True)
         return None
 
     def _peek(self) -> str | None:
-        return self.tokens[self.at].text if self.at < len(self.tokens) else None
+        return self.tokens[self.position].text if self.position < len(self.tokens) else None
 
     def _next(self, wanted: str) -> _Token:
-        if self.at >= len(self.tokens):
+        if self.position >= len(self.tokens):
             raise _wrong(self.tokens[-1].line if self.tokens else 1, f"it ends where {wanted} must follow")
-        self.at += 1
-        return self.tokens[self.at - 1]
+        self.position += 1
+        return self.tokens[self.position - 1]
 
     def _take(self, sign: str) -> None:
         token = self._next(f"`{sign}`")
@@ -366,17 +372,17 @@ class _Parser:
 
 
 def _tokens(text: str, start: int) -> Iterator[_Token]:
-    at, line = start, 1 + text.count("\n", 0, start)
-    while at < len(text):
-        match = _TOKEN.match(text, at)
+    position, line = start, 1 + text.count("\n", 0, start)
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise _wrong(line, f"`{text[at]}` is not understood: tags are not read")
+            raise _wrong(line, f"`{text[position]}` is not understood: tags are not read")
         if match.lastgroup != "skip":
             if match.group() == "import":
                 raise _wrong(line, "imports are not read: put the rules into one file")
             yield _Token(str(match.lastgroup), match.group(), line)
         line += match.group().count("\n")
-        at = match.end()
+        position = match.end()
 
 
 def _number(token: _Token) -> float:

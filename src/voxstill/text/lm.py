@@ -1,8 +1,8 @@
-"""Word n-grams as an automaton: the log-probability of a word and what is remembered of it, by arrays that numba reads.
+"""N-gram language models as back-off automata in arrays that numba reads; the reader of ARPA files.
 
-A state is what the model still remembers of the words before. An arc leads from it by a word; where a state has no arc
-for a word, its back-off is paid and the shorter memory is asked (Katz 1987). Phrases to listen for are the same kind of
-automaton over characters (`text/boost.py`).
+A state is a history of words, an arc leads from it by a word. Where a state has no arc for a word, its back-off weight
+is added and the shorter history is tried (Katz 1987). Boosted phrases are the same kind of automaton over characters
+(`text/boost.py`).
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ _UNKNOWN_LOG10 = -100.0  # of `<unk>` where a file has none, as kenlm takes it
 LN10 = math.log(10)
 _GZIPPED = b"\x1f\x8b"
 _HEAD_BYTES = 1 << 16
-"""What stands before `\\data\\` in an ARPA file is a remark, and shorter."""
+"""Comments before `\\data\\` in an ARPA file are shorter than this."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """The function as machine code, made at its first call and kept on disk for the processes after this one.
+    """Compile a function with numba at its first call; the machine code is cached on disk.
 
-    What is kept is made anew when the function's own file changes, not when that of another function does which it
-    calls: remove `__pycache__` after such a change.
+    numba compiles again when the file of the function changes, but not when the file of a function that it calls does:
+    remove `__pycache__` after such a change.
     """
-    made: F = numba.njit(cache=True)(function)
-    return made
+    machine_code: F = numba.njit(cache=True)(function)
+    return machine_code
 
 
 class Automaton(NamedTuple):
     """S states and A arcs; the arcs of state s are those from `first_S[s]` to `first_S[s + 1]`, by word id.
 
-    State 0 remembers nothing and has an arc for every word. Weights are natural logarithms.
+    State 0 is the empty history and has an arc for every word. Weights are natural logarithms; `shorter_S` is the state
+    that each one backs off to.
     """
 
     first_S: NDArray[np.int64]
@@ -59,7 +60,7 @@ class Automaton(NamedTuple):
 
 @compiled
 def find(sorted_N: NDArray[Any], low: int, high: int, wanted: Any) -> int:
-    """The first place from `low` to `high` whose value is not below `wanted`."""
+    """Binary search: the first index from `low` to `high` whose value is not below `wanted`."""
     while low < high:
         middle = (low + high) // 2
         if sorted_N[middle] < wanted:
@@ -71,13 +72,13 @@ def find(sorted_N: NDArray[Any], low: int, high: int, wanted: Any) -> int:
 
 @compiled
 def step(automaton: Automaton, state: int, word: int) -> tuple[float, int]:
-    """The weight of the word after what the state remembers, and the state after it."""
+    """Log-probability of the word after the state's history, back-off included, and the next state."""
     total = 0.0
     while True:
         end = automaton.first_S[state + 1]
-        at = find(automaton.word_A, automaton.first_S[state], end, word)
-        if at < end and automaton.word_A[at] == word:
-            return total + automaton.weight_A[at], automaton.next_A[at]
+        arc = find(automaton.word_A, automaton.first_S[state], end, word)
+        if arc < end and automaton.word_A[arc] == word:
+            return total + automaton.weight_A[arc], automaton.next_A[arc]
         total += automaton.backoff_S[state]
         state = automaton.shorter_S[state]
 
@@ -92,32 +93,32 @@ class LanguageModel:
     start: int
 
     def id(self, word: str) -> int:
-        """The word's id, that of `<unk>` for a word the model does not know."""
+        """Id of the word, that of `<unk>` for one out of vocabulary."""
         return self.ids.get(word, self.ids[UNKNOWN])
 
     def logprobs(self, words: Sequence[str]) -> list[float]:
-        """The natural log-probability of each word of a sentence and of its end, after those before."""
-        state, found = self.start, []
+        """Natural log-probability of each word of a sentence and of its end, given those before."""
+        state, logprobs = self.start, []
         for word in (*words, END):
             logprob, state = step(self.automaton, state, self.id(word))
-            found.append(float(logprob))
-        return found
+            logprobs.append(float(logprob))
+        return logprobs
 
 
 def read(uri: str) -> LanguageModel:
-    """The model of an ARPA file, plain or gzipped, here or in a bucket; DataError where the file is not one."""
+    """Read an ARPA file, plain or gzipped, local or in a bucket; DataError where it is not one."""
     data = read_uri(uri)
     try:
         text = (gzip.decompress(data) if data[:2] == _GZIPPED else data).decode()
-        return _built(_sections(iter(text.split("\n"))))
+        return _build(_sections(iter(text.split("\n"))))
     except (ValueError, KeyError, EOFError, OSError) as error:
         raise _no_model(uri, f"the word {error} is no 1-gram" if isinstance(error, KeyError) else str(error)) from None
 
 
 def check(uri: str) -> None:
-    """An error where the file cannot be read or does not begin as an ARPA file does: what is seen without reading it.
+    """Check by its first bytes that a file can be read and looks like ARPA, without reading all of it.
 
-    StorageError and DataError as `read` raises them, which may still find it broken further on.
+    StorageError and DataError as from `read`, which may still find a mistake further on.
     """
     data = beginning(uri, _HEAD_BYTES)
     if data[:2] == _GZIPPED:
@@ -138,11 +139,11 @@ def _no_model(uri: str, why: str) -> DataError:
 
 
 Row = tuple[float, list[str], float]
-"""log10 of a probability, the words, log10 of the back-off."""
+"""log10 of a probability, the words, log10 of the back-off weight."""
 
 
 def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
-    """The n-grams of each order."""
+    """Yield the n-grams of each order of an ARPA file."""
     while _line(lines) != "\\data\\":
         pass
     sizes: list[int] = []
@@ -170,18 +171,18 @@ def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
 
 def _line(lines: Iterator[str]) -> str:
     """The next line that is not empty."""
-    found = next((stripped for line in lines if (stripped := line.strip())), None)
-    if found is None:
+    next_line = next((stripped for line in lines if (stripped := line.strip())), None)
+    if next_line is None:
         raise ValueError("it ends too early")
-    return found
+    return next_line
 
 
-def _built(sections: Iterator[list[Row]]) -> LanguageModel:
+def _build(sections: Iterator[list[Row]]) -> LanguageModel:
     unigrams = next(sections, [])
     ids = {words[0]: id_ for id_, (_, words, _) in enumerate(unigrams)}
-    for missing in (each for each in (UNKNOWN, START, END) if each not in ids):
-        unigrams.append((_UNKNOWN_LOG10, [missing], 0.0))
-        ids[missing] = len(ids)
+    for word in (word for word in (UNKNOWN, START, END) if word not in ids):
+        unigrams.append((_UNKNOWN_LOG10, [word], 0.0))
+        ids[word] = len(ids)
     graph, order = Graph(), 0
     for rows in itertools.chain([unigrams], sections):
         order += 1
@@ -191,40 +192,40 @@ def _built(sections: Iterator[list[Row]]) -> LanguageModel:
 
 
 class Graph:
-    """An automaton while it is made: a tree, in which each node is a state."""
+    """Builds an `Automaton`: a tree of histories, in which each node is a state."""
 
     def __init__(self) -> None:
-        self.nodes: dict[tuple[int, int], int] = {}  # where one comes by a word
+        self.nodes: dict[tuple[int, int], int] = {}  # (state, word) -> next state
         self.weight, self.backoff, self.shorter = [0.0], [0.0], [0]
 
     def add(self, words: Sequence[int], weight: float, backoff: float) -> None:
-        """A sequence and what it costs; all its shorter ones come before it.
+        """Add an n-gram with its weights; shorter n-grams are added before longer ones.
 
-        A beginning that is not there (SRILM leaves some out) is made, and weighs what backing off gives.
+        A missing prefix (SRILM leaves some out) is added with the weight that backing off gives.
         """
-        at, last = 0, len(words) - 1
+        state, last = 0, len(words) - 1
         for position, word in enumerate(words):
-            after = self.nodes.get((at, word))
-            if after is None:
-                paid, shorter = self._step(self.shorter[at], word) if at else (0.0, 0)
-                after = self.nodes[at, word] = len(self.weight)
-                self.weight.append(self.backoff[at] + paid)
+            next_state = self.nodes.get((state, word))
+            if next_state is None:
+                backoff_weight, shorter = self._back_off(self.shorter[state], word) if state else (0.0, 0)
+                next_state = self.nodes[state, word] = len(self.weight)
+                self.weight.append(self.backoff[state] + backoff_weight)
                 self.backoff.append(0.0)
                 self.shorter.append(shorter)
-            at = after
+            state = next_state
             if position == last:
-                self.weight[at], self.backoff[at] = weight, backoff
+                self.weight[state], self.backoff[state] = weight, backoff
 
-    def _step(self, state: int, word: int) -> tuple[float, int]:
-        paid = 0.0
+    def _back_off(self, state: int, word: int) -> tuple[float, int]:
+        backoff_weight = 0.0
         while (state, word) not in self.nodes:
-            paid += self.backoff[state]
+            backoff_weight += self.backoff[state]
             state = self.shorter[state]
-        after = self.nodes[state, word]
-        return paid + self.weight[after], after
+        next_state = self.nodes[state, word]
+        return backoff_weight + self.weight[next_state], next_state
 
     def automaton(self) -> Automaton:
-        """The arrays."""
+        """Pack the tree into arrays."""
         num = len(self.nodes)
         from_A = np.fromiter((state for state, _ in self.nodes), np.int64, num)
         word_A = np.fromiter((word for _, word in self.nodes), np.int64, num)

@@ -1,7 +1,7 @@
-"""What is made alike before words are compared, and what a word and a character are.
+"""Text normalizers applied before scoring, and what counts as a word and as a character.
 
-Every normalizer of ours is idempotent, keeps the order of words and leaves one ASCII space between them. Whisper's are
-not ours and promise none of it: they are here so that figures can be held against those that others publish.
+Every normalizer but Whisper's is idempotent, keeps the order of words and leaves one ASCII space between them. Those of
+Whisper guarantee none of it: they are here so that figures can be compared with published ones.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _UNIT = re.compile(rf"[{_SPACELESS}]|[^\s{_SPACELESS}]+")
 _IDEOGRAPHS = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_BELONGS = "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"  # voicing marks and variants of the character before
-_IDEOGRAPH = re.compile(rf"[{_IDEOGRAPHS}][{_BELONGS}]*")
+_COMBINING = "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"  # voicing marks and variants of the character before
+_IDEOGRAPH = re.compile(rf"[{_IDEOGRAPHS}][{_COMBINING}]*")
 _TURKISH = {ord("I"): "ı", ord("İ"): "i"}
 _ARABIC = {
     **dict.fromkeys([*range(0x64B, 0x660), 0x670, *range(0x6D6, 0x6DD), *range(0x6DF, 0x6E9), *range(0x6EA, 0x6EE)]),
@@ -37,23 +37,23 @@ _ARABIC = {
     **dict.fromkeys(map(ord, "أإآٱ"), "ا"),
     ord("ى"): "ي",
 }
-"""Vowels that are mostly not written, the stroke that stretches words, and letters that are written in several ways."""
+"""Short vowels, which are mostly not written; the tatweel, which stretches words; letters with several forms."""
 
 
 def words(text: str) -> list[str]:
-    """The words of `text`: what stands between Unicode spaces."""
+    """Split `text` into words at Unicode spaces."""
     return text.split()
 
 
 def characters(text: str) -> list[str]:
-    """The code points of `text`, with one space between words counted as a character, as jiwer and torchmetrics do."""
+    """Split `text` into code points; one space between words counts as a character, as in jiwer and torchmetrics."""
     return list(" ".join(text.split()))
 
 
 def units(text: str) -> list[str]:
-    """The words of `text`, but single characters of scripts written without spaces (Han, kana, Thai and its kin).
+    """Split `text` into words, but Han, kana, Thai, Lao, Khmer and Burmese, written without spaces, into characters.
 
-    The script decides and not the language, so labels without a language and mixed texts come out right.
+    The script decides, not the language, so labels without a language and mixed texts are split correctly.
     """
     return text.split() if text.isascii() else _UNIT.findall(text)
 
@@ -66,7 +66,7 @@ def normalizer(name: str, language: str | None = None) -> Callable[[str], str]:
     """
     kind, _, spellings = name.partition(":")
     if kind == WHISPER:
-        return _whisper(_main(language) or "en", spellings)
+        return _whisper(_primary_subtag(language) or "en", spellings)
     if name not in NORMALIZERS:
         raise ConfigError(
             f"there is no normalizer `{name}`", fix=f"take one of {', '.join([*NORMALIZERS, WHISPER])}, whisper:FILE"
@@ -75,44 +75,44 @@ def normalizer(name: str, language: str | None = None) -> Callable[[str], str]:
 
 
 def name_for(language: str | None) -> str:
-    """The normalizer that has the rules of a language: `basic` for most."""
-    return _OF_LANGUAGE.get(_main(language), "basic")
+    """Name of the normalizer with the rules of a language: `basic` for most."""
+    return _OF_LANGUAGE.get(_primary_subtag(language), "basic")
 
 
-def _main(language: str | None) -> str:
-    """`pt` of `pt-BR` and `pt_BR`."""
+def _primary_subtag(language: str | None) -> str:
+    """Primary subtag of a language code: `pt` of `pt-BR` and `pt_BR`."""
     return re.split("[-_]", language or "")[0].lower()
 
 
 def none(text: str) -> str:
-    """The text as it is, with one space between words."""
+    """Only put one space between words."""
     return " ".join(text.split())
 
 
 def basic(text: str) -> str:
-    """Letters, digits and marks in NFKC, case folded; apostrophes stay inside words, other signs become spaces.
+    """Letters, digits and marks in NFKC, case-folded; apostrophes stay inside words, other signs become spaces.
 
     Marks stay because Hindi and Thai write vowels with them. Decimal digits of every script become 0 to 9.
     """
-    return _settled(_fold, text)
+    return _until_stable(_fold, text)
 
 
 def chinese(text: str) -> str:
     """`basic` with a space around each Han character and kana: a word error is a character error, and mixed text works.
 
-    For Chinese and Japanese. Thai and its kin keep their words.
+    For Chinese and Japanese. Words of Thai, Lao, Khmer and Burmese stay as they are.
     """
-    return _settled(lambda each: " ".join(_IDEOGRAPH.sub(r" \g<0> ", _fold(each)).split()), text)
+    return _until_stable(lambda line: " ".join(_IDEOGRAPH.sub(r" \g<0> ", _fold(line)).split()), text)
 
 
 def turkish(text: str) -> str:
-    """`basic` with the two letters i of Turkish and Azerbaijani kept apart: I is the capital of ı, and İ that of i."""
+    """`basic` for Turkish and Azerbaijani, where I is the capital of ı and İ that of i."""
     return basic(unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).translate(_TURKISH))
 
 
 def arabic(text: str) -> str:
-    """`basic` without short vowels and stretching; the forms of alef are one letter, and so are those of final ya."""
-    return _settled(lambda each: _fold(_fold(each).translate(_ARABIC)), text)
+    """`basic` without short vowels and tatweel; the forms of alef become one letter, as do those of final ya."""
+    return _until_stable(lambda line: _fold(_fold(line).translate(_ARABIC)), text)
 
 
 WHISPER = "whisper"
@@ -127,8 +127,8 @@ NORMALIZERS: dict[str, Callable[[str], str]] = {
 _OF_LANGUAGE = {"zh": "zh", "yue": "zh", "ja": "zh", "tr": "tr", "az": "tr", "ar": "ar", "fa": "ar", "ur": "ar"}
 
 
-def _settled(rule: Callable[[str], str], text: str) -> str:
-    """What a rule leaves alone: case folding can undo NFKC and the other way round; two passes at most, often."""
+def _until_stable(rule: Callable[[str], str], text: str) -> str:
+    """Apply a rule until the text no longer changes: case folding can undo NFKC and the reverse."""
     while (changed := rule(text)) != text:
         text = changed
     return text
@@ -143,10 +143,10 @@ def _whisper(language: str, spellings: str) -> Callable[[str], str]:
 
 
 def _spellings(uri: str) -> dict[str, str]:
-    found = json.loads(read_uri(uri)) if uri else {}
-    if not isinstance(found, dict):
+    spellings = json.loads(read_uri(uri)) if uri else {}
+    if not isinstance(spellings, dict):
         raise ConfigError(f"`{uri}` holds no spellings", fix="name the `normalizer.json` of a Whisper checkpoint")
-    return found
+    return spellings
 
 
 def _fold(text: str) -> str:
@@ -160,7 +160,7 @@ def _fold(text: str) -> str:
 
 
 class _Signs(dict[int, str]):
-    """What becomes of each code point, looked up once."""
+    """Replacement of each code point, filled in on first use."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -171,7 +171,7 @@ class _Signs(dict[int, str]):
             self[code] = char
         elif kind in "PSZ" or char.isspace() or char == _ZERO_WIDTH_SPACE:
             self[code] = " "
-        else:  # controls, joiners, soft hyphens: nothing one hears
+        else:  # controls, joiners, soft hyphens: not pronounced
             self[code] = ""
         return self[code]
 

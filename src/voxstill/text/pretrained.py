@@ -1,4 +1,4 @@
-"""The tokenizers that come with checkpoints: Whisper's, with tokens that say what is to be done, and those of CTC."""
+"""Tokenizers that come with checkpoints: Whisper's, with its special tokens, and those of CTC and transducer models."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from voxstill.text.normalize import basic
 from voxstill.text.tokenizer import START
 
 LANGUAGES_FROM = 51_865
-"""A vocabulary of this size or more has tokens for languages."""
+"""Whisper vocabularies of this size or more are multilingual and have language tokens."""
 
 
 class Pretrained:
-    """A `Tokenizer`. `prefix` is what stands before every text, `end_id` what ends it.
+    """Whisper's tokenizer; `prefix` are the tokens before every text, `end_id` is the one that ends it.
 
-    DataError where the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError where it knows
-    many languages and none is named, or one that it does not know.
+    DataError where the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError where it is
+    multilingual and no language is set, or one that it does not know.
     """
 
     unit = "piece"
@@ -37,7 +37,7 @@ class Pretrained:
                 why=str(error).splitlines()[0],
                 fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
             ) from None
-        language = language or tokenizer.language  # a student that was trained with one says which
+        language = language or tokenizer.language  # that of a student is stored with it
         if language is None and vocab_size >= LANGUAGES_FROM:
             raise ConfigError(
                 "`student.language` is not set",
@@ -54,16 +54,16 @@ class Pretrained:
 
     @functools.cached_property
     def pieces(self) -> Sequence[str]:
-        """All of them, by id."""
+        """All pieces, by id."""
         return self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))  # type: ignore[no-any-return]
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for those that spell alike."""
+        """Cache key: equal for tokenizers that give the same ids."""
         return self._tokenizer.backend_tokenizer.to_str(), self.prefix
 
     def encode(self, text: str, words: Sequence[Word] = ()) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids of the text, without prefix and end; word times are of no use to it."""
+        """Token ids of the text, without prefix and end; word times are not used."""
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids, [(-1, -1)] * len(ids)
 
@@ -72,18 +72,18 @@ class Pretrained:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def save(self, folder: Path, features: Mapping[str, Any], kind: str) -> None:
-        """Write the processor that `transformers` loads with `AutoProcessor`; it knows its language from then on."""
-        said = {"language": self._tokenizer.language, "task": self._tokenizer.task}
-        self._tokenizer.init_kwargs.update({name: each for name, each in said.items() if each is not None})
+        """Write the processor that `transformers` loads with `AutoProcessor`; the language is saved with it."""
+        settings = {"language": self._tokenizer.language, "task": self._tokenizer.task}
+        self._tokenizer.init_kwargs.update({name: value for name, value in settings.items() if value is not None})
         self._tokenizer.save_pretrained(folder)
         processor = {"processor_class": "WhisperProcessor", "feature_extractor": dict(features)}
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
 
 
 class Pieces:
-    """What the logits of a CTC or transducer checkpoint stand for: `pieces` by id, `▁` where a word begins.
+    """Vocabulary of a CTC or transducer checkpoint: `pieces` by id of the logits, `▁` where a word begins.
 
-    What spells nothing is empty, the blank too. DataError where the folder has no tokenizer.
+    Blank and special tokens are empty strings. DataError where the folder has no tokenizer.
     """
 
     def __init__(self, folder: Path, blank_id: int, vocab_size: int) -> None:
@@ -91,36 +91,36 @@ class Pieces:
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            known = min(len(tokenizer), vocab_size)
-            pieces: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(known)))
+            num_pieces = min(len(tokenizer), vocab_size)
+            pieces: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(num_pieces)))
         except (OSError, ValueError, TypeError) as error:
             raise DataError(
                 f"`{folder}` holds no student's vocabulary",
                 why=str(error).splitlines()[0],
                 fix="give a folder with the tokenizer that the model was trained with",
             ) from None
-        silent = {*tokenizer.all_special_ids, blank_id}
-        between = getattr(tokenizer, "word_delimiter_token", None)
-        spelt = [
-            START if piece == between else "" if piece is None or i in silent else piece
+        special_ids = {*tokenizer.all_special_ids, blank_id}
+        delimiter = getattr(tokenizer, "word_delimiter_token", None)
+        texts = [
+            START if piece == delimiter else "" if piece is None or i in special_ids else piece
             for i, piece in enumerate(pieces)
         ]
         if getattr(tokenizer, "do_lower_case", False):
-            spelt = [piece.lower() for piece in spelt]
-        self.pieces: tuple[str, ...] = (*spelt, *[""] * (vocab_size - known))
+            texts = [piece.lower() for piece in texts]
+        self.pieces: tuple[str, ...] = (*texts, *[""] * (vocab_size - num_pieces))
         self.blank_id = blank_id
         self._tokenizer = tokenizer
-        self._between: int | None = None if between is None else tokenizer.convert_tokens_to_ids(between)
+        self._delimiter_id: int | None = None if delimiter is None else tokenizer.convert_tokens_to_ids(delimiter)
 
     def spellings(self, text: str) -> list[list[int]]:
-        """Token ids of the text as it stands, or as the model writes: without signs and small, or in capitals.
+        """Token ids of the text as it is, normalized, or in capitals: the first that the vocabulary can write.
 
-        Empty where it can write none of these. A model with a mark between words may say it behind the last one, or
-        not: then there are two.
+        Empty where it can write none of these. A model with a word delimiter may or may not emit it after the last
+        word: then there are two.
         """
-        plain = basic(text)
-        for each in (" ".join(text.split()), plain, plain.upper()):
-            ids: list[int] = self._tokenizer(each, add_special_tokens=False)["input_ids"]
+        normalized = basic(text)
+        for candidate in (" ".join(text.split()), normalized, normalized.upper()):
+            ids: list[int] = self._tokenizer(candidate, add_special_tokens=False)["input_ids"]
             if ids and all(id_ < len(self.pieces) and self.pieces[id_] for id_ in ids):
-                return [ids] if self._between is None else [ids, [*ids, self._between]]
+                return [ids] if self._delimiter_id is None else [ids, [*ids, self._delimiter_id]]
         return []

@@ -1,6 +1,6 @@
-"""Who spoke when: NIST's RTTM, and the UEM that says what is judged. Times are whole microseconds.
+"""Readers of diarization files: NIST's RTTM (who spoke when) and UEM (which parts are scored), in whole microseconds.
 
-Milliseconds would not do: programs write five digits, and a rate that md-eval counts would differ in its second.
+Milliseconds are too coarse: programs write five decimals, and an error rate would differ from md-eval's in its second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from voxstill.text.transcripts import rows_of_lines, text_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One line of an RTTM. `kind` is SPEAKER for a turn; NOSCORE and the rest say what is there besides."""
+    """One line of an RTTM. `kind` is SPEAKER for a turn; NOSCORE, NON-LEX and others mark other events."""
 
     kind: str
     session: str
@@ -27,7 +27,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A stretch of a recording that is judged."""
+    """A stretch of a recording that is scored."""
 
     session: str
     channel: str
@@ -36,11 +36,11 @@ class Stretch:
 
 
 def read(uri: str) -> list[Mark]:
-    """The lines of an RTTM in their order, without those that have no time; DataError for one that is not of the form.
+    """Read an RTTM in the order of its lines, without those that have no time; DataError for a malformed line.
 
     `SPEAKER recording channel start duration ...`, the speaker in column eight.
     """
-    found = []
+    marks = []
     for number, line in rows_of_lines(text_of(uri), ";;"):
         parts = line.split()
         if parts[0].startswith("#"):
@@ -53,7 +53,7 @@ def read(uri: str) -> list[Mark]:
         length_us = 0 if parts[4].upper() == "<NA>" else microseconds(parts[4], uri, number)
         if length_us < 0:
             raise _bad(uri, number, f"it lasts {parts[4]} s")
-        found.append(
+        marks.append(
             Mark(
                 kind=parts[0].upper(),
                 session=parts[1],
@@ -64,34 +64,34 @@ def read(uri: str) -> list[Mark]:
                 end_us=start_us + length_us,
             )
         )
-    return found
+    return marks
 
 
 def read_uem(uri: str) -> list[Stretch]:
-    """The lines of a UEM, `recording channel start end`; DataError where one is not, or where two overlap."""
-    found = []
+    """Read a UEM, `recording channel start end`; DataError for a malformed line, or where two overlap."""
+    stretches = []
     for number, line in rows_of_lines(text_of(uri), ";;"):
         parts = line.split()
         if len(parts) < 4:
             raise _bad(uri, number, "it is not `recording channel start end`")
-        start_us, end_us = (microseconds(each, uri, number) for each in parts[2:4])
+        start_us, end_us = (microseconds(seconds, uri, number) for seconds in parts[2:4])
         if end_us <= start_us:
             raise _bad(uri, number, "it ends before it starts")
-        found.append(Stretch(session=parts[0], channel=parts[1].lower(), start_us=start_us, end_us=end_us))
-    found.sort(key=lambda each: (each.session, each.channel, each.start_us))
-    for before, after in pairwise(found):
-        same = (before.session, before.channel) == (after.session, after.channel)
-        if same and after.start_us < before.end_us:
+        stretches.append(Stretch(session=parts[0], channel=parts[1].lower(), start_us=start_us, end_us=end_us))
+    stretches.sort(key=lambda stretch: (stretch.session, stretch.channel, stretch.start_us))
+    for earlier, later in pairwise(stretches):
+        same_channel = (earlier.session, earlier.channel) == (later.session, later.channel)
+        if same_channel and later.start_us < earlier.end_us:
             raise DataError(
-                f"`{uri}` has stretches of `{after.session}` that overlap",
-                why=f"one ends at {before.end_us / 1e6} s, another starts at {after.start_us / 1e6} s",
+                f"`{uri}` has stretches of `{later.session}` that overlap",
+                why=f"one ends at {earlier.end_us / 1e6} s, another starts at {later.start_us / 1e6} s",
                 fix="make them one",
             )
-    return found
+    return stretches
 
 
 def microseconds(seconds: str, uri: str, number: int) -> int:
-    """What a time in a file means; the error of its line where it is none."""
+    """Parse a time in seconds; DataError that names the line where it is none."""
     try:
         return round(float(seconds) * 1_000_000)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Words with times become cues to read along: SubRip and WebVTT."""
+"""Subtitles from words with times: SubRip (SRT) and WebVTT."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxstill.records import Word
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cue:
-    """One line on the screen, in milliseconds from the start of the audio."""
+    """One subtitle, in milliseconds from the start of the audio."""
 
     start_ms: int
     end_ms: int
@@ -19,12 +19,12 @@ class Cue:
 
 
 def cues(words: Iterable[Word], max_chars: int = 42, max_ms: int = 6000, pause_ms: int = 600) -> list[Cue]:
-    """Every word once, in the order said, in cues that never overlap and always last.
+    """Group words into cues in time order; cues never overlap and last at least 1 ms.
 
     A cue ends before it grows longer than `max_chars` or `max_ms`, and at a pause of `pause_ms`; a single word that is
-    longer still has a cue of its own. 42 characters is what one line of television holds.
+    longer still has a cue of its own. 42 characters are one line of television subtitles.
     """
-    found: list[Cue] = []
+    cue_list: list[Cue] = []
     line: list[Word] = []
     for word in sorted((word for word in words if word.text.split()), key=lambda word: (word.start_ms, word.end_ms)):
         if line and (
@@ -32,12 +32,12 @@ def cues(words: Iterable[Word], max_chars: int = 42, max_ms: int = 6000, pause_m
             or word.end_ms - line[0].start_ms > max_ms
             or len(_text([*line, word])) > max_chars
         ):
-            found.append(_cue(line, found))
+            cue_list.append(_cue(line, cue_list))
             line = []
         line.append(word)
     if line:
-        found.append(_cue(line, found))
-    return found
+        cue_list.append(_cue(line, cue_list))
+    return cue_list
 
 
 def srt(cues: Iterable[Cue]) -> str:

@@ -1,7 +1,7 @@
-"""Text becomes tokens and tokens the same text: vocabularies made from the corpus itself.
+"""Tokenizers trained on the corpus: words, characters or byte pairs; text to token ids and back.
 
-`▁` marks the piece that begins a word, so pieces put together spell the text with its spaces. Piece 0 is `<unk>`; the
-CTC blank comes after the last piece, where Parakeet has it.
+`▁` marks the piece that begins a word, so concatenated pieces are the text with its spaces. Piece 0 is `<unk>`; the CTC
+blank comes after the last piece, as in Parakeet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -24,29 +24,29 @@ UNKNOWN = "<unk>"
 BLANK = "<pad>"
 START = "▁"
 Unit = Literal["word", "character", "bpe"]
-_BPE_WORDS = 5_000_000  # byte pairs are counted over so many words; of more, each stands for several
+_BPE_WORDS = 5_000_000  # BPE is trained on at most so many words; counts of a larger corpus are scaled down
 
 
 class Tokenizer(Protocol):
-    """How a student writes."""
+    """What a tokenizer of a student offers."""
 
     @property
     def unit(self) -> str:
-        """What a piece is."""
+        """What a piece is: a word, a character, a byte pair."""
         ...
 
     @property
     def pieces(self) -> Sequence[str]:
-        """All of them, by id."""
+        """All pieces, by id."""
         ...
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for those that spell alike."""
+        """Cache key: equal for tokenizers that give the same ids."""
         ...
 
     def encode(self, text: str, words: Sequence[Word] = ()) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids of the text, and start and end of each in milliseconds, (-1, -1) where nobody knows."""
+        """Token ids of the text, and start and end of each in milliseconds, (-1, -1) where unknown."""
         ...
 
     def save(self, folder: Path, features: Mapping[str, Any], kind: Any) -> None:
@@ -54,24 +54,24 @@ class Tokenizer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
-    """The pieces a student spells with; ids are positions, `blank_id` the one after the last.
+    """The pieces of a tokenizer; ids are positions, `blank_id` the one after the last.
 
-    `merges` are the pairs of pieces that become one, in this order, where the unit is `bpe`.
+    `merges` are the BPE merges, in order, where the unit is `bpe`.
     """
 
     unit: Unit
     pieces: tuple[str, ...]
     merges: tuple[tuple[str, str], ...] = ()
-    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_ids", {piece: i for i, piece in enumerate(self.pieces)})
+    @functools.cached_property
+    def _ids(self) -> Mapping[str, int]:
+        return {piece: i for i, piece in enumerate(self.pieces)}
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for those that spell alike."""
+        """Cache key: equal for tokenizers that give the same ids."""
         return self.unit, self.pieces, self.merges
 
     @property
@@ -82,27 +82,27 @@ class Vocabulary:
     def encode(self, text: str, words: Sequence[Word] = ()) -> tuple[list[int], list[tuple[int, int]]]:
         """Token ids of `text` and start and end of each in milliseconds, (-1, -1) without word times.
 
-        Times are used where `words` spell `text`; within a word they are shared out evenly over its characters.
-        Characters that no text of the corpus had are `<unk>`.
+        Times are used where `words` are the words of `text`; within a word they are divided evenly over its characters.
+        Characters that were not in the corpus are `<unk>`.
         """
-        spoken = text.split()
-        timed = words if [word.text for word in words] == spoken else ()
+        text_words = text.split()
+        timed_words = words if [word.text for word in words] == text_words else ()
         ids: list[int] = []
         times: list[tuple[int, int]] = []
-        for i, word in enumerate(spoken):
+        for i, word in enumerate(text_words):
             pieces = self._pieces_of(word)
             ids += [self._ids.get(piece, 0) for piece in pieces]
-            if timed:
-                start, end = timed[i].start_ms, timed[i].end_ms
-                until = [0, *itertools.accumulate(max(len(piece.lstrip(START)), 1) for piece in pieces)]
-                cuts = [start + (end - start) * at // until[-1] for at in until]
-                times += list(itertools.pairwise(cuts))
+            if timed_words:
+                start, end = timed_words[i].start_ms, timed_words[i].end_ms
+                ends = [0, *itertools.accumulate(max(len(piece.lstrip(START)), 1) for piece in pieces)]
+                boundaries_ms = [start + (end - start) * num_characters // ends[-1] for num_characters in ends]
+                times += list(itertools.pairwise(boundaries_ms))
             else:
                 times += [(-1, -1)] * len(pieces)
         return ids, times
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; blanks must be gone already."""
+        """The text of token ids without blanks."""
         return "".join(self.pieces[i] for i in ids).replace(START, " ").strip()
 
     def _pieces_of(self, word: str) -> Sequence[str]:
@@ -111,7 +111,7 @@ class Vocabulary:
         return [START + word] if self.unit == "word" else [START + word[0], *word[1:]]
 
     def _model(self) -> Any:
-        """As the library `tokenizers` has it."""
+        """The model of this vocabulary in the library `tokenizers`."""
         from tokenizers import models
 
         ids = {**self._ids, BLANK: self.blank_id}
@@ -122,7 +122,7 @@ class Vocabulary:
     def save(self, folder: Path, features: Mapping[str, Any], kind: str = "ctc") -> None:
         """Write the processor that `transformers` loads with `AutoProcessor`: this vocabulary and `features`.
 
-        `kind` says how it decodes: by CTC, or by a transducer, which keeps repeats.
+        `kind` is how it decodes: `ctc`, or a transducer, which keeps repeats.
         """
         from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
         from transformers import ParakeetTokenizer
@@ -142,12 +142,12 @@ class Vocabulary:
                 "decoder_type": kind,  # else a CTC student may be taken for a transducer and keep repeats
                 **({} if kind == "ctc" else {"blank_token": BLANK}),
             }
-        # by hand: older versions make a feature extractor only where librosa is installed
+        # written here: older versions of transformers create a feature extractor only where librosa is installed
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
     def load(folder: Path) -> Vocabulary:
-        """The vocabulary of a student's folder; DataError where there is none, or one that is not spelt so."""
+        """Read the vocabulary of a student's folder; DataError where there is none, or one of another layout."""
         try:
             model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
             ids: dict[str, int] = model["vocab"]
@@ -155,7 +155,7 @@ class Vocabulary:
             if ids.get(BLANK) != len(pieces) or ids.get(UNKNOWN) != 0:
                 raise ValueError(f"`{UNKNOWN}` is not the first of its pieces and `{BLANK}` the last")
             pairs = (m.split(" ") if isinstance(m, str) else m for m in model.get("merges", ()))
-            merges = tuple((one, other) for one, other in pairs)
+            merges = tuple((left, right) for left, right in pairs)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"`{folder}` holds no student's vocabulary",
@@ -175,7 +175,7 @@ def _bpe(ids: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> Any:
 
 
 def of_checkpoint(checkpoint: str) -> Vocabulary:
-    """What a checkpoint spells with, a folder or a name on the Hub; DataError where it spells in another way."""
+    """Read the vocabulary of a checkpoint, a folder or a name on the Hub; DataError where it has another layout."""
     if Path(checkpoint).is_dir():
         return Vocabulary.load(Path(checkpoint))
     from transformers import AutoTokenizer
@@ -198,9 +198,9 @@ def train(
     bpe_pieces: int = 512,
     otherwise: Literal["character", "bpe"] = "character",
 ) -> Vocabulary:
-    """The vocabulary of the texts: every word or every character in them, the most frequent first, or byte pairs.
+    """Train a vocabulary on texts: every word or every character in them, the most frequent first, or byte pairs.
 
-    `auto` takes words where at most `max_words` different ones occur, and what `otherwise` says where there are more.
+    `auto` takes words where at most `max_words` different ones occur, and `otherwise` where there are more.
     """
     words = Counter(word for text in texts for word in text.split())
     if not words:
@@ -239,4 +239,4 @@ def _byte_pairs(words: Mapping[str, int], num_pieces: int) -> Vocabulary:
     tokenizer.train_from_iterator(repeated, trainer)
     model = json.loads(tokenizer.to_str())["model"]
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return Vocabulary("bpe", tuple(pieces), tuple((one, other) for one, other in model["merges"]))
+    return Vocabulary("bpe", tuple(pieces), tuple((left, right) for left, right in model["merges"]))

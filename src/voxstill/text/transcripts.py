@@ -1,6 +1,6 @@
-"""Files of what was said: Kaldi text, plain lines, JSONL, TRN, STM, CTM and SegLST, each read into the same rows.
+"""Readers of transcripts: Kaldi text, plain lines, JSONL, TRN, STM, CTM and SegLST, all into the same rows.
 
-Nothing is normalised here but the space around words. What a file says wrongly is a DataError that names file and line.
+Nothing is normalised here but the space around words. A malformed line is a DataError that names file and line.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from voxstill.fetch import read_uri
 from voxstill.redaction import shown
 
 IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
-"""What sclite's STM says of a stretch that is not judged."""
+"""Marks a segment in sclite's STM that is not scored."""
 _TRN = re.compile(r"(.*)\(([^()\s]+)\)\s*$")
 _LABEL = re.compile(r"<[^<>]*>$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A stretch of words. `session` is the recording; times are in it; None is what the form does not know."""
+    """One segment of a transcript. `session` is its recording; None where the form has no such field."""
 
     id: str
     text: str
@@ -37,9 +37,9 @@ class Said:
 
 
 def read(uri: str, form: str | None = None) -> list[Said]:
-    """The rows of a file in its order; `form` is one of `FORMS`, and without it the ending tells.
+    """Read a transcript in the order of its lines; `form` is one of `FORMS`, by default that of the file's ending.
 
-    A CTM has a row for each word. DataError for a line that is not of the form, ConfigError for no form.
+    A CTM has a row for each word. DataError for a malformed line, ConfigError for an unknown form.
     """
     name = form or form_of(uri)
     if name not in FORMS:
@@ -48,13 +48,13 @@ def read(uri: str, form: str | None = None) -> list[Said]:
 
 
 def form_of(uri: str) -> str:
-    """The form that the ending of a name tells; Kaldi's text where it tells none."""
+    """The form of a file by its ending; Kaldi's text for an unknown one."""
     ending = PurePosixPath(uri).suffix.lower().removeprefix(".")
     return "seglst" if ending == "json" else ending if ending in _BY_ENDING else "kaldi"
 
 
 def text_of(uri: str) -> str:
-    """What a file holds; DataError where it is not UTF-8."""
+    """Read a file as UTF-8; DataError where it is not."""
     try:
         return read_uri(uri).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -63,82 +63,88 @@ def text_of(uri: str) -> str:
         ) from None
 
 
-def bad_line(where: str, number: int, why: str) -> DataError:
-    """The error of a line that is not of its form."""
+def bad_line(address: str, number: int, why: str) -> DataError:
+    """The error of a malformed line."""
     return DataError(
-        f"{where}:{number} cannot be read", why=why, fix="correct the line, or name its form with `--form`"
+        f"{address}:{number} cannot be read", why=why, fix="correct the line, or name its form with `--form`"
     )
 
 
 def rows_of_lines(text: str, comment: str = "") -> Iterator[tuple[int, str]]:
-    """The lines with something in them and their numbers from 1; what starts with `comment` is none."""
-    for number, line in enumerate(text.split("\n"), start=1):  # splitlines would also part at what ids may hold
+    """Yield number (from 1) and content of each line that is neither empty nor a comment."""
+    for number, line in enumerate(
+        text.split("\n"), start=1
+    ):  # splitlines would also split at characters that ids may contain
         if line.strip() and not (comment and line.lstrip().startswith(comment)):
             yield number, line.strip()
 
 
-def milliseconds(seconds: str, where: str, number: int) -> int:
-    """What a time in a file means; the error of its line where it is none."""
+def milliseconds(seconds: str, address: str, number: int) -> int:
+    """Parse a time in seconds; DataError that names the line where it is none."""
     try:
         return round(float(seconds) * 1000)
     except (ValueError, OverflowError):
-        raise bad_line(where, number, f"`{seconds}` is no time in seconds") from None
+        raise bad_line(address, number, f"`{seconds}` is no time in seconds") from None
 
 
 def by_segment(segments: Sequence[Said], words: Sequence[Said]) -> list[Said]:
-    """The words of a CTM as one row for each segment of an STM that has some, with the id of the segment.
+    """Join the words of a CTM to one row for each segment of an STM that has words, with the id of the segment.
 
     As in sclite a word belongs to the first segment of its recording and channel that does not end before the word's
     middle, or else to the last; so words between segments go to the next. Words of a recording without segments are a
-    row that no segment has.
+    row with an id of its own.
     """
-    places: dict[tuple[str | None, str | None], list[Said]] = {}
-    for each in sorted(segments, key=lambda each: each.end_ms or 0):
-        places.setdefault((each.session, each.channel), []).append(each)
-    ends = {key: [each.end_ms or 0 for each in some] for key, some in places.items()}
-    found: dict[str, list[str]] = {}
-    for word in sorted(words, key=lambda each: each.start_ms or 0):
-        key = word.session, word.channel
-        if some := places.get(key):
-            at = bisect_left(ends[key], ((word.start_ms or 0) + (word.end_ms or 0)) / 2)
-            id_ = some[min(at, len(some) - 1)].id
+    segments_of_channel: dict[tuple[str | None, str | None], list[Said]] = {}
+    for segment in sorted(segments, key=lambda segment: segment.end_ms or 0):
+        segments_of_channel.setdefault((segment.session, segment.channel), []).append(segment)
+    ends_of_channel = {
+        channel: [segment.end_ms or 0 for segment in channel_segments]
+        for channel, channel_segments in segments_of_channel.items()
+    }
+    words_of_segment: dict[str, list[str]] = {}
+    for word in sorted(words, key=lambda word: word.start_ms or 0):
+        channel = word.session, word.channel
+        if channel_segments := segments_of_channel.get(channel):
+            middle_ms = ((word.start_ms or 0) + (word.end_ms or 0)) / 2
+            position = bisect_left(ends_of_channel[channel], middle_ms)
+            id_ = channel_segments[min(position, len(channel_segments) - 1)].id
         else:
             id_ = f"{word.session}-{word.channel}"
-        found.setdefault(id_, []).append(word.text)
-    return [Said(id=id_, text=" ".join(some)) for id_, some in found.items()]
+        words_of_segment.setdefault(id_, []).append(word.text)
+    return [Said(id=id_, text=" ".join(words)) for id_, words in words_of_segment.items()]
 
 
-def _one(text: str, where: str, number: int) -> str:
-    """The text, where it says one thing; sclite's alternatives would be counted as words."""
+def _without_alternatives(text: str, address: str, number: int) -> str:
+    """Return the text; DataError for sclite's alternatives, which would be counted as words."""
     if "{" in text.split():
-        raise bad_line(where, number, "it has alternatives, `{ a / b }`, which are not read: keep one of them")
+        raise bad_line(address, number, "it has alternatives, `{ a / b }`, which are not read: keep one of them")
     return text
 
 
 def _kaldi(text: str, _: str) -> Iterator[Said]:
-    """`id words ...`; an id alone said nothing."""
+    """`id words ...`; an id alone has an empty text."""
     for _number, line in rows_of_lines(text):
         id_, *words = line.split(None, 1)
         yield Said(id=id_, text=" ".join(words))
 
 
 def _plain(text: str, _: str) -> Iterator[Said]:
-    """Words alone; the number of the line is its id, and an empty line said nothing."""
+    """Words alone; the number of the line is its id, and an empty line has an empty text."""
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         yield Said(id=str(number), text=line.strip())
 
 
-def _json_lines(text: str, where: str) -> Iterator[Said]:
+def _json_lines(text: str, address: str) -> Iterator[Said]:
     """Objects with `id` and `text`, and where known `speaker`, `session`, `start_ms`, `end_ms`."""
     for number, line in rows_of_lines(text):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise bad_line(where, number, f"it is not JSON: {error}") from None
+            raise bad_line(address, number, f"it is not JSON: {error}") from None
         if not isinstance(row, dict) or not isinstance(row.get("id"), str | int) or "text" not in row:
-            raise bad_line(where, number, "it is no object with `id` and `text`")
+            raise bad_line(address, number, "it is no object with `id` and `text`")
         if not all(isinstance(row.get(name), int | None) for name in ("start_ms", "end_ms")):
-            raise bad_line(where, number, "`start_ms` and `end_ms` are whole milliseconds")
+            raise bad_line(address, number, "`start_ms` and `end_ms` are whole milliseconds")
         session, speaker = row.get("session"), row.get("speaker")
         yield Said(
             id=str(row["id"]),
@@ -150,28 +156,32 @@ def _json_lines(text: str, where: str) -> Iterator[Said]:
         )
 
 
-def _trn(text: str, where: str) -> Iterator[Said]:
-    """`words ... (id)`; the speaker is what stands before the first `-` or `_` of the id, as sclite's `spu_id`."""
+def _trn(text: str, address: str) -> Iterator[Said]:
+    """`words ... (id)`; the speaker is the part of the id before the first `-` or `_`, as sclite's `spu_id`."""
     for number, line in rows_of_lines(text, ";;"):
-        found = _TRN.match(line)
-        if found is None:
-            raise bad_line(where, number, "it does not end with `(id)`")
-        yield Said(id=found[2], text=_one(found[1].strip(), where, number), speaker=re.split("[-_]", found[2])[0])
+        match = _TRN.match(line)
+        if match is None:
+            raise bad_line(address, number, "it does not end with `(id)`")
+        yield Said(
+            id=match[2],
+            text=_without_alternatives(match[1].strip(), address, number),
+            speaker=re.split("[-_]", match[2])[0],
+        )
 
 
-def _stm(text: str, where: str) -> Iterator[Said]:
+def _stm(text: str, address: str) -> Iterator[Said]:
     """`recording channel speaker start end [<label>] words ...`."""
     for number, line in rows_of_lines(text, ";;"):
         parts = line.split(None, 5)
         if len(parts) < 5:
-            raise bad_line(where, number, "it is not `recording channel speaker start end words ...`")
+            raise bad_line(address, number, "it is not `recording channel speaker start end words ...`")
         session, channel, speaker = parts[:3]
-        start_ms, end_ms = (milliseconds(each, where, number) for each in parts[3:5])
+        start_ms, end_ms = (milliseconds(seconds, address, number) for seconds in parts[3:5])
         words = parts[5] if len(parts) > 5 else ""
-        label, *after = words.split(None, 1) or [""]
+        label, *rest = words.split(None, 1) or [""]
         yield Said(
             id=f"{session}-{channel}-{speaker}-{start_ms}-{end_ms}",
-            text=_one(" ".join(after) if _LABEL.match(label) else words, where, number),
+            text=_without_alternatives(" ".join(rest) if _LABEL.match(label) else words, address, number),
             speaker=speaker,
             session=session,
             channel=channel,
@@ -180,14 +190,14 @@ def _stm(text: str, where: str) -> Iterator[Said]:
         )
 
 
-def _ctm(text: str, where: str) -> Iterator[Said]:
+def _ctm(text: str, address: str) -> Iterator[Said]:
     """`recording channel start duration word [confidence]`."""
     for number, line in rows_of_lines(text, ";;"):
         parts = line.split()
         if len(parts) < 5:
-            raise bad_line(where, number, "it is not `recording channel start duration word`")
-        start_ms = milliseconds(parts[2], where, number)
-        end_ms = start_ms + milliseconds(parts[3], where, number)
+            raise bad_line(address, number, "it is not `recording channel start duration word`")
+        start_ms = milliseconds(parts[2], address, number)
+        end_ms = start_ms + milliseconds(parts[3], address, number)
         yield Said(
             id=f"{parts[0]}-{parts[1]}-{number}",
             text=parts[4],
@@ -198,19 +208,19 @@ def _ctm(text: str, where: str) -> Iterator[Said]:
         )
 
 
-def _seglst(text: str, where: str) -> Iterator[Said]:
+def _seglst(text: str, address: str) -> Iterator[Said]:
     """meeteval's list of objects with `session_id`, `speaker`, `words`, and where known `start_time`, `end_time`."""
     try:
         rows: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise bad_line(where, 1, f"it is not JSON: {error}") from None
+        raise bad_line(address, 1, f"it is not JSON: {error}") from None
     if not isinstance(rows, list):
-        raise bad_line(where, 1, "it is no list")
+        raise bad_line(address, 1, "it is no list")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not {"session_id", "speaker", "words"} <= row.keys():
-            raise DataError(f"segment {number} of {where} has no `session_id`, `speaker` and `words`", fix="add them")
+            raise DataError(f"segment {number} of {address} has no `session_id`, `speaker` and `words`", fix="add them")
         times = [
-            None if row.get(name) is None else milliseconds(str(row[name]), where, number)
+            None if row.get(name) is None else milliseconds(str(row[name]), address, number)
             for name in ("start_time", "end_time")
         ]
         yield Said(
@@ -232,5 +242,5 @@ FORMS: dict[str, Callable[[str, str], Iterator[Said]]] = {
     "ctm": _ctm,
     "seglst": _seglst,
 }
-"""The forms by name; each reads a text and where it comes from."""
+"""Form -> reader of a text and its address."""
 _BY_ENDING = {"jsonl", "trn", "stm", "ctm"}

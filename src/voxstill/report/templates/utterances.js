@@ -8,7 +8,7 @@
   const bytes = Uint8Array.from(atob(packed.textContent.trim()), (char) => char.charCodeAt(0));
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const { roles, rows } = JSON.parse(await new Response(plain).text());
-  const audio = new Map([...document.querySelectorAll("audio[data-id]")].map((each) => [each.dataset.id, each.src]));
+  const audio = new Map([...document.querySelectorAll("audio[data-id]")].map((player) => [player.dataset.id, player.src]));
   const find = (name) => section.querySelector(`[data-part="${name}"]`);
 
   const errorsOf = (edits) => edits.length - edits.split("=").length + 1;
@@ -16,7 +16,7 @@
     id, speaker, dataset, ms, text, heard,
     words: text ? text.split(" ").length : 0,
     errors: heard.map(([, edits]) => errorsOf(edits)),
-    all: [id, speaker, dataset, text, ...heard.map(([said]) => said)].join("\n").toLowerCase(),
+    all: [id, speaker, dataset, text, ...heard.map(([hypothesis]) => hypothesis)].join("\n").toLowerCase(),
   }));
   const last = roles.length - 1;
   const keys = {
@@ -30,26 +30,26 @@
     worse: (row) => row.errors[last] > row.errors[0],
     better: (row) => row.errors[last] < row.errors[0],
   };
-  const state = { key: `errors-${roles[last]}`, down: true, page: 0, found: all };
+  const state = { key: `errors-${roles[last]}`, down: true, page: 0, matches: all };
 
-  const make = (tag, about = {}, ...inside) => {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(about)) made.setAttribute(name, value);
-    made.append(...inside);
-    return made;
+  const make = (tag, attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
   };
 
-  // One character an edit, as the scorer aligned them: = hit, s another word, d left out, i put in.
-  const aligned = (text, said, edits) => {
-    const reference = text.split(" "), hypothesis = said.split(" ");
+  // One character an edit, as the scorer aligned them: = hit, s substitution, d deletion, i insertion.
+  const aligned = (text, hypothesisText, edits) => {
+    const reference = text.split(" "), hypothesis = hypothesisText.split(" ");
     const kinds = { "=": "hit", s: "sub", d: "gone", i: "more" };
     const box = make("div", { class: "aligned", dir: "auto" });
     box.append(make("span", { class: "lead", "aria-hidden": "true" }, make("span", {}, "said"), make("span", {}, "heard")));
-    const nothing = () => make("span", {}, make("span", { class: "void", "aria-hidden": "true" }, "∅"), make("span", { class: "hidden" }, "nothing"));
+    const empty = () => make("span", {}, make("span", { class: "void", "aria-hidden": "true" }, "∅"), make("span", { class: "hidden" }, "nothing"));
     let r = 0, h = 0;
     for (const edit of edits) {
-      const above = edit === "i" ? nothing() : make(edit === "=" ? "span" : "del", {}, reference[r++]);
-      const below = edit === "d" ? nothing() : make(edit === "=" ? "span" : "ins", {}, hypothesis[h++]);
+      const above = edit === "i" ? empty() : make(edit === "=" ? "span" : "del", {}, reference[r++]);
+      const below = edit === "d" ? empty() : make(edit === "=" ? "span" : "ins", {}, hypothesis[h++]);
       box.append(make("span", { class: kinds[edit] }, above, below));
     }
     return box;
@@ -69,7 +69,7 @@
   const line = (row) => {
     const toggle = make("button", { type: "button", "aria-expanded": "false" }, row.id);
     const about = [row.speaker, row.dataset].filter(Boolean).join(", ");
-    const made = make("tr", {},
+    const tableRow = make("tr", {},
       make("th", { scope: "row" }, toggle, make("small", {}, about)),
       make("td", { class: "wide text", dir: "auto" }, row.text || "∅"),
       make("td", { class: "num" }, row.ms === null ? "–" : (row.ms / 1000).toFixed(1)),
@@ -78,19 +78,19 @@
     toggle.addEventListener("click", () => {
       const open = toggle.getAttribute("aria-expanded") === "true";
       toggle.setAttribute("aria-expanded", String(!open));
-      if (open) made.nextSibling.remove(); else made.after(opened(row));
+      if (open) tableRow.nextSibling.remove(); else tableRow.after(opened(row));
     });
-    return made;
+    return tableRow;
   };
 
   const show = () => {
-    const pages = Math.max(Math.ceil(state.found.length / PAGE), 1);
+    const pages = Math.max(Math.ceil(state.matches.length / PAGE), 1);
     state.page = Math.min(Math.max(state.page, 0), pages - 1);
-    const first = state.page * PAGE, some = state.found.slice(first, first + PAGE);
-    find("body").replaceChildren(...some.map(line));
+    const first = state.page * PAGE, visible = state.matches.slice(first, first + PAGE);
+    find("body").replaceChildren(...visible.map(line));
     const count = (value) => value.toLocaleString("en").replaceAll(",", "\u202f");
-    find("told").textContent = some.length
-      ? `${count(first + 1)} to ${count(first + some.length)} of ${count(state.found.length)}` : "none";
+    find("range").textContent = visible.length
+      ? `${count(first + 1)} to ${count(first + visible.length)} of ${count(state.matches.length)}` : "none";
     find("before").disabled = state.page === 0;
     find("after").disabled = state.page === pages - 1;
     for (const head of section.querySelectorAll("th[data-key]")) {
@@ -99,13 +99,13 @@
     }
   };
 
-  const look = () => {
+  const update = () => {
     const words = find("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const wanted = shows[find("show").value], of = find("dataset") ? find("dataset").value : "";
+    const isShown = shows[find("show").value], of = find("dataset") ? find("dataset").value : "";
     const value = keys[state.key], sign = state.down ? -1 : 1;
-    state.found = all.filter((row) => wanted(row) && (!of || row.dataset === of) && words.every((word) => row.all.includes(word)));
+    state.matches = all.filter((row) => isShown(row) && (!of || row.dataset === of) && words.every((word) => row.all.includes(word)));
     const tie = (a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
-    state.found.sort((a, b) => {
+    state.matches.sort((a, b) => {
       const x = value(a), y = value(b);
       return x < y ? -sign : x > y ? sign : tie(a, b);
     });
@@ -114,16 +114,16 @@
   };
 
   const turn = (by) => { state.page += by; show(); };
-  find("search").addEventListener("input", look);
-  find("show").addEventListener("change", look);
-  find("dataset")?.addEventListener("change", look);
+  find("search").addEventListener("input", update);
+  find("show").addEventListener("change", update);
+  find("dataset")?.addEventListener("change", update);
   find("before").addEventListener("click", () => turn(-1));
   find("after").addEventListener("click", () => turn(1));
   for (const head of section.querySelectorAll("th[data-key]")) {
     head.querySelector("button").addEventListener("click", () => {
       state.down = state.key === head.dataset.key ? !state.down : head.dataset.key !== "id";
       state.key = head.dataset.key;
-      look();
+      update();
     });
   }
   document.addEventListener("keydown", (event) => {
@@ -133,7 +133,7 @@
     if (event.key === "n" && !find("after").disabled) turn(1);
     if (event.key === "p" && !find("before").disabled) turn(-1);
   });
-  look();
+  update();
   section.hidden = false;
-  for (const each of document.querySelectorAll('a[href="#utterances"]')) each.parentElement.hidden = false;
+  for (const link of document.querySelectorAll('a[href="#utterances"]')) link.parentElement.hidden = false;
 })();
