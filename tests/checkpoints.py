@@ -189,7 +189,7 @@ def write_onnx(student: Path, folder: Path) -> Path:
     """A Parakeet student as NeMo exports such models for sherpa-onnx: model.onnx that describes itself, tokens.txt."""
     import onnx
 
-    from voxstill.nn import students
+    from voxstill.nn import checkpoints
     from voxstill.nn.frontend import frame_mask
     from voxstill.text.tokenizer import Vocabulary
 
@@ -206,7 +206,7 @@ def write_onnx(student: Path, folder: Path) -> Path:
     folder.mkdir()
     pieces = Vocabulary.load(student).pieces
     torch.onnx.export(
-        Net(students.load(student)).eval(),
+        Net(checkpoints.load(student)).eval(),
         (torch.randn(2, 80, 150), torch.tensor([150, 120])),
         str(folder / "model.onnx"),
         input_names=["audio_signal", "length"],

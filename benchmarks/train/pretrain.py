@@ -149,10 +149,10 @@ def divided(model: Any, by: float) -> None:
 def task_of(model: Any, cfg: Any) -> Any:
     """The task of voxstill on unaugmented samples."""
     from voxstill.config import Augment
-    from voxstill.nn import students, unlabelled
+    from voxstill.nn import checkpoints, unlabelled
     from voxstill.tasks.pretrain import ContrastiveTask
 
-    return ContrastiveTask(cfg, students.hearing(model.config, Augment()), unlabelled.codebook(model))
+    return ContrastiveTask(cfg, checkpoints.hearing(model.config, Augment()), unlabelled.codebook(model))
 
 
 def audio(args: Any) -> Any:

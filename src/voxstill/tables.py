@@ -17,7 +17,7 @@ import json
 import types
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from operator import attrgetter
@@ -58,14 +58,9 @@ def to_columns(row: Any) -> dict[str, Any]:
 
 
 def from_columns(row: Mapping[str, Any], kind: type[Row]) -> Row:
-    """Build one row from its columns; fields whose columns are not there are as by default."""
-    fields = {}
-    for name, column, hint in _fields(kind):
-        if column is None:
-            fields[name] = from_columns(row, hint)
-        elif column in row:
-            fields[name] = _build(hint, row[column])
-    return kind(**fields)
+    """Build one row from its columns; fields whose columns are absent have their defaults."""
+    built: Row = _builder(kind)(row)
+    return built
 
 
 def of_arrow(table: Any) -> bytes:
@@ -82,7 +77,7 @@ def from_parquet(data: bytes, kind: type[Row], where: str = "a table", names: Se
 
     With `names` only those fields are read, and the others have their defaults.
     """
-    return [from_columns(row, kind) for row in to_arrow(data, kind, where, names).to_pylist()]
+    return list(map(_builder(kind), to_arrow(data, kind, where, names).to_pylist()))
 
 
 def to_arrow(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> Any:
@@ -269,10 +264,30 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _build(hint: Any, value: Any) -> Any:
-    """A value read from Arrow as the field of a noun."""
-    if get_origin(hint) is tuple:
-        inner: Any = get_args(hint)[0]
-        is_noun = dataclasses.is_dataclass(inner)
-        return tuple(from_columns(item, inner) for item in value) if is_noun else tuple(value)
-    return value
+def _builder(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """The function that builds a row from its columns, made once for each class: it runs for millions of rows."""
+    return _resolved_builder(kind)  # which mypy would let no caller call: to it a class is not hashable
+
+
+@functools.cache
+def _resolved_builder(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+    plain, converted, nested = [], [], []
+    for name, column, hint in _fields(kind):
+        if column is None:
+            nested.append((name, _builder(hint)))
+        elif get_origin(hint) is tuple:
+            item = get_args(hint)[0]
+            converted.append((name, column, _builder(item) if dataclasses.is_dataclass(item) else None))
+        else:
+            plain.append((name, column))
+
+    def build(row: Mapping[str, Any]) -> Any:
+        fields = {name: row[column] for name, column in plain if column in row}
+        for name, column, item_builder in converted:
+            if column in row:
+                fields[name] = tuple(row[column] if item_builder is None else map(item_builder, row[column]))
+        for name, nested_builder in nested:
+            fields[name] = nested_builder(row)
+        return kind(**fields)
+
+    return build

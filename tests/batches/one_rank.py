@@ -21,16 +21,22 @@ dist.init_process_group(
     "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
 )
 for place in sorted(folder.glob("corpus-*")):
-    prefix = next((f"shards/{found.name}" for found in place.glob("shards/*")), "s")
+    prefix = next((f"shards/{folder.name}" for folder in place.glob("shards/*")), "s")
     corpus = opened(Store(str(place)), prefix, place / "index", splits=("train",), encode=encode, encoder="")
-    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=3000, batches_per_step=8), seed=0, epoch=0)
+    epoch_plan = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=3000, batches_per_step=8), seed=0, epoch=0)
     ids, steps = [], 0
-    loader = Loader(Batches(corpus, made, rank=rank, ranks=ranks), workers=rank % 2, max_unread=0.5)
+    loader = Loader(Batches(corpus, epoch_plan, rank=rank, ranks=ranks), workers=rank % 2, max_unread=0.5)
     for batches in loader:
         ids += [name for batch in batches for name, weight in zip(batch.ids, batch.weight_B, strict=True) if weight]
-        here = torch.ones(1)
-        dist.all_reduce(here)  # a rank that has fewer steps than another would leave it waiting here
-        assert here.item() == ranks
+        present = torch.ones(1)
+        dist.all_reduce(present)  # a rank that has fewer steps than another would leave it waiting here
+        assert present.item() == ranks
         steps += 1
-    told = {"corpus": place.name, "steps": steps, "ids": ids, "replaced": loader.replaced, "repeated": made.repeated}
-    sys.stdout.write(json.dumps(told) + "\n")
+    facts = {
+        "corpus": place.name,
+        "steps": steps,
+        "ids": ids,
+        "replaced": loader.replaced,
+        "repeated": epoch_plan.repeated,
+    }
+    sys.stdout.write(json.dumps(facts) + "\n")

@@ -50,7 +50,7 @@ def encode(text: str, words: Sequence[Word]) -> tuple[list[int], list[tuple[int,
 def write(root: Path, parts: Sequence[Sequence[Sample]]) -> tuple[Store, list[list[Sample]]]:
     store, written = Store(str(root)), []
     for index, samples in enumerate(parts):
-        rows = shards.write(io.BytesIO(), ((each, b"audio") for each in samples))
+        rows = shards.write(io.BytesIO(), ((sample, b"audio") for sample in samples))
         store.create(f"s/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
         written.append(rows)
     shards.finish(store, "s", {"shards": len(parts), "utterances": sum(map(len, parts))})
@@ -73,14 +73,16 @@ def test_every_row_of_the_split_comes_back_whole_and_in_order(
     assert len(corpus) == len(rows)
     for i, (index, row) in enumerate(rows):
         tokens_U, times_U2 = corpus.tokens_of(i)
-        said, spans = encode(row.text, row.words)
+        ids, spans = encode(row.text, row.words)
         assert (corpus.id_of(i), corpus.text_of(i)) == (row.id, row.text)
         assert (corpus.shard[i], corpus.offset[i], corpus.num_bytes[i]) == (index, row.offset, row.num_bytes)
         assert (corpus.durations_ms[i], corpus.num_samples[i]) == (row.duration_ms, row.num_samples)
         assert corpus.weight[i] == np.float32(row.weight)
-        assert (tokens_U.tolist(), times_U2.tolist()) == (said, [list(span) for span in spans])
+        assert (tokens_U.tolist(), times_U2.tolist()) == (ids, [list(span) for span in spans])
         assert corpus.num_tokens[i] == len(row.text)
-        assert corpus.repeats[i] == sum(one == two for one, two in zip(row.text, row.text[1:], strict=False))
+        assert corpus.repeats[i] == sum(
+            letter == next_letter for letter, next_letter in zip(row.text, row.text[1:], strict=False)
+        )
 
 
 def test_what_is_kept_is_opened_again_without_the_sidecars(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_many_processes_may_open_it_at_the_same_time(tmp_path: Path) -> None:
     write(tmp_path, [samples])
     code = ELSEWHERE.format(tests=str(Path(__file__).parent), root=str(tmp_path))
     started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [each.communicate(timeout=60)[0] for each in started] == ["text 499\n"] * 3
+    assert [process.communicate(timeout=60)[0] for process in started] == ["text 499\n"] * 3
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
@@ -131,13 +133,17 @@ def test_a_dialect_counts_as_much_as_is_said_in_another_process_too(tmp_path: Pa
     ]
     store, _ = write(tmp_path, [samples])
 
-    def weights(**given: float) -> list[float]:
-        found = opened(
-            *(store, "s", tmp_path / "kept"), splits=("train",), encode=None, encoder="none", dialect_weights=given
+    def weights(**dialect_weights: float) -> list[float]:
+        corpus = opened(
+            *(store, "s", tmp_path / "kept"),
+            splits=("train",),
+            encode=None,
+            encoder="none",
+            dialect_weights=dialect_weights,
         )
-        again: Corpus = pickle.loads(pickle.dumps(found))
-        assert again.weight.tolist() == found.weight.tolist()
-        by_id = {found.id_of(i): float(found.weight[i]) for i in range(len(found))}
+        again: Corpus = pickle.loads(pickle.dumps(corpus))
+        assert again.weight.tolist() == corpus.weight.tolist()
+        by_id = {corpus.id_of(i): float(corpus.weight[i]) for i in range(len(corpus))}
         return [by_id[str(i)] for i in range(len(dialects))]
 
     assert weights() == [0.5] * 4

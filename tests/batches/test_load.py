@@ -44,9 +44,9 @@ from voxstill.store import Store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    made = Store(str(tmp_path / "work"))
-    write_corpus(made)
-    return made
+    new = Store(str(tmp_path / "work"))
+    write_corpus(new)
+    return new
 
 
 def test_every_utterance_comes_back_to_the_bit_with_its_tokens_times_and_weight(store: Store) -> None:
@@ -64,7 +64,7 @@ def test_every_utterance_comes_back_to_the_bit_with_its_tokens_times_and_weight(
             assert "".join(map(chr, batch.tokens_BU[b, :num_tokens].tolist())) == text_of(i).replace(" ", "")
             assert (batch.tokens_BU[b, num_tokens:] == -1).all()
             expected = [(0, 40)] * 2 + [(40, 100)] * 3 if i % 3 else [(-1, -1)] * 5
-            assert batch.times_BU2[b, :num_tokens].tolist() == [list(each) for each in expected]
+            assert batch.times_BU2[b, :num_tokens].tolist() == [list(times) for times in expected]
             assert float(batch.weight_B[b]) == (0.5 if i == 7 else 1.0)
     assert sorted(seen) == list(range(NUM))
 
@@ -83,17 +83,17 @@ def test_resuming_is_starting_at_another_step(store: Store) -> None:
     assert len(whole) > 4
     for first in (1, len(whole) - 1, len(whole)):
         rest = list(Loader(batches, first=first, workers=0))
-        assert same([each for step in rest for each in step], [each for step in whole[first:] for each in step])
+        assert same([item for step in rest for item in step], [item for step in whole[first:] for item in step])
 
 
 def test_two_ranks_together_read_what_one_reads(store: Store) -> None:
     corpus = corpus_of(store)
-    made = planned(corpus)
-    alone = list(Loader(Batches(corpus, made), workers=0))
-    ranks = [list(Loader(Batches(corpus, made, rank=rank, ranks=2), workers=0)) for rank in range(2)]
+    epoch_plan = planned(corpus)
+    alone = list(Loader(Batches(corpus, epoch_plan), workers=0))
+    ranks = [list(Loader(Batches(corpus, epoch_plan, rank=rank, ranks=2), workers=0)) for rank in range(2)]
     assert all(same(a, b + c) for a, b, c in zip(alone, *ranks, strict=True))
     with pytest.raises(ConfigError):
-        Batches(corpus, made, rank=0, ranks=3)
+        Batches(corpus, epoch_plan, rank=0, ranks=3)
 
 
 def test_the_training_s_random_numbers_are_left_alone(store: Store) -> None:
@@ -114,8 +114,8 @@ def test_repeats_count_equal_neighbours_within_an_utterance_only(store: Store) -
 
 def test_audio_without_texts_has_no_tokens(store: Store) -> None:
     corpus = opened_with(store, None)
-    made = plan(corpus.durations_ms, None, Plan(), seed=0, epoch=0)
-    (batch, *_) = read_all(Loader(Batches(corpus, made), workers=0))
+    epoch_plan = plan(corpus.durations_ms, None, Plan(), seed=0, epoch=0)
+    (batch, *_) = read_all(Loader(Batches(corpus, epoch_plan), workers=0))
     assert batch.tokens_BU.shape == (len(batch.ids), 0)
     assert batch.times_BU2.shape == (len(batch.ids), 0, 2)
 
@@ -146,8 +146,8 @@ def test_a_neighbour_of_weight_zero_stands_in_for_what_cannot_be_read_and_the_lo
 def test_a_batch_of_which_nothing_can_be_read_is_silence_that_counts_for_nothing(store: Store) -> None:
     (Path(store.root) / "s" / "00002.tar").unlink()
     corpus = corpus_of(store)
-    made = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=100 + 10 * NUM), seed=0, epoch=0)
-    loader = Loader(Batches(corpus, made), workers=0, max_unread=0.5)
+    epoch_plan = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=100 + 10 * NUM), seed=0, epoch=0)
+    loader = Loader(Batches(corpus, epoch_plan), workers=0, max_unread=0.5)
     read = read_all(loader)
     assert loader.replaced == PER_SHARD
     silent = [batch for batch in read if not batch.weight_B.any()]
@@ -175,7 +175,7 @@ def test_a_tar_cut_short_is_told_from_one_of_the_wrong_length(store: Store) -> N
     store.replace(sidecar, tables.to_parquet(shifted, Sample))
     corpus = corpus_of(store)
     step = [Batches(corpus, planned(corpus))[k] for k in range(planned(corpus).steps)]
-    lines = [line for each in step for line in each.unread]
+    lines = [line for item in step for line in item.unread]
     assert any("`u/19`" in line and "ends before it" in line for line in lines)
     assert any("`u/20`" in line and "sidecar says 1" in line for line in lines)
 
@@ -188,13 +188,14 @@ def test_what_is_not_a_plain_folder_is_read_by_ranges_with_the_same_result(store
     remote = Store("memory://test-loader")
     for entry in store.list("s"):
         remote.create(entry.key, store.read(entry.key))
-    one, two = corpus_of(store), corpus_of(remote)
+    local, far = corpus_of(store), corpus_of(remote)
     assert same(
-        read_all(Loader(Batches(one, planned(one)), workers=0)), read_all(Loader(Batches(two, planned(two)), workers=0))
+        read_all(Loader(Batches(local, planned(local)), workers=0)),
+        read_all(Loader(Batches(far, planned(far)), workers=0)),
     )
     remote.replace("s/00001.tar", b"short")
-    step = [Batches(two, planned(two))[k] for k in range(planned(two).steps)]
-    assert sum(len(each.unread) for each in step) == PER_SHARD
+    step = [Batches(far, planned(far))[k] for k in range(planned(far).steps)]
+    assert sum(len(item.unread) for item in step) == PER_SHARD
 
 
 def test_a_dataset_travels_to_another_process_without_its_open_files(store: Store) -> None:
@@ -281,18 +282,18 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
         )
         for rank in range(8)
     ]
-    told = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
+    facts = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * 8
-    *plain, last = zip(*told, strict=True)
+    *plain, last = zip(*facts, strict=True)
     assert len({row["steps"] for row in last}) == 1
     assert len({name for row in last for name in row["ids"]}) == 30
     for num, rows in zip((1, 7, 8, 9, 1000, 1001), plain, strict=True):
         assert len({row["steps"] for row in rows}) == 1 <= rows[0]["steps"]
-        heard = Counter(name for row in rows for name in row["ids"])
+        count = Counter(name for row in rows for name in row["ids"])
         unread = {f"u/{row}" for row in bad if row < num}
-        assert set(heard) == {f"u/{row}" for row in range(num)} - unread
+        assert set(count) == {f"u/{row}" for row in range(num)} - unread
         assert sum(row["replaced"] for row in rows) >= len(unread)
-        twice = heard.total() - len(heard) + sum(row["replaced"] for row in rows) - len(unread)
+        twice = count.total() - len(count) + sum(row["replaced"] for row in rows) - len(unread)
         assert twice == rows[0]["repeated"]
 
 

@@ -52,19 +52,19 @@ def test_with_it_the_batches_are_those_without_and_nothing_stays_behind(
     place = Place(tmp_path / "tars", PLENTY)
     write_corpus(s3)
     remote = corpus_of(s3)
-    made = planned(remote)
-    with_it = Loader(Batches(remote, made, place=place), workers=workers)
-    assert same(read_all(with_it), read_all(Loader(Batches(remote, made), workers=0)))
+    epoch_plan = planned(remote)
+    with_it = Loader(Batches(remote, epoch_plan, place=place), workers=workers)
+    assert same(read_all(with_it), read_all(Loader(Batches(remote, epoch_plan), workers=0)))
     until(lambda: not size_of(place.folder))
 
 
 def test_the_place_never_holds_more_than_it_may(remote: Corpus, tmp_path: Path) -> None:
     cfg = Plan(budget_ms=2000, layout="remote", window=10)
-    made = plan(remote.durations_ms, None, cfg, seed=0, epoch=0, shard_of=remote.shard.astype(np.int64))
-    needed = uses(remote, made, rank=0, ranks=1, first=0)
+    epoch_plan = plan(remote.durations_ms, None, cfg, seed=0, epoch=0, shard_of=remote.shard.astype(np.int64))
+    needed = uses(remote, epoch_plan, rank=0, ranks=1, first=0)
     place = Place(tmp_path / "tars", max(use.num_bytes for use in needed) + 1)
     fetched = set()
-    for _ in Loader(Batches(remote, made, place=place), workers=0):
+    for _ in Loader(Batches(remote, epoch_plan, place=place), workers=0):
         time.sleep(0.02)
         assert size_of(place.folder) <= place.max_bytes
         fetched |= {path.name for path in place.folder.glob("*.tar")}
@@ -72,23 +72,23 @@ def test_the_place_never_holds_more_than_it_may(remote: Corpus, tmp_path: Path) 
 
 
 def test_a_tar_is_needed_from_its_first_step_to_its_last(remote: Corpus) -> None:
-    made = planned(remote)
+    epoch_plan = planned(remote)
     for rank in range(2):
-        for first in (0, 1, made.steps - 1, made.steps):
+        for first in (0, 1, epoch_plan.steps - 1, epoch_plan.steps):
             seen: dict[int, list[int]] = {}
-            for k in range(first, made.steps):
-                for row in np.concatenate(made.batches_of(k, rank, 2)).tolist():
+            for k in range(first, epoch_plan.steps):
+                for row in np.concatenate(epoch_plan.batches_of(k, rank, 2)).tolist():
                     seen.setdefault(int(remote.shard[row]), []).append(k)
-            found = uses(remote, made, rank=rank, ranks=2, first=first)
-            assert {use.shard: (use.first, use.last) for use in found} == {
+            needed = uses(remote, epoch_plan, rank=rank, ranks=2, first=first)
+            assert {use.shard: (use.first, use.last) for use in needed} == {
                 shard: (min(steps), max(steps)) for shard, steps in seen.items()
             }
 
 
 def test_what_another_start_left_is_used_again(remote: Corpus, tmp_path: Path) -> None:
     place = Place(tmp_path / "tars", PLENTY)
-    made = planned(remote)
-    steps = iter(Loader(Batches(remote, made, place=place), workers=0))
+    epoch_plan = planned(remote)
+    steps = iter(Loader(Batches(remote, epoch_plan, place=place), workers=0))
     next(steps)
     until(lambda: len(list(place.folder.glob("*.tar"))) == NUM // PER_SHARD)
     (place.folder / ".part-00009.tar").write_bytes(b"half of it")
@@ -97,8 +97,8 @@ def test_what_another_start_left_is_used_again(remote: Corpus, tmp_path: Path) -
     for entry in remote.store.list("s"):
         if not entry.key.endswith(".tar"):
             without.create(entry.key, remote.store.read(entry.key))
-    loader = Loader(Batches(corpus_of(without), made, place=place), first=1, workers=0)
-    assert same(read_all(loader), read_all(Loader(Batches(remote, made), first=1, workers=0)))
+    loader = Loader(Batches(corpus_of(without), epoch_plan, place=place), first=1, workers=0)
+    assert same(read_all(loader), read_all(Loader(Batches(remote, epoch_plan), first=1, workers=0)))
     assert not loader.replaced
 
 
@@ -106,8 +106,8 @@ def test_a_tar_that_cannot_be_fetched_is_said_and_costs_what_it_would_without(
     remote: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote.store.replace(f"s/{tar_name(1)}", b"short")
-    made = planned(remote)
-    loader = Loader(Batches(remote, made, place=Place(tmp_path / "tars", PLENTY)), workers=0, max_unread=1.0)
+    epoch_plan = planned(remote)
+    loader = Loader(Batches(remote, epoch_plan, place=Place(tmp_path / "tars", PLENTY)), workers=0, max_unread=1.0)
     with caplog.at_level(logging.WARNING):
         for _ in loader:
             time.sleep(0.02)

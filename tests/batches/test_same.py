@@ -70,11 +70,11 @@ def test_a_killed_run_goes_on_with_the_same_bits_on_other_ranks_and_workers(
     for reader in readers:
         reader.send_signal(signal.SIGKILL)
         reader.wait()
-    there = lines_of(*outs)
-    first = min(step for step in range(steps) if any((step, slot) not in there for slot in range(SLOTS)))
+    written = lines_of(*outs)
+    first = min(step for step in range(steps) if any((step, slot) not in written for slot in range(SLOTS)))
     assert 0 < first < steps
     ranks, workers = after
     more = [tmp_path / f"resumed{rank}" for rank in range(ranks)]
     readers = [start(root, rank, ranks, workers, first, 0.0, out) for rank, out in enumerate(more)]
     assert [reader.wait(120) for reader in readers] == [0] * ranks
-    assert {at: each for at, each in there.items() if at[0] < first} | lines_of(*more) == wanted
+    assert {at: digest for at, digest in written.items() if at[0] < first} | lines_of(*more) == wanted

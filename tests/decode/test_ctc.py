@@ -141,11 +141,11 @@ def exhaustive(log_probs_FV: NDArray[np.float32], blank: int, fused: Fusion) -> 
 
 def added(fused: Fusion, tokens: Iterable[int]) -> float:
     """What the fusion adds to a text."""
-    texts_N = np.zeros(1, np.dtype(list(fusion.REMEMBERED), align=True))
-    fusion.begin(fused, texts_N, 0)
+    texts_N = np.zeros(1, np.dtype(list(fusion.TEXT_FIELDS), align=True))
+    fusion.start(fused, texts_N, 0)
     for token in tokens:
-        fusion.say(fused, texts_N, 0, token)
-    return float(texts_N[0]["bonus"] + fusion.ended(fused, texts_N, 0))
+        fusion.append(fused, texts_N, 0, token)
+    return float(texts_N[0]["bonus"] + fusion.end_score(fused, texts_N, 0))
 
 
 def emissions(draw: np.random.Generator, frames: int, tokens: int, sharp: float) -> NDArray[np.float32]:

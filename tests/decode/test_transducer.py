@@ -78,11 +78,11 @@ class Tiny:
 
 
 def weight(fused: fusion.Fusion, tokens: tuple[int, ...]) -> float:
-    texts_1 = np.zeros(1, np.dtype(list(fusion.REMEMBERED), align=True))
-    fusion.begin(fused, texts_1, 0)
+    texts_1 = np.zeros(1, np.dtype(list(fusion.TEXT_FIELDS), align=True))
+    fusion.start(fused, texts_1, 0)
     for token in tokens:
-        fusion.say(fused, texts_1, 0, token)
-    return float(texts_1[0]["bonus"]) + fusion.ended(fused, texts_1, 0)
+        fusion.append(fused, texts_1, 0, token)
+    return float(texts_1[0]["bonus"]) + fusion.end_score(fused, texts_1, 0)
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2), (1, 2)])

@@ -30,10 +30,10 @@ frame_counts = st.lists(st.integers(1, 60), min_size=1, max_size=4)
 @given(frames=frame_counts)
 def test_a_stretch_by_one_changes_nothing(frames: list[int]) -> None:
     mel_BFD, frames_B = log_mels(len(frames), max(frames)), torch.tensor(frames)
-    found_BFD, found_B = augment.stretch(mel_BFD, frames_B, torch.ones(len(frames)))
-    assert found_B.tolist() == frames
+    augmented_BFD, stretched_B = augment.stretch(mel_BFD, frames_B, torch.ones(len(frames)))
+    assert stretched_B.tolist() == frames
     for b, num in enumerate(frames):
-        assert torch.allclose(found_BFD[b, :num], mel_BFD[b, :num], atol=1e-4)
+        assert torch.allclose(augmented_BFD[b, :num], mel_BFD[b, :num], atol=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,11 +42,11 @@ def test_a_stretch_keeps_both_ends_and_order_and_reads_no_padding(frames: list[i
     frames_B = torch.tensor(frames)
     ramp_BFD = torch.arange(max(frames)).float()[None, :, None].expand(len(frames), -1, NUM_MELS).clone()
     ramp_BFD[~frame_mask(frames_B, max(frames))] = float("nan")
-    found_BFD, found_B = augment.stretch(ramp_BFD, frames_B, torch.full((len(frames),), factor))
+    augmented_BFD, stretched_B = augment.stretch(ramp_BFD, frames_B, torch.full((len(frames),), factor))
     for b, num in enumerate(frames):
-        new = int(found_B[b])
+        new = int(stretched_B[b])
         assert abs(new - num * factor) <= 1 or new == 1
-        line_F = found_BFD[b, :new, 0]
+        line_F = augmented_BFD[b, :new, 0]
         assert line_F.isfinite().all()
         assert line_F[0] == 0
         assert new == 1 or abs(float(line_F[-1]) - (num - 1)) < 1e-3
@@ -58,24 +58,24 @@ def test_a_warp_by_one_changes_nothing_and_others_move_along_the_bands() -> None
     assert torch.equal(augment.warp_mels(mel_BFD, torch.ones(2)), mel_BFD)
     ramp_BFD = torch.arange(NUM_MELS).float().expand(2, 5, -1)
     factor_B = torch.tensor([0.9, 1.1])
-    found_BFD = augment.warp_mels(ramp_BFD, factor_B)
+    augmented_BFD = augment.warp_mels(ramp_BFD, factor_B)
     for b in range(2):
-        wanted_D = (torch.arange(NUM_MELS) * factor_B[b]).clamp(max=NUM_MELS - 1)
-        assert torch.allclose(found_BFD[b, 0], wanted_D, atol=1e-4)
+        expected_D = (torch.arange(NUM_MELS) * factor_B[b]).clamp(max=NUM_MELS - 1)
+        assert torch.allclose(augmented_BFD[b, 0], expected_D, atol=1e-4)
 
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 999))
 def test_a_run_is_whole_words_and_never_empty(data: st.DataObject, seed: int) -> None:
     words = data.draw(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=4))  # tokens of each word
-    longest = max(max((sum(each) for each in words), default=0), 1)
+    longest = max(max((sum(tokens) for tokens in words), default=0), 1)
     first_BU = torch.zeros(len(words), longest, dtype=torch.bool)
     for b, sizes in enumerate(words):
         at = 0
         for size in sizes:
             first_BU[b, at] = True
             at += size
-    token_len_B = torch.tensor([sum(each) for each in words])
+    token_len_B = torch.tensor([sum(tokens) for tokens in words])
     timed_B = torch.tensor(data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words))))
     begin_B, end_B = augment.word_runs(first_BU, token_len_B, timed_B, 1.0, generator(seed))
     for b, sizes in enumerate(words):
@@ -125,10 +125,10 @@ def test_the_ratio_lies_between_its_bounds_and_the_others_stay_clean() -> None:
     noisy_BFD = augment.add_noise(mel_BFD, frames_B, chosen_B, cfg, generator())
     clean_B = (noisy_BFD == mel_BFD).flatten(1).all(1)
     assert torch.equal(clean_B, ~chosen_B)
-    found_db = snr_db(mel_BFD, noisy_BFD, frames_B)[~clean_B]
-    assert found_db.min() > 4.9
-    assert found_db.max() < 15.1
-    assert found_db.std() > 2
+    measured_db = snr_db(mel_BFD, noisy_BFD, frames_B)[~clean_B]
+    assert measured_db.min() > 4.9
+    assert measured_db.max() < 15.1
+    assert measured_db.std() > 2
 
 
 def test_silence_and_one_frame_stay_finite_under_noise() -> None:
@@ -143,9 +143,9 @@ def test_silence_and_one_frame_stay_finite_under_noise() -> None:
 def test_masks_are_bounded_and_change_nothing_else(frames: list[int], seed: int) -> None:
     features_BFD = torch.rand(len(frames), max(frames), NUM_MELS) + 1
     cfg = Augment(time_masks=1, mel_masks=1)
-    found_BFD = augment.mask_spans(features_BFD, torch.tensor(frames), cfg, generator(seed))
-    hidden_BFD = found_BFD == 0
-    assert torch.equal(found_BFD[~hidden_BFD], features_BFD[~hidden_BFD])
+    augmented_BFD = augment.mask_spans(features_BFD, torch.tensor(frames), cfg, generator(seed))
+    hidden_BFD = augmented_BFD == 0
+    assert torch.equal(augmented_BFD[~hidden_BFD], features_BFD[~hidden_BFD])
     for b, num in enumerate(frames):
         hidden_F, hidden_D = hidden_BFD[b].all(1), hidden_BFD[b].all(0)
         assert int(hidden_F[:num].sum()) <= min(num / 5, cfg.time_mask_ms / 10) + 1
@@ -168,6 +168,6 @@ def test_everything_is_a_function_of_the_generator() -> None:
     torch.manual_seed(1)
     first = drawn(7)
     torch.manual_seed(2)
-    assert all(torch.equal(one, two) for one, two in zip(first, drawn(7), strict=True))
-    assert not any(torch.equal(one, two) for one, two in zip(first, drawn(8), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first, drawn(7), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, drawn(8), strict=True))
     assert all(((draw >= -1) & (draw < 1)).all() for draw in [augment.uniform(generator(), (999,), -1, 1)])

@@ -12,17 +12,17 @@ from safetensors.torch import load_file
 from checkpoints import write_samples_checkpoint
 from voxstill.config import Augment
 from voxstill.errors import ConfigError, DataError
-from voxstill.nn import students
+from voxstill.nn import checkpoints, students
 
 FAMILIES = [("Wav2Vec2", "group"), ("Wav2Vec2", "layer"), ("Hubert", "group"), ("WavLM", "group")]
 
 
 def from_checkpoint(folder: Path, num_pieces: int = 7, **changes: Any) -> Any:
-    wanted = {"same_pieces": False, "dropout": None, "seed": 0, "kind": "ctc", "frozen": True, **changes}
-    return students.from_checkpoint(str(folder), num_pieces, **wanted)
+    options = {"same_pieces": False, "dropout": None, "seed": 0, "kind": "ctc", "frozen": True, **changes}
+    return checkpoints.from_checkpoint(str(folder), num_pieces, **options)
 
 
-@pytest.fixture(params=FAMILIES, ids=["-".join(each) for each in FAMILIES])
+@pytest.fixture(params=FAMILIES, ids=["-".join(family) for family in FAMILIES])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     family, norm = request.param
     return write_samples_checkpoint(tmp_path, family, norm=norm)
@@ -44,7 +44,7 @@ def test_the_weights_are_kept_and_the_head_is_new(folder: Path) -> None:
 
 def test_padding_changes_nothing_and_frames_are_what_comes_out(folder: Path) -> None:
     model = from_checkpoint(folder).eval()
-    hearing = students.hearing(model.config, Augment(), checkpoint=str(folder))
+    hearing = checkpoints.hearing(model.config, Augment(), checkpoint=str(folder))
     assert hearing.frame_ms == 20
     lengths = [16000, 7013, 401]
     audio_BT = torch.zeros(3, 16000, dtype=torch.int16)
@@ -54,34 +54,34 @@ def test_padding_changes_nothing_and_frames_are_what_comes_out(folder: Path) -> 
         logits_BFV, out_B = students.logits(model, *hearing.plain(audio_BT, torch.tensor(lengths)))
         assert out_B.tolist() == [hearing.frames(num) for num in lengths]
         for b, num in enumerate(lengths):
-            alone = hearing.plain(audio_BT[b : b + 1, :num], torch.tensor([num]))
-            alone_1FV, _ = students.logits(model, *alone)
-            assert alone_1FV.shape[1] == int(out_B[b])
-            assert torch.allclose(alone_1FV[0], logits_BFV[b, : int(out_B[b])], atol=1e-4)
+            inputs = hearing.plain(audio_BT[b : b + 1, :num], torch.tensor([num]))
+            single_1FV, _ = students.logits(model, *inputs)
+            assert single_1FV.shape[1] == int(out_B[b])
+            assert torch.allclose(single_1FV[0], logits_BFV[b, : int(out_B[b])], atol=1e-4)
 
 
-def test_what_is_saved_says_the_same_in_transformers_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_saved_student_has_the_same_logits_in_transformers_alone(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCTC
 
     model = from_checkpoint(folder).eval()
     model.save_pretrained(tmp_path / "student")
-    theirs = AutoModelForCTC.from_pretrained(tmp_path / "student").eval()
-    ours = students.load(tmp_path / "student").eval()
+    reference = AutoModelForCTC.from_pretrained(tmp_path / "student").eval()
+    loaded = checkpoints.load(tmp_path / "student").eval()
     wave_1T = torch.randn(1, 9000, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        wanted_1FV = theirs(wave_1T).logits
-        for each in (model, ours):
-            found_1FV, _ = students.logits(each, wave_1T, torch.tensor([9000]))
-            assert torch.allclose(found_1FV, wanted_1FV, atol=1e-4)
+        expected_1FV = reference(wave_1T).logits
+        for student in (model, loaded):
+            logits_1FV, _ = students.logits(student, wave_1T, torch.tensor([9000]))
+            assert torch.allclose(logits_1FV, expected_1FV, atol=1e-4)
 
 
-def test_every_weight_that_may_learn_does_and_frozen_ones_do_not(folder: Path) -> None:
+def test_every_trainable_weight_gets_a_gradient_and_frozen_ones_do_not(folder: Path) -> None:
     model = from_checkpoint(folder).train()
     logits_BFV, _ = students.logits(model, torch.randn(2, 8000), torch.tensor([8000, 5000]))
     logits_BFV.logsumexp(-1).sum().backward()
-    still = {name for name, weight in model.named_parameters() if weight.grad is None}
-    assert still == {name for name, weight in model.named_parameters() if not weight.requires_grad}
-    assert all("feature_extractor" in name or "masked_spec" in name for name in still)
+    without_gradient = {name for name, weight in model.named_parameters() if weight.grad is None}
+    assert without_gradient == {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    assert all("feature_extractor" in name or "masked_spec" in name for name in without_gradient)
     free = from_checkpoint(folder, frozen=False)
     assert not any("feature_extractor" in name for name, weight in free.named_parameters() if not weight.requires_grad)
 
@@ -123,7 +123,7 @@ def test_a_parakeet_gives_its_encoder_to_any_kind_and_all_of_it_to_its_own(
             )
 
 
-def test_what_cannot_be_started_from_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_used_is_an_error_that_says_why(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="kind: rnnt"):
         from_checkpoint(folder, kind="rnnt")
     with pytest.raises(DataError, match="holds no student"):
@@ -143,10 +143,10 @@ def test_what_cannot_be_started_from_is_told(folder: Path, tmp_path: Path) -> No
 
 
 def test_the_digest_of_a_folder_is_that_of_its_weights(folder: Path) -> None:
-    one = students.digest(str(folder))
+    digest = checkpoints.digest(str(folder))
     (folder / "note.txt").write_text("nothing")
-    assert students.digest(str(folder)) == one
+    assert checkpoints.digest(str(folder)) == digest
     (folder / "more.safetensors").write_bytes(b"x")
-    assert students.digest(str(folder)) != one
-    assert students.digest(None) is None
-    assert students.digest("someone/something") == "someone/something"
+    assert checkpoints.digest(str(folder)) != digest
+    assert checkpoints.digest(None) is None
+    assert checkpoints.digest("someone/something") == "someone/something"

@@ -12,7 +12,7 @@ from torch import Tensor
 from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
 from voxstill.config import Augment, Student
 from voxstill.errors import ConfigError, DataError
-from voxstill.nn import classifiers, losses, students
+from voxstill.nn import checkpoints, classifiers, losses, students
 from voxstill.nn.frontend import frame_mask
 
 NAMES = ["left", "right", "up"]
@@ -24,7 +24,7 @@ TASKS: tuple[classifiers.Task, ...] = ("classes", "speakers")
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A checkpoint of each family."""
-    made = {}
+    folders = {}
     for family, norm, head in (
         ("Wav2Vec2", "layer", "ForPreTraining"),
         ("Wav2Vec2", "group", "ForCTC"),
@@ -32,10 +32,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("Hubert", "group", "ForCTC"),
     ):
         folder = tmp_path_factory.mktemp("checkpoint")
-        made[f"{family} {norm}"] = str(write_samples_checkpoint(folder, family, norm=norm, head=head, masks=0.5))
+        folders[f"{family} {norm}"] = str(write_samples_checkpoint(folder, family, norm=norm, head=head, masks=0.5))
     folder = tmp_path_factory.mktemp("parakeet")
     students.build("tiny", 12, dropout=0.1, seed=3).save_pretrained(folder)
-    return {**made, "parakeet": str(folder)}
+    return {**folders, "parakeet": str(folder)}
 
 
 def student(task: classifiers.Task, checkpoint: str | None) -> Any:
@@ -48,8 +48,8 @@ def audio() -> tuple[Tensor, Tensor]:
     return (audio_BT * frame_mask(len_B, max(LENGTHS))).to(torch.int16), len_B
 
 
-def heard(model: Any, checkpoint: str | None) -> tuple[Tensor, Tensor | None]:
-    hearing = students.hearing(model.config, Augment(), None, checkpoint)
+def run(model: Any, checkpoint: str | None) -> tuple[Tensor, Tensor | None]:
+    hearing = checkpoints.hearing(model.config, Augment(), None, checkpoint)
     with torch.no_grad():
         return classifiers.scores(model, *hearing.plain(*audio()))
 
@@ -66,9 +66,9 @@ def test_padding_changes_nothing(folders: dict[str, str], kind: str | None, task
         return
     checkpoint = None if kind is None else folders[kind]
     model = student(task, checkpoint)
-    together_BC, embedding_BE = heard(model, checkpoint)
+    together_BC, embedding_BE = run(model, checkpoint)
     assert (embedding_BE is None) == (task == "classes")
-    hearing = students.hearing(model.config, Augment(), None, checkpoint)
+    hearing = checkpoints.hearing(model.config, Augment(), None, checkpoint)
     audio_BT, len_B = audio()
     for b, num in enumerate(LENGTHS):
         with torch.no_grad():
@@ -80,20 +80,20 @@ def test_padding_changes_nothing(folders: dict[str, str], kind: str | None, task
 
 
 @pytest.mark.parametrize("kind", ["Wav2Vec2 layer", "WavLM layer", "Hubert group"])
-def test_transformers_alone_says_the_same_classes(folders: dict[str, str], kind: str, tmp_path: Path) -> None:
+def test_transformers_alone_gives_the_same_scores(folders: dict[str, str], kind: str, tmp_path: Path) -> None:
     from transformers import AutoModelForAudioClassification
 
     model = student("classes", folders[kind])
     model.save_pretrained(tmp_path)
-    theirs = AutoModelForAudioClassification.from_pretrained(tmp_path).eval()
-    assert theirs.config.id2label == dict(enumerate(NAMES))
-    ours_BC, _ = heard(model, folders[kind])
-    hearing = students.hearing(model.config, Augment(), None, folders[kind])
+    reference = AutoModelForAudioClassification.from_pretrained(tmp_path).eval()
+    assert reference.config.id2label == dict(enumerate(NAMES))
+    scores_BC, _ = run(model, folders[kind])
+    hearing = checkpoints.hearing(model.config, Augment(), None, folders[kind])
     for b, num in enumerate(LENGTHS):
         samples_BT, _ = hearing.plain(audio()[0][b : b + 1, :num], torch.tensor([num]))
         with torch.no_grad():
-            assert torch.allclose(theirs(samples_BT).logits[0], ours_BC[b], atol=1e-5)
-    assert torch.equal(heard(classifiers.load(tmp_path).eval(), folders[kind])[0], ours_BC)
+            assert torch.allclose(reference(samples_BT).logits[0], scores_BC[b], atol=1e-5)
+    assert torch.equal(run(classifiers.load(tmp_path).eval(), folders[kind])[0], scores_BC)
 
 
 def test_transformers_alone_gives_the_same_embeddings_also_of_a_padded_batch(
@@ -104,16 +104,16 @@ def test_transformers_alone_gives_the_same_embeddings_also_of_a_padded_batch(
     kind = folders["Wav2Vec2 layer"]
     model = student("speakers", kind)
     model.save_pretrained(tmp_path)
-    theirs = AutoModelForAudioXVector.from_pretrained(tmp_path).eval()
-    _, ours_BE = heard(model, kind)
-    hearing = students.hearing(model.config, Augment(), None, kind)
+    reference = AutoModelForAudioXVector.from_pretrained(tmp_path).eval()
+    _, embedding_BE = run(model, kind)
+    hearing = checkpoints.hearing(model.config, Augment(), None, kind)
     samples_BT, len_B = hearing.plain(*audio())
     with torch.no_grad():
-        out = theirs(samples_BT, attention_mask=frame_mask(len_B, samples_BT.shape[1]).long())
-    assert ours_BE is not None
-    for theirs_BE in (out.embeddings, out.logits):  # its last layer is the identity
-        assert torch.allclose(torch.nn.functional.normalize(theirs_BE, dim=1), ours_BE, atol=1e-5)
-    assert torch.equal(heard(classifiers.load(tmp_path).eval(), kind)[0], heard(model, kind)[0])
+        out = reference(samples_BT, attention_mask=frame_mask(len_B, samples_BT.shape[1]).long())
+    assert embedding_BE is not None
+    for reference_BE in (out.embeddings, out.logits):  # its last layer is the identity
+        assert torch.allclose(torch.nn.functional.normalize(reference_BE, dim=1), embedding_BE, atol=1e-5)
+    assert torch.equal(run(classifiers.load(tmp_path).eval(), kind)[0], run(model, kind)[0])
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -126,13 +126,13 @@ def test_the_encoder_of_a_fast_conformer_loads_in_transformers(
     start = ParakeetForCTC.from_pretrained(folders["parakeet"]).encoder.state_dict()
     assert all(torch.equal(value, start[name]) for name, value in model.encoder.state_dict().items())
     model.save_pretrained(tmp_path)
-    theirs = AutoModel.from_pretrained(tmp_path).state_dict()
-    assert theirs.keys() == start.keys()
-    assert all(torch.equal(value, start[name]) for name, value in theirs.items())
+    reference = AutoModel.from_pretrained(tmp_path).state_dict()
+    assert reference.keys() == start.keys()
+    assert all(torch.equal(value, start[name]) for name, value in reference.items())
     again = classifiers.load(tmp_path).eval()
     assert classifiers.names_of(again) == NAMES
     assert (again.config.target, again.config.text) == ("text", "basic")
-    assert torch.allclose(heard(again, str(tmp_path))[0], heard(model, None)[0], atol=1e-5)
+    assert torch.allclose(run(again, str(tmp_path))[0], run(model, None)[0], atol=1e-5)
     # and what was learnt of one task is a start for another
     other = student("classes", str(tmp_path)).encoder.state_dict()
     assert all(torch.equal(value, start[name]) for name, value in other.items())
@@ -141,11 +141,11 @@ def test_the_encoder_of_a_fast_conformer_loads_in_transformers(
 def test_equal_seeds_give_equal_weights(folders: dict[str, str]) -> None:
     for task in TASKS:
         for checkpoint in (folders["Wav2Vec2 layer"], None):
-            one, two = (student(task, checkpoint).state_dict() for _ in range(2))
-            assert all(torch.equal(one[name], two[name]) for name in one)
+            first, second = (student(task, checkpoint).state_dict() for _ in range(2))
+            assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_what_has_no_head_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_head_is_an_error_that_says_why(tmp_path: Path) -> None:
     whisper = write_whisper_checkpoint(tmp_path, ["a b"])
     with pytest.raises(ConfigError, match="whisper"):
         student("classes", str(whisper))
@@ -167,8 +167,8 @@ def test_a_single_frame_has_an_embedding_and_a_gradient() -> None:
 def test_the_margin_is_that_of_transformers() -> None:
     from transformers.models.wav2vec2.modeling_wav2vec2 import AMSoftmaxLoss
 
-    theirs = AMSoftmaxLoss(8, 5, scale=30.0, margin=0.35)
+    reference = AMSoftmaxLoss(8, 5, scale=30.0, margin=0.35)
     embedding_BE, class_B = torch.randn(6, 8), torch.tensor([0, 1, 2, 3, 4, 0])
-    cosine_BC, _ = classifiers._cosines(embedding_BE, theirs.weight)
-    expected = theirs(embedding_BE, class_B)
+    cosine_BC, _ = classifiers._cosines(embedding_BE, reference.weight)
+    expected = reference(embedding_BE, class_B)
     assert torch.allclose(losses.additive_margin(cosine_BC, class_B).mean(), expected, atol=1e-5)

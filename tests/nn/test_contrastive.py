@@ -1,4 +1,4 @@
-"""What is hidden, what it is told from, and the loss of wav2vec 2.0 held against transformers' own."""
+"""Masks, negatives, and the loss of wav2vec 2.0 compared with that of `transformers`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLAIN = Pretrain(size="tiny", dropout=0.0, layer_drop=0.0, feature_gradient=1.0)
     least=st.integers(1, 3),
     seed=st.integers(0, 9),
 )
-def test_as_many_own_frames_are_hidden_as_their_number_says(
+def test_masks_cover_as_many_own_frames_as_their_number_says(
     frames: list[int], prob: float, length: int, least: int, seed: int
 ) -> None:
     frames_B = torch.tensor([max(1, *frames), *frames])
@@ -43,7 +43,7 @@ def test_as_many_own_frames_are_hidden_as_their_number_says(
         assert (edges.diff()[::2] < length).sum() <= 1  # the last span is cut short, all others are whole
 
 
-def test_about_as_much_is_hidden_as_in_the_paper() -> None:
+def test_about_as_many_frames_are_masked_as_in_the_paper() -> None:
     assert contrastive.num_hidden(499, 0.65, 10, 2) / 499 == pytest.approx(0.49, abs=0.005)
     frames_B = torch.full((400,), 200)
     num_B = contrastive.num_hidden(frames_B, 0.65, 10, 2)
@@ -53,7 +53,7 @@ def test_about_as_much_is_hidden_as_in_the_paper() -> None:
     assert share_F[20:-20].mean() == pytest.approx(0.49, abs=0.03)
 
 
-def test_negatives_are_other_hidden_frames_each_as_likely() -> None:
+def test_negatives_are_other_masked_frames_each_as_likely() -> None:
     num_B = torch.tensor([7, 2, 5])
     negative_BMK = contrastive.negatives(num_B, 6000, torch.Generator().manual_seed(0))
     for negative_MK, num in zip(negative_BMK, num_B.tolist(), strict=True):
@@ -67,25 +67,27 @@ def test_negatives_are_other_hidden_frames_each_as_likely() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_loss_and_gradients_are_those_of_transformers(training: bool) -> None:
-    ours = unlabelled.wav2vec2(PLAIN, seed=0).train(training)
-    theirs = theirs_like(ours).train(training)
-    step = step_of(ours, random_audio([4.0, 3.0, 2.0]), PLAIN, noisy=training)
-    expected = like_theirs(theirs, step)
-    loss = gathered(ours, step)
+    model = unlabelled.wav2vec2(PLAIN, seed=0).train(training)
+    reference = theirs_like(model).train(training)
+    step = step_of(model, random_audio([4.0, 3.0, 2.0]), PLAIN, noisy=training)
+    expected = like_theirs(reference, step)
+    loss = gathered(model, step)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
     expected.backward()  # type: ignore[no-untyped-call]
     loss.backward()  # type: ignore[no-untyped-call]
-    same_gradients(theirs, ours)
+    same_gradients(reference, model)
 
 
-def same_gradients(theirs: Any, ours: Any) -> None:
-    """To a thousandth of each weight's gradient, or of what is noise among all."""
-    found = {name: weight.grad for name, weight in ours.named_parameters() if weight.grad is not None}
-    wanted = {name: weight.grad for name, weight in theirs.named_parameters() if weight.grad is not None}
-    assert found.keys() == wanted.keys()
-    noise = 1e-6 * max(float(each.norm()) for each in wanted.values())  # a bias of keys has no gradient but rounding
-    for name, gradient in wanted.items():
-        assert float((found[name] - gradient).norm()) <= 1e-3 * float(gradient.norm()) + noise, name
+def same_gradients(reference: Any, model: Any) -> None:
+    """Equal to a thousandth of each weight's gradient, or to rounding noise."""
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    expected = {name: weight.grad for name, weight in reference.named_parameters() if weight.grad is not None}
+    assert gradients.keys() == expected.keys()
+    noise = 1e-6 * max(
+        float(gradient.norm()) for gradient in expected.values()
+    )  # a bias of keys has no gradient but rounding
+    for name, gradient in expected.items():
+        assert float((gradients[name] - gradient).norm()) <= 1e-3 * float(gradient.norm()) + noise, name
 
 
 def test_a_negative_of_the_same_code_does_not_count_and_is_no_success() -> None:
@@ -118,7 +120,7 @@ def test_layers_are_left_out_in_training_and_their_gradients_are_zero() -> None:
     model = unlabelled.wav2vec2(cfg, seed=0)
     torch.manual_seed(0)
     gathered(model, step_of(model, random_audio([2.0]), cfg, noisy=True)).backward()  # type: ignore[no-untyped-call]
-    norms = [sum(float(weight.grad.norm()) for weight in each.parameters()) for each in model.wav2vec2.encoder.layers]
+    norms = [sum(float(weight.grad.norm()) for weight in layer.parameters()) for layer in model.wav2vec2.encoder.layers]
     assert norms == [0.0] * 4
     assert all(weight.grad is not None for weight in model.parameters())
 

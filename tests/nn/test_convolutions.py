@@ -13,26 +13,26 @@ from voxstill.nn.convolutions import time_first
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("num_samples", [400, 5003, 16_001])
-def test_they_hear_what_those_of_transformers_hear_and_learn_alike(bias: bool, num_samples: int) -> None:
+def test_outputs_and_gradients_are_those_of_transformers(bias: bool, num_samples: int) -> None:
     from transformers import Wav2Vec2Config
     from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2FeatureEncoder
 
     torch.manual_seed(num_samples)
     shape = {"conv_dim": (24,) * 7, "conv_bias": bias, "feat_extract_norm": "layer", "do_stable_layer_norm": True}
-    theirs: Any = Wav2Vec2FeatureEncoder(Wav2Vec2Config(**shape)).train()
-    ours = copy.deepcopy(theirs)
-    time_first(ours)
+    reference: Any = Wav2Vec2FeatureEncoder(Wav2Vec2Config(**shape)).train()
+    extractor = copy.deepcopy(reference)
+    time_first(extractor)
     samples_BT = torch.randn(3, num_samples)
-    expected_BCF, found_BCF = theirs(samples_BT.clone()), ours(samples_BT)
-    assert torch.allclose(found_BCF, expected_BCF, atol=1e-4)
-    towards_BCF = torch.randn_like(expected_BCF)
-    for each_BCF in (expected_BCF, found_BCF):
-        (each_BCF * towards_BCF).sum().backward()  # type: ignore[no-untyped-call]
-    for one, two in zip(theirs.parameters(), ours.parameters(), strict=True):
-        assert float((one.grad - two.grad).norm()) <= 1e-3 * float(one.grad.norm())
+    expected_BCF, output_BCF = reference(samples_BT.clone()), extractor(samples_BT)
+    assert torch.allclose(output_BCF, expected_BCF, atol=1e-4)
+    weight_BCF = torch.randn_like(expected_BCF)
+    for features_BCF in (expected_BCF, output_BCF):
+        (features_BCF * weight_BCF).sum().backward()  # type: ignore[no-untyped-call]
+    for expected, weight in zip(reference.parameters(), extractor.parameters(), strict=True):
+        assert float((expected.grad - weight.grad).norm()) <= 1e-3 * float(expected.grad.norm())
 
 
-def test_where_layers_are_to_be_computed_again_they_are_left_alone() -> None:
+def test_layers_with_gradient_checkpointing_are_left_as_they_are() -> None:
     from transformers import Wav2Vec2Config, Wav2Vec2Model
 
     model: Any = Wav2Vec2Model(

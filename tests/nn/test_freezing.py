@@ -11,7 +11,7 @@ from torch import nn
 
 from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
 from voxstill.config import Student
-from voxstill.nn import classifiers, students
+from voxstill.nn import checkpoints, classifiers, students
 from voxstill.nn.freezing import freeze
 
 
@@ -50,12 +50,12 @@ def test_the_norm_of_all_layers_goes_with_what_it_stands_beside(tmp_path: Path, 
 def test_a_whisper_keeps_its_decoder(tmp_path: Path) -> None:
     folder = str(write_whisper_checkpoint(tmp_path, ["a b"]))
     wanted: dict[str, Any] = {"same_pieces": True, "dropout": None, "seed": 0, "kind": "seq2seq", "frozen": True}
-    model = students.from_checkpoint(folder, 9, **wanted)
+    model = checkpoints.from_checkpoint(folder, 9, **wanted)
     freeze(model, 1.0, 0.0)
     assert held(model) == {name for name, _ in model.named_parameters() if name.startswith("model.encoder.")}
 
 
-def test_what_is_frozen_has_no_dropout_and_counts_nothing_until_it_is_thawed() -> None:
+def test_what_is_frozen_has_no_dropout_and_counts_nothing_until_it_is_unfrozen() -> None:
     model = fast_conformer().train()
     frozen = freeze(model, 1.0, 0.5)
     features_BFD, mask_BF = torch.randn(2, 160, 80), torch.ones(2, 160, dtype=torch.bool)
@@ -65,13 +65,13 @@ def test_what_is_frozen_has_no_dropout_and_counts_nothing_until_it_is_thawed() -
         return out
 
     frozen.hold(0.0)
-    before = {name: each.clone() for name, each in model.named_buffers()}
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     assert torch.equal(encoded(), encoded())
-    assert all(torch.equal(each, before[name]) for name, each in model.named_buffers())
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
     frozen.hold(0.49)  # three of four layers
     assert not torch.equal(encoded(), encoded())
     counted = [
-        not torch.equal(each, before[name]) for name, each in model.named_buffers() if name.endswith("running_mean")
+        not torch.equal(buffer, before[name]) for name, buffer in model.named_buffers() if name.endswith("running_mean")
     ]
     assert counted == [False, True, True, True]
     frozen.hold(0.5)
@@ -79,7 +79,7 @@ def test_what_is_frozen_has_no_dropout_and_counts_nothing_until_it_is_thawed() -
     assert all(module.training for module in model.modules())
 
 
-def test_gradients_are_dropped_until_the_layer_is_thawed() -> None:
+def test_gradients_are_dropped_until_the_layer_is_unfrozen() -> None:
     model = fast_conformer()
     frozen = freeze(model, 1.0, 0.8)
     assert not held(model)  # all take part, so that ranks do not wait for each other

@@ -36,12 +36,12 @@ def noise(num_samples: int, seed: int = 0, loudness: int = 9000) -> Tensor:
 
 
 def padded(clips: list[Tensor], extra: int = 0) -> tuple[Tensor, Tensor]:
-    """The clips as one batch with something awful where nobody may look."""
-    longest = max(len(each) for each in clips) + extra
+    """The clips as one batch, with loud noise in the padding, which must not be read."""
+    longest = max(len(clip) for clip in clips) + extra
     audio_BT = torch.full((len(clips), longest), 20_000, dtype=torch.int16)
     for row_T, clip in zip(audio_BT, clips, strict=True):
         row_T[: len(clip)] = clip
-    return audio_BT, torch.tensor([len(each) for each in clips])
+    return audio_BT, torch.tensor([len(clip) for clip in clips])
 
 
 @settings(max_examples=30, deadline=None)
@@ -53,14 +53,14 @@ def padded(clips: list[Tensor], extra: int = 0) -> tuple[Tensor, Tensor]:
 def test_features_are_those_of_transformers(num_samples: int, loudness: int, seed: int) -> None:
     clip = noise(num_samples, seed, loudness)
     features_BFD, frames_B = FRONTEND(clip[None], torch.tensor([num_samples]))
-    theirs = EXTRACTOR(clip.numpy() / np.float32(32768.0), sampling_rate=16_000, return_tensors="pt")
-    valid = int(theirs["attention_mask"].sum())
+    reference = EXTRACTOR(clip.numpy() / np.float32(32768.0), sampling_rate=16_000, return_tensors="pt")
+    valid = int(reference["attention_mask"].sum())
     assert int(frames_B[0]) == valid == feature_frames(num_samples)
-    wanted_FD = theirs["input_features"][0, :valid]
+    expected_FD = reference["input_features"][0, :valid]
     # where a sample has one bit, a band may hold next to nothing, and single precision is a share of that in either
     atol = 2e-2 if loudness == 1 else 1e-3
-    assert torch.allclose(features_BFD[0, :valid], wanted_FD, atol=atol), (
-        (features_BFD[0, :valid] - wanted_FD).abs().max()
+    assert torch.allclose(features_BFD[0, :valid], expected_FD, atol=atol), (
+        (features_BFD[0, :valid] - expected_FD).abs().max()
     )
 
 
@@ -87,11 +87,11 @@ def test_a_clip_has_the_same_logits_alone_and_in_a_padded_batch() -> None:
             assert torch.allclose(logits_BFV[i, :frames], alone_BFV[0, :frames], atol=1e-4)
 
 
-def test_integers_and_floats_of_full_scale_one_are_heard_alike() -> None:
+def test_integers_and_floats_of_full_scale_one_have_equal_features() -> None:
     clip = noise(3000)
-    ours, _ = FRONTEND(clip[None], torch.tensor([3000]))
+    integers, _ = FRONTEND(clip[None], torch.tensor([3000]))
     floats, _ = FRONTEND(clip[None].float() / 32768, torch.tensor([3000]))
-    assert torch.equal(ours, floats)
+    assert torch.equal(integers, floats)
 
 
 def test_features_have_no_mean_and_unit_deviation_over_their_own_frames() -> None:
@@ -109,7 +109,7 @@ def test_one_frame_or_none_is_finite_where_transformers_divides_by_zero() -> Non
     assert features_BFD.isfinite().all()
 
 
-def test_frames_are_counted_alike_for_integers_arrays_and_tensors() -> None:
+def test_frames_are_counted_equally_for_integers_arrays_and_tensors() -> None:
     samples = [0, 159, 160, 1599, 16_000]
     assert [feature_frames(n) for n in samples] == feature_frames(np.array(samples)).tolist()
     assert [output_frames(n) for n in samples] == output_frames(torch.tensor(samples)).tolist()
@@ -149,13 +149,13 @@ def test_features_are_those_of_kaldi_native_fbank_half_a_hop_later(shared_data: 
     frame.dither, frame.preemph_coeff, frame.window_type = 0, 0.97, "hanning"
     frame.remove_dc_offset = frame.snip_edges = options.use_energy = False
     mel.num_bins, mel.low_freq, mel.high_freq, mel.is_librosa = NUM_MELS, 0, 0, True
-    theirs = kaldi.OnlineFbank(options)
-    theirs.accept_waveform(16_000, (audio_T[HOP // 2 :] / np.float32(32768.0)).tolist())
-    theirs.input_finished()
-    wanted_FD = torch.from_numpy(np.stack([theirs.get_frame(i) for i in range(theirs.num_frames_ready)]))
-    found_BFD, _ = FRONTEND.log_mel(torch.from_numpy(audio_T)[None], torch.tensor([len(audio_T)]))
-    inner = slice(2, len(wanted_FD) - 3)  # what is beyond the ends is silence here and a mirror there
-    apart_FD = (wanted_FD[inner].exp() + LOG_FLOOR).log() - found_BFD[0, 1:][inner]
-    heard_FD = wanted_FD[inner] > np.log(2.0**-22)
-    assert heard_FD.float().mean() > 0.8
-    assert apart_FD[heard_FD].abs().max() < 1e-3  # measured: 8e-5
+    reference = kaldi.OnlineFbank(options)
+    reference.accept_waveform(16_000, (audio_T[HOP // 2 :] / np.float32(32768.0)).tolist())
+    reference.input_finished()
+    expected_FD = torch.from_numpy(np.stack([reference.get_frame(i) for i in range(reference.num_frames_ready)]))
+    mel_BFD, _ = FRONTEND.log_mel(torch.from_numpy(audio_T)[None], torch.tensor([len(audio_T)]))
+    inner = slice(2, len(expected_FD) - 3)  # what is beyond the ends is silence here and a mirror there
+    difference_FD = (expected_FD[inner].exp() + LOG_FLOOR).log() - mel_BFD[0, 1:][inner]
+    audible_FD = expected_FD[inner] > np.log(2.0**-22)
+    assert audible_FD.float().mean() > 0.8
+    assert difference_FD[audible_FD].abs().max() < 1e-3  # measured: 8e-5

@@ -30,20 +30,20 @@ def both(cfg: Augment, noise_bank: NoiseBank | None = None) -> list[Hearing]:
 
 
 def speech(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    made = torch.zeros(len(lengths), max(lengths), dtype=torch.int16)
-    for row_T, num in zip(made, lengths, strict=True):
+    audio_BT = torch.zeros(len(lengths), max(lengths), dtype=torch.int16)
+    for row_T, num in zip(audio_BT, lengths, strict=True):
         row_T[:num] = torch.randint(-3000, 3000, (num,), generator=torch.Generator().manual_seed(num))
-    return made, torch.tensor(lengths)
+    return audio_BT, torch.tensor(lengths)
 
 
 def test_samples_are_scaled_as_the_extractor_of_transformers_scales_them() -> None:
     audio_BT, len_B = speech([4000, 2500])
-    theirs = Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=True)
+    extractor = Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=True)
     clips = [row_T[:num].numpy() / np.float32(32768) for row_T, num in zip(audio_BT, len_B.tolist(), strict=True)]
-    wanted = theirs(clips, sampling_rate=16_000, padding=True, return_tensors="pt").input_values
-    found_BT, found_B = samples_hearing().plain(audio_BT, len_B)
-    assert torch.allclose(found_BT, wanted, atol=1e-4)
-    assert torch.equal(found_B, len_B)
+    expected = extractor(clips, sampling_rate=16_000, padding=True, return_tensors="pt").input_values
+    output_BT, output_len_B = samples_hearing().plain(audio_BT, len_B)
+    assert torch.allclose(output_BT, expected, atol=1e-4)
+    assert torch.equal(output_len_B, len_B)
     assert samples_hearing().extractor["do_normalize"]
 
 
@@ -70,7 +70,7 @@ def test_frames_are_counted_as_they_come_out_on_the_host_and_on_the_device(
     assert counted_B.tolist() == hearing.frames(len_B.numpy(), tempo_B.numpy()).tolist()
     assert counted_B.tolist() == hearing.frames(own).tolist()
     assert inputs.shape[1] >= int(in_B.max())
-    # an output frame lasts the longer in the audio as it was, the faster that was made
+    # the more audio is sped up, the longer an output frame lasts in the original
     assert torch.allclose(frame_ms_B, hearing.frame_ms / tempo_B, rtol=0.08)
 
 
@@ -93,21 +93,21 @@ def test_another_batch_changes_nothing_and_chance_is_the_generators(which: int) 
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["mels", "samples"])
-def test_with_everything_off_what_is_heard_is_plain(which: int) -> None:
+def test_with_everything_off_augmented_features_are_plain_ones(which: int) -> None:
     audio_BT, len_B = speech([6000, 4000])
     hearing = both(PLAIN)[which]
     plain, plain_B = hearing.plain(audio_BT, len_B)
-    found, found_B, _ = hearing.augmented(audio_BT, len_B, torch.ones(2), 1.0, torch.Generator().manual_seed(0))
-    assert torch.equal(found_B, plain_B)
-    assert torch.allclose(found, plain[:, : found.shape[1]], atol=1e-3)
+    output, output_len_B, _ = hearing.augmented(audio_BT, len_B, torch.ones(2), 1.0, torch.Generator().manual_seed(0))
+    assert torch.equal(output_len_B, plain_B)
+    assert torch.allclose(output, plain[:, : output.shape[1]], atol=1e-3)
 
 
-def test_each_sort_of_noise_reaches_what_is_heard() -> None:
+def test_each_sort_of_noise_reaches_the_features() -> None:
     audio_BT, len_B = speech([6000, 4000])
     for options in ({"rir_prob": 1.0}, {"gain_db": 20.0}, {"noise_prob": 1.0}):
         cfg = PLAIN.model_copy(update={"rir_prob": 0.0, **options})
         as_loud_as_it_is = Samples(cfg, SOUNDS, kernels=KERNELS, strides=STRIDES, normalises=False)
         for hearing in (Mels(cfg, SOUNDS), as_loud_as_it_is):
             plain, _ = hearing.plain(audio_BT, len_B)
-            found, _, _ = hearing.augmented(audio_BT, len_B, torch.ones(2), 1.0, torch.Generator().manual_seed(0))
-            assert (found - plain[:, : found.shape[1]]).abs().mean() > 1e-5, (options, hearing)
+            output, _, _ = hearing.augmented(audio_BT, len_B, torch.ones(2), 1.0, torch.Generator().manual_seed(0))
+            assert (output - plain[:, : output.shape[1]]).abs().mean() > 1e-5, (options, hearing)

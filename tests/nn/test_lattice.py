@@ -1,4 +1,4 @@
-"""The kernels: interpreted against plain torch, built for GPUs that are not here, and run where one is."""
+"""The Triton kernels: interpreted and compared with plain torch, compiled for GPUs, and run where there is one."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ import torch
 from voxstill.nn import lattice, losses
 
 device = torch.device(sys.argv[1])
-plain, kernels = lambda _: None, losses._kernels if device.type == "cuda" else lambda _: lattice.loss
+plain, kernels = lambda _: None, losses._triton_loss if device.type == "cuda" else lambda _: lattice.loss
 assert kernels(device) is lattice.loss
 for frames, lengths, durations in json.loads(sys.argv[2]):
     torch.manual_seed(0)
     num, shape = len(frames), (max(frames) + 1, max(lengths) + 1)
-    encoded, predicted = (torch.randn(num, each, 5 + len(durations)).requires_grad_() for each in shape)
+    encoded, predicted = (torch.randn(num, size, 5 + len(durations)).requires_grad_() for size in shape)
     tokens = torch.randint(0, 4, (num, max(lengths)))
     loss = functools.partial(losses.duration_transducer, durations=durations) if durations else losses.transducer
-    found = []
-    for way, where in ((plain, torch.device("cpu")), (kernels, device)):
-        losses._kernels = way
-        given = (each.to(where) for each in (encoded, predicted, torch.tensor(frames), tokens, torch.tensor(lengths)))
-        nll = loss(torch.mul, *given, 4)
-        weight = torch.arange(1, num + 1, device=where).where(nll.isfinite(), 0)
+    results = []
+    for kernel, place in ((plain, torch.device("cpu")), (kernels, device)):
+        losses._triton_loss = kernel
+        arguments = encoded, predicted, torch.tensor(frames), tokens, torch.tensor(lengths)
+        nll = loss(torch.mul, *(tensor.to(place) for tensor in arguments), 4)
+        weight = torch.arange(1, num + 1, device=place).where(nll.isfinite(), 0)
         nll = nll.where(nll.isfinite(), 1e9)
-        found.append((nll.detach().cpu(), *torch.autograd.grad((nll * weight).sum(), (encoded, predicted))))
-    errors = [float((b - a).abs().max() / a.abs().max()) for a, b in zip(*found)]
-    print(json.dumps([errors, int((found[0][0] == 1e9).sum())]))
+        results.append((nll.detach().cpu(), *torch.autograd.grad((nll * weight).sum(), (encoded, predicted))))
+    errors = [float((b - a).abs().max() / a.abs().max()) for a, b in zip(*results)]
+    print(json.dumps([errors, int((results[0][0] == 1e9).sum())]))
 """
 CASES = [
     # frames, tokens, durations, and how many utterances no path fits
@@ -97,7 +97,7 @@ def test_the_kernels_can_be_built_for_a_gpu_and_guard_what_goes_from_warp_to_war
     warps = {"num_warps": constants.pop("num_warps")}
     others = dict.fromkeys(constants, "constexpr") | dict.fromkeys(("frames_B", "token_len_B"), "*i64")
     others |= dict.fromkeys(("num", "num_frames", "num_states"), "i32")
-    for kernel in (lattice._go_back, lattice._go_on):
+    for kernel in (lattice._log_sum_kernel, lattice._gradient_kernel):
         signature = dict.fromkeys(kernel.arg_names, "*fp32") | others
         source: Any = ASTSource(kernel, signature, constants)
         built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=warps)
@@ -107,10 +107,10 @@ def test_the_kernels_can_be_built_for_a_gpu_and_guard_what_goes_from_warp_to_war
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here they run")
-def test_a_gpu_on_which_the_kernels_do_not_run_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    losses._kernels.cache_clear()
+def test_a_gpu_on_which_the_kernels_do_not_run_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    losses._triton_loss.cache_clear()
     with caplog.at_level("WARNING", "voxstill"):
-        assert [losses._kernels(torch.device("cuda")) for _ in range(3)] == [None] * 3
+        assert [losses._triton_loss(torch.device("cuda")) for _ in range(3)] == [None] * 3
     assert len(caplog.messages) == 1
-    assert losses._kernels(torch.device("cpu")) is None
+    assert losses._triton_loss(torch.device("cpu")) is None
     assert len(caplog.messages) == 1

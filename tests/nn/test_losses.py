@@ -51,14 +51,14 @@ def test_ctc_is_the_forward_recursion_whatever_the_padding(
     tokens = tokens[: len(frames)]
     longest = max(map(len, tokens))
     logits_BFV = torch.randn(len(frames), max(frames) + 2, 6, generator=torch.Generator().manual_seed(seed)) * 3
-    tokens_BU = torch.tensor([each + [-1] * (longest - len(each)) for each in tokens], dtype=torch.long)
-    found_B = losses.ctc(logits_BFV, torch.tensor(frames), tokens_BU, torch.tensor([len(t) for t in tokens]), 5)
-    assert found_B.dtype == torch.float32
-    for i, (num_frames, each) in enumerate(zip(frames, tokens, strict=True)):
-        wanted = forward_nll(logits_BFV[i, :num_frames].double().numpy(), each, 5)
-        feasible = num_frames >= len(each) + sum(a == b for a, b in itertools.pairwise(each))
-        assert np.isfinite(wanted) == feasible
-        assert found_B[i].item() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+    tokens_BU = torch.tensor([labels + [-1] * (longest - len(labels)) for labels in tokens], dtype=torch.long)
+    loss_B = losses.ctc(logits_BFV, torch.tensor(frames), tokens_BU, torch.tensor([len(t) for t in tokens]), 5)
+    assert loss_B.dtype == torch.float32
+    for i, (num_frames, labels) in enumerate(zip(frames, tokens, strict=True)):
+        expected = forward_nll(logits_BFV[i, :num_frames].double().numpy(), labels, 5)
+        feasible = num_frames >= len(labels) + sum(a == b for a, b in itertools.pairwise(labels))
+        assert np.isfinite(expected) == feasible
+        assert loss_B[i].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def test_half_precision_logits_lose_nothing_in_the_loss_itself() -> None:
@@ -68,46 +68,48 @@ def test_half_precision_logits_lose_nothing_in_the_loss_itself() -> None:
 
 
 def test_ctc_and_its_gradient_are_the_values_known_from_warp_ctc(shared_data: Callable[[str], Path]) -> None:
-    known = json.loads((shared_data("peer-vectors") / "ctc_loss_known.json").read_text())
-    logits_FBV = torch.tensor(known["probs"]).log().requires_grad_()
-    lengths = [len(each) for each in known["labels"]]
-    tokens_BU = torch.tensor([each + [-1] * (max(lengths) - len(each)) for each in known["labels"]])
-    found_B = losses.ctc(
+    vectors = json.loads((shared_data("peer-vectors") / "ctc_loss_known.json").read_text())
+    logits_FBV = torch.tensor(vectors["probs"]).log().requires_grad_()
+    lengths = [len(labels) for labels in vectors["labels"]]
+    tokens_BU = torch.tensor([labels + [-1] * (max(lengths) - len(labels)) for labels in vectors["labels"]])
+    loss_B = losses.ctc(
         logits_FBV.transpose(0, 1),
-        torch.tensor(known["input_lengths"]),
+        torch.tensor(vectors["input_lengths"]),
         tokens_BU,
         torch.tensor(lengths),
-        known["blank"],
+        vectors["blank"],
     )
-    assert found_B.tolist() == pytest.approx(known["expected_nll"], abs=1e-4)
-    found_B.sum().backward()
+    assert loss_B.tolist() == pytest.approx(vectors["expected_nll"], abs=1e-4)
+    loss_B.sum().backward()
     assert logits_FBV.grad is not None
-    assert torch.allclose(logits_FBV.grad, torch.tensor(known["expected_grad_wrt_logits"]), atol=1e-4)
+    assert torch.allclose(logits_FBV.grad, torch.tensor(vectors["expected_grad_wrt_logits"]), atol=1e-4)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     spans=st.lists(
-        st.lists(st.integers(0, 900), min_size=2, max_size=8).map(sorted).filter(lambda each: len(each) % 2 == 0),
+        st.lists(st.integers(0, 900), min_size=2, max_size=8).map(sorted).filter(lambda edges: len(edges) % 2 == 0),
         min_size=1,
         max_size=3,
     ),
     frame_ms=st.sampled_from([72.0, 80.0, 88.5]),
 )
 def test_a_frames_target_is_the_token_said_at_its_middle(spans: list[list[int]], frame_ms: float) -> None:
-    longest = max(len(each) for each in spans) // 2
+    longest = max(len(edges) for edges in spans) // 2
     times_BU2 = torch.full((len(spans), longest, 2), -1)
     tokens_BU = torch.zeros(len(spans), longest, dtype=torch.long)
-    for b, each in enumerate(spans):
-        for u in range(len(each) // 2):
-            times_BU2[b, u] = torch.tensor(each[2 * u : 2 * u + 2])
+    for b, edges in enumerate(spans):
+        for u in range(len(edges) // 2):
+            times_BU2[b, u] = torch.tensor(edges[2 * u : 2 * u + 2])
             tokens_BU[b, u] = u + 1
     frame_ms_B = torch.full((len(spans),), frame_ms)
-    found_BF = losses.alignment_targets(times_BU2, tokens_BU, frame_ms_B, 12, 9)
-    for b, each in enumerate(spans):
+    targets_BF = losses.alignment_targets(times_BU2, tokens_BU, frame_ms_B, 12, 9)
+    for b, edges in enumerate(spans):
         for frame in range(12):
-            said = [u + 1 for u in range(len(each) // 2) if each[2 * u] <= (frame + 0.5) * frame_ms < each[2 * u + 1]]
-            assert found_BF[b, frame] == (said[0] if said else 9)
+            spoken = [
+                u + 1 for u in range(len(edges) // 2) if edges[2 * u] <= (frame + 0.5) * frame_ms < edges[2 * u + 1]
+            ]
+            assert targets_BF[b, frame] == (spoken[0] if spoken else 9)
 
 
 @settings(max_examples=30, deadline=None)
@@ -116,11 +118,11 @@ def test_cross_entropy_counts_an_utterances_own_frames_and_no_padding(frames: li
     generator = torch.Generator().manual_seed(seed)
     logits_BFV = torch.randn(len(frames), 7, 5, generator=generator)
     targets_BF = torch.randint(0, 5, (len(frames), 7), generator=generator)
-    found_B = losses.frame_cross_entropy(logits_BFV, torch.tensor(frames), targets_BF)
+    loss_B = losses.frame_cross_entropy(logits_BFV, torch.tensor(frames), targets_BF)
     probs_BFV = logits_BFV.double().softmax(-1)
     for b, num_frames in enumerate(frames):
-        wanted = sum(-float(probs_BFV[b, f, targets_BF[b, f]].log()) for f in range(num_frames))
-        assert found_B[b].item() == pytest.approx(wanted, abs=1e-4)
+        expected = sum(-float(probs_BFV[b, f, targets_BF[b, f]].log()) for f in range(num_frames))
+        assert loss_B[b].item() == pytest.approx(expected, abs=1e-4)
 
 
 @settings(max_examples=30, deadline=None)
@@ -131,12 +133,12 @@ def test_smoothed_ctc_adds_the_divergence_from_uniform_over_an_utterances_own_fr
     logits_BFV = torch.randn(len(frames), 7, 5, generator=torch.Generator().manual_seed(0))
     tokens_BU, token_len_B = torch.ones(len(frames), 1, dtype=torch.long), torch.ones(len(frames), dtype=torch.long)
     arguments = torch.tensor(frames), tokens_BU, token_len_B, 0
-    found_B = losses.ctc(logits_BFV, *arguments, smoothing=smoothing)
+    loss_B = losses.ctc(logits_BFV, *arguments, smoothing=smoothing)
     plain_B = losses.ctc(logits_BFV, *arguments)
     log_probs_BFV = logits_BFV.double().log_softmax(-1)
     for b, num_frames in enumerate(frames):
-        apart = sum(float((0.2 * (np.log(0.2) - log_probs_BFV[b, f])).sum()) for f in range(num_frames))
-        assert found_B[b].item() == pytest.approx((1 - smoothing) * plain_B[b].item() + smoothing * apart, rel=1e-5)
+        divergence = sum(float((0.2 * (np.log(0.2) - log_probs_BFV[b, f])).sum()) for f in range(num_frames))
+        assert loss_B[b].item() == pytest.approx((1 - smoothing) * plain_B[b].item() + smoothing * divergence, rel=1e-5)
 
 
 def test_consistency_draws_each_hearing_to_the_other_and_is_zero_where_they_agree() -> None:
@@ -147,11 +149,11 @@ def test_consistency_draws_each_hearing_to_the_other_and_is_zero_where_they_agre
     losses.consistency(one_BFV, other_BFV, frames_B).sum().backward()
     # the gradient of KL(q || softmax(x)) by x is softmax(x) - q
     p_BFV, q_BFV = one_BFV.detach().softmax(-1), other_BFV.detach().softmax(-1)
-    for found, wanted in ((one_BFV.grad, (p_BFV - q_BFV) / 2), (other_BFV.grad, (q_BFV - p_BFV) / 2)):
-        assert found is not None
-        assert torch.allclose(found[1], wanted[1], atol=1e-6)
-        assert torch.allclose(found[0, :4], wanted[0, :4], atol=1e-6)
-        assert not found[0, 4:].any()
+    for gradient, expected in ((one_BFV.grad, (p_BFV - q_BFV) / 2), (other_BFV.grad, (q_BFV - p_BFV) / 2)):
+        assert gradient is not None
+        assert torch.allclose(gradient[1], expected[1], atol=1e-6)
+        assert torch.allclose(gradient[0, :4], expected[0, :4], atol=1e-6)
+        assert not gradient[0, 4:].any()
 
 
 def joint_of(logits_BFUV: torch.Tensor) -> losses.Joint:
@@ -183,7 +185,9 @@ def transducer_of(
         torch.arange(num_frames)[None, :, None].expand(num, -1, 1).float().requires_grad_(),
         torch.arange(num_states)[None, :, None].expand(num, -1, 1).float(),
         torch.tensor(frames),
-        torch.tensor([each + [-1] * (num_states - 1 - len(each)) for each in tokens], dtype=torch.long).view(num, -1),
+        torch.tensor([labels + [-1] * (num_states - 1 - len(labels)) for labels in tokens], dtype=torch.long).view(
+            num, -1
+        ),
         torch.tensor(list(map(len, tokens))),
         blank_id,
         chunk=chunk,
@@ -216,17 +220,17 @@ def test_transducer_and_its_gradient_are_the_forward_recursion_whatever_padding_
     shape = len(frames), max(frames) + 1, max(map(len, tokens)) + 1, 6
     logits_BFUV = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2
     exact_BFUV = logits_BFUV.double().requires_grad_()
-    wanted = [
-        path_nll(exact_BFUV[b, :num, : len(each) + 1], each, 5)
-        for b, (num, each) in enumerate(zip(frames, tokens, strict=True))
+    expected = [
+        path_nll(exact_BFUV[b, :num, : len(labels) + 1], labels, 5)
+        for b, (num, labels) in enumerate(zip(frames, tokens, strict=True))
     ]
     logits_BFUV.requires_grad_()
-    found_B = transducer_of(logits_BFUV, frames, tokens, 5, chunk)
-    assert found_B.dtype == torch.float32
-    assert found_B.tolist() == pytest.approx([each.item() for each in wanted], rel=1e-5)
+    loss_B = transducer_of(logits_BFUV, frames, tokens, 5, chunk)
+    assert loss_B.dtype == torch.float32
+    assert loss_B.tolist() == pytest.approx([nll.item() for nll in expected], rel=1e-5)
     weight_B = torch.arange(1, len(frames) + 1)
-    (found_B * weight_B).sum().backward()
-    sum(each * weight for each, weight in zip(wanted, weight_B, strict=True)).backward()  # type: ignore[union-attr]
+    (loss_B * weight_B).sum().backward()
+    sum(nll * weight for nll, weight in zip(expected, weight_B, strict=True)).backward()  # type: ignore[union-attr]
     assert logits_BFUV.grad is not None
     assert exact_BFUV.grad is not None
     assert (logits_BFUV.grad - exact_BFUV.grad).abs().max() <= 1e-5 * exact_BFUV.grad.abs().max()
@@ -279,17 +283,17 @@ def test_a_transducer_with_durations_is_the_recursion_over_all_ways_and_the_loss
     shape = len(frames), max(frames) + 1, num_states, 6 + len(durations)
     logits_BFUV = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2
     exact_BFUV = logits_BFUV.double().requires_grad_()
-    wanted = [
-        timed_path_nll(exact_BFUV[b, :num, : len(each) + 1], each, 5, durations)
-        for b, (num, each) in enumerate(zip(frames, tokens, strict=True))
+    expected = [
+        timed_path_nll(exact_BFUV[b, :num, : len(labels) + 1], labels, 5, durations)
+        for b, (num, labels) in enumerate(zip(frames, tokens, strict=True))
     ]
     logits_BFUV.requires_grad_()
-    found_B = transducer_of(logits_BFUV, frames, tokens, 5, chunk, durations)
-    assert found_B.tolist() == pytest.approx([each.item() for each in wanted], rel=1e-5)
+    loss_B = transducer_of(logits_BFUV, frames, tokens, 5, chunk, durations)
+    assert loss_B.tolist() == pytest.approx([nll.item() for nll in expected], rel=1e-5)
     theirs_B = tdt_loss(
         logits_BFUV[..., :6],
         logits_BFUV[..., 6:],
-        torch.tensor([each + [0] * (num_states - 1 - len(each)) for each in tokens], dtype=torch.long).view(
+        torch.tensor([labels + [0] * (num_states - 1 - len(labels)) for labels in tokens], dtype=torch.long).view(
             len(tokens), -1
         ),
         torch.tensor(frames),
@@ -298,12 +302,12 @@ def test_a_transducer_with_durations_is_the_recursion_over_all_ways_and_the_loss
         list(durations),
         reduction="none",
     )
-    assert found_B.tolist() == pytest.approx(theirs_B.tolist(), rel=1e-5)
-    total = sum(each for each in wanted if each.requires_grad and each.isfinite())
+    assert loss_B.tolist() == pytest.approx(theirs_B.tolist(), rel=1e-5)
+    total = sum(nll for nll in expected if nll.requires_grad and nll.isfinite())
     if not isinstance(total, torch.Tensor):
         return
     total.backward()
-    found_B[found_B.isfinite()].sum().backward()
+    loss_B[loss_B.isfinite()].sum().backward()
     assert logits_BFUV.grad is not None
     assert exact_BFUV.grad is not None
     assert (logits_BFUV.grad - exact_BFUV.grad).abs().max() <= 1e-5 * exact_BFUV.grad.abs().max()
@@ -312,14 +316,14 @@ def test_a_transducer_with_durations_is_the_recursion_over_all_ways_and_the_loss
 def test_transducer_and_its_gradient_are_the_values_known_from_warp_transducer(
     shared_data: Callable[[str], Path],
 ) -> None:
-    known = json.loads((shared_data("peer-vectors") / "rnnt_loss_known.json").read_text())["cases"]
+    vectors = json.loads((shared_data("peer-vectors") / "rnnt_loss_known.json").read_text())["cases"]
     for case, logits, costs in (("small_test", "acts", "expected_cost"), ("big_test", "activations", "expected_costs")):
-        values = known[case]
+        values = vectors[case]
         logits_BFUV = torch.tensor(values[logits], requires_grad=True)
         tokens = values["labels"]
-        found_B = transducer_of(logits_BFUV, [logits_BFUV.shape[1]] * len(tokens), tokens, 0)
-        assert found_B.tolist() == pytest.approx(np.ravel(values[costs]).tolist(), rel=1e-5)
-        found_B.sum().backward()
+        loss_B = transducer_of(logits_BFUV, [logits_BFUV.shape[1]] * len(tokens), tokens, 0)
+        assert loss_B.tolist() == pytest.approx(np.ravel(values[costs]).tolist(), rel=1e-5)
+        loss_B.sum().backward()
         assert logits_BFUV.grad is not None
         assert torch.allclose(logits_BFUV.grad, torch.tensor(values["expected_grads"]), atol=1e-6)
 
@@ -346,7 +350,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, float(loss), 
 def test_a_chunked_joint_needs_a_third_of_the_memory_at_most() -> None:
     def run(chunk: int) -> list[float]:
         done = subprocess.run([sys.executable, "-c", PEAK, str(chunk)], stdout=subprocess.PIPE, text=True, check=True)
-        return [float(each) for each in done.stdout.split()]
+        return [float(value) for value in done.stdout.split()]
 
     chunked, whole = run(8), run(150)
     assert chunked[0] <= whole[0] / 3

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from voxstill.errors import DataError
-from voxstill.nn import students
+from voxstill.nn import checkpoints, students
 from voxstill.nn.frontend import NUM_MELS, frame_mask
 
 MILLIONS: dict[students.Size, tuple[float, float]] = {
@@ -20,20 +20,20 @@ MILLIONS: dict[students.Size, tuple[float, float]] = {
 }
 
 
-def same_weights(one: Any, two: Any) -> bool:
-    pairs = zip(one.state_dict().items(), two.state_dict().items(), strict=True)
-    return all(name == other and torch.equal(a, b) for (name, a), (other, b) in pairs)
+def same_weights(model: Any, other: Any) -> bool:
+    pairs = zip(model.state_dict().items(), other.state_dict().items(), strict=True)
+    return all(name == other_name and torch.equal(a, b) for (name, a), (other_name, b) in pairs)
 
 
 def test_equal_seeds_give_equal_weights_and_leave_the_random_numbers_of_others_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one = students.build("tiny", 20, dropout=0.0, seed=1)
+    model = students.build("tiny", 20, dropout=0.0, seed=1)
     assert torch.equal(torch.rand(3), expected)
     torch.manual_seed(99)
-    assert same_weights(one, students.build("tiny", 20, dropout=0.0, seed=1))
-    assert not same_weights(one, students.build("tiny", 20, dropout=0.0, seed=2))
+    assert same_weights(model, students.build("tiny", 20, dropout=0.0, seed=1))
+    assert not same_weights(model, students.build("tiny", 20, dropout=0.0, seed=2))
 
 
 @pytest.mark.parametrize("size", get_args(students.Size))
@@ -45,7 +45,7 @@ def test_a_student_has_about_as_many_parameters_as_documented(size: students.Siz
 
 
 @pytest.mark.parametrize("size", ["tiny", "small"])
-def test_a_new_stem_passes_on_what_it_hears(size: students.Size) -> None:
+def test_a_new_stem_passes_its_input_on(size: students.Size) -> None:
     model = students.build(size, 20, dropout=0.0, seed=0).eval()
     features_BFD = torch.randn(2, 100, NUM_MELS, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -62,21 +62,21 @@ def test_the_blank_comes_after_the_last_piece_and_every_weight_learns() -> None:
     logits_BFV, out_B = students.logits(model, torch.randn(2, 64, NUM_MELS), torch.tensor([64, 30]))
     assert (logits_BFV.shape, out_B.tolist()) == ((2, 8, 8), [8, 4])
     logits_BFV.logsumexp(-1).sum().backward()  # type: ignore[no-untyped-call]
-    still = [name for name, weight in model.named_parameters() if weight.grad is None]
-    assert not still  # a weight without a gradient would stop training on several devices
+    without_gradient = [name for name, weight in model.named_parameters() if weight.grad is None]
+    assert not without_gradient  # a weight without a gradient would stop training on several devices
 
 
 def test_a_saved_student_comes_back_with_the_same_weights(tmp_path: Path) -> None:
     model = students.build("tiny", 7, dropout=0.0, seed=3)
     model.save_pretrained(tmp_path)
-    assert same_weights(students.load(tmp_path), model)
+    assert same_weights(checkpoints.load(tmp_path), model)
 
 
 def test_a_folder_without_a_student_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no student") as caught:
-        students.load(tmp_path)
+        checkpoints.load(tmp_path)
     assert caught.value.fix
     (tmp_path / "config.json").write_text('{"model_type": "parakeet_ctc"}')
     (tmp_path / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(DataError, match="holds no student"):
-        students.load(tmp_path)
+        checkpoints.load(tmp_path)

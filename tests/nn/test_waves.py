@@ -38,16 +38,16 @@ def padded(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("factor", [0.8, 0.9, 1.0, 1.1, 1.25])
 @pytest.mark.parametrize("hz", [100.0, 1000.0, 4000.0])
 def test_another_speed_is_another_pitch_and_nothing_else(factor: float, hz: float) -> None:
-    found_BT, len_B = waves.speed(tone(hz, 8000)[None], torch.tensor([8000]), torch.tensor([factor]))
-    assert len_B.tolist() == [math.floor(np.float32(8000) * np.float32(factor))] == [found_BT.shape[1]]
-    wanted_T = tone(hz / factor, found_BT.shape[1])
-    error_T = (found_BT[0] - wanted_T)[50:-50]
-    assert 10 * math.log10(error_T.square().mean() / wanted_T.square().mean()) < -40
+    output_BT, len_B = waves.speed(tone(hz, 8000)[None], torch.tensor([8000]), torch.tensor([factor]))
+    assert len_B.tolist() == [math.floor(np.float32(8000) * np.float32(factor))] == [output_BT.shape[1]]
+    expected_T = tone(hz / factor, output_BT.shape[1])
+    error_T = (output_BT[0] - expected_T)[50:-50]
+    assert 10 * math.log10(error_T.square().mean() / expected_T.square().mean()) < -40
 
 
-def test_what_a_higher_speed_would_fold_back_is_taken_out() -> None:
-    found_BT, _ = waves.speed(tone(7500, 8000)[None], torch.tensor([8000]), torch.tensor([0.75]))
-    assert found_BT[0, 50:-50].square().mean() < 1e-3
+def test_a_higher_speed_does_not_alias() -> None:
+    output_BT, _ = waves.speed(tone(7500, 8000)[None], torch.tensor([8000]), torch.tensor([0.75]))
+    assert output_BT[0, 50:-50].square().mean() < 1e-3
 
 
 @settings(max_examples=30, deadline=None)
@@ -58,22 +58,22 @@ def test_padding_stays_zero_and_changes_nothing(lengths: list[int], seed: int) -
     rooms_BK = torch.randn(len(lengths), 30, generator=generator(seed))
     noise_BT, snr_B = torch.randn(wave_BT.shape, generator=generator(seed)), torch.zeros(len(lengths))
     fast_BT, fast_B = waves.speed(wave_BT, len_B, factor_B)
-    several = (
+    batch = (
         (fast_BT, fast_B),
         (waves.reverberate(wave_BT, len_B, rooms_BK), len_B),
         (waves.mix(wave_BT, len_B, noise_BT, snr_B), len_B),
     )
-    for found_BT, found_B in several:
-        assert not found_BT[~waves.own(found_B, found_BT.shape[1])].any()
+    for output_BT, output_len_B in batch:
+        assert not output_BT[~waves.own(output_len_B, output_BT.shape[1])].any()
     for b, num in enumerate(lengths):
-        alone_1T, one = wave_BT[b : b + 1, :num], len_B[b : b + 1]
+        single_1T, len_1 = wave_BT[b : b + 1, :num], len_B[b : b + 1]
         alone = (
-            waves.speed(alone_1T, one, factor_B[b : b + 1])[0],
-            waves.reverberate(alone_1T, one, rooms_BK[b : b + 1]),
-            waves.mix(alone_1T, one, noise_BT[b : b + 1, :num], snr_B[:1]),
+            waves.speed(single_1T, len_1, factor_B[b : b + 1])[0],
+            waves.reverberate(single_1T, len_1, rooms_BK[b : b + 1]),
+            waves.mix(single_1T, len_1, noise_BT[b : b + 1, :num], snr_B[:1]),
         )
-        for found_1T, (found_BT, found_B) in zip(alone, several, strict=True):
-            assert torch.allclose(found_1T[0], found_BT[b, : int(found_B[b])], atol=1e-4)
+        for output_1T, (output_BT, output_len_B) in zip(alone, batch, strict=True):
+            assert torch.allclose(output_1T[0], output_BT[b, : int(output_len_B[b])], atol=1e-4)
 
 
 @pytest.mark.parametrize("snr_db", [-5.0, 0.0, 20.0])
@@ -81,8 +81,8 @@ def test_noise_is_as_loud_as_asked(snr_db: float) -> None:
     wave_BT, len_B = padded([4000, 1000])
     noise_BT = torch.randn(wave_BT.shape, generator=generator(5)) * torch.tensor([[3.0], [0.01]])
     added_BT = waves.mix(wave_BT, len_B, noise_BT, torch.full((2,), snr_db)) - wave_BT
-    found_db_B = 10 * torch.log10(waves.power(wave_BT, len_B) / waves.power(added_BT, len_B))
-    assert found_db_B.tolist() == pytest.approx([snr_db] * 2, abs=0.01)
+    measured_db_B = 10 * torch.log10(waves.power(wave_BT, len_B) / waves.power(added_BT, len_B))
+    assert measured_db_B.tolist() == pytest.approx([snr_db] * 2, abs=0.01)
 
 
 def test_silence_stays_finite_and_silent() -> None:
@@ -90,31 +90,31 @@ def test_silence_stays_finite_and_silent() -> None:
     cfg = Augment(noise_prob=1.0, rir_prob=1.0, gain_db=6.0)
     noise_bank = NoiseBank.of([torch.zeros(50, dtype=torch.int16)], [torch.tensor([0.1, 1.0, 0.5])])
     assert not waves.in_rooms(silent_BT, len_B, cfg, noise_bank, generator()).any()
-    everybody_B = torch.ones(2, dtype=torch.bool)
-    assert not waves.with_made(silent_BT, len_B, everybody_B, cfg, generator()).any()
+    all_B = torch.ones(2, dtype=torch.bool)
+    assert not waves.with_made(silent_BT, len_B, all_B, cfg, generator()).any()
     speech_BT, len_B = padded([300, 200])
-    found_BT = waves.with_recorded(speech_BT, len_B, everybody_B, cfg, noise_bank, generator())
-    assert torch.equal(found_BT, speech_BT)  # a recording of nothing adds nothing
+    output_BT = waves.with_recorded(speech_BT, len_B, all_B, cfg, noise_bank, generator())
+    assert torch.equal(output_BT, speech_BT)  # a recording of nothing adds nothing
 
 
 def test_a_room_is_a_convolution_that_leaves_words_and_loudness_in_place() -> None:
     wave_BT, len_B = padded([3000])
     response_K = torch.cat([torch.zeros(70), torch.tensor([1.0]), 0.3 * torch.randn(200, generator=generator(1))])
     noise_bank = NoiseBank.of([], [response_K])
-    found_T = waves.reverberate(wave_BT, len_B, noise_bank.rooms_RK)[0]
-    wanted_T = np.convolve(wave_BT[0].numpy(), response_K[30:].numpy())[:3000]
-    wanted_T *= np.sqrt(float(waves.power(wave_BT, len_B)) / np.mean(wanted_T**2))
-    assert np.allclose(found_T.numpy(), wanted_T, atol=1e-4)
-    assert float(waves.power(found_T[None], len_B)) == pytest.approx(float(waves.power(wave_BT, len_B)), rel=1e-4)
+    output_T = waves.reverberate(wave_BT, len_B, noise_bank.rooms_RK)[0]
+    expected_T = np.convolve(wave_BT[0].numpy(), response_K[30:].numpy())[:3000]
+    expected_T *= np.sqrt(float(waves.power(wave_BT, len_B)) / np.mean(expected_T**2))
+    assert np.allclose(output_T.numpy(), expected_T, atol=1e-4)
+    assert float(waves.power(output_T[None], len_B)) == pytest.approx(float(waves.power(wave_BT, len_B)), rel=1e-4)
 
 
-def test_recordings_are_heard_from_anywhere_and_again_from_the_start() -> None:
+def test_recordings_start_anywhere_and_are_looped() -> None:
     short, long = torch.arange(1, 8, dtype=torch.int16), torch.arange(1000, 3000, dtype=torch.int16)
     noise_bank = NoiseBank.of([short, torch.zeros(0, dtype=torch.int16), long], [])
     assert noise_bank.length_R.tolist() == [7, 2000]
-    found_BT = (waves.recorded(noise_bank, 50, 20, generator()) * 32768).round().long()
+    output_BT = (waves.recorded(noise_bank, 50, 20, generator()) * 32768).round().long()
     starts = set()
-    for row_T in found_BT:
+    for row_T in output_BT:
         recording = short if row_T[0] < 100 else long
         first = int((recording == row_T[0]).nonzero()[0])
         assert torch.equal(row_T, recording.long()[(first + torch.arange(20)) % len(recording)])
@@ -122,12 +122,12 @@ def test_recordings_are_heard_from_anywhere_and_again_from_the_start() -> None:
     assert len(starts) > 20
 
 
-def test_noise_is_recorded_or_made_never_both_and_its_colour_varies() -> None:
+def test_noise_is_recorded_or_synthetic_never_both_and_its_colour_varies() -> None:
     noise_bank = NoiseBank.of([torch.ones(10, dtype=torch.int16)], [])
-    recorded_B, made_B = waves.which_noise(2000, Augment(noise_prob=0.6), noise_bank, generator())
-    assert not (recorded_B & made_B).any()
+    recorded_B, synthetic_B = waves.which_noise(2000, Augment(noise_prob=0.6), noise_bank, generator())
+    assert not (recorded_B & synthetic_B).any()
     assert 0.25 < recorded_B.float().mean() < 0.35
-    assert 0.25 < made_B.float().mean() < 0.35
+    assert 0.25 < synthetic_B.float().mean() < 0.35
     assert not waves.which_noise(2000, Augment(noise_prob=0.6), NOTHING, generator())[0].any()
     spectrum_BN = torch.fft.rfft(waves.coloured(40, 4000, generator())).abs().square()
     tilt_B = (spectrum_BN[:, 50:200].mean(1) / spectrum_BN[:, 1000:].mean(1)).log10()
@@ -135,10 +135,10 @@ def test_noise_is_recorded_or_made_never_both_and_its_colour_varies() -> None:
     assert tilt_B.max() > 2
 
 
-def test_babble_is_the_others_and_nobody_alone() -> None:
+def test_babble_is_the_other_utterances_and_silence_for_a_single_one() -> None:
     wave_BT = torch.tensor([[1.0, 1.0, 1.0, 1.0], [10.0, 20.0, 0.0, 0.0]])
-    found_BT = waves.babble(wave_BT, torch.tensor([4, 2]))
-    assert found_BT.tolist() == [[10, 20, 10, 20], [1, 1, 1, 1]]
+    output_BT = waves.babble(wave_BT, torch.tensor([4, 2]))
+    assert output_BT.tolist() == [[10, 20, 10, 20], [1, 1, 1, 1]]
     assert not waves.babble(wave_BT[:1], torch.tensor([4])).any()
 
 
@@ -150,12 +150,12 @@ def test_gain_is_drawn_evenly_and_everything_is_a_function_of_the_generator() ->
     assert torch.equal(waves.gained(wave_BT, Augment(), generator()), wave_BT)
     speech_BT, len_B = padded([500, 300, 400])
     noise_bank = NoiseBank.of([torch.arange(100, dtype=torch.int16)], [torch.tensor([1.0, 0.5])] * 3)
-    cfg, everybody_B = Augment(rir_prob=0.5), torch.ones(3, dtype=torch.bool)
+    cfg, all_B = Augment(rir_prob=0.5), torch.ones(3, dtype=torch.bool)
 
     def drawn(seed: int) -> list[Tensor]:
         return [
-            waves.with_made(speech_BT, len_B, everybody_B, cfg, generator(seed)),
-            waves.with_recorded(speech_BT, len_B, everybody_B, cfg, noise_bank, generator(seed)),
+            waves.with_made(speech_BT, len_B, all_B, cfg, generator(seed)),
+            waves.with_recorded(speech_BT, len_B, all_B, cfg, noise_bank, generator(seed)),
             waves.coloured(2, 50, generator(seed)),
         ]
 
@@ -174,8 +174,8 @@ def test_a_room_sounds_as_another_package_made_it_sound(shared_data: Callable[[s
 
     dry_T, wet_T = samples(dry), samples(wet)
     rooms_RK = NoiseBank.of([], [samples(response)]).rooms_RK
-    found_T = waves.reverberate(dry_T[None] / 32768, torch.tensor([len(dry_T)]), rooms_RK)[0]
-    size = min(len(found_T), len(wet_T))
-    spectrum = torch.fft.rfft(found_T[:size], 2 * size).conj() * torch.fft.rfft(wet_T[:size], 2 * size)
+    output_T = waves.reverberate(dry_T[None] / 32768, torch.tensor([len(dry_T)]), rooms_RK)[0]
+    size = min(len(output_T), len(wet_T))
+    spectrum = torch.fft.rfft(output_T[:size], 2 * size).conj() * torch.fft.rfft(wet_T[:size], 2 * size)
     best = torch.fft.irfft(spectrum).abs().max()  # at whatever delay the direct sound was left
-    assert best / (found_T[:size].norm() * wet_T[:size].norm()) > 0.999
+    assert best / (output_T[:size].norm() * wet_T[:size].norm()) > 0.999

@@ -18,7 +18,7 @@ from torch.nn import functional
 from voxstill.config import Config
 from voxstill.evaluation.recognition import read_audio
 from voxstill.evaluation.results import Evaluation
-from voxstill.nn import classifiers, students
+from voxstill.nn import checkpoints, classifiers
 from voxstill.nn.hearing import Hearing
 from voxstill.records import Batch, Utterance, Word
 from voxstill.rundir import RunDir
@@ -108,7 +108,7 @@ class Tagging:
             names = sorted({tag for text in texts for tag in text.split()})
             run.corpus.mkdir(parents=True, exist_ok=True)
             write_whole(run.corpus / "tags.json", {"names": names})
-            hearing = students.hearing(None, cfg.augment)
+            hearing = checkpoints.hearing(None, cfg.augment)
             ranks = {"rank": fabric.global_rank, "ranks": fabric.world_size}
             data = Corpus(store, prefix, run.corpus, TagEncoder(names), normalize, hearing, cfg, **ranks)
         model = self._model(cfg, names)
@@ -121,8 +121,11 @@ class Tagging:
         return TrainingSetup(model, task, data, about, notes={"tags": len(names)}, error="dev_error", save=save)
 
     def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
-        names = json.loads((run.corpus / "tags.json").read_text())["names"]
-        hearing = students.hearing(None, cfg.augment)
+        if run.model.is_dir():  # finished: what was made of the corpus is gone
+            names = classifiers.names_of(classifiers.load(run.model))
+        else:
+            names = json.loads((run.corpus / "tags.json").read_text())["names"]
+        hearing = checkpoints.hearing(None, cfg.augment)
         return hearing, self._model(cfg, names), TaggingTask(names, hearing)
 
     def recognizes(self, target: str) -> bool:
@@ -135,7 +138,7 @@ class Tagging:
 
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         model = classifiers.load(Path(target) / "model").eval()
-        task = TaggingTask(classifiers.names_of(model), students.hearing(model.config, cfg.augment))
+        task = TaggingTask(classifiers.names_of(model), checkpoints.hearing(model.config, cfg.augment))
         audio, unread = read_audio(cfg, [row for row in utterances if row.text])
         tags = {}
         for utterance, samples_T in audio:

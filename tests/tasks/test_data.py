@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tones import TEXTS, write_shards
+from tones import PLAIN, TEXTS, write_shards
 from voxstill import shards, tables
 from voxstill.audio import codec
 from voxstill.config import Augment, Config, Plan
@@ -18,6 +18,7 @@ from voxstill.nn.hearing import Mels
 from voxstill.records import Batch
 from voxstill.shards import Sample
 from voxstill.store import Store
+from voxstill.tasks.ctc import CtcTask
 from voxstill.tasks.data import Corpus
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
@@ -91,11 +92,27 @@ def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step
     assert corpus.replaced() == 0
 
 
-def test_a_corpus_without_a_dev_split_has_no_dev_error(tmp_path: Path) -> None:
+def test_a_corpus_without_a_dev_split_has_no_dev_batches(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     write_shards(store, "s", {"train": 3})
     corpus = corpus_of(store, tokenizer.train(TEXTS, "word", 9), Config())
-    assert corpus.dev_error(None, torch.nn.Identity(), lambda: None) is None  # type: ignore[arg-type]
+    assert list(corpus.dev_batches(lambda: None)) == []
+    task = CtcTask(tokenizer.train(TEXTS, "word", 9), Config().train, PLAIN)
+    assert task.validate(torch.nn.Identity(), corpus.dev_batches(lambda: None)) is None
+
+
+def test_dev_batches_come_with_their_references_and_the_counts_of_the_whole_split(tmp_path: Path) -> None:
+    store, beats = Store(str(tmp_path)), list[int]()
+    write_shards(store, "s", {"train": 3, "dev": 5})
+    vocabulary = tokenizer.train(TEXTS, "word", 9)
+    found = list(corpus_of(store, vocabulary, Config()).dev_batches(lambda: beats.append(1)))
+    assert len(beats) == len(found)
+    assert sum(len(dev.batch.ids) for dev in found) == 5
+    for dev in found:
+        assert dev.context.num_utterances == 5
+        assert dev.context.num_tokens == sum(int(other.batch.token_len_B.sum()) for other in found)
+        for text, ids, num in zip(dev.references, dev.batch.tokens_BU, dev.batch.token_len_B, strict=True):
+            assert vocabulary.decode(ids[: int(num)].tolist()) == text
 
 
 def test_the_texts_of_a_split_are_made_alike(tmp_path: Path) -> None:

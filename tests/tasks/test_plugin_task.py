@@ -11,12 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tones import PITCH_HZ, speak
+from tasks.tagging import TagEncoder
+from tones import PITCH_HZ, batch_of, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.nn import classifiers
 from voxstill.nn.frontend import Frontend
 from voxstill.tasks import registry
+from voxstill.train import guard
+from voxstill.train.task import StepContext
 
 SETTINGS = """
 work: {folder}/work
@@ -125,3 +128,11 @@ def test_its_folder_is_no_recogniser_and_the_same_training_again_has_nothing_to_
     assert registry.name_of(trained["path"]) == "tagging"
     assert cli.main(["transcribe", trained["path"], str(tmp_path / "test-0.flac")]) == 2
     assert "its task is `tagging`" in capsys.readouterr().err
+
+    path = tmp_path / "saved.safetensors"
+    batch: Any = batch_of(TagEncoder(sorted(PITCH_HZ)))  # type: ignore[arg-type]
+    guard.save(path, [batch], StepContext(0.5, 12, 100, 2, len(batch.ids)), step=2, rank=0)
+    replayed = run(capsys, "doctor", trained["path"], "--batch", str(path))
+    assert (replayed["at_fault"], replayed["weights_not_finite"]) == ([], [])
+    parts = sum(row["loss"] for row in replayed["utterances"])
+    assert replayed["batches"][0]["loss"] == pytest.approx(parts, rel=1e-3)

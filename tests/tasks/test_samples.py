@@ -15,7 +15,7 @@ from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.config import Augment, Train
 from voxstill.decode.options import RecognizerOptions
 from voxstill.decode.recognizer import Recognizer
-from voxstill.nn import students
+from voxstill.nn import checkpoints
 from voxstill.tasks.ctc import CtcTask
 from voxstill.text import tokenizer
 from voxstill.train import optim
@@ -32,8 +32,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def new(checkpoint: Path, augmentation: Augment = PLAIN) -> tuple[Any, CtcTask]:
     wanted: dict[str, Any] = {"same_pieces": False, "dropout": 0.0, "seed": 0, "kind": "ctc", "frozen": False}
-    model = students.from_checkpoint(str(checkpoint), len(WORDS.pieces), **wanted)
-    hearing = students.hearing(model.config, augmentation, checkpoint=str(checkpoint))
+    model = checkpoints.from_checkpoint(str(checkpoint), len(WORDS.pieces), **wanted)
+    hearing = checkpoints.hearing(model.config, augmentation, checkpoint=str(checkpoint))
     return model, CtcTask(WORDS, Train(), augmentation, hearing)
 
 

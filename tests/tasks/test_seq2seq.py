@@ -17,7 +17,7 @@ from voxstill.decode import seq2seq
 from voxstill.decode.options import RecognizerOptions
 from voxstill.decode.recognizer import Recognizer
 from voxstill.errors import ConfigError, DataError
-from voxstill.nn import students
+from voxstill.nn import checkpoints
 from voxstill.nn.hearing import Windows
 from voxstill.records import Batch
 from voxstill.tasks.seq2seq import Seq2SeqTask
@@ -46,7 +46,7 @@ def batch_of(spelling: Pretrained) -> Batch:
 
 def from_checkpoint(folder: Path) -> Any:
     wanted: dict[str, Any] = {"same_pieces": False, "dropout": 0.0, "seed": 0, "kind": "seq2seq", "frozen": True}
-    return students.from_checkpoint(str(folder), 0, **wanted)
+    return checkpoints.from_checkpoint(str(folder), 0, **wanted)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that knows two utterances by heart."""
     model, spelling = from_checkpoint(folder), Pretrained(str(folder), None, 0)
-    task = Seq2SeqTask(spelling, Train(), PLAIN, students.hearing(model.config, PLAIN))
+    task = Seq2SeqTask(spelling, Train(), PLAIN, checkpoints.hearing(model.config, PLAIN))
     batch, optimizer = batch_of(spelling), optim.adamw(model, Train())
     for k in range(90):
         for group in optimizer.param_groups:
@@ -120,7 +120,7 @@ def test_features_are_those_of_transformers() -> None:
 
 def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Path) -> None:
     model, spelling = from_checkpoint(folder).eval(), Pretrained(str(folder), None, 0)
-    task, batch = Seq2SeqTask(spelling, Train(), PLAIN, students.hearing(model.config, PLAIN)), batch_of(spelling)
+    task, batch = Seq2SeqTask(spelling, Train(), PLAIN, checkpoints.hearing(model.config, PLAIN)), batch_of(spelling)
     context = StepContext(0.0, int(batch.token_len_B.sum()), 1)
 
     def loss(weight_B: torch.Tensor, task: Seq2SeqTask = task) -> float:
@@ -141,7 +141,7 @@ def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Pat
     assert whole * context.num_tokens == pytest.approx(float(wanted.detach()) * int((targets_BU >= 0).sum()), rel=1e-4)
     smooth = Seq2SeqTask(spelling, Train(label_smoothing=0.2), PLAIN, task.hearing)
     assert loss(torch.ones(2), smooth) != whole
-    noisy = Seq2SeqTask(spelling, Train(), Augment(noise_prob=1.0), students.hearing(model.config, Augment()))
+    noisy = Seq2SeqTask(spelling, Train(), Augment(noise_prob=1.0), checkpoints.hearing(model.config, Augment()))
     assert loss(torch.ones(2), noisy) != whole
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from voxstill import config
 from voxstill.config import Config
-from voxstill.nn import students, unlabelled
+from voxstill.nn import checkpoints, unlabelled
 from voxstill.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
 from voxstill.tasks.pretrain import ContrastiveTask, Hidden
@@ -36,7 +36,7 @@ SETTINGS = (
 
 def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     model = unlabelled.wav2vec2(cfg.pretrain, cfg.seed)
-    hearing = students.hearing(model.config, cfg.augment)
+    hearing = checkpoints.hearing(model.config, cfg.augment)
     task = ContrastiveTask(cfg.pretrain, hearing, unlabelled.codebook(model))
     data = Unlabelled(
         *(Store(cfg.work), "shards/r", folder, hearing, task.masks, cfg),

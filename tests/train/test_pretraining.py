@@ -22,7 +22,7 @@ from train.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
 from train.pretrain_gradient_once import main as gradient_once
 from train.train_once import pretrain_once
 from voxstill import config
-from voxstill.nn import students, unlabelled
+from voxstill.nn import checkpoints, unlabelled
 from voxstill.rundir import RunDir
 from voxstill.train import checkpoint
 
@@ -103,7 +103,7 @@ def test_what_was_learnt_loads_in_transformers_alone(straight: RunDir) -> None:
 
 def test_a_student_that_hears_samples_starts_from_it(straight: RunDir) -> None:
     wanted: dict[str, Any] = {"same_pieces": False, "dropout": None, "seed": 0, "frozen": True}
-    student = students.from_checkpoint(str(straight.model), 30, kind="ctc", **wanted)
+    student = checkpoints.from_checkpoint(str(straight.model), 30, kind="ctc", **wanted)
     learnt = weights(straight)
     for name, weight in student.state_dict().items():
         if not name.startswith("lm_head"):
@@ -120,7 +120,7 @@ def test_the_encoder_of_random_codes_drops_into_any_student(work: Path, tmp_path
     learnt = weights(run)
     for kind in ("ctc", "rnnt"):
         wanted: dict[str, Any] = {"same_pieces": False, "dropout": None, "seed": 0, "frozen": True}
-        student = students.from_checkpoint(str(run.model), 12, kind=kind, **wanted)
+        student = checkpoints.from_checkpoint(str(run.model), 12, kind=kind, **wanted)
         encoder = {name: value for name, value in student.state_dict().items() if name.startswith("encoder.")}
         assert len(encoder) > 50
         assert all(torch.equal(value, learnt[name]) for name, value in encoder.items())

@@ -1,7 +1,7 @@
-"""The index of some shards as columns in files: opened in a moment, shared by all processes, in nobody's memory.
+"""The index of a set of shards as memory-mapped columns: opened at once, shared by all processes, of constant RAM.
 
-Sidecars are Parquet, texts are words: reading and spelling them takes minutes for ten million utterances, and as tokens
-they are larger than all else. So it is done once, sidecar by sidecar, and what comes of it is mapped from then on.
+Sidecars are Parquet, texts are words: reading and tokenizing them takes minutes for ten million utterances, and tokens
+are larger than all other columns. So it is done once, sidecar by sidecar, and the result is memory-mapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill import shards
-from voxstill.batches.plan import Ints, Times, mixture
+from voxstill.batches.batching import Ints
+from voxstill.batches.plan import Times, mixture
 from voxstill.config import Plan
 from voxstill.errors import ConfigError
 from voxstill.records import Split, Word, fingerprint
@@ -32,7 +33,7 @@ from voxstill.uri import is_local
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
 _FORMAT = 2
-_ABOUT = "about.json"  # written last: without it the folder is none
+_ABOUT = "about.json"  # written last: a folder without it is no index
 _KINDS = {
     **dict.fromkeys(("offset", "num_bytes", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
     **dict.fromkeys(("id_end", "text_end", "token_end"), np.int64),
@@ -44,11 +45,11 @@ _ROWS = 10_000
 
 
 class Corpus:
-    """One index, row by row as the plan counts them; every column is a file, and what is not looked at is not read.
+    """The index of a set of shards, by row as in the plan; every column is a file that is read where it is accessed.
 
-    `num_tokens` and `repeats` (equal neighbours, for each of which CTC needs a frame more) are 0 where no texts are
-    learnt. `weight` is what the sidecar says, times what `dialect_weights` says of its dialect; ConfigError where that
-    names none.
+    `num_tokens` and `repeats` (equal neighbours, for each of which CTC needs a frame more) are 0 without
+    texts. `weight` is that of the sidecar times the one of its dialect in `dialect_weights`; ConfigError where
+    that names a dialect which no utterance has.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Corpus:
         return str(self._id[_span(self._id_end, row)].tobytes(), "utf-8")
 
     def text_of(self, row: int) -> str:
-        """Its text as the teacher wrote it."""
+        """Text of an utterance as the teacher wrote it."""
         return str(self._text[_span(self._text_end, row)].tobytes(), "utf-8")
 
     def tokens_of(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -96,23 +97,22 @@ class Corpus:
 
     def tar(self, shard: int) -> str:
         """Address of the tar of a shard."""
-        own = f"{self.prefix}/{shards.tar_name(shard)}".lstrip("/")
-        return self._tars.get(str(shard)) or self.store.uri(own)
+        key = f"{self.prefix}/{shards.tar_name(shard)}".lstrip("/")
+        return self._tars.get(str(shard)) or self.store.uri(key)
 
     @property
     def is_far(self) -> bool:
-        """Whether some of its audio does not lie on this machine."""
+        """Whether some of its tars are not on this machine."""
         return not all(map(is_local, self._tars.values() or [self.store.root]))
 
     def describe(self, row: int) -> str:
-        """Where a row lies, for messages."""
+        """An utterance and its tar, for messages."""
         return f"utterance `{self.id_of(row)}` in `{shown(self.tar(int(self.shard[row])))}`"
 
     def times(self, cfg: Plan) -> Times | None:
-        """How often each row comes in an epoch, by its data set and its dialect; None where all come once.
+        """Sampling rate of each row, by its data set and its dialect; None where all rows come once in an epoch.
 
-        ConfigError where some data sets have a weight and others have none, or where nothing has a dialect that is
-        named.
+        ConfigError where some data sets have a weight and others have none, or where no utterance has a named dialect.
         """
         if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_sampling_rate:
             return None
@@ -121,12 +121,12 @@ class Corpus:
         hours_G = np.bincount(dataset_N, self.durations_ms, len(self.datasets)) / 3_600_000
         of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
         of_dialect_G = _by_name("plan.dialect_sampling_rate", self.dialects, cfg.dialect_sampling_rate, 1.0, least=1)
-        times_N: Times = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
-        return times_N
+        rate_N: Times = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
+        return rate_N
 
     def _column(self, name: str) -> NDArray[Any]:
         path = self._folder / name
-        if not path.stat().st_size:  # nothing cannot be mapped
+        if not path.stat().st_size:  # an empty file cannot be mapped
             return np.empty(0, _KINDS[name])
         return np.memmap(path, _KINDS[name], "r").view(np.ndarray)
 
@@ -142,11 +142,11 @@ def opened(
     column: str = "text",
     dialect_weights: Mapping[str, float] | None = None,
 ) -> Corpus:
-    """The utterances of some splits: as they lie in `folder` from another time, else read once and kept there.
+    """Open the index of the utterances of some splits; it is built in `folder` if it is not there yet.
 
-    `encode` spells what a `column` of the sidecars says, which is taken for the text. `encoder` names what it does; it
-    is None where no texts are learnt. Any number of processes may open at the
-    same time. DataError where the shards are not finished, or are not what their `_SUCCESS.json` counted.
+    `encode` tokenizes the text, which is a `column` of the sidecars; None without texts. `encoder` identifies it.
+    Any number of processes may open an index at the same time. DataError where the shards are not finished, or are not
+    what their `_SUCCESS.json` counted.
     """
     figures = shards.figures(store, prefix)
     place = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), column, encoder)
@@ -155,7 +155,7 @@ def opened(
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
         try:
             _write(new, store, prefix, splits, encode, column)
-            with contextlib.suppress(OSError):  # another process was first: it wrote the same
+            with contextlib.suppress(OSError):  # another process was first and wrote the same
                 os.rename(new, place)
         finally:
             shutil.rmtree(new, ignore_errors=True)
@@ -187,35 +187,35 @@ def _add(
     names: Mapping[str, dict[str, int]],
     ends: dict[str, int],
 ) -> None:
-    """Some rows of a sidecar to the end of every column."""
+    """Append rows of a sidecar to every column."""
 
     def put(name: str, values: Any) -> None:
         np.asarray(values, _KINDS[name]).tofile(files[name])
 
     def put_all(name: str, pieces: Sequence[Any], values: Any) -> None:
-        end_N = ends[name] + np.cumsum([len(each) for each in pieces], dtype=np.int64)
+        end_N = ends[name] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
         ends[name] = int(end_N[-1]) if len(end_N) else ends[name]
         put(f"{name}_end", end_N)
         put(name, values)
 
     for name in ("shard", "offset", "num_bytes", "num_samples", "duration_ms", "weight"):
         put(name, rows[name].to_numpy(zero_copy_only=False))
-    for name, known in names.items():
-        put(name, [known.setdefault(each or "", len(known)) for each in rows[name].to_pylist()])
-    texts = [each or "" for each in rows[column].to_pylist()]
+    for name, numbers in names.items():
+        put(name, [numbers.setdefault(value or "", len(numbers)) for value in rows[name].to_pylist()])
+    texts = [text or "" for text in rows[column].to_pylist()]
     for name, strings in (("id", rows["id"].to_pylist()), ("text", texts)):
-        encoded = [each.encode() for each in strings]
+        encoded = [string.encode() for string in strings]
         put_all(name, encoded, np.frombuffer(b"".join(encoded), np.uint8))
-    spelt: list[tuple[Sequence[int], Sequence[tuple[int, int]]]] = [((), ())] * len(texts)
+    tokenized: list[tuple[Sequence[int], Sequence[tuple[int, int]]]] = [((), ())] * len(texts)
     if encode is not None:
-        words = rows["words"].to_pylist()
-        spelt = [encode(text, [Word(**each) for each in said]) for text, said in zip(texts, words, strict=True)]
-    assert all(len(ids) == len(spans) for ids, spans in spelt), "the tokenizer gave some tokens no times"
-    tokens = [ids for ids, _ in spelt]
+        pairs = zip(texts, rows["words"].to_pylist(), strict=True)
+        tokenized = [encode(text, [Word(**word) for word in words]) for text, words in pairs]
+    assert all(len(ids) == len(spans) for ids, spans in tokenized), "the tokenizer gave some tokens no times"
+    tokens = [ids for ids, _ in tokenized]
     put_all("token", tokens, list(chain.from_iterable(tokens)))
-    put("time", list(chain.from_iterable(chain.from_iterable(spans for _, spans in spelt))))
-    put("num_tokens", [len(each) for each in tokens])
-    put("repeats", [sum(map(int.__eq__, each[1:], each[:-1])) for each in tokens])
+    put("time", list(chain.from_iterable(chain.from_iterable(spans for _, spans in tokenized))))
+    put("num_tokens", [len(ids) for ids in tokens])
+    put("repeats", [sum(map(int.__eq__, ids[1:], ids[:-1])) for ids in tokens])
 
 
 def _span(end_N: Ints, row: int) -> slice:
@@ -223,26 +223,26 @@ def _span(end_N: Ints, row: int) -> slice:
 
 
 def _by_name(
-    option: str, names: Sequence[str], given: Mapping[str, float], otherwise: float | None, *, least: float
+    option: str, names: Sequence[str], numbers: Mapping[str, float], default: float | None, *, least: float
 ) -> Times:
-    """The number that is given for each name; ConfigError for a name that nothing has, or that has no fit number.
+    """The number of each name, from an option; ConfigError for an unknown name, or a number that is too small.
 
-    Without `otherwise` each name needs one.
+    Without a `default` each name needs one.
     """
-    if low := [name for name, number in given.items() if not least <= number < math.inf]:
+    if low := [name for name, number in numbers.items() if not least <= number < math.inf]:
         raise ConfigError(
-            f"`{option}` says {given[low[0]]:g} for `{low[0]}`",
+            f"`{option}` says {numbers[low[0]]:g} for `{low[0]}`",
             why=("every utterance comes in every epoch: " if option.startswith("plan.") else "it has to be ")
             + ("above 0" if 0 < least < 1 else f"at least {least:g}"),
             fix="raise it, or leave those utterances out of the shards",
         )
-    unknown = sorted(set(given) - set(names))
-    missing = sorted(set(names) - set(given)) if otherwise is None else []
+    unknown = sorted(set(numbers) - set(names))
+    missing = sorted(set(names) - set(numbers)) if default is None else []
     if unknown or missing:
-        found = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
+        present = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
         raise ConfigError(
             f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
-            why=f"in the shards there are: {found}",
-            fix="name those of the shards, each of them" if otherwise is None else "name some of those",
+            why=f"in the shards there are: {present}",
+            fix="name those of the shards, each of them" if default is None else "name some of those",
         )
-    return np.array([given.get(name, otherwise) for name in names], np.float64)
+    return np.array([numbers.get(name, default) for name in names], np.float64)

@@ -1,4 +1,4 @@
-"""Item k of the dataset is everything this rank needs for step k: reading is a function of the plan, without chance.
+"""The data loader: item k of the dataset is this rank's part of step k, so reading is a pure function of the plan.
 
 Audio is read from the tars by offset and decoded off the training process. An utterance that cannot be read never
 shortens an epoch: a neighbour from its batch stands in for it with weight 0. Resuming is starting at another k.
@@ -28,8 +28,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from voxstill.audio import codec
 from voxstill.batches import transfer
+from voxstill.batches.batching import Ints
 from voxstill.batches.corpus import Corpus
-from voxstill.batches.plan import EpochPlan, Ints, Rows
+from voxstill.batches.plan import EpochPlan, Rows
 from voxstill.batches.prefetch import Place, Prefetch, path_in, uses
 from voxstill.batches.transfer import Step
 from voxstill.errors import DataError, StorageError, VoxstillError
@@ -39,10 +40,10 @@ from voxstill.records import Batch
 from voxstill.uri import is_local, local_path
 
 _MAX_OPEN = 256  # tars kept open by a process
-_NEAR_BYTES = 64 * 1024  # what lies nearer together in a bucket is read in one request
+_NEAR_BYTES = 64 * 1024  # ranges that are nearer to each other in a bucket are read in one request
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
-_WAITS_LITTLE = 0.03
+_LITTLE_WAITING = 0.03  # of the training's time
 
 
 Make = Callable[[int, list[Batch]], Any]
@@ -50,7 +51,7 @@ Make = Callable[[int, list[Batch]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds: of the training waiting for batches; of all workers together, reading tars and decoding."""
+    """Seconds that the training waited for batches, and that all workers together spent reading tars and decoding."""
 
     waited_s: float = 0.0
     read_s: float = 0.0
@@ -60,17 +61,21 @@ class Spent:
         return Spent(self.waited_s + other.waited_s, self.read_s + other.read_s, self.decode_s + other.decode_s)
 
     def limit(self, seconds: float, workers: int) -> str:
-        """What a training of so many seconds was held up by, in words."""
-        told = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
-        if self.waited_s < _WAITS_LITTLE * seconds:
-            return f"the model is the limit, not the data: {told}"
-        each = max(workers, 1) * seconds
-        told += f", while a worker read {self.read_s / each:.0%} of the time and decoded {self.decode_s / each:.0%}"
-        if (self.read_s + self.decode_s) / each < self.waited_s / seconds / 2:
-            return f"the machine is the limit, or epochs are so short that starting workers for each is: {told}"
+        """Name the bottleneck of a training of so many seconds, with the figures, in a sentence."""
+        waiting = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
+        if self.waited_s < _LITTLE_WAITING * seconds:
+            return f"the model is the limit, not the data: {waiting}"
+        worker_s = max(workers, 1) * seconds
+        waiting += (
+            f", while a worker read {self.read_s / worker_s:.0%} of the time and decoded {self.decode_s / worker_s:.0%}"
+        )
+        if (self.read_s + self.decode_s) / worker_s < self.waited_s / seconds / 2:
+            return f"the machine is the limit, or epochs are so short that starting workers for each is: {waiting}"
         if self.read_s > self.decode_s:
-            return f"storage is the limit of the training: {told}; see `plan.layout`, or raise `train.loader_workers`"
-        return f"decoding is the limit of the training: {told}; raise `train.loader_workers`"
+            return (
+                f"storage is the limit of the training: {waiting}; see `plan.layout`, or raise `train.loader_workers`"
+            )
+        return f"decoding is the limit of the training: {waiting}; raise `train.loader_workers`"
 
 
 class Batches(Dataset[Step]):
@@ -97,11 +102,11 @@ class Batches(Dataset[Step]):
         decode_s = time.perf_counter() - start - read_s
         bounds = np.cumsum([0, *map(len, batches)])
         parts = [audio[start:end] for start, end in pairwise(bounds)]
-        made = [self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)]
-        return Step(made, unread, read_s, decode_s)
+        padded = [self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)]
+        return Step(padded, unread, read_s, decode_s)
 
     def _stored(self, rows: Rows) -> tuple[Ints, list[bytes | Exception]]:
-        """The order that a disk and a bucket like, and in it the bytes of each, or why there are none."""
+        """Read utterances in the order of their tars: that order, and in it the bytes of each or the error."""
         corpus = self.corpus
         order = np.lexsort((corpus.offset[rows], corpus.shard[rows]))
         rows = rows[order]
@@ -125,16 +130,19 @@ class Batches(Dataset[Step]):
         return audio, unread
 
     def _batch(self, rows: Rows, audio: list[NDArray[np.int16] | None]) -> Batch:
-        """One padded batch. Where nothing of it could be read it is silence of the planned length, of weight 0."""
+        """Collate a padded batch; utterances that could not be read are replaced by a neighbour, with weight 0.
+
+        Where none could be read the batch is silence of the planned length.
+        """
         corpus, tempo_N, crops = self.corpus, self.plan.tempo_N, self.plan.crops
         weight_B = corpus.weight[rows].copy()
-        heard = [i for i, samples_T in enumerate(audio) if samples_T is not None]
+        readable = [i for i, samples_T in enumerate(audio) if samples_T is not None]
         rows = rows.copy()
         for i, samples_T in enumerate(audio):
             if samples_T is None:
                 weight_B[i] = 0
-                if heard:
-                    nearest = min(heard, key=lambda j: abs(j - i))
+                if readable:
+                    nearest = min(readable, key=lambda j: abs(j - i))
                     rows[i], audio[i] = rows[nearest], audio[nearest]
         start_B, audio_len_B = np.zeros(len(rows), np.int64), corpus.num_samples[rows]
         if crops is not None:
@@ -180,18 +188,20 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         numbers = itertools.count(self._first)
         with contextlib.ExitStack() as stack:
-            ahead = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
-            made = transfer.DevicePrefetcher(iter(self._reader()), lambda step: self._make(next(numbers), step.batches))
-            steps: Iterator[tuple[Step, Any]] = stack.enter_context(made)
+            prefetch = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
+            ready = transfer.DevicePrefetcher(
+                iter(self._reader()), lambda step: self._make(next(numbers), step.batches)
+            )
+            steps: Iterator[tuple[Step, Any]] = stack.enter_context(ready)
             try:
                 for k in range(self._first, len(self._batches)):
-                    step, given = self._next(steps)
-                    if ahead is not None:
-                        ahead.passed(k)
+                    step, item = self._next(steps)
+                    if prefetch is not None:
+                        prefetch.passed(k)
                     self._count(step)
-                    yield given
+                    yield item
             finally:
-                del steps, made  # ends the workers now: what an error's traceback keeps alive would end them late
+                del steps, ready  # ends the workers now, not when an error's traceback is freed
 
     def _prefetch(self, place: Place) -> Prefetch:
         batches, corpus = self._batches, self._batches.corpus
@@ -202,7 +212,7 @@ class Loader:
         start = time.perf_counter()
         try:
             return next(steps)
-        # what torch says of a worker that was killed, or of one that was killed while it handed over a batch
+        # as torch raises for a worker that was killed, also while it handed over a batch
         except (RuntimeError, ConnectionError, EOFError) as error:
             raise DataError(
                 "a process that reads batches has died",
@@ -232,7 +242,7 @@ class Loader:
             batch_size=None,
             collate_fn=packed,
             num_workers=self._workers,
-            generator=torch.Generator(),  # else an unused seed would be drawn from the training's
+            generator=torch.Generator(),  # without one, a seed would be drawn from the training's generator
             # a client of a bucket has threads, which do not survive a fork
             multiprocessing_context=("spawn" if self._batches.corpus.is_far else "fork") if self._workers else None,
             worker_init_fn=functools.partial(_die_with_parent, os.getpid()) if self._workers else None,
@@ -244,17 +254,16 @@ def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
 
 
 def _die_with_parent(parent: int, worker: int) -> None:
-    """From now on this worker ends when the thread that started it ends, even by SIGKILL. Ctrl-C is the parent's."""
+    """Let this worker end when the thread that started it ends, even by SIGKILL; Ctrl-C is left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGKILL") and os.uname().sysname == "Linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it had ended before the call
         os._exit(1)
 
 
 class _Tars:
-    """Bytes of tars by offset: through files kept open of what lies here, or was fetched into `folder` by now; what is
-    far away, by a few requests at a time."""
+    """Reads tars by offset: local ones, or those in `folder` by now, through open files; others by range requests."""
 
     def __init__(self, corpus: Corpus, folder: Path | None) -> None:
         self._corpus, self._folder = corpus, folder
@@ -268,14 +277,14 @@ class _Tars:
             os.close(file)
 
     def read(self, shard_N: NDArray[np.int32], offset_N: Ints, num_bytes_N: Ints) -> list[bytes | Exception]:
-        """The bytes of each, or why they cannot be read. Best sorted by shard and offset."""
+        """The bytes of each utterance, or the error; fastest when sorted by shard and offset."""
         members = list(zip(shard_N.tolist(), offset_N.tolist(), num_bytes_N.tolist(), strict=True))
-        here = [self._read_here(*each) for each in members]
-        far = iter(self._read_far([each for each, data in zip(members, here, strict=True) if data is None]))
-        return [next(far) if data is None else data for data in here]
+        local = [self._read_local(shard, offset, num_bytes) for shard, offset, num_bytes in members]
+        remote = iter(self._read_remote([member for member, data in zip(members, local, strict=True) if data is None]))
+        return [next(remote) if data is None else data for data in local]
 
-    def _read_here(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception | None:
-        """None where its tar is not here."""
+    def _read_local(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception | None:
+        """None where its tar is not on this machine."""
         try:
             file = self._open(shard)
             data = None if file is None else os.pread(file, num_bytes, offset)
@@ -295,14 +304,14 @@ class _Tars:
                 if is_local(uri):
                     raise
                 return None
-            # one that was fetched and is needed no more takes room on the disk as long as it is open
-            gone = [each for each, file in self._files.items() if not os.fstat(file).st_nlink]
-            for each in gone or list(self._files)[:-_MAX_OPEN]:
-                os.close(self._files.pop(each))
+            # a fetched tar that was deleted takes space on the disk as long as it is open
+            deleted = [number for number, file in self._files.items() if not os.fstat(file).st_nlink]
+            for number in deleted or list(self._files)[:-_MAX_OPEN]:
+                os.close(self._files.pop(number))
         self._files.move_to_end(shard)
         return self._files[shard]
 
-    def _read_far(self, members: list[tuple[int, int, int]]) -> list[bytes | Exception]:
+    def _read_remote(self, members: list[tuple[int, int, int]]) -> list[bytes | Exception]:
         runs: list[list[tuple[int, int, int]]] = []
         for shard, offset, num_bytes in members:
             last = runs[-1][-1] if runs else None
@@ -313,7 +322,7 @@ class _Tars:
         if not runs:
             return []
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            return [each for run in pool.map(self._read_run, runs) for each in run]
+            return [data for run in pool.map(self._read_run, runs) for data in run]
 
     def _read_run(self, run: list[tuple[int, int, int]]) -> list[bytes | Exception]:
         shard, start, _ = run[0]
@@ -330,7 +339,7 @@ class _Tars:
 
 
 def _decoded(data: bytes, num_samples: int) -> NDArray[np.int16]:
-    """The samples of a stored utterance; DataError where they are not as many as the sidecar says."""
+    """Decode a stored utterance; DataError where it has not as many samples as the sidecar says."""
     samples_T = codec.decode_stored(data).samples_T
     if len(samples_T) != num_samples:
         raise DataError(f"it has {len(samples_T)} samples and its sidecar says {num_samples}")

@@ -1,4 +1,4 @@
-"""Whole tars on this machine, each before the plan needs it and gone after: a bucket is asked a few times a tar."""
+"""Prefetching of remote tars to a local disk, in the order of the plan; each is deleted after its last use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PART = ".part-"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder on this machine for the tars of one rank, and how much they may take there."""
+    """A local cache folder for the tars of one rank, and its limit in bytes."""
 
     folder: Path
     max_bytes: int
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tar, how much of it, and the steps of its first and last utterance."""
+    """When a rank needs a tar: the bytes of it that are needed, and the steps of its first and last utterance."""
 
     shard: int
     num_bytes: int
@@ -44,10 +44,10 @@ class Use:
 
 
 def uses(corpus: Corpus, plan: EpochPlan, *, rank: int, ranks: int, first: int) -> list[Use]:
-    """The tars far away that a rank needs from step `first` on, in the order in which it needs them."""
-    each = plan.slots // ranks
-    start_S = plan.bounds[:-1].reshape(-1, plan.slots)[first:, rank * each]
-    num_S = plan.bounds[1:].reshape(-1, plan.slots)[first:, (rank + 1) * each - 1] - start_S
+    """The remote tars that a rank needs from step `first` on, in the order of their first use."""
+    per_rank = plan.slots // ranks
+    start_S = plan.bounds[:-1].reshape(-1, plan.slots)[first:, rank * per_rank]
+    num_S = plan.bounds[1:].reshape(-1, plan.slots)[first:, (rank + 1) * per_rank - 1] - start_S
     step_N = np.repeat(np.arange(first, first + len(num_S)), num_S)
     row_N = plan.order[np.repeat(start_S - (np.cumsum(num_S) - num_S), num_S) + np.arange(num_S.sum())]
     shard_N = corpus.shard[row_N]
@@ -56,16 +56,16 @@ def uses(corpus: Corpus, plan: EpochPlan, *, rank: int, ranks: int, first: int) 
     np.maximum.at(last_K, inverse_N, step_N)
     num_bytes_K = np.zeros(len(shard_K), np.int64)
     np.maximum.at(num_bytes_K, inverse_N, corpus.offset[row_N] + corpus.num_bytes[row_N])
-    columns = (each_K.tolist() for each_K in (shard_K, num_bytes_K, step_N[first_K], last_K))
+    columns = (column_K.tolist() for column_K in (shard_K, num_bytes_K, step_N[first_K], last_K))
     needed = (Use(*row) for row in zip(*columns, strict=True) if not is_local(corpus.tar(row[0])))
     return sorted(needed, key=lambda use: use.first)
 
 
 class Prefetch:
-    """While entered, tars come into the place in the order of their first step, and go when their last has `passed`.
+    """While entered, fetches tars into the cache in the order of their first use; deletes each after its last.
 
-    A tar is there whole or not at all, and never more than the place may hold: what has no room, or cannot be fetched,
-    is read utterance by utterance. What a run before left in the place is used.
+    A tar is there whole or not at all, and the cache stays below its limit: a tar that does not fit, or cannot be
+    fetched, is read utterance by utterance. Tars that an earlier run left in the cache are used.
     """
 
     def __init__(self, corpus: Corpus, place: Place, needed: Iterable[Use]) -> None:
@@ -102,10 +102,10 @@ class Prefetch:
             thread.join(_CLOSING_S)
 
     def passed(self, step: int) -> None:
-        """Nothing before `step`, nor itself, is needed any more."""
+        """Tell that `step` has been read: tars whose last use it was are deleted."""
         with self._changed:
             self._step = step
-            for use in [each for each in self._held.values() if each.last <= step]:
+            for use in [held for held in self._held.values() if held.last <= step]:
                 del self._held[use.shard]
                 path_in(self._place.folder, use.shard).unlink(missing_ok=True)
             self._changed.notify_all()
@@ -115,14 +115,14 @@ class Prefetch:
             try:
                 self._fetch(use)
             except (StorageError, OSError) as error:
-                what = error.what if isinstance(error, StorageError) else str(error)
-                log.warning("prefetch: %s; its utterances are read one by one", what)
+                message = error.what if isinstance(error, StorageError) else str(error)
+                log.warning("prefetch: %s; its utterances are read one by one", message)
                 with self._changed:
                     self._held.pop(use.shard, None)
                     self._changed.notify_all()
 
     def _next(self) -> Use | None:
-        """The next tar to fetch, as soon as there is room for it; None where there is no more."""
+        """Wait until there is room for the next tar, and return it; None where none is left."""
         with self._changed:
             while not self._ends:
                 while self._needed and self._needed[0].last <= self._step:  # training was faster
@@ -159,5 +159,5 @@ class Prefetch:
 
 
 def path_in(folder: Path, shard: int) -> Path:
-    """Where a fetched tar lies."""
+    """Path of a fetched tar."""
     return folder / shards.tar_name(shard)

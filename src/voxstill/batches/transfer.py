@@ -19,7 +19,7 @@ from torch import Tensor
 
 from voxstill.records import Batch
 
-_TENSORS = [each.name for each in fields(Batch) if each.name != "ids"]
+_TENSORS = [field.name for field in fields(Batch) if field.name != "ids"]
 _ALIGNED = 64  # bytes
 _LOOKS_S = 0.2  # between two looks whether anybody still wants steps
 _ENDS_S = 10.0  # for a worker to finish what it reads
@@ -53,13 +53,13 @@ def pack(step: Step) -> PackedStep:
     """The step in one piece, as `unpack` takes it apart again."""
     where, parts, end = [], list[tuple[int, Tensor]](), 0
     for batch in step.batches:
-        found = {}
+        spans = {}
         for name in _TENSORS:
             tensor = getattr(batch, name)
-            found[name] = end, tensor.dtype, tensor.shape
+            spans[name] = end, tensor.dtype, tensor.shape
             parts.append((end, tensor.contiguous().view(-1).view(torch.uint8)))
             end += math.ceil(parts[-1][1].numel() / _ALIGNED) * _ALIGNED
-        where.append(found)
+        where.append(spans)
     bytes_N = torch.empty(end, dtype=torch.uint8)
     for start, part_N in parts:
         bytes_N[start : start + len(part_N)] = part_N
@@ -67,18 +67,18 @@ def pack(step: Step) -> PackedStep:
     return PackedStep(ids, where, bytes_N, step.unread, step.read_s, step.decode_s)
 
 
-def unpack(given: PackedStep, *, pinned: bool = False) -> Step:
+def unpack(packed: PackedStep, *, pinned: bool = False) -> Step:
     """The step again, its tensors views of the one piece; `pinned` where a GPU copies them while it computes."""
-    bytes_N = given.bytes_N.pin_memory() if pinned else given.bytes_N
+    bytes_N = packed.bytes_N.pin_memory() if pinned else packed.bytes_N
 
     def tensor(start: int, dtype: torch.dtype, shape: torch.Size) -> Tensor:
         return bytes_N[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
     batches = [
-        Batch(ids=ids, **{name: tensor(*found) for name, found in where.items()})
-        for ids, where in zip(given.ids, given.where, strict=True)
+        Batch(ids=ids, **{name: tensor(*span) for name, span in where.items()})
+        for ids, where in zip(packed.ids, packed.where, strict=True)
     ]
-    return Step(batches, given.unread, given.read_s, given.decode_s)
+    return Step(batches, packed.unread, packed.read_s, packed.decode_s)
 
 
 class DevicePrefetcher(Generic[Made]):
@@ -107,22 +107,22 @@ class DevicePrefetcher(Generic[Made]):
         return self
 
     def __next__(self) -> tuple[Step, Made]:
-        found = self._taken.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        item = self._taken.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
 
     def _take(self, steps: Iterator[PackedStep]) -> None:
         if self._gpu is not None:  # a new thread begins on the first one, and would take memory there
             torch.cuda.set_device(self._gpu)
-        found: Any = None
-        while not self._ends.is_set() and not isinstance(found, Exception):
+        item: Any = None
+        while not self._ends.is_set() and not isinstance(item, Exception):
             try:
                 step = unpack(next(steps), pinned=self._gpu is not None)
-                found = step, self._make(step)
+                item = step, self._make(step)
             except Exception as error:  # StopIteration too, which nobody waits for
-                found = error
+                item = error
             while not self._ends.is_set():
                 with contextlib.suppress(queue.Full):
-                    self._taken.put(found, timeout=_LOOKS_S)
+                    self._taken.put(item, timeout=_LOOKS_S)
                     break

@@ -13,7 +13,7 @@ from voxstill.decode.batch import beam_search, decode_batch
 from voxstill.decode.loaded import dtype_of
 from voxstill.decode.options import GENERATION, RecognizerOptions
 from voxstill.errors import ConfigError
-from voxstill.nn import students
+from voxstill.nn import checkpoints, students
 from voxstill.records import RATE_HZ, Hypothesis
 from voxstill.text.pretrained import Pieces
 
@@ -33,9 +33,9 @@ class FrameModel:
                 why=f"`{options.model}` says what each moment of the audio is and writes no text by itself",
                 fix=f"take `{section}{name}` away",
             )
-        self.model = students.load(folder).eval().to(device, dtype_of(options, device))
+        self.model = checkpoints.load(folder).eval().to(device, dtype_of(options, device))
         self._tokenizer = Pieces(folder, students.blank_of(self.model), self.model.config.vocab_size)
-        self._hearing = students.hearing(self.model.config, Augment(), checkpoint=str(folder))
+        self._hearing = checkpoints.hearing(self.model.config, Augment(), checkpoint=str(folder))
         self._hearing.move(device)
         self._beam = beam_search(decoding, self._tokenizer.pieces)
         if self._beam is not None:  # compiled now, and not while it is timed

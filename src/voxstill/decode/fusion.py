@@ -1,7 +1,7 @@
-"""What a language model and phrases to listen for add to a text while it is said, piece by piece.
+"""Shallow fusion: what an n-gram language model and boosted phrases add to the score of a text, piece by piece.
 
-Words are known by a hash of their letters, so pieces may be whole words, parts of words or characters. A word is
-weighed when the next one begins; where every piece is a whole word, at once.
+Words are identified by a hash of their letters, so pieces may be whole words, parts of words or characters. A word is
+scored when the next one begins; where every piece is a whole word, at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BASE, _ROUND = 0x9E3779B97F4A7C15, 1 << 64  # odd, so that no letter is lost
 
 
 class Fusion(NamedTuple):
-    """Arrays for `begin`, `gain`, `say` and `ended`. `plain` is where nothing is ever added.
+    """Arrays for `start`, `piece_score`, `append` and `end_score`. `plain` is true where nothing is ever added.
 
     V pieces have H hashes: 200,000 words share one with odds of 1 in 10^9. `piece_word_V` is the word that a piece is,
     where all pieces are whole words. The characters of piece v are those from `first_V[v]` to `first_V[v + 1]`.
@@ -35,7 +35,7 @@ class Fusion(NamedTuple):
     words: Automaton
     hash_H: NDArray[np.uint64]
     word_H: NDArray[np.int64]
-    begin: int
+    lm_start: int
     end_id: int
     unknown_id: int
     lm_weight: float
@@ -43,20 +43,20 @@ class Fusion(NamedTuple):
     characters: Automaton
     first_V: NDArray[np.int64]
     character_C: NDArray[np.int64]
-    boost_begin: int
+    boost_start: int
     boost_end: int
 
 
-REMEMBERED = (
+TEXT_FIELDS = (
     ("word", np.uint64),
-    ("state", np.int64),
-    ("heard", np.int64),
-    ("paid", np.float64),
-    ("after", np.int64),
+    ("lm_state", np.int64),
+    ("boost_state", np.int64),
+    ("word_score", np.float64),
+    ("next_lm_state", np.int64),
     ("bonus", np.float64),
 )
-"""What is remembered of a text, as fields of an array: the word that is being said as a hash, 0 for none, the states of
-model and phrases, what the word adds if it ends here and the state after it, and all that was added until now."""
+"""The state of a text, as fields of an array: its unfinished word as a hash, 0 for none, the states of language model
+and phrases, the score of the word if it ends here and the model's state after it, and all that was added until now."""
 
 
 def fusion(
@@ -67,36 +67,36 @@ def fusion(
     boost: Sequence[str] = (),
     boost_weight: float = 0.0,
 ) -> Fusion:
-    """For these pieces: log-probability of the model times `lm_weight`, `word_bonus` a word, `boost_weight` for each
-    word of a phrase in `boost`. All in natural logarithms, beside those of the recogniser."""
+    """Build the fusion for a vocabulary of pieces: log-probability of the model times `lm_weight`, `word_bonus` a word,
+    `boost_weight` for each word of a phrase in `boost`; all natural logarithms, added to those of the recogniser."""
     if lm is None:
-        nothing = Graph()
-        nothing.add([0], 0.0, 0.0)
-        lm, lm_weight = LanguageModel(1, dict.fromkeys((UNKNOWN, START, END), 0), nothing.automaton(), 0), 0.0
-    listened = phrases(boost, boost_weight)
-    spelt = [piece.removeprefix(WORD_START) for piece in pieces]
-    numbers = [[listened.ids.get(each, OTHER) for each in piece] if boost else [] for piece in pieces]
-    hashed = sorted((_hash(word), id_) for word, id_ in lm.ids.items())
+        empty = Graph()
+        empty.add([0], 0.0, 0.0)
+        lm, lm_weight = LanguageModel(1, dict.fromkeys((UNKNOWN, START, END), 0), empty.automaton(), 0), 0.0
+    boosted = phrases(boost, boost_weight)
+    texts = [piece.removeprefix(WORD_START) for piece in pieces]
+    numbers = [[boosted.ids.get(character, OTHER) for character in piece] if boost else [] for piece in pieces]
+    hashes = sorted((_hash(word), id_) for word, id_ in lm.ids.items())
     return Fusion(
         plain=not (lm_weight or word_bonus or boost),
         whole=all(piece.startswith(WORD_START) for piece in pieces if piece not in ("", UNKNOWN)),
         starts_V=np.array([piece.startswith(WORD_START) for piece in pieces]),
-        hash_V=np.array([_hash(each) for each in spelt], np.uint64),
-        power_V=np.array([pow(_BASE, len(each.encode()), _ROUND) for each in spelt], np.uint64),
-        piece_word_V=np.array([lm.id(each) for each in spelt]),
+        hash_V=np.array([_hash(text) for text in texts], np.uint64),
+        power_V=np.array([pow(_BASE, len(text.encode()), _ROUND) for text in texts], np.uint64),
+        piece_word_V=np.array([lm.id(text) for text in texts]),
         words=lm.automaton,
-        hash_H=np.array([each for each, _ in hashed], np.uint64),
-        word_H=np.array([id_ for _, id_ in hashed]),
-        begin=lm.start,
+        hash_H=np.array([value for value, _ in hashes], np.uint64),
+        word_H=np.array([id_ for _, id_ in hashes]),
+        lm_start=lm.start,
         end_id=lm.ids[END],
         unknown_id=lm.ids[UNKNOWN],
         lm_weight=float(lm_weight),
         word_bonus=float(word_bonus),
-        characters=listened.automaton,
+        characters=boosted.automaton,
         first_V=np.cumsum([0, *map(len, numbers)]),
-        character_C=np.array([each for piece in numbers for each in piece], np.int64),
-        boost_begin=listened.start,
-        boost_end=listened.ids.get(WORD_START, OTHER),
+        character_C=np.array([character for piece in numbers for character in piece], np.int64),
+        boost_start=boosted.start,
+        boost_end=boosted.ids.get(WORD_START, OTHER),
     )
 
 
@@ -108,84 +108,86 @@ def _hash(text: str) -> int:
 
 
 @compiled
-def begin(fusion: Fusion, texts_N: NDArray[np.void], n: int) -> None:
-    """Nothing is said yet."""
-    texts_N[n].word, texts_N[n].bonus, texts_N[n].paid = 0, 0.0, 0.0
-    texts_N[n].state = texts_N[n].after = fusion.begin
-    texts_N[n].heard = fusion.boost_begin
+def start(fusion: Fusion, texts_N: NDArray[np.void], n: int) -> None:
+    """Initialise the state of an empty text."""
+    texts_N[n].word, texts_N[n].bonus, texts_N[n].word_score = 0, 0.0, 0.0
+    texts_N[n].lm_state = texts_N[n].next_lm_state = fusion.lm_start
+    texts_N[n].boost_state = fusion.boost_start
 
 
 @compiled
-def gain(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> float:
-    """What the piece would add."""
-    return _extended(fusion, texts_N, n, piece)[0]
+def piece_score(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> float:
+    """Score that a piece would add to a text."""
+    return _with_piece(fusion, texts_N, n, piece)[0]
 
 
 @compiled
-def say(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> None:
-    """The text goes on with the piece."""
-    added, word, state, heard = _extended(fusion, texts_N, n, piece)
+def append(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> None:
+    """Append a piece to a text, in place."""
+    added, word, lm_state, boost_state = _with_piece(fusion, texts_N, n, piece)
     texts_N[n].bonus += added
-    texts_N[n].word, texts_N[n].state, texts_N[n].heard = word, state, heard
-    texts_N[n].paid, texts_N[n].after = 0.0, state
+    texts_N[n].word, texts_N[n].lm_state, texts_N[n].boost_state = word, lm_state, boost_state
+    texts_N[n].word_score, texts_N[n].next_lm_state = 0.0, lm_state
     if word != 0:
-        texts_N[n].paid = fusion.word_bonus
+        texts_N[n].word_score = fusion.word_bonus
         if fusion.lm_weight != 0:
             at = find(fusion.hash_H, 0, len(fusion.hash_H), word)
             known = at < len(fusion.hash_H) and fusion.hash_H[at] == word
-            weight, texts_N[n].after = step(fusion.words, state, fusion.word_H[at] if known else fusion.unknown_id)
-            texts_N[n].paid += fusion.lm_weight * weight
+            weight, texts_N[n].next_lm_state = step(
+                fusion.words, lm_state, fusion.word_H[at] if known else fusion.unknown_id
+            )
+            texts_N[n].word_score += fusion.lm_weight * weight
 
 
 @compiled
-def ended(fusion: Fusion, texts_N: NDArray[np.void], n: int) -> float:
-    """What is added where the text ends: its last word, the end of the sentence, and what phrases hoped for in vain."""
-    added: float = texts_N[n].paid
+def end_score(fusion: Fusion, texts_N: NDArray[np.void], n: int) -> float:
+    """Score added at the end of a text: its last word and the end of sentence, less the bonus of unfinished phrases."""
+    added: float = texts_N[n].word_score
     if fusion.lm_weight != 0:
-        added += fusion.lm_weight * step(fusion.words, texts_N[n].after, fusion.end_id)[0]
-    weight, heard = step(fusion.characters, texts_N[n].heard, fusion.boost_end)
+        added += fusion.lm_weight * step(fusion.words, texts_N[n].next_lm_state, fusion.end_id)[0]
+    weight, boost_state = step(fusion.characters, texts_N[n].boost_state, fusion.boost_end)
     added += weight
-    while heard:
-        added += fusion.characters.backoff_S[heard]
-        heard = fusion.characters.shorter_S[heard]
+    while boost_state:
+        added += fusion.characters.backoff_S[boost_state]
+        boost_state = fusion.characters.shorter_S[boost_state]
     return added
 
 
 @compiled
-def _extended(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> tuple[float, np.uint64, int, int]:
-    """What the piece adds, then word and states with it."""
-    added, word, state, heard = 0.0, texts_N[n].word, texts_N[n].state, texts_N[n].heard
+def _with_piece(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> tuple[float, np.uint64, int, int]:
+    """Score that a piece adds, then the unfinished word and both states after it."""
+    added, word, lm_state, boost_state = 0.0, texts_N[n].word, texts_N[n].lm_state, texts_N[n].boost_state
     if fusion.starts_V[piece]:
-        added, word, state = texts_N[n].paid, np.uint64(0), texts_N[n].after
+        added, word, lm_state = texts_N[n].word_score, np.uint64(0), texts_N[n].next_lm_state
     word = word * fusion.power_V[piece] + fusion.hash_V[piece]
     if fusion.whole and word != 0:
         added += fusion.word_bonus
         if fusion.lm_weight != 0:
-            weight, state = step(fusion.words, state, fusion.piece_word_V[piece])
+            weight, lm_state = step(fusion.words, lm_state, fusion.piece_word_V[piece])
             added += fusion.lm_weight * weight
         word = np.uint64(0)
     for at in range(fusion.first_V[piece], fusion.first_V[piece + 1]):
-        weight, heard = step(fusion.characters, heard, fusion.character_C[at])
+        weight, boost_state = step(fusion.characters, boost_state, fusion.character_C[at])
         added += weight
-    return added, word, state, heard
+    return added, word, lm_state, boost_state
 
 
 @compiled
-def gains(fusion: Fusion, texts_N: NDArray[np.void], pieces_NC: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What each of the pieces would add to its text."""
+def piece_scores(fusion: Fusion, texts_N: NDArray[np.void], pieces_NC: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Score that each of the pieces would add to its text."""
     gain_NC = np.zeros(pieces_NC.shape)
     for n in range(len(texts_N)):
         for c in range(pieces_NC.shape[1]):
-            gain_NC[n, c] = gain(fusion, texts_N, n, pieces_NC[n, c])
+            gain_NC[n, c] = piece_score(fusion, texts_N, n, pieces_NC[n, c])
     return gain_NC
 
 
 @compiled
-def said(
-    fusion: Fusion, texts_N: NDArray[np.void], from_M: NDArray[np.int64], piece_M: NDArray[np.int64]
+def append_pieces(
+    fusion: Fusion, texts_N: NDArray[np.void], source_M: NDArray[np.int64], piece_M: NDArray[np.int64]
 ) -> NDArray[np.void]:
-    """The texts `from_M`, each with its piece behind it."""
-    texts_M = texts_N[from_M]
+    """The texts `source_M` of an array, each with a piece appended."""
+    texts_M = texts_N[source_M]
     for m in range(len(texts_M)):
-        say(fusion, texts_M, m, piece_M[m])
+        append(fusion, texts_M, m, piece_M[m])
     return texts_M

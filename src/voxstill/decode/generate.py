@@ -17,7 +17,7 @@ from voxstill.config import Augment
 from voxstill.decode.loaded import dtype_of, no_recognizer_error
 from voxstill.decode.options import GENERATION, RecognizerOptions
 from voxstill.errors import ConfigError
-from voxstill.nn import students
+from voxstill.nn import checkpoints
 from voxstill.nn.hearing import Hearing
 from voxstill.records import RATE_HZ, Hypothesis, fingerprint
 from voxstill.text.pretrained import LANGUAGES_FROM
@@ -51,7 +51,7 @@ class GenerateModel:
         # what is drawn would depend on the neighbours, and a Moonshine hears the padding that their lengths make
         self.takes_batches = config.model_type == "whisper" and not options.temperature
         if config.model_type == "whisper":
-            self._hearing = students.hearing(config, Augment())
+            self._hearing = checkpoints.hearing(config, Augment())
             self._hearing.move(device)
             self.longest_ms = self._hearing.longest_ms
             self._languages = _languages(self._tokenizer, config.vocab_size)

@@ -1,4 +1,4 @@
-"""From an encoder-decoder to tokens, one after another."""
+"""Greedy decoding of an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""The newest tokens (B, U) and what is remembered of those before, to logits of the next one (B, V) and the same."""
+"""The newest tokens (B, U) and the decoder's cache, to logits of the next token (B, V) and the cache after it."""
 
 
 @torch.no_grad()
 def greedy(
     step: Step, num: int, *, prefix: Sequence[int], end_id: int, longest: int, device: torch.device
 ) -> list[tuple[list[int], float | None]]:
-    """Token ids of each of `num` utterances and the mean of their log-probabilities, None where there are none.
+    """Decode `num` utterances: token ids of each and the mean of their log-probabilities, None without tokens.
 
-    The likeliest token each time, until `end_id` or `longest` tokens. Tokens above `end_id` command and do not spell:
-    they are never said.
+    Takes the likeliest token in each step, until `end_id` or `longest` tokens. Tokens above `end_id` are commands, no
+    text, and never chosen.
     """
     tokens: list[list[int]] = [[] for _ in range(num)]
     total_B, active_B = torch.zeros(num, device=device), torch.ones(num, dtype=torch.bool, device=device)
@@ -31,8 +31,8 @@ def greedy(
         if not bool(active_B.any()):
             break
         total_B = total_B + logprob_B * active_B
-        for said, best, active in zip(tokens, best_B.tolist(), active_B.tolist(), strict=True):
+        for ids, best, active in zip(tokens, best_B.tolist(), active_B.tolist(), strict=True):
             if active:
-                said.append(best)
+                ids.append(best)
         newest_BU = best_B[:, None]
-    return [(said, total / len(said) if said else None) for said, total in zip(tokens, total_B.tolist(), strict=True)]
+    return [(ids, total / len(ids) if ids else None) for ids, total in zip(tokens, total_B.tolist(), strict=True)]

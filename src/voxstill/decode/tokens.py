@@ -1,4 +1,4 @@
-"""Tokens with their frames become text, words with times, and confidence: the same for every way of decoding."""
+"""Tokens with frames to text, words with times and confidence; shared by all decoders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from voxstill.records import Hypothesis, Word
 
 WORD_START = "▁"
-"""A piece that starts with this starts a word; in a vocabulary of whole words each piece does."""
+"""Prefix of pieces that start a word; in a vocabulary of whole words all pieces have it."""
 
 
 class Token(NamedTuple):
@@ -26,13 +26,13 @@ class Token(NamedTuple):
 
 
 def spell(token_ids: Iterable[int], pieces: Sequence[str]) -> str:
-    """The text that tokens spell, one space between words."""
+    """Join tokens to text, one space between words."""
     return " ".join("".join(pieces[id_] for id_ in token_ids).replace(WORD_START, " ").split())
 
 
 def hypothesis(id_: str, tokens: Sequence[Token], pieces: Sequence[str], frame_ms: int) -> Hypothesis:
-    """What the tokens say. A word's `prob` is the mean probability over the frames of its tokens; `score` is the mean
-    over tokens of a token's mean log-probability."""
+    """The hypothesis of some tokens. A word's `prob` is the mean probability over the frames of its tokens; `score` is
+    the mean over tokens of a token's mean log-probability."""
     token_ids = tuple(token.id for token in tokens)
     return Hypothesis(
         id=id_,
@@ -45,16 +45,16 @@ def hypothesis(id_: str, tokens: Sequence[Token], pieces: Sequence[str], frame_m
 
 def _words(tokens: Sequence[Token], pieces: Sequence[str], frame_ms: int) -> Iterator[Word]:
     nth_word = np.cumsum([pieces[token.id].startswith(WORD_START) for token in tokens]).tolist()
-    for _, numbered in groupby(zip(nth_word, tokens, strict=True), key=lambda pair: pair[0]):
-        spoken = [token for _, token in numbered if pieces[token.id] != WORD_START]  # a lone `▁` is a space
-        if text := spell([token.id for token in spoken], pieces):
+    for _, group in groupby(zip(nth_word, tokens, strict=True), key=lambda pair: pair[0]):
+        word_tokens = [token for _, token in group if pieces[token.id] != WORD_START]  # a lone `▁` is a space
+        if text := spell([token.id for token in word_tokens], pieces):
             yield Word(
                 text=text,
-                start_ms=spoken[0].start * frame_ms,
-                end_ms=spoken[-1].end * frame_ms,
-                prob=_mean([math.exp(each) for token in spoken for each in token.logprobs_F.tolist()]),
+                start_ms=word_tokens[0].start * frame_ms,
+                end_ms=word_tokens[-1].end * frame_ms,
+                prob=_mean([math.exp(logprob) for token in word_tokens for logprob in token.logprobs_F.tolist()]),
             )
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)  # of a few, in a tenth of numpy's time
+    return math.fsum(values) / len(values)  # of few values, ten times faster than numpy

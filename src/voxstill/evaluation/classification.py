@@ -18,7 +18,7 @@ from voxstill.errors import DataError
 from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_warnings, with_text
 from voxstill.evaluation.results import Evaluation
 from voxstill.monitor import Progress, log
-from voxstill.nn import classifiers, students
+from voxstill.nn import checkpoints, classifiers, students
 from voxstill.records import ErrorCounts, Utterance
 from voxstill.report import classes as report
 from voxstill.score import classes as class_scores
@@ -52,7 +52,7 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
     audio, unread = read_audio(cfg, judged)
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    hearing = students.hearing(config, cfg.augment, None, str(folder))
+    hearing = checkpoints.hearing(config, cfg.augment, None, str(folder))
     hearing.move(device)
     model.eval().to(device)
     names, model_s = classifiers.names_of(model), 0.0

@@ -104,19 +104,21 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> dict[str,
 def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> dict[str, Any]:
     """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said."""
     normalize = normalizer(cfg.evaluate.normalizer)
-    pairs = [(normalize(each.text or ""), normalize(texts.get(each.id, ""))) for each in judged]
-    rows = [words.score(each.id, *pair) for each, pair in zip(judged, pairs, strict=True)]
-    speakers = {each.id: each.info.speaker for each in judged}
-    datasets = {each.id: each.info.dataset for each in judged}
-    dialects = {each.id: each.info.dialect for each in judged}
-    durations = {each.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, each.duration_ms)] for each in judged}
+    pairs = [(normalize(utterance.text or ""), normalize(texts.get(utterance.id, ""))) for utterance in judged]
+    rows = [words.score(utterance.id, *pair) for utterance, pair in zip(judged, pairs, strict=True)]
+    speakers = {utterance.id: utterance.info.speaker for utterance in judged}
+    datasets = {utterance.id: utterance.info.dataset for utterance in judged}
+    dialects = {utterance.id: utterance.info.dialect for utterance in judged}
+    durations = {
+        utterance.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, utterance.duration_ms)] for utterance in judged
+    }
     if not any(row.words.reference for row in rows):
         raise DataError(
             "the references hold no words",
             why="after normalising, every human text is empty",
             fix="look at the texts, or set `evaluate.normalizer: none`",
         )
-    silence = checks.silence((row.words, each.duration_ms) for row, each in zip(rows, judged, strict=True))
+    silence = checks.silence((row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True))
     by_duration = words.by(rows, lambda row: durations[row.id])
     return {
         **scoring.figures(rows, speakers, cfg),

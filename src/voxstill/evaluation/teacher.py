@@ -55,4 +55,4 @@ def speeds(
             start = time.process_time()
             transcribe(timed)
             took[name].append(time.process_time() - start)
-    return {name: total_ms / 1000 / max(sorted(each)[len(each) // 2], 1e-9) for name, each in took.items()}
+    return {name: total_ms / 1000 / max(sorted(seconds)[len(seconds) // 2], 1e-9) for name, seconds in took.items()}

@@ -1,6 +1,6 @@
-"""What is done to log-mel features while training; every draw comes from the generator given.
+"""Augmentation of log-mel features: tempo, VTLP, noise and SpecAugment; draws come from the generator passed in.
 
-All of it works on a whole padded batch on the device. Noise is added as power in the mel bands, which is exact up to
+All functions work on a whole padded batch on its device. Noise is added as power in the mel bands, which is exact up to
 the phase between speech and noise.
 """
 
@@ -17,21 +17,23 @@ from voxstill.nn.frontend import LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WIND
 from voxstill.records import RATE_HZ
 
 BABBLE_SHARE = 0.6
-"""Share of noises that are other utterances of the batch."""
+"""Share of synthetic noises that are babble, made of other utterances of the batch."""
 TALKERS = 4
+"""The most utterances in babble."""
 
 
 def uniform(generator: Generator, size: tuple[int, ...], low: float, high: float) -> Tensor:
-    """Draws from [low, high) on the generator's device."""
+    """Draw uniformly from [low, high) on the generator's device."""
     return torch.rand(size, generator=generator, device=generator.device) * (high - low) + low
 
 
 def word_runs(
     first_BU: Tensor, token_len_B: Tensor, timed_B: Tensor, prob: float, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """First token and the one past the last (B,) of a random run of whole words, everything for the others.
+    """Choose a random run of whole words in a share of the utterances; returns first and end tokens, (B,) each.
 
-    `first_BU` is true where a token begins a word. Only utterances whose times are known are cut.
+    `first_BU` is true where a token begins a word. Utterances that are not chosen, or without times (`timed_B`), keep
+    all of their tokens.
     """
     num, longest = first_BU.shape
     position_U = torch.arange(longest, device=first_BU.device)
@@ -48,7 +50,7 @@ def word_runs(
 
 
 def stretch(mel_BFD: Tensor, frames_B: Tensor, factor_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Each utterance made `factor` times as long, by interpolation between its own frames."""
+    """Make each utterance `factor` times as long, by interpolation between its own frames; returns new frame counts."""
     new_B = (frames_B * factor_B).floor().long().clamp(min=1)
     position_BF = (
         torch.arange(int(new_B.max()), device=mel_BFD.device)[None]
@@ -58,33 +60,33 @@ def stretch(mel_BFD: Tensor, frames_B: Tensor, factor_B: Tensor) -> tuple[Tensor
     low_BF = position_BF.floor().long()
     high_BF = torch.minimum(low_BF + 1, (frames_B - 1).clamp(min=0)[:, None])
     share_BF1 = (position_BF - low_BF)[..., None]
-    index = [each[..., None].expand(-1, -1, mel_BFD.shape[2]) for each in (low_BF, high_BF)]
+    index = [frame_BF[..., None].expand(-1, -1, mel_BFD.shape[2]) for frame_BF in (low_BF, high_BF)]
     return torch.lerp(mel_BFD.gather(1, index[0]), mel_BFD.gather(1, index[1]), share_BF1), new_B
 
 
 def warp_mels(mel_BFD: Tensor, factor_B: Tensor) -> Tensor:
-    """The mel axis read at `factor` times its position: a shorter or longer vocal tract (Jaitly and Hinton 2013)."""
+    """VTLP: read the mel axis at `factor` times its position, as of another vocal tract (Jaitly and Hinton 2013)."""
     num_mels = mel_BFD.shape[2]
     position_BD = (torch.arange(num_mels, device=mel_BFD.device)[None] * factor_B[:, None]).clamp(max=num_mels - 1)
     low_BD = position_BD.floor().long()
     high_BD = (low_BD + 1).clamp(max=num_mels - 1)
-    index = [each[:, None].expand(-1, mel_BFD.shape[1], -1) for each in (low_BD, high_BD)]
+    index = [bin_BD[:, None].expand(-1, mel_BFD.shape[1], -1) for bin_BD in (low_BD, high_BD)]
     return torch.lerp(mel_BFD.gather(2, index[0]), mel_BFD.gather(2, index[1]), (position_BD - low_BD)[:, None])
 
 
 def coloured_noise(generator: Generator, num: int, num_frames: int, num_mels: int) -> Tensor:
-    """Log-mel power of stationary noise from white to brown (B, F, D), as pre-emphasis and a periodogram leave it."""
-    centre_D, num_bins_D = (each.to(generator.device) for each in bands(num_mels))
-    fall_B = uniform(generator, (num,), 0.0, 2.0)  # power goes with frequency to the minus this: 0 white, 1 pink
-    tone_BD = preemphasis_gain(centre_D).log() - fall_B[:, None] * (centre_D / 1000).log()
+    """Draw log-mels (B, F, D) of noise from white to brown, pre-emphasised and with a periodogram's variance."""
+    centre_D, num_bins_D = (tensor.to(generator.device) for tensor in bands(num_mels))
+    slope_B = uniform(generator, (num,), 0.0, 2.0)  # power goes with frequency to the minus this: 0 white, 1 pink
+    mean_BD = preemphasis_gain(centre_D).log() - slope_B[:, None] * (centre_D / 1000).log()
     # measured on white noise: the logarithm of a mean over n bins has a deviation of about 1.25 / sqrt(n)
-    drawn_BFD = torch.randn(num, num_frames, num_mels, generator=generator, device=generator.device)
-    return tone_BD[:, None] + drawn_BFD * 1.25 / num_bins_D.sqrt()
+    white_BFD = torch.randn(num, num_frames, num_mels, generator=generator, device=generator.device)
+    return mean_BD[:, None] + white_BFD * 1.25 / num_bins_D.sqrt()
 
 
 @functools.cache
 def bands(num_mels: int = NUM_MELS) -> tuple[Tensor, Tensor]:
-    """Centre frequency in Hz of each mel band, and how many independent FFT bins it sees (at least 1)."""
+    """Centre frequency in Hz of each mel band, and its number of independent FFT bins (at least 1)."""
     filters_DN = mel_filters(num_mels).double()
     hz_N = torch.arange(filters_DN.shape[1]) * (RATE_HZ / NUM_FFT)
     weight_D = filters_DN.sum(1)
@@ -93,12 +95,12 @@ def bands(num_mels: int = NUM_MELS) -> tuple[Tensor, Tensor]:
 
 
 def preemphasis_gain(hz_D: Tensor) -> Tensor:
-    """By how much pre-emphasis multiplies the power at a frequency."""
+    """Factor by which pre-emphasis multiplies the power at a frequency."""
     return 1 + PREEMPHASIS**2 - 2 * PREEMPHASIS * torch.cos(2 * math.pi * hz_D / RATE_HZ)
 
 
 def babble(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
-    """Up to `TALKERS` other utterances of the batch at once, each repeated so that none ends before the speech."""
+    """Log-mels of babble (B, F, D) for each utterance: the sum of up to `TALKERS` others, looped to its length."""
     num, num_frames, _ = mel_BFD.shape
     position_F = torch.arange(num_frames, device=mel_BFD.device)
     voice_BFD, power_BFD = mel_BFD.exp(), torch.zeros_like(mel_BFD)
@@ -110,14 +112,14 @@ def babble(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
 
 
 def add_noise(mel_BFD: Tensor, frames_B: Tensor, chosen_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
-    """The chosen utterances get noise at a drawn ratio; the others stay as they are."""
+    """Add babble or coloured noise to the chosen utterances at a random signal-to-noise ratio."""
     num, num_frames, num_mels = mel_BFD.shape
     mask_BF = frame_mask(frames_B, num_frames)
     noise_BFD = coloured_noise(generator, num, num_frames, num_mels)
     if num > 1:
         babble_B = uniform(generator, (num,), 0, 1) < BABBLE_SHARE
         noise_BFD = torch.where(babble_B[:, None, None], babble(mel_BFD, frames_B), noise_BFD)
-    centre_D, num_bins_D = (each.to(mel_BFD.device) for each in bands(num_mels))
+    centre_D, num_bins_D = (tensor.to(mel_BFD.device) for tensor in bands(num_mels))
     weight_D = num_bins_D / preemphasis_gain(centre_D)  # back to the power of the audio itself
 
     def power(log_BFD: Tensor) -> Tensor:
@@ -130,9 +132,9 @@ def add_noise(mel_BFD: Tensor, frames_B: Tensor, chosen_B: Tensor, cfg: Augment,
 
 
 def mask_spans(features_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
-    """SpecAugment (Park et al. 2019): stretches of time and bands become zero, the mean of normalised features.
+    """SpecAugment (Park et al. 2019): set random spans of time and of mel bands to zero, the mean of the features.
 
-    A stretch of time is at most a fifth of the utterance.
+    A time mask is at most a fifth of the utterance.
     """
     num, num_frames, num_mels = features_BFD.shape
     keep_BFD = torch.ones_like(features_BFD, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""Students that tell classes or speakers apart: a head on the encoder of wav2vec 2.0 and its kin, or a FastConformer.
+"""Students for audio classification and speaker verification: a head on wav2vec 2.0 and its kin, or on a FastConformer.
 
-The former are classes of `transformers`, which loads a saved one alone. It has none for a FastConformer: those are
-ours, and it loads their encoder.
+The former are classes of `transformers`, which loads a saved one alone. It has no such heads for a FastConformer:
+they are defined here, and `transformers` loads the encoder of a saved student.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from torch.nn import functional
 
 from voxstill.config import Student
 from voxstill.errors import ConfigError, DataError
-from voxstill.nn import students
-from voxstill.nn.convolutions import time_first
+from voxstill.nn import checkpoints, students
+from voxstill.nn.convolutions import padding_ignored, time_first
 from voxstill.nn.frontend import frame_mask, output_frames
 
 Task = Literal["classes", "speakers"]
 HEADS: dict[Task, str] = {"classes": "ForSequenceClassification", "speakers": "ForXVector"}
-"""How the classes of `transformers` are called, and ours after them."""
+"""How names of classes in `transformers` end, and names of those defined here."""
 _FAMILIES = {"wav2vec2": "Wav2Vec2", "wav2vec2-conformer": "Wav2Vec2Conformer", "hubert": "Hubert", "wavlm": "WavLM"}
 _EMBEDDING = 256
-"""Numbers of an embedding, or as many as the encoder is wide where that is less."""
+"""Dimensions of a speaker embedding, or the width of the encoder where that is less."""
 _ENCODER = "parakeet_encoder"
 
 
 def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str]) -> Any:
-    """A student that tells the named classes apart, its encoder new or from `cfg.checkpoint`, its head from `seed`.
+    """A student for the classes `names`, its encoder new or from `cfg.checkpoint`, its head initialised from `seed`.
 
     `about` is kept in its `config.json`. ConfigError where there is no such head for the checkpoint, DataError where
     there is no checkpoint.
@@ -42,20 +42,20 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
         torch.manual_seed(seed)
         if cfg.checkpoint is None:
             encoder = students.build(cfg.size, 1, dropout=cfg.dropout or 0.0, seed=seed).encoder
-            model = _on_fast_conformer(encoder, task, labels)
+            model = _with_head(encoder, task, labels)
         else:
             config = described(cfg.checkpoint)
-            make = _hearing_samples if config.model_type in _FAMILIES else _from_fast_conformer
-            with students.loading(cfg.checkpoint):
-                model = make(cfg, config, task, labels)
+            start = _wav2vec2 if config.model_type in _FAMILIES else _fast_conformer
+            with checkpoints.loading(cfg.checkpoint):
+                model = start(cfg, config, task, labels)
     for name, value in about.items():
         setattr(model.config, name, value)
     return model
 
 
 def described(checkpoint: str) -> Any:
-    """The configuration of what a student may start from; ConfigError where no head of ours goes with it."""
-    config = students.described(checkpoint, (_ENCODER,))
+    """Read the configuration of a checkpoint; ConfigError where no classification head can be put on its model."""
+    config = checkpoints.described(checkpoint, (_ENCODER,))
     if config.model_type not in (*_FAMILIES, *students.PARAKEET_TYPES, _ENCODER):
         raise ConfigError(
             f"`{checkpoint}` cannot tell classes apart",
@@ -66,30 +66,32 @@ def described(checkpoint: str) -> Any:
 
 
 def task_of(config: Any) -> Task | None:
-    """What a saved model has learnt by its configuration; None where that is not a class of ours."""
-    named = (getattr(config, "architectures", None) or [""])[0]
-    return next((task for task, head in HEADS.items() if named.endswith(head)), None)
+    """The task of a saved classifier, by the architecture that its configuration names; None for other models."""
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    return next((task for task, head in HEADS.items() if architecture.endswith(head)), None)
 
 
 def names_of(model: Any) -> list[str]:
-    """The classes, in the order of the scores."""
+    """Names of a classifier's classes, in the order of its scores."""
     return [model.config.id2label[i] for i in range(len(model.config.id2label))]
 
 
 def load(folder: Path) -> Any:
-    """The student saved in `folder`; DataError where there is none."""
+    """Load the classifier saved in `folder`; DataError where there is none."""
     from safetensors import SafetensorError
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     try:
-        config = students.described(str(folder), (_ENCODER,))
+        config = checkpoints.described(str(folder), (_ENCODER,))
         task = task_of(config)
         if task is None:
             raise ValueError(f"it is a `{config.model_type}` without classes")
         if config.model_type in _FAMILIES:
-            return _ready(_of_transformers(config.model_type, task).from_pretrained(folder, local_files_only=True))
-        return _fast_conformer(task).from_pretrained(folder, local_files_only=True)
+            return _without_padding(
+                _class_of_transformers(config.model_type, task).from_pretrained(folder, local_files_only=True)
+            )
+        return _fast_conformer_class(task).from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student that tells classes apart",
@@ -99,8 +101,9 @@ def load(folder: Path) -> Any:
 
 
 def scores(model: nn.Module, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Features (B, F, D) or samples (B, T) to a score for each class (B, C) and, of a student that tells speakers
-    apart, embeddings of unit length (B, E); the scores then are cosines. Padding changes nothing.
+    """Class scores (B, C) of features (B, F, D) or samples (B, T), and speaker embeddings (B, E), None without them.
+
+    Embeddings have unit length, and the scores of a speaker student are cosines. Padding changes nothing.
     """
     mask = frame_mask(len_B, inputs.shape[1])
     if inputs.ndim == 3:
@@ -110,21 +113,20 @@ def scores(model: nn.Module, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Ten
     return out if isinstance(out, tuple) else (out.logits, None)
 
 
-def _hearing_samples(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
-    # no masks: classes are told apart in utterances that are shorter than one
+def _wav2vec2(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+    # no masks: an utterance to be classified may be shorter than one
     changes: dict[str, Any] = {"layerdrop": 0.0, "mask_time_prob": 0.0, "mask_feature_prob": 0.0, **labels}
     changes["use_weighted_layer_sum"] = False
     if cfg.dropout is not None:
         names = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
         changes |= dict.fromkeys(names, cfg.dropout)
     if task == "speakers":
-        # layers that look at one frame each: `transformers` counts frames as if none were left out between those that
-        # a layer looks at, and hears padding where some are
-        wide = config.hidden_size
-        changes |= {"tdnn_dim": (wide, 2 * wide), "tdnn_kernel": (1, 1), "tdnn_dilation": (1, 1)}
-        changes["xvector_output_dim"] = min(wide, _EMBEDDING)
+        # kernels of one frame: with dilation `transformers` would count frames wrongly, and pool over padding
+        width = config.hidden_size
+        changes |= {"tdnn_dim": (width, 2 * width), "tdnn_kernel": (1, 1), "tdnn_dilation": (1, 1)}
+        changes["xvector_output_dim"] = min(width, _EMBEDDING)
     assert cfg.checkpoint is not None
-    model = _of_transformers(config.model_type, task).from_pretrained(
+    model = _class_of_transformers(config.model_type, task).from_pretrained(
         cfg.checkpoint,
         **changes,
         ignore_mismatched_sizes=True,
@@ -133,91 +135,96 @@ def _hearing_samples(cfg: Student, config: Any, task: Task, labels: Mapping[str,
     )
     heads = [model.projector, model.classifier] if task == "classes" else [model.projector, model.feature_extractor]
     for layer in heads:
-        _drawn(layer)
+        _init_head(layer)
     if task == "speakers":
         for layer in model.tdnn:
-            _drawn(layer.kernel)
+            _init_head(layer.kernel)
         nn.init.normal_(model.objective.weight)
         nn.init.eye_(model.classifier.weight)  # what comes before it is the embedding, here and in `transformers`
         nn.init.zeros_(model.classifier.bias)
         model.classifier.requires_grad_(False)
     if cfg.freeze_features:
         model.freeze_feature_encoder()
-    return _ready(model)
+    return _without_padding(model)
 
 
-def _ready(model: Any) -> Any:
+def _without_padding(model: Any) -> Any:
     time_first(model.base_model.feature_extractor)
-    return students.padding_ignored(model)
+    return padding_ignored(model)
 
 
-def _drawn(layer: nn.Linear) -> None:
-    """Xavier, without a bias: a head that is new must pass on what it hears."""
+def _init_head(layer: nn.Linear) -> None:
+    """Initialise a layer of a new head: Xavier weights, no bias, so that the variance of its input is kept."""
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
 
 
 @functools.cache
-def _of_transformers(model_type: str, task: Task) -> Any:
-    """A class of `transformers`; that for speakers gives what `scores` does, and in one go for all utterances."""
+def _class_of_transformers(model_type: str, task: Task) -> Any:
+    """A classifier class of `transformers`; the one for speakers pools a whole batch at once and returns cosines."""
     import transformers
 
     name = _FAMILIES[model_type] + HEADS[task]
-    known = getattr(transformers, name, None)
-    if known is None:
+    base_class = getattr(transformers, name, None)
+    if base_class is None:
         raise ConfigError(
             f"`student.task: {task}` cannot be had from a `{model_type}`",
             why=f"`transformers` has no `{name}`",
             fix="start from a wav2vec 2.0 or a WavLM",
         )
     if task == "classes":
-        return known
+        return base_class
 
     def forward(self: Any, input_values: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        heard_BFD = self.projector(self.base_model(input_values, attention_mask=attention_mask).last_hidden_state)
+        hidden_BFD = self.projector(self.base_model(input_values, attention_mask=attention_mask).last_hidden_state)
         for layer in self.tdnn:
-            heard_BFD = layer(heard_BFD)
-        # as many as there are: layers that look at one frame leave none out
+            hidden_BFD = layer(hidden_BFD)
+        # kernels of one frame drop none
         frames_B = self._get_feat_extract_output_lengths(attention_mask.sum(1))
-        embedding_BE = self.feature_extractor(_statistics(heard_BFD, frames_B).to(heard_BFD.dtype))
+        embedding_BE = self.feature_extractor(_statistics(hidden_BFD, frames_B).to(hidden_BFD.dtype))
         return _cosines(embedding_BE, self.objective.weight)
 
-    return type(name, (known,), {"forward": forward})
+    return type(name, (base_class,), {"forward": forward})
 
 
 @functools.cache
-def _fast_conformer(task: Task) -> Any:
-    """A class in the manner of `transformers`, for a head that it has not; the encoder has the name that it has there.
+def _fast_conformer_class(task: Task) -> Any:
+    """A classifier class in the manner of `transformers`, with a `ParakeetEncoder` named as in its own classes.
 
-    Mean pooling and a linear layer tell classes apart; mean and deviation and an embedding tell speakers apart.
+    Classes: mean pooling and a linear layer. Speakers: mean and deviation pooling and an embedding.
     """
     from transformers import ParakeetEncoder, ParakeetEncoderConfig, ParakeetPreTrainedModel
 
     def init(self: Any, config: Any) -> None:
         ParakeetPreTrainedModel.__init__(self, config)
         self.encoder = ParakeetEncoder(config)
-        num_classes, wide = len(config.id2label), config.hidden_size
+        num_classes, width = len(config.id2label), config.hidden_size
         if task == "classes":
-            self.classifier = nn.Linear(wide, num_classes)
+            self.classifier = nn.Linear(width, num_classes)
         else:
-            embedding = min(wide, _EMBEDDING)
-            self.feature_extractor = nn.Linear(2 * wide, embedding)
+            embedding = min(width, _EMBEDDING)
+            self.feature_extractor = nn.Linear(2 * width, embedding)
             self.objective = nn.Linear(num_classes, embedding, bias=False)
         self.post_init()
 
     def forward(self: Any, input_features: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        heard_BFD = self.encoder(input_features, attention_mask).last_hidden_state
+        hidden_BFD = self.encoder(input_features, attention_mask).last_hidden_state
         frames_B = output_frames(attention_mask.sum(1))
         if task == "classes":
-            return self.classifier(_mean(heard_BFD, frames_B).to(heard_BFD.dtype)), None
-        embedding_BE = self.feature_extractor(_statistics(heard_BFD, frames_B).to(heard_BFD.dtype))
+            return self.classifier(_mean(hidden_BFD, frames_B).to(hidden_BFD.dtype)), None
+        embedding_BE = self.feature_extractor(_statistics(hidden_BFD, frames_B).to(hidden_BFD.dtype))
         return _cosines(embedding_BE, self.objective.weight)
 
-    own = {"__init__": init, "forward": forward, "config_class": ParakeetEncoderConfig, "base_model_prefix": "encoder"}
-    return type("FastConformer" + HEADS[task], (ParakeetPreTrainedModel,), own)
+    members = {
+        "__init__": init,
+        "forward": forward,
+        "config_class": ParakeetEncoderConfig,
+        "base_model_prefix": "encoder",
+    }
+    return type("FastConformer" + HEADS[task], (ParakeetPreTrainedModel,), members)
 
 
-def _from_fast_conformer(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+def _fast_conformer(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
     from transformers import ParakeetEncoder
 
     assert cfg.checkpoint is not None
@@ -227,40 +234,40 @@ def _from_fast_conformer(cfg: Student, config: Any, task: Task, labels: Mapping[
     shape.layerdrop = 0.0
     local = Path(cfg.checkpoint).is_dir()
     encoder = ParakeetEncoder.from_pretrained(cfg.checkpoint, config=shape, local_files_only=local, dtype=torch.float32)
-    return _on_fast_conformer(encoder, task, labels)
+    return _with_head(encoder, task, labels)
 
 
-def _on_fast_conformer(encoder: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+def _with_head(encoder: Any, task: Task, labels: Mapping[str, Any]) -> Any:
     encoder.config.update(dict(labels))
-    model = _fast_conformer(task)(encoder.config)
+    model = _fast_conformer_class(task)(encoder.config)
     model.encoder.load_state_dict(encoder.state_dict())
-    _drawn(model.classifier if task == "classes" else model.feature_extractor)
+    _init_head(model.classifier if task == "classes" else model.feature_extractor)
     if task == "speakers":
         nn.init.normal_(model.objective.weight)
     return model.to(memory_format=torch.channels_last)
 
 
-def _mean(heard_BFD: Tensor, frames_B: Tensor) -> Tensor:
-    """(B, D) over own frames alone, in fp32."""
-    own_BF1 = frame_mask(frames_B, heard_BFD.shape[1])[..., None]
-    return (heard_BFD.float() * own_BF1).sum(1) / frames_B.clamp(min=1)[:, None]
+def _mean(hidden_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Mean over an utterance's own frames (B, D), in fp32."""
+    own_BF1 = frame_mask(frames_B, hidden_BFD.shape[1])[..., None]
+    return (hidden_BFD.float() * own_BF1).sum(1) / frames_B.clamp(min=1)[:, None]
 
 
-def _statistics(heard_BFD: Tensor, frames_B: Tensor) -> Tensor:
-    """(B, 2 D): mean and deviation over own frames alone, in fp32; of a single frame the deviation is 0.
+def _statistics(hidden_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Mean and standard deviation over own frames (B, 2 D), in fp32; of a single frame the deviation is 0.
 
     Snyder et al. 2018, "X-Vectors: Robust DNN Embeddings for Speaker Recognition", section 2.
     """
-    mean_BD = _mean(heard_BFD, frames_B)
-    own_BF1 = frame_mask(frames_B, heard_BFD.shape[1])[..., None]
-    squares_BD = ((heard_BFD.float() - mean_BD[:, None]).square() * own_BF1).sum(1)
+    mean_BD = _mean(hidden_BFD, frames_B)
+    own_BF1 = frame_mask(frames_B, hidden_BFD.shape[1])[..., None]
+    squares_BD = ((hidden_BFD.float() - mean_BD[:, None]).square() * own_BF1).sum(1)
     variance_BD = squares_BD / (frames_B - 1).clamp(min=1)[:, None]
-    moves_BD = variance_BD > 0  # the root of 0 has no gradient
-    return torch.cat([mean_BD, torch.where(moves_BD, variance_BD, 1).sqrt() * moves_BD], dim=1)
+    varies_BD = variance_BD > 0  # the gradient of the root of 0 is infinite
+    return torch.cat([mean_BD, torch.where(varies_BD, variance_BD, 1).sqrt() * varies_BD], dim=1)
 
 
 def _cosines(embedding_BE: Tensor, centre_EC: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines with the centre of each class (B, C), and the embeddings at unit length (B, E), in fp32."""
+    """Cosines with the centre of each class (B, C), and the embeddings scaled to unit length (B, E), in fp32."""
     with torch.autocast(embedding_BE.device.type, enabled=False):
         unit_BE = functional.normalize(embedding_BE.float(), dim=1)
         return unit_BE @ functional.normalize(centre_EC.float(), dim=0), unit_BE

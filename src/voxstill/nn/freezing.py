@@ -1,4 +1,4 @@
-"""Layers that stay as a checkpoint has them, for good or until they are unfrozen: little data could spoil them."""
+"""Frozen layers: weights of a checkpoint that stay as they are, for good or until they are unfrozen one by one."""
 
 from __future__ import annotations
 
@@ -11,59 +11,61 @@ from voxstill.nn.students import SAMPLES_TYPES
 
 
 class Frozen:
-    """Parts of a model that learn nothing, have no dropout, and whose BatchNorm counts nothing.
+    """Frozen parts of a model: not trained, without dropout, and with BatchNorm in evaluation mode.
 
-    With `unfreeze` they are unfrozen over that share of the training, in their order; else they stay so. Those that
-    will be unfrozen take part in every backward pass, so that ranks whose gradients are put together never wait for
-    each other; their gradients are dropped until then.
+    With `unfreeze_share` they are unfrozen over that share of the training, in the order of `parts`; else they stay
+    frozen. Those to be unfrozen take part in every backward pass, so that ranks that reduce gradients never wait for
+    each other; the gradients are dropped until then.
     """
 
-    def __init__(self, parts: Sequence[Sequence[nn.Module]] = (), unfreeze: float = 0.0, around: Any = None) -> None:
-        self._parts, self._unfreeze, self._around = parts, unfreeze, around
-        if not unfreeze:
+    def __init__(
+        self, parts: Sequence[Sequence[nn.Module]] = (), unfreeze_share: float = 0.0, stack: Any = None
+    ) -> None:
+        self._parts, self._unfreeze_share, self._stack = parts, unfreeze_share, stack
+        if not unfreeze_share:
             for module in (module for part in parts for module in part):
                 module.requires_grad_(False)
 
     def hold(self, progress: float) -> None:
-        """Before a step at this share of the training: what is frozen works as where it is judged."""
+        """Before a step at this share of the training: frozen parts go to evaluation mode, others to training mode."""
         for i, part in enumerate(self._parts):
             for module in part:
                 module.train(i < self._num_unfrozen(progress))
-        if self._around is not None:  # what it does itself happens beneath its layers
-            self._around.training = self._num_unfrozen(progress) == len(self._parts)
+        if self._stack is not None:  # its own dropout comes before its layers
+            self._stack.training = self._num_unfrozen(progress) == len(self._parts)
 
     def drop(self, progress: float) -> None:
-        """After the backward pass of a step: what is frozen has no gradients, so that not even weights decay."""
+        """After the backward pass of a step: drop the gradients of frozen parts, so that weights do not decay."""
         for part in self._parts[self._num_unfrozen(progress) :]:
             for module in part:
                 module.zero_grad(set_to_none=True)
 
     def _num_unfrozen(self, progress: float) -> int:
-        if not self._unfreeze:
+        if not self._unfreeze_share:
             return 0
-        return min(int(progress / self._unfreeze * len(self._parts)), len(self._parts))
+        return min(int(progress / self._unfreeze_share * len(self._parts)), len(self._parts))
 
 
-def freeze(model: Any, share: float, unfreeze: float) -> Frozen:
-    """The lowest `share` of the layers of a student's encoder with what lies beneath them; of 1, all of the encoder."""
-    base, stack = _encoder(model)
+def freeze(model: Any, share: float, unfreeze_share: float) -> Frozen:
+    """Freeze the lowest `share` of a student's encoder layers and all before them; 1 is the whole encoder."""
+    base, stack = _encoder_and_stack(model)
     layers = list(stack.layers)
     num = round(share * len(layers))
     if not num:
         return Frozen()
     norm = getattr(stack, "layer_norm", None)
-    # the norm of all layers stands above them, or, in the first wav2vec 2.0, beneath
+    # the encoder's own norm comes after its layers, or, with post-norm layers, before them
     above = [norm] if norm is not None and getattr(model.config, "do_stable_layer_norm", True) else []
-    apart = {id(each) for each in (stack, stack.layers, *above)}
-    own = [*base.children(), *(stack.children() if stack is not base else ())]
+    excluded = {id(module) for module in (stack, stack.layers, *above)}
+    children = [*base.children(), *(stack.children() if stack is not base else ())]
     parts: list[list[nn.Module]] = [[layer] for layer in reversed(layers[:num])]
     parts[0] += above if num == len(layers) else []
-    parts[-1] += [each for each in own if id(each) not in apart]
-    return Frozen(parts, unfreeze, stack)
+    parts[-1] += [child for child in children if id(child) not in excluded]
+    return Frozen(parts, unfreeze_share, stack)
 
 
-def _encoder(model: Any) -> tuple[Any, Any]:
-    """All that hears, and the part of it that has the layers."""
+def _encoder_and_stack(model: Any) -> tuple[Any, Any]:
+    """The encoder with its convolutions, and the module in it that has the transformer layers."""
     if model.config.model_type in SAMPLES_TYPES:
         return model.base_model, model.base_model.encoder
     encoder = model.get_encoder() if model.config.model_type == "whisper" else model.encoder

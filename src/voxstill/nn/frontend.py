@@ -1,4 +1,4 @@
-"""Log-mel features on the device, equal to transformers' ParakeetFeatureExtractor; padding changes nothing.
+"""Log-mel features on the device, equal to those of transformers' ParakeetFeatureExtractor; padding changes nothing.
 
 16 kHz, pre-emphasis 0.97, symmetric Hann window of 25 ms every 10 ms, 512-point FFT, 80 Slaney mel bands, natural
 logarithm, each band brought to zero mean and unit deviation over the utterance.
@@ -37,21 +37,21 @@ EXTRACTOR = {
     "sampling_rate": RATE_HZ,
     "win_length": WINDOW,
 }
-"""The same features as `transformers` describes them, to be saved beside a student."""
+"""The configuration of the same features in `transformers`, saved with a student."""
 
 
 def feature_frames(num_samples: Any) -> Any:
-    """Feature frames of `num_samples` samples: one every 10 ms (ints, arrays or tensors)."""
+    """Number of feature frames of `num_samples` samples: one every 10 ms (ints, arrays or tensors)."""
     return num_samples // HOP
 
 
 def output_frames(num_features: Any) -> Any:
-    """Output frames of a student for `num_features` feature frames: three halvings, each rounded up."""
+    """Number of a student's output frames for `num_features` feature frames: three halvings, each rounded up."""
     return -(-num_features // SUBSAMPLING)
 
 
 class Frontend(nn.Module):
-    """Audio in, features out. Has no weights; its buffers follow it to the device and are not saved."""
+    """The log-mel computation as a module without weights; its buffers follow it to the device and are not saved."""
 
     window: Tensor
     mels_DN: Tensor
@@ -64,10 +64,10 @@ class Frontend(nn.Module):
 
     @torch.no_grad()
     def log_mel(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
-        """int16 or float audio (full scale 1) to (log-mel (B, F, D), frames (B,)), not yet normalised."""
+        """Log-mels (B, F, D), not yet normalised, and frames (B,) of int16 or float audio (full scale 1)."""
         wave_BT = audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
-        valid_BT = torch.arange(wave_BT.shape[1], device=wave_BT.device)[None] < audio_len_B[:, None]
-        wave_BT = torch.cat([wave_BT[:, :1], wave_BT[:, 1:] - PREEMPHASIS * wave_BT[:, :-1]], dim=1) * valid_BT
+        own_BT = torch.arange(wave_BT.shape[1], device=wave_BT.device)[None] < audio_len_B[:, None]
+        wave_BT = torch.cat([wave_BT[:, :1], wave_BT[:, 1:] - PREEMPHASIS * wave_BT[:, :-1]], dim=1) * own_BT
         stft_BNF = torch.stft(
             wave_BT, NUM_FFT, HOP, WINDOW, self.window, center=True, pad_mode="constant", return_complex=True
         )
@@ -76,34 +76,40 @@ class Frontend(nn.Module):
         return torch.log(mel_BDF + LOG_FLOOR).transpose(1, 2), feature_frames(audio_len_B)
 
     def forward(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Audio to (normalised features (B, F, D), frames (B,))."""
+        """Normalised features (B, F, D) and frames (B,) of audio."""
         mel_BFD, frames_B = self.log_mel(audio_BT, audio_len_B)
         return normalise(mel_BFD, frames_B), frames_B
 
     @torch.no_grad()
     def sounding(self, mel_BFD: Tensor, frames_B: Tensor, generator: torch.Generator) -> Tensor:
-        """Samples (B, T) with these log-mels, 160 a frame; phases are found from random ones (Griffin and Lim 1984)."""
+        """Invert log-mels to samples (B, T), 160 a frame, with phases by Griffin and Lim (1984) from random ones."""
         mask_BF = frame_mask(frames_B, mel_BFD.shape[1])
         mel_BDF = ((mel_BFD.exp() - LOG_FLOOR).clamp(min=0) * mask_BF[..., None]).transpose(1, 2)
         power_BNF = (torch.linalg.pinv(self.mels_DN) @ mel_BDF).clamp(min=0)
-        size_BNF = functional.pad(power_BNF.sqrt(), (0, 1))  # a centred transform has a frame more
-        form: Any = {"n_fft": NUM_FFT, "hop_length": HOP, "win_length": WINDOW, "window": self.window, "center": True}
+        magnitude_BNF = functional.pad(power_BNF.sqrt(), (0, 1))  # a centred STFT has a frame more
+        stft_options: Any = {
+            "n_fft": NUM_FFT,
+            "hop_length": HOP,
+            "win_length": WINDOW,
+            "window": self.window,
+            "center": True,
+        }
         length = mel_BFD.shape[1] * HOP
-        angle_BNF = torch.rand(size_BNF.shape, generator=generator, device=generator.device) * (2 * torch.pi)
+        angle_BNF = torch.rand(magnitude_BNF.shape, generator=generator, device=generator.device) * (2 * torch.pi)
         for _ in range(_PHASE_ROUNDS):
-            wave_BT = torch.istft(torch.polar(size_BNF, angle_BNF), length=length, **form)
-            angle_BNF = torch.stft(wave_BT, pad_mode="constant", return_complex=True, **form).angle()
-        wave_BT = torch.istft(torch.polar(size_BNF, angle_BNF), length=length, **form)
-        # pre-emphasis undone: a filter without an end, divided out with silence behind it
+            wave_BT = torch.istft(torch.polar(magnitude_BNF, angle_BNF), length=length, **stft_options)
+            angle_BNF = torch.stft(wave_BT, pad_mode="constant", return_complex=True, **stft_options).angle()
+        wave_BT = torch.istft(torch.polar(magnitude_BNF, angle_BNF), length=length, **stft_options)
+        # undo pre-emphasis by division in the frequency domain, padded as its inverse filter is infinite
         spectrum_BN = torch.fft.rfft(wave_BT, 2 * length)
-        turn_N = torch.arange(spectrum_BN.shape[1], device=wave_BT.device) * (torch.pi / length)
-        plain_BN = spectrum_BN / (1 - torch.polar(torch.full_like(turn_N, PREEMPHASIS), -turn_N))
-        sounding_BT: Tensor = torch.fft.irfft(plain_BN, 2 * length)[:, :length]
-        return sounding_BT
+        angle_N = torch.arange(spectrum_BN.shape[1], device=wave_BT.device) * (torch.pi / length)
+        deemphasised_BN = spectrum_BN / (1 - torch.polar(torch.full_like(angle_N, PREEMPHASIS), -angle_N))
+        samples_BT: Tensor = torch.fft.irfft(deemphasised_BN, 2 * length)[:, :length]
+        return samples_BT
 
 
 def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
-    """Zero mean and unit deviation for each utterance and band, over its own frames; padding becomes zero."""
+    """Normalise each utterance and band to zero mean and unit deviation over its own frames; padding becomes zero."""
     centred_BFD = centred(mel_BFD, frames_B)
     count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
     variance_B1D = centred_BFD.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
@@ -111,7 +117,7 @@ def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
 
 
 def centred(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
-    """Zero mean for each utterance and band, over its own frames; padding becomes zero."""
+    """Subtract the mean of each utterance and band over its own frames; padding becomes zero."""
     mask_BF1 = frame_mask(frames_B, mel_BFD.shape[1])[..., None]
     count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
     mean_B1D = (mel_BFD * mask_BF1).sum(1, keepdim=True) / count_B11.clamp(min=1)
@@ -119,12 +125,12 @@ def centred(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
 
 
 def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
-    """(B, F) booleans, true where a frame belongs to the utterance."""
+    """Mask (B, F), true where a frame belongs to the utterance and is no padding."""
     return torch.arange(num_frames, device=frames_B.device)[None] < frames_B[:, None]
 
 
 def mel_filters(num_mels: int = NUM_MELS, num_fft: int = NUM_FFT) -> Tensor:
-    """(D, N) weights of the FFT bins in each mel band: Slaney's scale, each band of equal area."""
+    """Mel filter bank (D, N), the weights of FFT bins in each band: Slaney's scale, each band of equal area."""
     from transformers.audio_utils import mel_filter_bank
 
     filters_ND = mel_filter_bank(

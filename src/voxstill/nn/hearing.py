@@ -1,4 +1,4 @@
-"""How a student hears: samples become what its model takes, plain or augmented, and are counted in its frames."""
+"""Frontends: audio to the input of a student's model, with or without augmentation, and the count of its frames."""
 
 from __future__ import annotations
 
@@ -31,60 +31,61 @@ _VARIANCE_FLOOR = 1e-7  # of transformers' Wav2Vec2FeatureExtractor
 
 
 class Hearing(Protocol):
-    """One way to hear."""
+    """Feature extraction and augmentation for one family of models."""
 
     @property
     def longest_ms(self) -> int | None:
-        """The most audio that the model takes at once, and takes of each utterance, silence behind the speech."""
+        """Milliseconds that the model pads every input to, and takes at most; None where it takes any length."""
         ...
 
     @property
     def aligns(self) -> bool:
-        """Whether each token needs an output frame of its own."""
+        """Whether the model is frame-synchronous: each token needs an output frame of its own."""
         ...
 
     @property
     def hears_mels(self) -> bool:
-        """Whether the vocal tract can be changed and bands be masked."""
+        """Whether the features are log-mels, so that VTLP and masks of mel bands apply."""
         ...
 
     @property
     def frame_ms(self) -> int:
-        """Length of an output frame."""
+        """Length of an output frame in milliseconds."""
         ...
 
     @property
     def extractor(self) -> Mapping[str, Any]:
-        """The same features as `transformers` describes them, to be saved beside a student."""
+        """The configuration of the same features in `transformers`, saved with a student."""
         ...
 
     def frames(self, num_samples: Any, tempo: Any = None) -> Any:
-        """Output frames of so many samples, made `tempo` times as long (arrays or tensors of any shape)."""
+        """Number of output frames of so many samples, made `tempo` times as long (arrays or tensors of any shape)."""
         ...
 
     def move(self, device: torch.device) -> None:
-        """What it needs to a device."""
+        """Move filters and noise to a device."""
         ...
 
     def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
-        """What the model takes, and how much of it belongs to each utterance (B,)."""
+        """Extract the model's input without augmentation; returns it and the length of each utterance in it (B,)."""
         ...
 
     def augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of disturbed audio, and the length of an output frame in milliseconds of the audio as it was."""
+        """Extract the model's input with augmentation; returns input, lengths (B,), and for each utterance the length
+        of an output frame in milliseconds of the original audio (B,)."""
         ...
 
     def audible(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """What `augmented` makes late in the training, as samples (B, T) for people to listen to, and their number."""
+        """Augmented audio as it is late in the training, as a waveform to listen to (B, T), and its lengths (B,)."""
         ...
 
 
 class Mels:
-    """Log-mel features as Parakeet takes them; see `voxstill.nn.frontend`. Equal to a `Hearing`."""
+    """The frontend of Parakeet: log-mel features, see `voxstill.nn.frontend`. Implements `Hearing`."""
 
     frame_ms = FRAME_MS
     hears_mels = aligns = True
@@ -96,28 +97,28 @@ class Mels:
 
     @property
     def extractor(self) -> Mapping[str, Any]:
-        """What `transformers` calls a ParakeetFeatureExtractor."""
+        """The configuration of a ParakeetFeatureExtractor of `transformers`."""
         return {**EXTRACTOR, "feature_size": self.frontend.num_mels}
 
     def frames(self, num_samples: Any, tempo: Any = None) -> Any:
-        """One for 80 ms, rounded up; it is feature frames that are stretched."""
+        """One for 80 ms, rounded up; `tempo` applies to feature frames."""
         features = feature_frames(num_samples)
-        return output_frames(features if tempo is None else _stretched(features, tempo))
+        return output_frames(features if tempo is None else _scaled_length(features, tempo))
 
     def move(self, device: torch.device) -> None:
-        """Move the filters and the noise bank to a device."""
+        """Move filters and noise to a device."""
         self.frontend.to(device)
         self._noise_bank = self._noise_bank.to(device)
 
     def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised features (B, F, D) and their frames (B,)."""
+        """Extract normalised log-mels (B, F, D) and their frames (B,)."""
         features_BFD, frames_B = self.frontend(audio_BT, audio_len_B)
         return features_BFD, frames_B
 
     def augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rooms, recorded noise and gain on samples; tempo, vocal tract, noise that is made and masks on features."""
+        """Reverberation, recorded noise, gain on the waveform; tempo, VTLP, synthetic noise, masks on log-mels."""
         mel_BFD, frames_B, before_B = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = normalise(mel_BFD, frames_B)
         if progress >= self._cfg.spec_augment_start:
@@ -127,7 +128,7 @@ class Mels:
     def disturbed(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-mels (B, F, D) before they are normalised, their frames (B,), and those before the tempo (B,)."""
+        """Augmented log-mels (B, F, D) before normalisation and masks, frames (B,), and frames before tempo (B,)."""
         cfg, noise_bank, num = self._cfg, self._noise_bank, len(audio_BT)
         wave_BT = waves.full_scale(audio_BT)
         recorded_B, made_B = waves.which_noise(num, cfg, noise_bank, generator)
@@ -141,19 +142,19 @@ class Mels:
     def audible(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """Samples with these features; what a student cannot tell apart, such as phases, is made up."""
+        """Invert augmented and masked log-mels to a waveform; phases, which they do not have, are estimated."""
         mel_BFD, frames_B, _ = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = normalise(mel_BFD, frames_B)
         masked_BFD = augment.mask_spans(features_BFD, frames_B, self._cfg, generator)
         mean_B1D = torch.stack([mel_FD[:frames].mean(0) for mel_FD, frames in zip(mel_BFD, frames_B, strict=True)])
-        heard_BFD = torch.where(masked_BFD == features_BFD, mel_BFD, mean_B1D[:, None])
-        return self.frontend.sounding(heard_BFD, frames_B, generator), frames_B * HOP
+        masked_mel_BFD = torch.where(masked_BFD == features_BFD, mel_BFD, mean_B1D[:, None])
+        return self.frontend.sounding(masked_mel_BFD, frames_B, generator), frames_B * HOP
 
 
 class Samples:
-    """Samples as wav2vec 2.0 and its kin take them; a stack of convolutions makes frames of them. A `Hearing`.
+    """The frontend of wav2vec 2.0 and its kin: the waveform; the model's own convolutions make frames of it.
 
-    Masks are the model's own, as its checkpoint has them.
+    Masks are the model's own, as its checkpoint has them. Implements `Hearing`.
     """
 
     hears_mels, aligns = False, True
@@ -174,7 +175,7 @@ class Samples:
 
     @property
     def extractor(self) -> Mapping[str, Any]:
-        """What `transformers` calls a Wav2Vec2FeatureExtractor."""
+        """The configuration of a Wav2Vec2FeatureExtractor of `transformers`."""
         return {
             "feature_extractor_type": "Wav2Vec2FeatureExtractor",
             "do_normalize": self._normalises,
@@ -186,28 +187,28 @@ class Samples:
         }
 
     def frames(self, num_samples: Any, tempo: Any = None) -> Any:
-        """What the convolutions leave, which pad nothing."""
-        return conv_frames(num_samples if tempo is None else _stretched(num_samples, tempo), *self._layers)
+        """Output frames of the convolutions, which have no padding."""
+        return conv_frames(num_samples if tempo is None else _scaled_length(num_samples, tempo), *self._layers)
 
     def move(self, device: torch.device) -> None:
-        """Move the noise bank to a device."""
+        """Move noise to a device."""
         self._noise_bank = self._noise_bank.to(device)
 
     def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples (B, T), of zero mean and unit deviation where the model was trained so, and their number (B,)."""
-        return self._scaled(waves.full_scale(audio_BT), audio_len_B), audio_len_B
+        """The waveform (B, T), normalised to zero mean and unit deviation if the model needs it, and lengths (B,)."""
+        return self._normalised(waves.full_scale(audio_BT), audio_len_B), audio_len_B
 
     def augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Speed, rooms, noise and gain."""
+        """Speed perturbation, reverberation, noise and gain."""
         wave_BT, len_B = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
-        return self._scaled(wave_BT, len_B), len_B, self.frame_ms * audio_len_B / len_B
+        return self._normalised(wave_BT, len_B), len_B, self.frame_ms * audio_len_B / len_B
 
     def disturbed(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """Samples (B, T) before they are scaled, and their number (B,)."""
+        """The augmented waveform (B, T) before normalisation, and its lengths (B,)."""
         cfg, noise_bank = self._cfg, self._noise_bank
         wave_BT, len_B = waves.full_scale(audio_BT), audio_len_B
         if cfg.tempo:
@@ -222,10 +223,10 @@ class Samples:
     def audible(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """The samples before they are scaled."""
+        """The augmented waveform before normalisation."""
         return self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
 
-    def _scaled(self, wave_BT: Tensor, len_B: Tensor) -> Tensor:
+    def _normalised(self, wave_BT: Tensor, len_B: Tensor) -> Tensor:
         if not self._normalises:
             return wave_BT
         own_BT, count_B1 = waves.own(len_B, wave_BT.shape[1]), len_B[:, None].clamp(min=1)
@@ -235,7 +236,10 @@ class Samples:
 
 
 class Windows:
-    """Log-mel features of 30 s, silence behind the speech, as Whisper takes them (Radford et al. 2022). A `Hearing`."""
+    """The frontend of Whisper: log-mel features of 30 s, padded with silence (Radford et al. 2022).
+
+    Implements `Hearing`.
+    """
 
     hears_mels, aligns = False, False
     longest_ms = 30_000
@@ -248,7 +252,7 @@ class Windows:
 
     @property
     def extractor(self) -> Mapping[str, Any]:
-        """What `transformers` calls a WhisperFeatureExtractor."""
+        """The configuration of a WhisperFeatureExtractor of `transformers`."""
         return {
             "feature_extractor_type": "WhisperFeatureExtractor",
             "feature_size": len(self._mels_DN),
@@ -262,21 +266,21 @@ class Windows:
 
     def frames(self, num_samples: Any, tempo: Any = None) -> Any:
         """One for 20 ms, rounded up."""
-        return -(-(num_samples if tempo is None else _stretched(num_samples, tempo)) // (2 * HOP))
+        return -(-(num_samples if tempo is None else _scaled_length(num_samples, tempo)) // (2 * HOP))
 
     def move(self, device: torch.device) -> None:
-        """Move the filters and the noise bank to a device."""
+        """Move filters and noise to a device."""
         self._samples.move(device)
         self._window, self._mels_DN = self._window.to(device), self._mels_DN.to(device)
 
     def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (B, D, F) and how many frames of them are speech (B,)."""
+        """Extract log-mels (B, D, F) of 30 s, and the number of frames of them that are speech (B,)."""
         return self._features(waves.full_scale(audio_BT)), audio_len_B // HOP
 
     def augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Speed, rooms, noise and gain on samples, masks on features."""
+        """Speed perturbation, reverberation, noise and gain on the waveform, masks on log-mels."""
         wave_BT, len_B = self._samples.disturbed(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = self._features(wave_BT).transpose(1, 2)
         if progress >= self._cfg.spec_augment_start:
@@ -286,7 +290,7 @@ class Windows:
     def audible(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """The samples that features are made of."""
+        """The augmented waveform from which features are extracted."""
         return self._samples.audible(audio_BT, audio_len_B, tempo_B, generator)
 
     def _features(self, wave_BT: Tensor) -> Tensor:
@@ -299,14 +303,14 @@ class Windows:
 
 
 def conv_frames(num_samples: Any, kernels: Sequence[int], strides: Sequence[int]) -> Any:
-    """Frames after a stack of convolutions without padding (arrays or tensors of any shape)."""
+    """Number of frames after a stack of convolutions without padding (arrays or tensors of any shape)."""
     count = num_samples
     for kernel, stride in zip(kernels, strides, strict=True):
         count = (count - kernel) // stride + 1
     return count * (count > 0)
 
 
-def _stretched(count: Any, tempo: Any) -> Any:
+def _scaled_length(count: Any, tempo: Any) -> Any:
     """floor(count * tempo) in single precision, at least 1: the same on the host and on the device."""
     if isinstance(count, Tensor):
         return (count.float() * tempo).floor().long().clamp(min=1)

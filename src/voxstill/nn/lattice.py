@@ -1,12 +1,12 @@
-"""The sum over a transducer's paths on a GPU, in one launch each way. Needs Triton, which torch for CUDA brings along.
+"""The transducer loss on a GPU: the sum over all paths in one Triton kernel, its gradient in another.
 
-A path goes over cells (t, u): t frames are behind it and u tokens are said. A move (d, s) leads on to (t + d, u + s).
-One program goes over one utterance, anti-diagonal by anti-diagonal, with a lane for each u. A cell needs cells of
-former diagonals only, in its own lane or the one beside it, which another thread may hold. Writing them to memory and
-reading them back would be a race, as Triton orders no such pair. So they stay in registers, and `tl.gather` takes them
-to the lane beside: by shuffles within a warp, else through shared memory that the compiler guards with barriers of its
-own. No launch reads what it writes. What the backward launch reads, the forward one has written, and launches on a
-stream are in order.
+A path goes through the cells (t, u) of the lattice: t frames are consumed and u tokens emitted. A move (d, s) leads to
+(t + d, u + s). One program handles one utterance, anti-diagonal by anti-diagonal, with a lane for each u. A cell needs
+cells of earlier diagonals only, in its own lane or the neighbouring one, which another thread may hold. Writing them to
+memory and reading them back would be a race, as Triton does not order the two. So they stay in registers, and
+`tl.gather` moves them to the neighbouring lane: by shuffles within a warp, else through shared memory with barriers
+that the compiler inserts. No launch reads what it writes: the gradient kernel reads what the first one has written, and
+launches on a stream are in order. Triton comes with torch for CUDA.
 """
 
 from __future__ import annotations
@@ -20,120 +20,126 @@ import triton.language as tl
 from torch import Tensor
 
 
-def loss(ways_KBFU: Tensor, moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor) -> Tensor:
-    """Minus the log of the sum over all paths (B,), in fp32; infinity, with a gradient of 0, where there is none.
+def loss(move_KBFU: Tensor, moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor) -> Tensor:
+    """Negative log-likelihood over all paths (B,), in fp32; infinity, with a gradient of 0, where there is no path.
 
-    `ways_KBFU` has the log-probability, in fp32, of leaving a cell by each of the `moves` (frames, tokens); tokens are
-    0 or 1, and (0, 0) is no move. A path begins with nothing heard or said, and ends by a move of frames alone that
-    leads just past the last frame, with all said. What is beyond an utterance's own frames and tokens is not read.
+    `move_KBFU` has the log-probability, in fp32, of leaving a cell by each of the `moves` (frames, tokens); tokens are
+    0 or 1, and (0, 0) is no move. A path begins at (0, 0), and ends by a move without a token that leads just past the
+    last frame, after all tokens. Cells beyond an utterance's own frames and tokens are not read.
     """
-    given = (each.contiguous() for each in (ways_KBFU, frames_B, token_len_B))
-    loss_B: Tensor = _Paths.apply(tuple(moves), *given)  # type: ignore[no-untyped-call]
+    tensors = (tensor.contiguous() for tensor in (move_KBFU, frames_B, token_len_B))
+    loss_B: Tensor = _Paths.apply(tuple(moves), *tensors)  # type: ignore[no-untyped-call]
     return loss_B
 
 
 class _Paths(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, moves: tuple[tuple[int, int], ...], ways_KBFU: Tensor, frames_B: Tensor, token_len_B: Tensor
+        ctx: Any, moves: tuple[tuple[int, int], ...], move_KBFU: Tensor, frames_B: Tensor, token_len_B: Tensor
     ) -> Tensor:
-        after_BFU = torch.full_like(ways_KBFU[0], -torch.inf)
-        _launch(_go_back, moves, ways_KBFU, frames_B, token_len_B, after_BFU)
+        after_BFU = torch.full_like(move_KBFU[0], -torch.inf)
+        _launch(_log_sum_kernel, moves, move_KBFU, frames_B, token_len_B, after_BFU)
         ctx.moves = moves
-        ctx.save_for_backward(ways_KBFU, frames_B, token_len_B, after_BFU)
+        ctx.save_for_backward(move_KBFU, frames_B, token_len_B, after_BFU)
         return -after_BFU[:, 0, 0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        ways_KBFU, frames_B, token_len_B, after_BFU = ctx.saved_tensors
-        gradient_KBFU = torch.zeros_like(ways_KBFU)
+        move_KBFU, frames_B, token_len_B, after_BFU = ctx.saved_tensors
+        gradient_KBFU = torch.zeros_like(move_KBFU)
         upstream_B = gradients[0].contiguous()
-        _launch(_go_on, ctx.moves, ways_KBFU, frames_B, token_len_B, after_BFU, upstream_B, gradient_KBFU)
+        _launch(_gradient_kernel, ctx.moves, move_KBFU, frames_B, token_len_B, after_BFU, upstream_B, gradient_KBFU)
         return None, gradient_KBFU, None, None
 
 
-def _launch(kernel: Any, moves: tuple[tuple[int, int], ...], ways_KBFU: Tensor, *others: Tensor) -> None:
-    num, num_frames, num_states = ways_KBFU.shape[1:]
-    kernel[num,](ways_KBFU, *others, num, num_frames, num_states, **shape(moves, num_states))
+def _launch(kernel: Any, moves: tuple[tuple[int, int], ...], move_KBFU: Tensor, *others: Tensor) -> None:
+    num, num_frames, num_states = move_KBFU.shape[1:]
+    kernel[num,](move_KBFU, *others, num, num_frames, num_states, **shape(moves, num_states))
 
 
 def shape(moves: Sequence[tuple[int, int]], num_states: int) -> dict[str, Any]:
-    """What the kernels are compiled for, and the warps that run them."""
+    """Compile-time constants of the kernels for some moves and lanes, and their number of warps."""
     lanes = max(triton.next_power_of_2(num_states), 32)
-    lasting, says = zip(*moves, strict=True)
+    frames, tokens = zip(*moves, strict=True)
     depth = max(map(sum, moves))
-    return {"LASTING": lasting, "SAYS": says, "DEPTH": depth, "LANES": lanes, "num_warps": min(max(lanes // 64, 1), 8)}
+    return {
+        "FRAMES": frames,
+        "TOKENS": tokens,
+        "DEPTH": depth,
+        "LANES": lanes,
+        "num_warps": min(max(lanes // 64, 1), 8),
+    }
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _former(nearest: tl.tensor, beyond: tl.tensor, DEPTH: tl.constexpr) -> tl.tuple:
-    former: tl.tuple = (nearest,)
+def _start_diagonals(nearest: tl.tensor, beyond: tl.tensor, DEPTH: tl.constexpr) -> tl.tuple:
+    diagonals: tl.tuple = (nearest,)
     for _ in tl.static_range(DEPTH - 1):
-        former += (beyond,)
-    return former
+        diagonals += (beyond,)
+    return diagonals
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _with(diagonal: tl.tensor, former: tl.tuple) -> tl.tuple:
-    return (diagonal,) + former[:-1]  # noqa: RUF005  Triton knows no star
+def _shift(diagonal: tl.tensor, diagonals: tl.tuple) -> tl.tuple:
+    return (diagonal,) + diagonals[:-1]  # noqa: RUF005  Triton knows no star
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _beside(diagonal: tl.tensor, index: tl.tensor, nothing: tl.constexpr, LANES: tl.constexpr) -> tl.tensor:
-    """What the lanes of that index hold; nothing past the ends."""
-    found = tl.gather(diagonal, tl.minimum(tl.maximum(index, 0), LANES - 1), 0)
-    return tl.where((index >= 0) & (index < LANES), found, nothing)
+def _neighbour(diagonal: tl.tensor, index: tl.tensor, nothing: tl.constexpr, LANES: tl.constexpr) -> tl.tensor:
+    """What the lanes of that index hold; `nothing` past the ends."""
+    neighbour = tl.gather(diagonal, tl.minimum(tl.maximum(index, 0), LANES - 1), 0)
+    return tl.where((index >= 0) & (index < LANES), neighbour, nothing)
 
 
 @triton.jit(do_not_specialize=["num", "num_frames", "num_states"])  # type: ignore[untyped-decorator]
-def _go_back(
-    ways_KBFU: tl.tensor,
+def _log_sum_kernel(
+    move_KBFU: tl.tensor,
     frames_B: tl.tensor,
     token_len_B: tl.tensor,
     after_BFU: tl.tensor,
     num: tl.tensor,
     num_frames: tl.tensor,
     num_states: tl.tensor,
-    LASTING: tl.constexpr,
-    SAYS: tl.constexpr,
+    FRAMES: tl.constexpr,
+    TOKENS: tl.constexpr,
     DEPTH: tl.constexpr,
     LANES: tl.constexpr,
 ) -> None:
-    """From the end: the log of the sum over all ways from each cell on."""
+    """Write the log of the sum over all paths from each cell to the end; goes backward through the lattice."""
     row = tl.program_id(0).to(tl.int64)
     frames = tl.load(frames_B + row).to(tl.int32)
     tokens = tl.load(token_len_B + row).to(tl.int32)
     plane = num.to(tl.int64) * num_frames * num_states
     first = row * num_frames * num_states
     u = tl.arange(0, LANES)
-    nothing = tl.full([LANES], float("-inf"), tl.float32)
-    # former diagonals, the nearest first: of this lane, and of the next, without the end, which no token leads to
-    own = _former(tl.where(u == tokens, 0.0, nothing), nothing, DEPTH)
-    next_ = _former(nothing, nothing, DEPTH)
+    impossible = tl.full([LANES], float("-inf"), tl.float32)
+    # earlier diagonals, nearest first: of this lane, and of the next one, without the end cell, which no token reaches
+    same_lane = _start_diagonals(tl.where(u == tokens, 0.0, impossible), impossible, DEPTH)
+    next_lane = _start_diagonals(impossible, impossible, DEPTH)
     for back in range(1, frames + tokens + 1):
         t = frames + tokens - back - u
         cell = first + t * num_states + u
         inside = (t >= 0) & (t < frames) & (u <= tokens)
-        high = nothing
-        ways: tl.tuple = ()
-        for k in tl.static_range(len(LASTING)):
-            onward = next_[LASTING[k]] if SAYS[k] else own[LASTING[k] - 1]
-            way = onward + tl.load(ways_KBFU + k * plane + cell, mask=inside, other=float("-inf"))
-            high = tl.maximum(high, way)
-            ways += (way,)
-        high = tl.where(high > float("-inf"), high, 0.0)  # no way at all stays none, not NaN
+        high = impossible
+        move_scores: tl.tuple = ()
+        for k in tl.static_range(len(FRAMES)):
+            onward = next_lane[FRAMES[k]] if TOKENS[k] else same_lane[FRAMES[k] - 1]
+            score = onward + tl.load(move_KBFU + k * plane + cell, mask=inside, other=float("-inf"))
+            high = tl.maximum(high, score)
+            move_scores += (score,)
+        high = tl.where(high > float("-inf"), high, 0.0)  # impossible stays impossible, not NaN
         total = tl.zeros([LANES], tl.float32)
-        for k in tl.static_range(len(LASTING)):
-            total += tl.exp(ways[k] - high)
+        for k in tl.static_range(len(FRAMES)):
+            total += tl.exp(move_scores[k] - high)
         after = high + tl.log(total)
         tl.store(after_BFU + cell, after, mask=inside)
-        own = _with(after, own)
-        next_ = _with(_beside(after, u + 1, float("-inf"), LANES), next_)
+        same_lane = _shift(after, same_lane)
+        next_lane = _shift(_neighbour(after, u + 1, float("-inf"), LANES), next_lane)
 
 
 @triton.jit(do_not_specialize=["num", "num_frames", "num_states"])  # type: ignore[untyped-decorator]
-def _go_on(
-    ways_KBFU: tl.tensor,
+def _gradient_kernel(
+    move_KBFU: tl.tensor,
     frames_B: tl.tensor,
     token_len_B: tl.tensor,
     after_BFU: tl.tensor,
@@ -142,14 +148,14 @@ def _go_on(
     num: tl.tensor,
     num_frames: tl.tensor,
     num_states: tl.tensor,
-    LASTING: tl.constexpr,
-    SAYS: tl.constexpr,
+    FRAMES: tl.constexpr,
+    TOKENS: tl.constexpr,
     DEPTH: tl.constexpr,
     LANES: tl.constexpr,
 ) -> None:
-    """From the start: what arrives at a cell is shared among the moves on, by how much of the sum each leads to.
+    """Write the gradient of each move; goes forward through the lattice, splitting a cell's gradient among its moves.
 
-    A move is dealt with where it arrives. Its share is written to the cell that it came from, by this program alone.
+    A move is handled where it arrives, and its gradient written to the cell that it left, by this program alone.
     """
     row = tl.program_id(0).to(tl.int64)
     frames = tl.load(frames_B + row).to(tl.int32)
@@ -157,29 +163,29 @@ def _go_on(
     plane = num.to(tl.int64) * num_frames * num_states
     first = row * num_frames * num_states
     u = tl.arange(0, LANES)
-    nothing = tl.zeros([LANES], tl.float32)
+    zero = tl.zeros([LANES], tl.float32)
     upstream = tl.load(upstream_B + row)
-    own = _former(nothing, nothing, DEPTH)  # diagonals, the nearest first: of this lane, and of the one before
-    before = _former(nothing, nothing, DEPTH)
+    same_lane = _start_diagonals(zero, zero, DEPTH)  # diagonals, nearest first: of this lane, and of the previous one
+    previous_lane = _start_diagonals(zero, zero, DEPTH)
     for n in range(frames + tokens + 1):
         t = n - u
         cell = first + t * num_states + u
         inside = (t >= 0) & (t < frames) & (u <= tokens)
         is_end = (t == frames) & (u == tokens)
         after = tl.load(after_BFU + cell, mask=inside, other=0.0)
-        arrives = tl.where(n + u == 0, -upstream, nothing)
-        for k in tl.static_range(len(LASTING)):
-            if SAYS[k]:
-                possible = inside & (t >= LASTING[k]) & (u > 0)
-                source = before[LASTING[k]]
+        arrives = tl.where(n + u == 0, -upstream, zero)
+        for k in tl.static_range(len(FRAMES)):
+            if TOKENS[k]:
+                possible = inside & (t >= FRAMES[k]) & (u > 0)
+                source = previous_lane[FRAMES[k]]
             else:
-                possible = (inside | is_end) & (t >= LASTING[k])
-                source = own[LASTING[k] - 1]
-            origin = cell - LASTING[k] * num_states - SAYS[k]
-            way = after + tl.load(ways_KBFU + k * plane + origin, mask=possible, other=float("-inf"))
+                possible = (inside | is_end) & (t >= FRAMES[k])
+                source = same_lane[FRAMES[k] - 1]
+            origin = cell - FRAMES[k] * num_states - TOKENS[k]
+            score = after + tl.load(move_KBFU + k * plane + origin, mask=possible, other=float("-inf"))
             total = tl.load(after_BFU + origin, mask=possible, other=0.0)
-            share = source * tl.exp(tl.where(total > float("-inf"), way - total, float("-inf")))
+            share = source * tl.exp(tl.where(total > float("-inf"), score - total, float("-inf")))
             tl.store(gradient_KBFU + k * plane + origin, share, mask=possible)
             arrives += share
-        own = _with(arrives, own)
-        before = _with(_beside(arrives, u - 1, 0.0, LANES), before)
+        same_lane = _shift(arrives, same_lane)
+        previous_lane = _shift(_neighbour(arrives, u - 1, 0.0, LANES), previous_lane)

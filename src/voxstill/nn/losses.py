@@ -1,4 +1,4 @@
-"""Losses in fp32 whatever the precision, summed, so that a global count can divide them."""
+"""Losses of each utterance in fp32 whatever the precision, summed, so that a global count can divide them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def ctc(
 
 
 def cross_entropy(scores_BC: Tensor, class_B: Tensor) -> Tensor:
-    """How unlikely the class of each utterance is (B,), in fp32."""
+    """Cross-entropy of class scores (B,), in fp32."""
     return functional.cross_entropy(scores_BC.float(), class_B, reduction="none")
 
 
 def additive_margin(cosine_BC: Tensor, class_B: Tensor, scale: float = 30.0, margin: float = 0.35) -> Tensor:
-    """Cross-entropy of cosines of which the right one must win by a `margin` (B,), in fp32.
+    """Additive margin softmax: cross-entropy of cosines where the true class must win by a `margin` (B,), in fp32.
 
     Wang et al. 2018, "Additive Margin Softmax for Face Verification", equation 6, with the scale and the margin there.
     """
@@ -64,15 +64,15 @@ def additive_margin(cosine_BC: Tensor, class_B: Tensor, scale: float = 30.0, mar
 
 
 def consistency(logits_BFV: Tensor, other_BFV: Tensor, frames_B: Tensor) -> Tensor:
-    """How far apart two hearings of the same utterances are, summed over their own frames (B,), in fp32.
+    """Consistency loss of CTC between two augmented views of the same utterances (B,), in fp32.
 
-    Each is drawn to the other, which is not drawn to it: half of KL(sg(q) || p) + KL(sg(p) || q) (Yao et al. 2025,
+    Summed over own frames: half of KL(sg(q) || p) + KL(sg(p) || q), where sg stops the gradient (Yao et al. 2025,
     "CR-CTC: Consistency regularization on CTC for improved speech recognition", section 3.2).
     """
-    p_BFV, q_BFV = (functional.log_softmax(each.float(), dim=-1) for each in (logits_BFV, other_BFV))
-    apart_BFV = functional.kl_div(p_BFV, q_BFV.detach(), reduction="none", log_target=True)
-    apart_BFV = apart_BFV + functional.kl_div(q_BFV, p_BFV.detach(), reduction="none", log_target=True)
-    return _own_frames(apart_BFV.sum(-1) / 2, frames_B)
+    p_BFV, q_BFV = (functional.log_softmax(values.float(), dim=-1) for values in (logits_BFV, other_BFV))
+    divergence_BFV = functional.kl_div(p_BFV, q_BFV.detach(), reduction="none", log_target=True)
+    divergence_BFV = divergence_BFV + functional.kl_div(q_BFV, p_BFV.detach(), reduction="none", log_target=True)
+    return _own_frames(divergence_BFV.sum(-1) / 2, frames_B)
 
 
 def transducer(
@@ -89,13 +89,13 @@ def transducer(
     """RNN-T (Graves 2012, "Sequence transduction with recurrent neural networks"), one value an utterance, in fp32.
 
     `predicted_BUP` has a state before the first token and one after each: U is one more than in `tokens_BU`. The
-    joint's logits are made for `chunk` frames at a time, in the backward pass again, and never kept.
+    joint's logits are computed for `chunk` frames at a time, recomputed in the backward pass, and never kept.
     """
-    planes = functools.partial(_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), 0)
-    ways_2BFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
-    if over_paths := _kernels(ways_2BFU.device):
-        return over_paths(ways_2BFU, ((1, 0), (0, 1)), frames_B, token_len_B)
-    loss_B: Tensor = _Paths.apply(*ways_2BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
+    planes = functools.partial(_log_prob_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), 0)
+    log_prob_2BFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
+    if triton_loss := _triton_loss(log_prob_2BFU.device):
+        return triton_loss(log_prob_2BFU, ((1, 0), (0, 1)), frames_B, token_len_B)
+    loss_B: Tensor = _RnntLoss.apply(*log_prob_2BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
     return loss_B
 
 
@@ -116,97 +116,99 @@ def duration_transducer(
     Like `transducer`, one value an utterance (B,); the last logits of the joint are those of the `durations`. A path
     that leaves frame t by a duration d goes on in frame t + d, and ends by a blank that leads just past the last frame.
     """
-    num = len(durations)
-    planes = functools.partial(_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), num)
-    blank_BFU, label_BFU, *lasting_DBFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
-    ways_KBFU = [label_BFU + lasting_BFU for lasting_BFU in lasting_DBFU]
-    moves = [(lasting, 1) for lasting in durations]
-    for lasting, lasting_BFU in zip(durations, lasting_DBFU, strict=True):
-        if lasting > 0:
-            ways_KBFU.append(blank_BFU + lasting_BFU)
-            moves.append((lasting, 0))
-    if over_paths := _kernels(encoded_BFE.device):
-        return over_paths(torch.stack(ways_KBFU), moves, frames_B, token_len_B)
-    return _timed_paths(ways_KBFU, moves, frames_B, token_len_B)
+    num_durations = len(durations)
+    planes = functools.partial(
+        _log_prob_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), num_durations
+    )
+    blank_BFU, label_BFU, *duration_DBFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
+    move_KBFU = [label_BFU + duration_BFU for duration_BFU in duration_DBFU]
+    moves = [(duration, 1) for duration in durations]
+    for duration, duration_BFU in zip(durations, duration_DBFU, strict=True):
+        if duration > 0:
+            move_KBFU.append(blank_BFU + duration_BFU)
+            moves.append((duration, 0))
+    if triton_loss := _triton_loss(encoded_BFE.device):
+        return triton_loss(torch.stack(move_KBFU), moves, frames_B, token_len_B)
+    return _path_loss(move_KBFU, moves, frames_B, token_len_B)
 
 
-def _timed_paths(
-    ways_KBFU: Sequence[Tensor], moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor
+def _path_loss(
+    move_KBFU: Sequence[Tensor], moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor
 ) -> Tensor:
-    """What `lattice.loss` gives, in plain torch, which also makes the gradient."""
-    num, _, num_states = ways_KBFU[0].shape
-    ways_KNBU = [_skewed(way_BFU) for way_BFU in ways_KBFU]
-    nothing_BU = ways_KBFU[0].new_full((num, num_states), -math.inf)
-    start_BU = nothing_BU.clone()
+    """Compute `lattice.loss` in plain torch, with the gradient by autograd."""
+    num, _, num_states = move_KBFU[0].shape
+    move_KNBU = [_skewed(plane_BFU) for plane_BFU in move_KBFU]
+    impossible_BU = move_KBFU[0].new_full((num, num_states), -math.inf)
+    start_BU = impossible_BU.clone()
     start_BU[:, 0] = 0.0
-    alpha_NBU, ends = [start_BU], []
+    alpha_NBU, end_scores = [start_BU], []
     row_B = torch.arange(num, device=frames_B.device)
     for n in range(1, int(frames_B.max()) + num_states):
-        ways = [nothing_BU]
-        for (lasting, says), way_NBU in zip(moves, ways_KNBU, strict=True):
-            before = n - lasting - says
-            if before >= 0:
-                way_BU = alpha_NBU[before] + way_NBU[before]
-                ways.append(functional.pad(way_BU[:, :-1], (1, 0), value=-math.inf) if says else way_BU)
-        alpha_NBU.append(_logsumexp(torch.stack(ways)))
-    alpha_NBU_ = torch.stack(alpha_NBU)
-    for (lasting, says), way_NBU in zip(moves, ways_KNBU, strict=True):
-        if not says:
-            last_B = frames_B - lasting
+        scores = [impossible_BU]
+        for (num_frames, num_tokens), plane_NBU in zip(moves, move_KNBU, strict=True):
+            source = n - num_frames - num_tokens
+            if source >= 0:
+                score_BU = alpha_NBU[source] + plane_NBU[source]
+                scores.append(functional.pad(score_BU[:, :-1], (1, 0), value=-math.inf) if num_tokens else score_BU)
+        alpha_NBU.append(_logsumexp(torch.stack(scores)))
+    all_alpha_NBU = torch.stack(alpha_NBU)
+    for (num_frames, num_tokens), plane_NBU in zip(moves, move_KNBU, strict=True):
+        if not num_tokens:
+            last_B = frames_B - num_frames
             n_B = last_B.clamp(min=0) + token_len_B
-            way_B = alpha_NBU_[n_B, row_B, token_len_B] + way_NBU[n_B, row_B, token_len_B]
-            ends.append(torch.where(last_B >= 0, way_B, -math.inf))
-    return -_logsumexp(torch.stack(ends))
+            score_B = all_alpha_NBU[n_B, row_B, token_len_B] + plane_NBU[n_B, row_B, token_len_B]
+            end_scores.append(torch.where(last_B >= 0, score_B, -math.inf))
+    return -_logsumexp(torch.stack(end_scores))
 
 
 @functools.cache
-def _kernels(device: torch.device) -> OverPaths | None:
-    """`lattice.loss` where it runs. A GPU that has to do without is told of once."""
+def _triton_loss(device: torch.device) -> OverPaths | None:
+    """`lattice.loss` where Triton runs, else None; logs once a warning for a GPU on which it does not."""
     if device.type != "cuda":
         return None
     try:
         from voxstill.nn import lattice
 
-        one = torch.zeros(2, 1, 1, 1, device=device)
+        move_2111 = torch.zeros(2, 1, 1, 1, device=device)
         length_B = torch.ones(1, dtype=torch.long, device=device)
-        lattice.loss(one, ((1, 0), (0, 1)), length_B, length_B - 1)
+        lattice.loss(move_2111, ((1, 0), (0, 1)), length_B, length_B - 1)
     except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
         log.warning("the loss of a transducer takes many small steps on %s, as Triton does not run: %s", device, error)
         return None
     return lattice.loss
 
 
-def _logsumexp(ways: Tensor) -> Tensor:
-    """Over the first axis; where no way is possible the gradient is 0, not NaN."""
-    possible = (ways > -math.inf).any(0)
-    return torch.where(possible, torch.where(possible, ways, 0.0).logsumexp(0), -math.inf)
+def _logsumexp(scores: Tensor) -> Tensor:
+    """Log-sum-exp over the first axis; where all are minus infinity the gradient is 0, not NaN."""
+    possible = (scores > -math.inf).any(0)
+    return torch.where(possible, torch.where(possible, scores, 0.0).logsumexp(0), -math.inf)
 
 
-def _planes(
+def _log_prob_planes(
     joint: Joint, blank_id: int, target_BU: Tensor, num_durations: int, encoded_BfE: Tensor, predicted_BUP: Tensor
 ) -> Tensor:
     """Log-probabilities of the blank, of the next token, and of each duration (2 + D, B, f, U)."""
     logits_BfUV = joint(encoded_BfE[:, :, None], predicted_BUP[:, None]).float()
-    lasting_BfUD = logits_BfUV[..., logits_BfUV.shape[-1] - num_durations :].log_softmax(-1)
+    duration_BfUD = logits_BfUV[..., logits_BfUV.shape[-1] - num_durations :].log_softmax(-1)
     logits_BfUV = logits_BfUV[..., : logits_BfUV.shape[-1] - num_durations]
     total_BfU = logits_BfUV.logsumexp(-1)
     index_BfU1 = target_BU[:, None, :, None].expand(*logits_BfUV.shape[:3], 1)
     label_BfU = logits_BfUV.gather(-1, index_BfU1)[..., 0]
-    return torch.stack([logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU, *lasting_BfUD.unbind(-1)])
+    return torch.stack([logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU, *duration_BfUD.unbind(-1)])
 
 
 def _chunked(planes: Callable[[Tensor, Tensor], Tensor], encoded_BFE: Tensor, predicted_BUP: Tensor, chunk: int) -> Any:
-    parts = [
+    chunks = [
         checkpoint(planes, encoded_BFE[:, start : start + chunk], predicted_BUP, use_reentrant=False)
         for start in range(0, encoded_BFE.shape[1], chunk)
     ]
-    return torch.cat(parts, dim=2)
+    return torch.cat(chunks, dim=2)
 
 
-class _Paths(torch.autograd.Function):
-    """Minus the log of the sum over all paths through log-probabilities of the blank and of the next token (B, F, U).
+class _RnntLoss(torch.autograd.Function):
+    """Negative log-likelihood over all paths of RNN-T, from log-probabilities of blank and next token (B, F, U).
 
-    Cells on one anti-diagonal need only those of the one before: in skewed coordinates a step is one line.
+    Cells on one anti-diagonal need only those of the one before: in skewed coordinates a step is one row.
     """
 
     @staticmethod
@@ -251,16 +253,16 @@ class _Paths(torch.autograd.Function):
 
 
 def _skewed(plane_BFU: Tensor) -> Tensor:
-    """(N, B, U): cell u of anti-diagonal n is that of frame n - u, minus infinity where there is none."""
+    """Skew to (N, B, U): cell u of anti-diagonal n is that of frame n - u, minus infinity where there is none."""
     num, num_frames, num_states = plane_BFU.shape
-    # a row that is one longer than the plane is wide starts one cell later each time
+    # read with a row length one larger than the plane's, each row starts one cell later
     wide_BUN = functional.pad(plane_BFU.transpose(1, 2), (0, num_states), value=-math.inf)
     flat = wide_BUN.reshape(num, -1)[:, : num_states * (num_frames + num_states - 1)]
     return flat.reshape(num, num_states, -1).permute(2, 0, 1).contiguous()
 
 
 def _straight(plane_NBU: Tensor, num_frames: int) -> Tensor:
-    """What `_skewed` was given."""
+    """Undo `_skewed`."""
     _, num, num_states = plane_NBU.shape
     flat = functional.pad(plane_NBU.permute(1, 2, 0).reshape(num, -1), (0, num_states))
     return flat.reshape(num, num_states, -1)[..., :num_frames].transpose(1, 2)
@@ -269,7 +271,7 @@ def _straight(plane_NBU: Tensor, num_frames: int) -> Tensor:
 def alignment_targets(
     times_BU2: Tensor, tokens_BU: Tensor, frame_ms_B: Tensor, num_frames: int, blank_id: int
 ) -> Tensor:
-    """(B, F) token said at the middle of each frame, the blank between words. `frame_ms_B` is a frame's length."""
+    """Frame targets (B, F) from token times: the token at the middle of each frame, or the blank between words."""
     middle_BF = (torch.arange(num_frames, device=times_BU2.device)[None] + 0.5) * frame_ms_B[:, None]
     inside_BFU = (times_BU2[:, None, :, 0] <= middle_BF[..., None]) & (middle_BF[..., None] < times_BU2[:, None, :, 1])
     spoken_BF = tokens_BU.gather(1, inside_BFU.to(torch.uint8).argmax(-1))
@@ -279,10 +281,10 @@ def alignment_targets(
 def frame_cross_entropy(logits_BFV: Tensor, frames_B: Tensor, targets_BF: Tensor) -> Tensor:
     """Cross-entropy summed over an utterance's own frames, one value an utterance (B,), in fp32."""
     loss_BF = functional.cross_entropy(logits_BFV.float().transpose(1, 2), targets_BF, reduction="none")
-    return _own_frames(loss_BF, frames_B)  # never mask too little: guessing silence we added is free marks
+    return _own_frames(loss_BF, frames_B)  # padding must not count: its silence is easy to predict
 
 
 def _own_frames(values_BF: Tensor, frames_B: Tensor) -> Tensor:
-    """The sum over the frames of each utterance (B,), without its padding."""
+    """Sum over the own frames of each utterance (B,), without padding."""
     mask_BF = torch.arange(values_BF.shape[1], device=values_BF.device)[None] < frames_B[:, None]
     return torch.where(mask_BF, values_BF, 0).sum(1)

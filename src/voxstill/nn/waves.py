@@ -1,6 +1,6 @@
-"""What is done to samples while training; every draw comes from the generator given.
+"""Augmentation of waveforms: speed, reverberation, noise and gain; every draw comes from the generator passed in.
 
-All of it works on a whole batch padded with zeros, on the device, and what is padding stays zero.
+All functions work on a whole batch padded with zeros, on its device, and padding stays zero.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from voxstill.config import Augment
 from voxstill.nn.augment import BABBLE_SHARE, TALKERS, uniform
 
 RECORDED_SHARE = 0.5
-"""Share of noises that are recorded ones, where there are any."""
-_BEFORE = 40  # samples before the peak of a response that belong to its direct sound
-_TAPS = 8  # to each side of a sample that is interpolated
+"""Share of noises that are recordings, where there are any."""
+_SAMPLES_BEFORE_PEAK = 40  # of a room impulse response; they belong to its direct sound
+_TAPS = 8  # of the interpolation filter, to each side
 _ROLL_OFF = 0.95
-_FAINTEST = 1e-5  # deviation of what counts as silence; full scale is 1
+_SILENCE = 1e-5  # root mean square below which audio counts as silent; full scale is 1
 
 
 @dataclass(frozen=True)
 class NoiseBank:
-    """Recorded noises, one after another, and room responses: what `augment.noise` and `augment.rirs` name.
+    """Noise recordings, concatenated, and room impulse responses: those of `augment.noise` and `augment.rirs`.
 
-    `noise_T` is int16, recording r the `length_R[r]` samples from `start_R[r]` on. `rooms_RK` begins with the direct
-    sound of each room.
+    `noise_T` is int16; recording r is the `length_R[r]` samples from `start_R[r]` on. Each response in `rooms_RK`
+    begins with its direct sound.
     """
 
     noise_T: Tensor
@@ -38,11 +38,13 @@ class NoiseBank:
 
     @staticmethod
     def of(noises: list[Tensor], rooms: list[Tensor]) -> NoiseBank:
-        """From int16 recordings and responses, each a tensor of its own; recordings without a sample are left out."""
-        noises = [each for each in noises if len(each)]
-        length_R = torch.tensor([len(each) for each in noises], dtype=torch.long)
+        """Build the bank from one int16 tensor for each recording and each response; empty recordings are left out."""
+        noises = [noise for noise in noises if len(noise)]
+        length_R = torch.tensor([len(noise) for noise in noises], dtype=torch.long)
         direct = [
-            each.float()[max(int(each.abs().argmax()) - _BEFORE, 0) :] for each in rooms if len(each) and each.any()
+            response.float()[max(int(response.abs().argmax()) - _SAMPLES_BEFORE_PEAK, 0) :]
+            for response in rooms
+            if len(response) and response.any()
         ]
         rooms_RK = torch.nn.utils.rnn.pad_sequence(direct, batch_first=True) if direct else torch.zeros(0, 1)
         return NoiseBank(
@@ -53,17 +55,19 @@ class NoiseBank:
         )
 
     def to(self, device: torch.device) -> NoiseBank:
-        """The same on a device."""
-        return NoiseBank(*(each.to(device) for each in (self.noise_T, self.start_R, self.length_R, self.rooms_RK)))
+        """A copy on a device."""
+        return NoiseBank(
+            self.noise_T.to(device), self.start_R.to(device), self.length_R.to(device), self.rooms_RK.to(device)
+        )
 
 
 def full_scale(audio_BT: Tensor) -> Tensor:
-    """int16 or float audio as floats, full scale 1."""
+    """Convert int16 or float audio to float, full scale 1."""
     return audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
 
 
 def own(len_B: Tensor, num_samples: int) -> Tensor:
-    """(B, T) booleans, true where a sample belongs to the utterance."""
+    """Mask (B, T), true where a sample belongs to the utterance and is no padding."""
     return torch.arange(num_samples, device=len_B.device)[None] < len_B[:, None]
 
 
@@ -73,88 +77,88 @@ def power(wave_BT: Tensor, len_B: Tensor) -> Tensor:
 
 
 def speed(wave_BT: Tensor, len_B: Tensor, factor_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Each utterance made `factor` times as long by resampling, which lowers or raises its pitch as well.
+    """Speed perturbation: make each utterance `factor` times as long by resampling, which changes its pitch as well.
 
     Band-limited interpolation (Smith and Gossett 1984), 16 samples wide, low-pass at the lower of both rates. A length
     is floor(length * factor) in single precision, at least 1.
     """
     new_B = (len_B * factor_B).floor().long().clamp(min=1)
-    place_BT = torch.arange(int(new_B.max()), device=wave_BT.device)[None] / factor_B[:, None]
-    whole_BT = place_BT.floor()
+    position_BT = torch.arange(int(new_B.max()), device=wave_BT.device)[None] / factor_B[:, None]
+    first_BT = position_BT.floor()
     cutoff_B1 = _ROLL_OFF * factor_B.clamp(max=1)[:, None]
-    last, found_BT = wave_BT.shape[1] - 1, torch.zeros_like(place_BT)
+    last, resampled_BT = wave_BT.shape[1] - 1, torch.zeros_like(position_BT)
     for tap in range(1 - _TAPS, _TAPS + 1):
-        index_BT = whole_BT + tap
-        apart_BT = place_BT - index_BT
-        window_BT = (apart_BT * (math.pi / 2 / _TAPS)).cos().square()
-        heard_BT = wave_BT.gather(1, index_BT.clamp(0, last).long()) * ((index_BT >= 0) & (index_BT <= last))
-        found_BT += heard_BT * window_BT * torch.sinc(apart_BT * cutoff_B1) * cutoff_B1
-    return found_BT * own(new_B, found_BT.shape[1]), new_B
+        index_BT = first_BT + tap
+        distance_BT = position_BT - index_BT
+        window_BT = (distance_BT * (math.pi / 2 / _TAPS)).cos().square()
+        sample_BT = wave_BT.gather(1, index_BT.clamp(0, last).long()) * ((index_BT >= 0) & (index_BT <= last))
+        resampled_BT += sample_BT * window_BT * torch.sinc(distance_BT * cutoff_B1) * cutoff_B1
+    return resampled_BT * own(new_B, resampled_BT.shape[1]), new_B
 
 
 def reverberate(wave_BT: Tensor, len_B: Tensor, rooms_BK: Tensor) -> Tensor:
-    """Each utterance as it sounds in its room, no longer and as loud as before.
+    """Convolve each utterance with its room impulse response; lengths and loudness stay as they were.
 
-    A response begins with the direct sound, so words stay where they are.
+    A response begins with the direct sound, so the times of words stay.
     """
-    num = wave_BT.shape[1]
-    size = num + rooms_BK.shape[1] - 1
-    wet_BT = torch.fft.irfft(torch.fft.rfft(wave_BT, size) * torch.fft.rfft(rooms_BK, size), size)[:, :num]
-    wet_BT = wet_BT * own(len_B, num)
-    gain_B = (power(wave_BT, len_B) / power(wet_BT, len_B).clamp(min=_FAINTEST**2)).sqrt()
-    loud_BT: Tensor = wet_BT * gain_B[:, None]
-    return loud_BT
+    num_samples = wave_BT.shape[1]
+    size = num_samples + rooms_BK.shape[1] - 1
+    wet_BT = torch.fft.irfft(torch.fft.rfft(wave_BT, size) * torch.fft.rfft(rooms_BK, size), size)[:, :num_samples]
+    wet_BT = wet_BT * own(len_B, num_samples)
+    gain_B = (power(wave_BT, len_B) / power(wet_BT, len_B).clamp(min=_SILENCE**2)).sqrt()
+    scaled_BT: Tensor = wet_BT * gain_B[:, None]
+    return scaled_BT
 
 
 def mix(wave_BT: Tensor, len_B: Tensor, noise_BT: Tensor, snr_db_B: Tensor) -> Tensor:
-    """Utterances with noise at a ratio of their mean powers; silence, of either, adds nothing."""
+    """Add noise to utterances at a signal-to-noise ratio of mean powers; nothing is added where either is silent."""
     noise_BT = noise_BT * own(len_B, wave_BT.shape[1])
     speech_B, noise_B = power(wave_BT, len_B), power(noise_BT, len_B)
-    gain_B = (speech_B / noise_B.clamp(min=_FAINTEST**2) * 10 ** (-snr_db_B / 10)).sqrt()
-    return wave_BT + noise_BT * torch.where(noise_B > _FAINTEST**2, gain_B, 0)[:, None]
+    gain_B = (speech_B / noise_B.clamp(min=_SILENCE**2) * 10 ** (-snr_db_B / 10)).sqrt()
+    return wave_BT + noise_BT * torch.where(noise_B > _SILENCE**2, gain_B, 0)[:, None]
 
 
 def recorded(noise_bank: NoiseBank, num: int, num_samples: int, generator: Generator) -> Tensor:
-    """A random stretch of a random recording for each of `num` utterances (B, T), repeated where it ends too soon."""
-    which_B = torch.randint(len(noise_bank.start_R), (num,), generator=generator, device=generator.device)
-    length_B = noise_bank.length_R[which_B]
-    from_B = (uniform(generator, (num,), 0, 1) * length_B).long()
-    place_BT = (from_B[:, None] + torch.arange(num_samples, device=from_B.device)) % length_B[:, None]
-    return full_scale(noise_bank.noise_T[noise_bank.start_R[which_B][:, None] + place_BT])
+    """Draw a stretch of a random noise recording for each of `num` utterances (B, T); short recordings are looped."""
+    recording_B = torch.randint(len(noise_bank.start_R), (num,), generator=generator, device=generator.device)
+    length_B = noise_bank.length_R[recording_B]
+    offset_B = (uniform(generator, (num,), 0, 1) * length_B).long()
+    position_BT = (offset_B[:, None] + torch.arange(num_samples, device=offset_B.device)) % length_B[:, None]
+    return full_scale(noise_bank.noise_T[noise_bank.start_R[recording_B][:, None] + position_BT])
 
 
 def coloured(num: int, num_samples: int, generator: Generator) -> Tensor:
-    """Stationary noise from white to brown (B, T)."""
+    """Draw stationary noise from white to brown (B, T)."""
     white_BT = torch.randn(num, num_samples, generator=generator, device=generator.device)
-    fall_B = uniform(generator, (num,), 0.0, 2.0)  # power goes with frequency to the minus this: 0 white, 1 pink
+    slope_B = uniform(generator, (num,), 0.0, 2.0)  # power goes with frequency to the minus this: 0 white, 1 pink
     spectrum_BN = torch.fft.rfft(white_BT)
-    rank_N = torch.arange(spectrum_BN.shape[1], device=fall_B.device).clamp(min=1)
-    made_BT: Tensor = torch.fft.irfft(spectrum_BN * rank_N ** (-fall_B[:, None] / 2), num_samples)
-    return made_BT
+    bin_N = torch.arange(spectrum_BN.shape[1], device=slope_B.device).clamp(min=1)
+    noise_BT: Tensor = torch.fft.irfft(spectrum_BN * bin_N ** (-slope_B[:, None] / 2), num_samples)
+    return noise_BT
 
 
 def babble(wave_BT: Tensor, len_B: Tensor) -> Tensor:
-    """Up to four other utterances of the batch at once, each repeated so that none ends before the speech (B, T)."""
+    """Babble noise (B, T) for each utterance: the sum of up to four others of the batch, looped to its length."""
     num, num_samples = wave_BT.shape
-    place_T, found_BT = torch.arange(num_samples, device=wave_BT.device), torch.zeros_like(wave_BT)
+    position_T, babble_BT = torch.arange(num_samples, device=wave_BT.device), torch.zeros_like(wave_BT)
     for talker in range(1, min(TALKERS, num - 1) + 1):
         other_B = torch.roll(torch.arange(num, device=wave_BT.device), talker)
-        found_BT += wave_BT[other_B].gather(1, place_T[None] % len_B[other_B].clamp(min=1)[:, None])
-    return found_BT
+        babble_BT += wave_BT[other_B].gather(1, position_T[None] % len_B[other_B].clamp(min=1)[:, None])
+    return babble_BT
 
 
 def in_rooms(wave_BT: Tensor, len_B: Tensor, cfg: Augment, noise_bank: NoiseBank, generator: Generator) -> Tensor:
-    """A share of the utterances in a random room, the others as they are."""
+    """Reverberate a random share of the utterances, each with a random room impulse response."""
     if not len(noise_bank.rooms_RK) or not cfg.rir_prob:
         return wave_BT
-    which_B = torch.randint(len(noise_bank.rooms_RK), (len(wave_BT),), generator=generator, device=generator.device)
-    wet_BT = reverberate(wave_BT, len_B, noise_bank.rooms_RK[which_B])
+    room_B = torch.randint(len(noise_bank.rooms_RK), (len(wave_BT),), generator=generator, device=generator.device)
+    wet_BT = reverberate(wave_BT, len_B, noise_bank.rooms_RK[room_B])
     chosen_B = uniform(generator, (len(wave_BT),), 0, 1) < cfg.rir_prob
     return torch.where(chosen_B[:, None], wet_BT, wave_BT)
 
 
 def gained(wave_BT: Tensor, cfg: Augment, generator: Generator) -> Tensor:
-    """Each utterance louder or fainter by up to `gain_db`."""
+    """Make each utterance louder or quieter by up to `cfg.gain_db`."""
     if not cfg.gain_db:
         return wave_BT
     gain_db_B = uniform(generator, (len(wave_BT),), -cfg.gain_db, cfg.gain_db)
@@ -162,7 +166,7 @@ def gained(wave_BT: Tensor, cfg: Augment, generator: Generator) -> Tensor:
 
 
 def which_noise(num: int, cfg: Augment, noise_bank: NoiseBank, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Which utterances get recorded noise and which get noise that is made, (B,) each; none gets both."""
+    """Choose the utterances that get recorded noise and those that get synthetic noise, (B,) each; none gets both."""
     noisy_B = uniform(generator, (num,), 0, 1) < cfg.noise_prob
     recorded_B = uniform(generator, (num,), 0, 1) < (RECORDED_SHARE if len(noise_bank.start_R) else 0)
     return noisy_B & recorded_B, noisy_B & ~recorded_B
@@ -171,7 +175,7 @@ def which_noise(num: int, cfg: Augment, noise_bank: NoiseBank, generator: Genera
 def with_recorded(
     wave_BT: Tensor, len_B: Tensor, chosen_B: Tensor, cfg: Augment, noise_bank: NoiseBank, generator: Generator
 ) -> Tensor:
-    """The chosen utterances with recorded noise at a drawn ratio."""
+    """Add recorded noise to the chosen utterances at a random signal-to-noise ratio."""
     if not len(noise_bank.start_R):
         return wave_BT
     noise_BT = recorded(noise_bank, len(wave_BT), wave_BT.shape[1], generator)
@@ -180,7 +184,7 @@ def with_recorded(
 
 
 def with_made(wave_BT: Tensor, len_B: Tensor, chosen_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
-    """The chosen utterances with others of the batch, or coloured noise, behind them at a drawn ratio."""
+    """Add babble of the batch or coloured noise to the chosen utterances at a random signal-to-noise ratio."""
     num, num_samples = wave_BT.shape
     noise_BT = coloured(num, num_samples, generator)
     if num > 1:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from voxstill import tables
+from voxstill.batches.batching import Ints
 from voxstill.batches.corpus import opened
-from voxstill.batches.plan import EpochPlan, Ints, Times, plan
+from voxstill.batches.plan import EpochPlan, Times, plan
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
 from voxstill.pipeline.recipes import finished_shards

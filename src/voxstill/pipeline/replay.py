@@ -42,8 +42,8 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
     checkpoint.load_weights(model, run.last)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
-        _judged(task, model, each, context, make_generator(torch.device("cpu"), cfg.seed, step, micro, rank))
-        for micro, each in enumerate(batches)
+        _judged(task, model, batch, context, make_generator(torch.device("cpu"), cfg.seed, step, micro, rank))
+        for micro, batch in enumerate(batches)
     ]
     rows = [
         _facts(batch, i, hearing) | _judged(task, model, _only(batch, i), context, torch.Generator().manual_seed(step))
@@ -59,7 +59,7 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         "batches": whole,
         "at_fault": at_fault,
         "utterances": rows,
-        "verdict": _verdict(broken, at_fault, all(each["finite"] for each in whole)),
+        "verdict": _verdict(broken, at_fault, all(row["finite"] for row in whole)),
     }
 
 
@@ -96,7 +96,7 @@ def _judged(task: Task, model: Any, batch: Batch, context: StepContext, generato
     loss.backward()  # type: ignore[no-untyped-call]
     norm = float(torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None]))
     finite = math.isfinite(float(loss.detach())) and math.isfinite(norm)
-    known = [each if math.isfinite(each) else None for each in (float(loss.detach()), norm)]
+    known = [value if math.isfinite(value) else None for value in (float(loss.detach()), norm)]
     return {"loss": known[0], "grad_norm": known[1], "finite": finite}
 
 
@@ -115,7 +115,7 @@ def _facts(batch: Batch, i: int, hearing: Hearing) -> dict[str, Any]:
 def _only(batch: Batch, i: int) -> Batch:
     """One utterance of the batch, as long as it is."""
     tensors: dict[str, Tensor] = {
-        each.name: getattr(batch, each.name)[i : i + 1] for each in dataclasses.fields(Batch) if each.name != "ids"
+        field.name: getattr(batch, field.name)[i : i + 1] for field in dataclasses.fields(Batch) if field.name != "ids"
     }
     tensors["audio_BT"] = tensors["audio_BT"][:, : int(batch.audio_len_B[i])]
     return Batch(ids=(batch.ids[i],), **tensors)

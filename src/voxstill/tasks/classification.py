@@ -15,7 +15,7 @@ from voxstill.errors import DataError
 from voxstill.evaluation import classification as evaluation
 from voxstill.evaluation.results import Evaluation
 from voxstill.monitor import log
-from voxstill.nn import classifiers, freezing, students
+from voxstill.nn import checkpoints, classifiers, freezing
 from voxstill.nn.hearing import Hearing
 from voxstill.records import Utterance
 from voxstill.rundir import RunDir
@@ -83,7 +83,7 @@ def hearing_of(cfg: Config) -> Hearing:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     start = cfg.student.checkpoint
     config = classifiers.described(start) if start else None
-    return students.hearing(config, cfg.augment, noise.load(cfg.augment), start)
+    return checkpoints.hearing(config, cfg.augment, noise.load(cfg.augment), start)
 
 
 def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:

@@ -85,7 +85,7 @@ class CtcTask:
         if self.augment_cfg.run_prob:
             batch = self._shortened(batch, generator)
         if self.hearings > 1:
-            tensors = (each.name for each in dataclasses.fields(Batch) if each.name != "ids")
+            tensors = (field.name for field in dataclasses.fields(Batch) if field.name != "ids")
             repeated: Any = {name: torch.cat([getattr(batch, name)] * self.hearings) for name in tensors}
             batch = dataclasses.replace(batch, ids=batch.ids * self.hearings, **repeated)
         augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)

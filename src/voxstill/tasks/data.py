@@ -11,8 +11,9 @@ import numpy as np
 
 from voxstill import shards
 from voxstill.batches import corpus
+from voxstill.batches.batching import Ints
 from voxstill.batches.load import Batches, Loader, Spent
-from voxstill.batches.plan import EpochPlan, Ints, Tempos, Times, plan, tempos
+from voxstill.batches.plan import EpochPlan, Tempos, Times, plan, tempos
 from voxstill.batches.prefetch import Place
 from voxstill.config import Config
 from voxstill.errors import DataError
@@ -66,9 +67,9 @@ class Corpus:
                 encode=encode if tokenizer else None,
                 encoder=encoder,
                 column=column,
-                dialect_weights=given,
+                dialect_weights=weights,
             )
-            for split, given in of_split.items()
+            for split, weights in of_split.items()
         )
         self._times = self._train.times(cfg.plan)
         self._dev_texts = {self._dev.id_of(row): normalize(self._dev.text_of(row)) for row in range(len(self._dev))}
@@ -90,10 +91,10 @@ class Corpus:
         if self._last is None or self._last[0] != key:
             self._last = None  # room for the next one
             tempo_N = self._tempos(epoch) if cfg.augment.tempo else None
-            made = self._planned(
+            epoch_plan = self._planned(
                 part, epoch, ascending, slots=cfg.plan.batches_per_step, times=self._times, tempo_N=tempo_N
             )
-            self._last = key, made
+            self._last = key, epoch_plan
         return self._last[1]
 
     def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Made]) -> Iterator[Made]:

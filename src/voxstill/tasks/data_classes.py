@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from voxstill.batches import corpus
-from voxstill.batches.plan import EpochPlan, Ints
+from voxstill.batches.batching import Ints
+from voxstill.batches.plan import EpochPlan
 from voxstill.config import Config
 from voxstill.monitor import log
 from voxstill.nn.hearing import Hearing
@@ -65,9 +66,9 @@ class Classified(Corpus):
         ranks: int,
         column: str,
     ) -> None:
-        given: dict[str, Any] = {"rank": rank, "ranks": ranks, "column": column}
-        super().__init__(store, prefix, folder, LabelEncoder(names), normalize, hearing, cfg, **given)
-        strange = {each for each in self._dev_texts.values() if each} - set(names)
+        options: dict[str, Any] = {"rank": rank, "ranks": ranks, "column": column}
+        super().__init__(store, prefix, folder, LabelEncoder(names), normalize, hearing, cfg, **options)
+        strange = {name for name in self._dev_texts.values() if name} - set(names)
         self.verifies = cfg.student.task == "speakers" and bool(strange)
         if rank == 0:  # one of them tells what all leave out
             self._tell(strange, column)
@@ -76,7 +77,7 @@ class Classified(Corpus):
         if without := int((self._train.num_tokens == 0).sum()):
             log.warning("train: %d of %d utterances have no %s: left out", without, len(self._train), column)
         if strange and not self.verifies:
-            num = sum(each in strange for each in self._dev_texts.values())
+            num = sum(name in strange for name in self._dev_texts.values())
             shown = ", ".join(sorted(strange)[:5])
             log.warning("train: %d utterances of the dev split are of classes not learnt (%s): left out", num, shown)
         if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
@@ -86,7 +87,7 @@ class Classified(Corpus):
         # a speaker that is new has no token, and is heard all the same
         return np.ones_like(part.num_tokens) if part is self._dev and self.verifies else part.num_tokens
 
-    def _planned(self, part: corpus.Corpus, epoch: int, ascending: bool, **given: Any) -> EpochPlan:
-        made = super()._planned(part, epoch, ascending, **given)
-        dropped = {_REASONS.get(name, name): num for name, num in made.dropped.items()}
-        return dataclasses.replace(made, dropped=dropped)
+    def _planned(self, part: corpus.Corpus, epoch: int, ascending: bool, **options: Any) -> EpochPlan:
+        epoch_plan = super()._planned(part, epoch, ascending, **options)
+        dropped = {_REASONS.get(name, name): num for name, num in epoch_plan.dropped.items()}
+        return dataclasses.replace(epoch_plan, dropped=dropped)

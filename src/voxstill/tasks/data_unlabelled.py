@@ -42,7 +42,7 @@ class Unlabelled(Corpus):
         longest = cfg.pretrain.crop_ms * RATE_HZ // 1000
         crops = Crops.drawn(part.num_samples, longest, seed=cfg.seed, epoch=epoch)
         heard_N = crops.lengths(part.num_samples)
-        made = plan(
+        epoch_plan = plan(
             np.minimum(part.durations_ms, cfg.pretrain.crop_ms),
             self._masks.frames(heard_N),
             cfg.plan.model_copy(update={"batches_per_step": slots, "budget_tokens": None}),
@@ -53,4 +53,4 @@ class Unlabelled(Corpus):
             times=self._times if part is self._train else None,
             ascending=ascending,
         )
-        return dataclasses.replace(made, crops=crops)
+        return dataclasses.replace(epoch_plan, crops=crops)

@@ -32,19 +32,19 @@ def load(cfg: Augment) -> NoiseBank:
 def _read(option: str, uri: str | None) -> list[Tensor]:
     if uri is None:
         return []
-    uris = sorted({each.uri for each in scan(Source(uri=uri))})
+    uris = sorted({entry.uri for entry in scan(Source(uri=uri))})
     random.Random(0).shuffle(uris)  # of a corpus that is too large something of everything is kept
     kept: list[Tensor] = []
-    room, reason = MOST_S[option] * RATE_HZ, f"there is no file in {shown(uri)}"
-    for each in uris:
+    num_left, reason = MOST_S[option] * RATE_HZ, f"there is no file in {shown(uri)}"
+    for file_uri in uris:
         try:
-            kept.append(torch.from_numpy(codec.decode(read_uri(each)).samples_T[:room]))
+            kept.append(torch.from_numpy(codec.decode(read_uri(file_uri)).samples_T[:num_left]))
         except VoxstillError as error:
-            reason = f"{shown(each)}: {error.what}" + (f": {error.why}" if error.why else "")
+            reason = f"{shown(file_uri)}: {error.what}" + (f": {error.why}" if error.why else "")
             log.warning("%s: %s", option, reason)
             continue
-        room -= len(kept[-1])
-        if room <= 0:
+        num_left -= len(kept[-1])
+        if num_left <= 0:
             log.info("%s: of %d files %d are kept, %.1f h", option, len(uris), len(kept), MOST_S[option] / 3600)
             break
     if not kept:

@@ -9,7 +9,7 @@ import torch
 
 from voxstill.config import Config, identity
 from voxstill.monitor import log
-from voxstill.nn import students, unlabelled
+from voxstill.nn import checkpoints, unlabelled
 from voxstill.nn.hearing import Hearing, Mels
 from voxstill.rundir import RunDir
 from voxstill.store import Store
@@ -21,7 +21,7 @@ from voxstill.train.setup import TrainingSetup
 
 def settings(cfg: Config) -> dict[str, Any]:
     """What decides what is learnt: the seed and the identity of each section."""
-    own = {**identity(cfg.pretrain), "weights": students.digest(cfg.pretrain.checkpoint)}
+    own = {**identity(cfg.pretrain), "weights": checkpoints.digest(cfg.pretrain.checkpoint)}
     every = train_settings(cfg)
     size = cfg.student.size if cfg.pretrain.method == "best_rq" else None
     return {"pretrain": own, "size": size, **{name: every[name] for name in ("seed", "plan", "train")}}
@@ -32,7 +32,7 @@ def begun(cfg: Config) -> tuple[Hearing, Any, ContrastiveTask | RandomCodesTask]
     own = cfg.pretrain
     if own.method == "wav2vec2":
         model = unlabelled.wav2vec2(own, cfg.seed)
-        hearing = students.hearing(model.config, cfg.augment, checkpoint=own.checkpoint)
+        hearing = checkpoints.hearing(model.config, cfg.augment, checkpoint=own.checkpoint)
         return hearing, model, ContrastiveTask(own, hearing, unlabelled.codebook(model), cfg.seed)
     model = unlabelled.fast_conformer(own, cfg.student.size, cfg.seed)
     mels = Mels(cfg.augment, num_mels=model.config.encoder_config.num_mel_bins)

@@ -15,7 +15,7 @@ from voxstill.errors import DataError
 from voxstill.evaluation import recognition as evaluation
 from voxstill.evaluation.results import Evaluation
 from voxstill.monitor import log
-from voxstill.nn import freezing, students
+from voxstill.nn import checkpoints, freezing, students
 from voxstill.nn.hearing import Hearing
 from voxstill.nn.waves import NoiseBank
 from voxstill.records import Utterance
@@ -76,7 +76,9 @@ def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> T
 def hearing_of(cfg: Config, noise_bank: NoiseBank | None) -> Hearing:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     checkpoint = cfg.student.checkpoint
-    return students.hearing(students.described(checkpoint) if checkpoint else None, cfg.augment, noise_bank, checkpoint)
+    return checkpoints.hearing(
+        checkpoints.described(checkpoint) if checkpoint else None, cfg.augment, noise_bank, checkpoint
+    )
 
 
 def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
@@ -90,7 +92,7 @@ def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
     except DataError:
         same_pieces = student.units == "checkpoint"
     wanted |= {"same_pieces": same_pieces, "dropout": student.dropout, "frozen": student.freeze_features}
-    return students.from_checkpoint(student.checkpoint, num_pieces, **wanted)
+    return checkpoints.from_checkpoint(student.checkpoint, num_pieces, **wanted)
 
 
 def new_vocabulary(texts: Iterable[str], student: Student, hearing: Hearing) -> Vocabulary:
@@ -106,15 +108,15 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, hearing: Heari
     """The vocabulary of the texts; what another start of this training made is taken, and no text is read."""
     if cfg.student.kind == "seq2seq":
         checkpoint = cfg.student.checkpoint or ""
-        return Pretrained(checkpoint, cfg.student.language, students.described(checkpoint).vocab_size)
+        return Pretrained(checkpoint, cfg.student.language, checkpoints.described(checkpoint).vocab_size)
     path = run.corpus / "vocabulary.json"
     if path.exists():
-        found = json.loads(path.read_text())
-        return Vocabulary(found["unit"], tuple(found["pieces"]), tuple(map(tuple, found["merges"])))
-    made = new_vocabulary(texts, cfg.student, hearing)
+        kept = json.loads(path.read_text())
+        return Vocabulary(kept["unit"], tuple(kept["pieces"]), tuple(map(tuple, kept["merges"])))
+    vocabulary = new_vocabulary(texts, cfg.student, hearing)
     run.corpus.mkdir(parents=True, exist_ok=True)
-    write_whole(path, {"unit": made.unit, "pieces": made.pieces, "merges": made.merges})
-    return made
+    write_whole(path, {"unit": vocabulary.unit, "pieces": vocabulary.pieces, "merges": vocabulary.merges})
+    return vocabulary
 
 
 def save_student(

@@ -24,9 +24,11 @@ class TransducerTask(CtcTask):
             model, model_input.inputs, model_input.len_B, batch.tokens_BU
         )
         blank_id, durations = self.vocabulary.blank_id, students.durations(model)
-        given = (encoded_BFP, predicted_BUP, out_B, batch.tokens_BU, batch.token_len_B, blank_id)
+        lattice = (encoded_BFP, predicted_BUP, out_B, batch.tokens_BU, batch.token_len_B, blank_id)
         joint = functools.partial(students.joint, model)
-        loss_B = losses.duration_transducer(joint, *given, durations) if durations else losses.transducer(joint, *given)
+        loss_B = (
+            losses.duration_transducer(joint, *lattice, durations) if durations else losses.transducer(joint, *lattice)
+        )
         rnnt = (loss_B * batch.weight_B).sum() / context.num_tokens
         if not self.train_cfg.auxiliary_ctc:
             return Loss(rnnt)

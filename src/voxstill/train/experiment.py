@@ -18,7 +18,7 @@ from voxstill import config, legacy, workdir, world
 from voxstill import shards as sidecars
 from voxstill.config import Config
 from voxstill.monitor import log
-from voxstill.nn import students
+from voxstill.nn import checkpoints
 from voxstill.nn.hearing import Hearing
 from voxstill.records import fingerprint
 from voxstill.redaction import shown
@@ -75,7 +75,7 @@ def train_settings(cfg: Config) -> dict[str, Any]:
     """What decides what is learnt: the seed and the identity of each section."""
     return {
         "seed": cfg.seed,
-        "student": {**config.identity(cfg.student), "weights": students.digest(cfg.student.checkpoint)},
+        "student": {**config.identity(cfg.student), "weights": checkpoints.digest(cfg.student.checkpoint)},
         "plan": config.identity(cfg.plan),
         "augment": config.identity(cfg.augment),
         "train": config.identity(cfg.train),

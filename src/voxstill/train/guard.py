@@ -35,7 +35,7 @@ class Guard:
             self._in_a_row = 0
             return True
         self._in_a_row += 1
-        ids = [each for batch in batches for each in batch.ids]
+        ids = [field for batch in batches for field in batch.ids]
         shown = ", ".join(ids[:4]) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
         path = self._run.skipped / f"step={step}-rank={self._rank}.safetensors"
         save(path, batches, context, step=step, rank=self._rank)
@@ -56,9 +56,9 @@ def save(path: Path, batches: Sequence[Batch], context: StepContext, *, step: in
     """Write the batches of one rank's step, and what chance is drawn from in it."""
     tensors: dict[str, Tensor] = {}
     for micro, batch in enumerate(batches):
-        for each in dataclasses.fields(Batch):
-            if each.name != "ids":
-                tensors[f"{micro}.{each.name}"] = getattr(batch, each.name).detach().cpu().clone()
+        for field in dataclasses.fields(Batch):
+            if field.name != "ids":
+                tensors[f"{micro}.{field.name}"] = getattr(batch, field.name).detach().cpu().clone()
     about = {"step": step, "rank": rank, "share": dataclasses.asdict(context), "ids": [batch.ids for batch in batches]}
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
@@ -71,7 +71,7 @@ def load(path: Path) -> tuple[list[Batch], StepContext, int, int]:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["about"])
-            names = [each.name for each in dataclasses.fields(Batch) if each.name != "ids"]
+            names = [field.name for field in dataclasses.fields(Batch) if field.name != "ids"]
             batches = [
                 Batch(ids=tuple(ids), **{name: file.get_tensor(f"{micro}.{name}") for name in names})
                 for micro, ids in enumerate(about["ids"])

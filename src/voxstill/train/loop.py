@@ -214,7 +214,7 @@ def train(
 def is_saved(state: State, cfg: Train) -> bool:
     """Whether a step leaves a checkpoint: to resume from, because it was judged, or to be kept."""
     every = (cfg.checkpoint_every, cfg.keep_every)
-    return state.error is not None or any(each and state.step % each == 0 for each in every)
+    return state.error is not None or any(buffer and state.step % buffer == 0 for buffer in every)
 
 
 def one_step(
@@ -278,7 +278,7 @@ def probe_memory(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, m
     padded_ms_B = np.maximum.reduceat(heard_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
     worst = int(padded_ms_B.argmax()) // plan.slots
     step = next(iter(data.steps(plan, worst, lambda _, batches: prepare_step(fabric, task, batches, 0.0, cfg.seed, 0))))
-    buffers = [(each, each.clone()) for each in model.buffers()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     context = StepContext.of_step(plan, worst, 0.0)
     context = dataclasses.replace(context, num_tokens=max(context.num_tokens, 1), num_frames=max(context.num_frames, 1))
     # what is compiled cannot be counted

@@ -1,0 +1,218 @@
+"""Students from checkpoints, of a training or of the Hugging Face Hub, and the frontend that each one needs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from voxstill.config import Augment
+from voxstill.errors import ConfigError, DataError
+from voxstill.nn.convolutions import padding_ignored
+from voxstill.nn.hearing import Hearing, Mels, Samples, Windows
+from voxstill.nn.students import (
+    KINDS,
+    PARAKEET_TYPES,
+    PREDICTOR,
+    SAMPLES_TYPES,
+    TRANSDUCERS,
+    Kind,
+    from_encoder,
+    transducer_class,
+)
+from voxstill.nn.waves import NoiseBank
+
+
+def load(folder: Path) -> Any:
+    """Load the student saved in `folder`; DataError where there is none."""
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCTC, ParakeetForCTC, WhisperForConditionalGeneration
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # two lines of noise for half a second of loading
+    try:
+        config = described(str(folder))
+        if config.model_type in SAMPLES_TYPES:
+            return padding_ignored(AutoModelForCTC.from_pretrained(folder, local_files_only=True))
+        classes = {
+            "ctc": ParakeetForCTC,
+            "seq2seq": WhisperForConditionalGeneration,
+            **{kind: transducer_class(name) for kind, name in TRANSDUCERS.items()},
+        }
+        return classes[KINDS[config.model_type]].from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"`{folder}` holds no student",
+            why=str(error).splitlines()[0],
+            fix="give the `model` folder of an experiment, or the experiment folder itself",
+        ) from None
+
+
+def described(checkpoint: str, also: Sequence[str] = ()) -> Any:
+    """Read the `config.json` of a checkpoint, a folder or a name on the Hugging Face Hub.
+
+    DataError where there is none, or its `model_type` is neither in `KINDS` nor in `also`.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
+        if config.model_type not in (*KINDS, *also):
+            raise ValueError(f"it is a `{config.model_type}`; known are {', '.join(KINDS)}")
+        if getattr(config, "add_adapter", False):
+            raise ValueError("its frames pass through an adapter, which is not known here")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"`{checkpoint}` holds no student",
+            why=str(error).splitlines()[0],
+            fix="give the `model` folder of an experiment, or a folder with config.json and model.safetensors",
+        ) from None
+    return config
+
+
+def digest(checkpoint: str | None) -> str | None:
+    """SHA-256 of the weights in a folder; a name on the Hub, and None, are returned as they are."""
+    if checkpoint is None or not Path(checkpoint).is_dir():
+        return checkpoint
+    weights = hashlib.sha256()
+    for path in sorted(Path(checkpoint).glob("*.safetensors")):
+        with path.open("rb") as file:
+            weights.update(hashlib.file_digest(file, "sha256").digest())
+    return weights.hexdigest()
+
+
+def hearing(config: Any, cfg: Augment, noise_bank: NoiseBank | None = None, checkpoint: str | None = None) -> Hearing:
+    """The frontend for the model of a `config`, log-mel for a new one (None).
+
+    The extractor saved in `checkpoint` says whether a waveform is normalised.
+    """
+    if config is None:
+        return Mels(cfg, noise_bank)
+    if config.model_type == "whisper":
+        return Windows(cfg, noise_bank, config.num_mel_bins)
+    if config.model_type not in SAMPLES_TYPES:
+        return Mels(cfg, noise_bank, getattr(config, "encoder_config", config).num_mel_bins)
+    normalises = _normalises(checkpoint) if checkpoint else True
+    return Samples(cfg, noise_bank, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises)
+
+
+def from_checkpoint(
+    checkpoint: str, num_pieces: int, *, same_pieces: bool, dropout: float | None, seed: int, kind: Kind, frozen: bool
+) -> Any:
+    """A student with the weights of a checkpoint: all where its vocabulary is kept (`same_pieces`), else its encoder's.
+
+    New weights are drawn from `seed`. `frozen` freezes the convolutions of a student that takes a waveform. ConfigError
+    where this kind of student cannot be made from the checkpoint, DataError where there is none.
+    """
+    config = described(checkpoint)
+    checkpoint_kind = KINDS[config.model_type]
+    if kind != checkpoint_kind and (kind == "seq2seq" or config.model_type not in PARAKEET_TYPES):
+        raise ConfigError(
+            f"`student.kind: {kind}` cannot be made from `{checkpoint}`",
+            why=f"it is a `{config.model_type}`, whose kind is `{checkpoint_kind}`",
+            fix=f"set `student.kind: {checkpoint_kind}`, or start from another checkpoint",
+        )
+    with loading(checkpoint), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if config.model_type in SAMPLES_TYPES:
+            return _wav2vec2(checkpoint, num_pieces, same_pieces, dropout, frozen)
+        if checkpoint_kind == "seq2seq":
+            return _whisper(checkpoint, dropout)
+        return _parakeet(checkpoint, config, num_pieces, same_pieces, dropout, kind)
+
+
+@contextlib.contextmanager
+def loading(checkpoint: str) -> Iterator[None]:
+    """Load weights within it: `transformers` does not warn of a new head, and what it raises becomes a DataError."""
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"the weights of `{checkpoint}` cannot be loaded",
+            why=str(error).splitlines()[0],
+            fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
+        ) from None
+    finally:
+        logging.set_verbosity(before)
+
+
+def _wav2vec2(checkpoint: str, num_pieces: int, same_pieces: bool, dropout: float | None, frozen: bool) -> Any:
+    from transformers import AutoModelForCTC
+
+    # LayerDrop leaves a layer without a gradient, which stops training on several devices
+    changes: dict[str, Any] = {"layerdrop": 0.0, "vocab_size": num_pieces + 1, "pad_token_id": num_pieces}
+    if dropout is not None:
+        names = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
+        changes |= dict.fromkeys(names, dropout)
+    local = Path(checkpoint).is_dir()
+    model = AutoModelForCTC.from_pretrained(
+        checkpoint, **changes, ignore_mismatched_sizes=True, local_files_only=local, dtype=torch.float32
+    )
+    if not same_pieces:
+        nn.init.normal_(model.lm_head.weight, std=model.config.initializer_range)
+        nn.init.zeros_(model.lm_head.bias)
+    if frozen:
+        model.freeze_feature_encoder()
+    mask = getattr(model.base_model, "masked_spec_embed", None)
+    if mask is not None:  # it gets no gradient from a batch without a mask
+        mask.requires_grad_(False)
+    return padding_ignored(model)
+
+
+def _parakeet(
+    checkpoint: str, config: Any, num_pieces: int, same_pieces: bool, dropout: float | None, kind: Kind
+) -> Any:
+    import transformers
+
+    checkpoint_class = getattr(transformers, {"ctc": "ParakeetForCTC", **TRANSDUCERS}[KINDS[config.model_type]])
+    local = Path(checkpoint).is_dir()
+    old = checkpoint_class.from_pretrained(checkpoint, local_files_only=local, dtype=torch.float32)
+    encoder = old.encoder.config
+    if dropout is not None:
+        encoder.dropout = encoder.activation_dropout = encoder.attention_dropout = dropout
+    encoder.layerdrop = 0.0
+    model = from_encoder(kind, encoder, num_pieces, getattr(config, "decoder_hidden_size", PREDICTOR))
+    whole = same_pieces and KINDS[config.model_type] == kind
+    weights = {name: value for name, value in old.state_dict().items() if whole or name.startswith("encoder.")}
+    model.load_state_dict(weights, strict=whole)
+    return model.to(memory_format=torch.channels_last)
+
+
+def _whisper(checkpoint: str, dropout: float | None) -> Any:
+    from transformers import WhisperForConditionalGeneration
+
+    changes: dict[str, Any] = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    if dropout is not None:
+        changes |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout)
+    local = Path(checkpoint).is_dir()
+    model = WhisperForConditionalGeneration.from_pretrained(
+        checkpoint, **changes, local_files_only=local, dtype=torch.float32
+    )
+    generation, end_id = model.generation_config, model.config.eos_token_id
+    generation.begin_suppress_tokens = None  # a transcript may be empty
+    generation.suppress_tokens = list(
+        range(end_id + 1, model.config.vocab_size)
+    )  # commands, such as the language, are no text
+    return model
+
+
+def _normalises(checkpoint: str) -> bool:
+    """Whether a model of wav2vec 2.0 was trained on waveforms of zero mean and unit deviation."""
+    from transformers import AutoFeatureExtractor
+
+    try:
+        extractor = AutoFeatureExtractor.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
+    except (OSError, ValueError):  # it has no extractor
+        return True
+    return bool(getattr(extractor, "do_normalize", True))
