@@ -23,16 +23,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from voxstill import tables, world
+from voxstill import engine, tables, world
 from voxstill.audio import codec
 from voxstill.config import Engine
-from voxstill.factory import engine
 from voxstill.records import Label
 from voxstill.store import Store
 
@@ -43,36 +42,35 @@ KILLED = "ours, a teacher killed"
 SETTLE_S = 3.0  # the processes of the run before end meanwhile
 
 
-class Decode:
+class Decode(engine.StageWork):
     """Paths in, one array of samples and its bounds out."""
 
-    def __call__(self, paths: Sequence[str], _: Any) -> tuple[Any, Any]:
+    def __call__(self, paths: Sequence[str], payload: Any) -> tuple[Any, Any]:
         """Decode a chunk."""
         pieces = [codec.decode(Path(path).read_bytes()).samples_T for path in paths]
         return np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])
 
 
-class Teach:
-    """A mock teacher that sleeps `delay_s` for each utterance and appends a byte for it to a file in `folder`."""
+class Transcribe(engine.StageWork):
+    """Pretend to transcribe: sleep `delay_s` for each utterance. A file in `folder` grows by a byte for each."""
 
     def __init__(self, delay_s: float, folder: Path) -> None:
         self.delay_s, self.folder = delay_s, folder
 
-    def __call__(self) -> Callable[[Sequence[str], Any], list[Label]]:
-        """Open one process's teacher."""
-        log = (self.folder / f"heard-{os.getpid()}").open("ab", buffering=0)
+    def open(self) -> None:
+        """Open the file of this process."""
+        self._file = (self.folder / f"heard-{os.getpid()}").open("ab", buffering=0)
 
-        def work(paths: Sequence[str], audio: tuple[Any, Any]) -> list[Label]:
-            samples_T, bounds = audio
-            rows = []
-            for i, path in enumerate(paths):
-                time.sleep(self.delay_s)
-                log.write(b".")
-                text = str(int(samples_T[bounds[i] : bounds[i + 1]].astype(np.int64).sum()))
-                rows.append(Label(utterance_id=path, recipe="r", teacher="t", text=text))
-            return rows
-
-        return work
+    def __call__(self, paths: Sequence[str], payload: tuple[Any, Any]) -> list[Label]:
+        """One label for each utterance."""
+        samples_T, bounds = payload
+        rows = []
+        for i, path in enumerate(paths):
+            time.sleep(self.delay_s)
+            self._file.write(b".")
+            text = str(int(samples_T[bounds[i] : bounds[i + 1]].astype(np.int64).sum()))
+            rows.append(Label(utterance_id=path, recipe="r", teacher="t", text=text))
+        return rows
 
 
 def voxstill(paths: Sequence[str], delay_s: float, folder: Path, kills: bool = False) -> tuple[float, float]:
@@ -87,8 +85,8 @@ def voxstill(paths: Sequence[str], delay_s: float, folder: Path, kills: bool = F
             os.kill(int(min(folder.glob("heard-*")).name.partition("-")[2]), signal.SIGKILL)
 
     stages = (
-        engine.Stage(name="decode", make=Decode, workers=TEACHERS),
-        engine.Stage(name="teach", make=Teach(delay_s, folder), workers=TEACHERS),
+        engine.Stage(name="decode", work=Decode(), workers=TEACHERS),
+        engine.Stage(name="teach", work=Transcribe(delay_s, folder), workers=TEACHERS),
     )
     engine.run(engine.chunks_of(paths, BATCH, str), stages, commit, failed, Engine(name="ray"))
     assert sum(1 for _ in tables.read(store, "", Label)) == len(paths)

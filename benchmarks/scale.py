@@ -28,8 +28,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from voxstill import config, tables
-from voxstill.factory import engine, label
+from voxstill import config, engine, tables
+from voxstill.factory import label
 from voxstill.pipeline import recipes
 from voxstill.records import Label, Utterance
 from voxstill.store import Store

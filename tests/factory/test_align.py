@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tones import TEXTS, speak
-from voxstill import tables, workdir
+from voxstill import engine, tables, workdir
 from voxstill.audio import codec
 from voxstill.config import Config
 from voxstill.errors import DataError, VoxstillError
-from voxstill.factory import engine, label
+from voxstill.factory import label
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import recipes
 from voxstill.records import Alignment, Label, Utterance, Verdict

@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import cli, config, monitor, tables, workdir
+from voxstill import cli, config, engine, monitor, tables, workdir
 from voxstill.audio import codec
 from voxstill.errors import ConfigError
-from voxstill.factory import control, engine, extract, label
+from voxstill.factory import control, extract, label
 from voxstill.monitor import StepMeter
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
@@ -46,8 +46,8 @@ def wav(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job looks all the time."""
-    monkeypatch.setattr(control, "LOOK_S", 0.02)
-    monkeypatch.setattr(control, "LOOK_FAR_S", 0.02)
+    monkeypatch.setattr(control, "POLL_S", 0.02)
+    monkeypatch.setattr(control, "POLL_REMOTE_S", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ class Job(StepMeter):
 
 
 def ask(work: Store, *overrides: str) -> None:
-    standing = control.asked(work).get("set", {})
-    control.ask(work, control.merged(standing, control.parsed(overrides)) if overrides else {})
+    standing = control.requested(work).get("set", {})
+    control.request(work, control.merge(standing, control.parse_overrides(overrides)) if overrides else {})
 
 
 def run(
@@ -129,24 +129,24 @@ def key(task: label.Task) -> tuple[str, str]:
 )
 def test_what_a_running_job_cannot_take_is_told(override: str, what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        control.parsed([override])
+        control.parse_overrides([override])
     assert what in caught.value.what
     assert fix in caught.value.fix
 
 
 def test_a_teacher_that_is_named_anew_keeps_no_option_of_the_one_before() -> None:
     begun = control.Settings(config.Teacher.model_validate({"name": "echo", "seed": 3}), config.Engine(), "info")
-    more = control.parsed(["teacher.substitute=0.5", "engine.workers=3"])
-    assert control.applied(more, begun).teacher.model_dump() == {"name": "echo", "seed": 3, "substitute": 0.5}
-    assert control.applied(more, begun).engine.workers == 3
-    other = control.merged(more, control.parsed(["teacher=reference", "engine.attempts=5"]))
+    more = control.parse_overrides(["teacher.substitute=0.5", "engine.workers=3"])
+    assert control.apply(more, begun).teacher.model_dump() == {"name": "echo", "seed": 3, "substitute": 0.5}
+    assert control.apply(more, begun).engine.workers == 3
+    other = control.merge(more, control.parse_overrides(["teacher=reference", "engine.attempts=5"]))
     assert other == {"teacher": {"name": "reference"}, "engine": {"workers": 3, "attempts": 5}}
-    assert control.applied(other, begun).teacher.model_dump() == {"name": "reference"}
+    assert control.apply(other, begun).teacher.model_dump() == {"name": "reference"}
     with pytest.raises(ConfigError, match=r"no option `teacher.sustitute`") as caught:
-        control.applied(control.parsed(["teacher.sustitute=0.5"]), begun)
+        control.apply(control.parse_overrides(["teacher.sustitute=0.5"]), begun)
     assert "teacher.substitute" in caught.value.fix
     with pytest.raises(ConfigError, match="no preset"):
-        control.parsed(["teacher.preset=whisper"])
+        control.parse_overrides(["teacher.preset=whisper"])
 
 
 # ------------------------------------------------------------------------------------------------ teachers
@@ -177,7 +177,7 @@ def test_a_teacher_takes_over_and_every_row_says_who_made_it(
     }
     assert set(figures["teacher"].split(label.AND)) == {old.name, new.name}
     assert workdir.finished_recipes(work, "labels") == [old.recipe]
-    (job,) = control.jobs(work)
+    (job,) = control.job_statuses(work)
     assert (job["teacher"]["substitute"], job["refused"], job["running"]) == (1.0, None, False)
     assert run(work, slow)[0] == figures  # all is there: nothing is done, whatever stands
 
@@ -222,9 +222,9 @@ def test_a_teacher_that_cannot_take_over_ends_no_job(
     figures, labels = run(work, {"name": "echo"}, {4: [override, "engine.attempts=1"]})
     assert makers(labels) == {key(task_of()): 20}
     assert "teachers" not in figures
-    (job,) = control.jobs(work)
+    (job,) = control.job_statuses(work)
     assert why in job["refused"]
-    assert job["asked_at"] == control.asked(work)["at"]
+    assert job["asked_at"] == control.requested(work)["at"]
     assert job["engine"]["attempts"] == 3  # all or nothing
 
 
@@ -244,7 +244,7 @@ def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
     figures, labels = run(work, teacher, asks, name=name)
     assert makers(labels) == {key(label.task(config.Teacher.model_validate(teacher))): 12}
     assert "teachers" not in figures
-    (job,) = control.jobs(work)
+    (job,) = control.job_statuses(work)
     assert "qwertzuiop" in job["refused"]
 
 
@@ -263,7 +263,7 @@ def test_every_utterance_is_labelled_once_whatever_is_asked_for(
     work = fill(Store(str(tmp_path_factory.mktemp("work"))), wav, 30)
     given: dict[int, list[str]] = {number: [one] if one else [] for number, one in asks.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(control, "LOOK_S", 0.001)
+        patch.setattr(control, "POLL_S", 0.001)
         figures, labels = run(work, {"name": "echo", "delay_ms": 2}, given, 0.0, chunk=chunk)
     assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(30)]
     made = makers(labels)
@@ -287,7 +287,7 @@ def test_workers_and_limits_change_while_the_job_goes_on(wav: Path, tmp_path: Pa
     figures, labels = run(work, {"name": "echo", "delay_ms": 50}, asks, name="ray")
     assert makers(labels) == {key(task_of(delay_ms=50)): 80}
     assert "teachers" not in figures
-    (job,) = control.jobs(work)
+    (job,) = control.job_statuses(work)
     assert {name: job["engine"][name] for name in ("teachers", "workers", "in_flight")} == {
         "teachers": 1,
         "workers": 2,
@@ -311,8 +311,8 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
 ) -> None:
     monitor.start_logging("warning")
     work = fill(Store(str(tmp_path)), wav, 12)
-    (tmp_path / control.ASKED).write_text("no JSON")
-    (tmp_path / control.JOBS).write_text("a file where a folder should be")
+    (tmp_path / control.REQUEST).write_text("no JSON")
+    (tmp_path / control.STATUS).write_text("a file where a folder should be")
     _, labels = run(work, {"name": "echo", "delay_ms": 10})
     assert makers(labels) == {key(task_of(delay_ms=10)): 12}
     told = capfd.readouterr().err
@@ -322,10 +322,10 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
 
 def test_what_somebody_wrote_by_hand_is_refused_and_not_fatal(wav: Path, tmp_path: Path, fast: None) -> None:
     work = fill(Store(str(tmp_path)), wav, 12)
-    work.write_json(control.ASKED, {"set": {"teacher": 3, "engine": ["workers"]}})
+    work.write_json(control.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
     _, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(task_of()): 12}
-    assert "cannot be understood" in control.jobs(work)[0]["refused"]
+    assert "cannot be understood" in control.job_statuses(work)[0]["refused"]
 
 
 # ------------------------------------------------------------------------------------------------ the command

@@ -7,8 +7,8 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import tables
-from voxstill.factory import engine, join
+from voxstill import engine, tables
+from voxstill.factory import join
 from voxstill.records import Label, Utterance
 from voxstill.store import Store
 

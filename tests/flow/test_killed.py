@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from seeds import seeded_random
 
 pytestmark = pytest.mark.slow
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
@@ -24,7 +25,7 @@ class Torture:
 
     def __init__(self, folder: Path) -> None:
         self._mark = f"VOXSTILL_TORTURE={folder}"
-        self._chance = random.Random()
+        self._chance = seeded_random()
 
     def start(self, *arguments: object) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -148,7 +148,8 @@ def test_a_long_recording_without_speech_says_so(tmp_path: Path) -> None:
 def test_the_engine_gets_one_row_for_each_file_in_order(tmp_path: Path) -> None:
     found = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")]
     files = list(by_file(found))
-    work = pickle.loads(pickle.dumps(Indexer(Segment(), SOURCE, 0).open))()
+    work = pickle.loads(pickle.dumps(Indexer(Segment(), SOURCE, 0)))
+    work.open()
     assert [row.recording.id for row in work(files, None)] == [file.id for file in files]
     assert set_aside(files[0], "it hangs").recording.error == "it hangs"
 
@@ -157,7 +158,8 @@ def test_a_decoder_in_a_process_of_its_own_gives_the_same_rows(tmp_path: Path) -
     found = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(2), "b.wav")]
     (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
     files = list(by_file([*found, *scan(Source(uri=str(tmp_path / "cut.wav")))]))
-    work = Indexer(Segment(), SOURCE, 0, extract.Reading(None, 60.0, 4_000)).open()
+    work = Indexer(Segment(), SOURCE, 0, extract.Reading(None, 60.0, 4_000))
+    work.open()
     try:
         assert work(files, None) == Indexer(Segment(), SOURCE, 0)(files, None)
     finally:

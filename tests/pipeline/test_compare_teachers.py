@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from voxstill import tables
+from voxstill import engine, tables
 from voxstill.cli import main
 from voxstill.config import Config
 from voxstill.errors import ConfigError, DataError
-from voxstill.factory import engine, label
+from voxstill.factory import label
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import label as labelling

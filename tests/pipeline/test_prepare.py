@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import shards, tables
+from voxstill import engine, shards, tables
 from voxstill.audio import codec
 from voxstill.config import Config
 from voxstill.errors import DataError, StorageError
-from voxstill.factory import engine, label
+from voxstill.factory import label
 from voxstill.filtering.measures import PHRASES, Phrases, Score, measure
 from voxstill.filtering.rules import NAMES, count_reasons, judge
 from voxstill.pipeline import filter as filtering

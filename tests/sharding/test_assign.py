@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import tables
+from voxstill import engine, tables
 from voxstill.config import Shard
 from voxstill.errors import DataError
-from voxstill.factory import engine, join
+from voxstill.factory import join
 from voxstill.records import Label, Utterance, UtteranceInfo, Verdict, Word, fingerprint
 from voxstill.sharding import assign
 from voxstill.store import Store

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxstill import config, tables
+from voxstill import config, engine, tables
 from voxstill.audio import codec
 from voxstill.errors import ConfigError, TeacherError
-from voxstill.factory import engine, extract, label
+from voxstill.factory import extract, label
 from voxstill.monitor import StepMeter
 from voxstill.records import Label, Utterance
 from voxstill.store import Store

@@ -18,10 +18,10 @@ import torch
 
 from checkpoints import write_whisper_checkpoint
 from tones import PLAIN, TEXTS, speak
-from voxstill import config, tables
+from voxstill import config, engine, tables
 from voxstill.audio import codec
 from voxstill.errors import TeacherError
-from voxstill.factory import engine, extract, label
+from voxstill.factory import extract, label
 from voxstill.monitor import StepMeter
 from voxstill.nn.hearing import Windows
 from voxstill.records import Label, Utterance

@@ -2,36 +2,34 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from voxstill import tables
+from voxstill import engine, tables
 from voxstill.config import Engine
-from voxstill.factory import engine
 from voxstill.records import Label
 from voxstill.store import Store
 
 
-def decoder() -> Callable[[Sequence[int], Any], Any]:
-    return lambda items, _: np.concatenate([np.full(50_000, item, np.int16) for item in items])
+class Decode(engine.StageWork):
+    def __call__(self, items: Sequence[int], payload: Any) -> Any:
+        return np.concatenate([np.full(50_000, item, np.int16) for item in items])
 
 
-def teacher() -> Callable[[Sequence[int], Any], list[Label]]:
-    def work(items: Sequence[int], samples_T: Any) -> list[Label]:
+class Transcribe(engine.StageWork):
+    def __call__(self, items: Sequence[int], payload: Any) -> list[Label]:
         time.sleep(0.2)
         return [
             Label(
                 utterance_id=str(item),
                 recipe="r",
                 teacher="t",
-                text=str(samples_T[50_000 * k : 50_000 * k + 50_000].sum()),
+                text=str(payload[50_000 * k : 50_000 * k + 50_000].sum()),
             )
             for k, item in enumerate(items)
         ]
-
-    return work
 
 
 def main(folder: str) -> None:
@@ -40,8 +38,8 @@ def main(folder: str) -> None:
     engine.run(
         [chunk for chunk in engine.chunks_of(range(60), 4, str) if chunk.id not in done],
         (
-            engine.Stage(name="decode", make=decoder, workers=1),
-            engine.Stage(name="teach", make=teacher, workers=2),
+            engine.Stage(name="decode", work=Decode(), workers=1),
+            engine.Stage(name="teach", work=Transcribe(), workers=2),
         ),
         lambda chunk, rows: store.create(f"{chunk.id}.parquet", tables.to_parquet(rows, Label)) and None,
         lambda item, reason: Label(utterance_id=str(item), recipe="r", teacher="t", error=reason),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from seeds import seeded_random
 from torture import runs
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def victims(driver: int) -> dict[str, list[int]]:
     parents: dict[str, list[int]] = {"driver": [driver]}
     for pid in runs.descendants(driver):
         name = runs.command_line(pid)
-        if name.startswith("ray::_Host"):
+        if name.startswith("ray::WorkerActor"):
             inner = [child for child in runs.descendants(pid) if "audio import decoder" in runs.command_line(child)]
             parents.setdefault("decode worker" if inner else "teacher or new worker", []).append(pid)
             parents.setdefault("decoder", []).extend(inner)
@@ -39,7 +40,7 @@ def victims(driver: int) -> dict[str, list[int]]:
 
 
 def test_whoever_is_killed_nothing_is_lost_and_nothing_twice(torture: Any, tmp_path: Path) -> None:
-    wanted, chance = torture.count(short=3, full=200), random.Random()
+    wanted, chance = torture.count(short=3, full=200), seeded_random()
     source = runs.corpus(tmp_path / "audio", NUM)
     calm = tmp_path / "calm"
     config = runs.configure(calm, source, teacher=ECHO, engine={"name": "inline", "chunk": RAY["chunk"]})

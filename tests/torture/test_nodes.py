@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import secrets
 import shutil
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from seeds import seeded_random
 from torture import runs
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def access(token: str) -> dict[str, str]:
 
 
 def test_a_cluster_that_loses_a_node_or_its_head_ends_with_the_same_bytes(torture: Any, tmp_path: Path) -> None:
-    chance, token = random.Random(), secrets.token_hex(32)
+    chance, token = seeded_random(), secrets.token_hex(32)
     source = runs.corpus(tmp_path / "audio", NUM)
     calm, log = tmp_path / "calm", tmp_path / "log"
     config = runs.configure(calm, source, teacher=ECHO, engine={"name": "inline", "chunk": ENGINE["chunk"]})

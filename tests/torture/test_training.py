@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from seeds import seeded_random
 from tones import write_shards
 from torture.runs import SHARE
 from train.test_loop import figures, same, weights
@@ -66,7 +67,7 @@ def kill(command: list[str], run: RunDir, chance: random.Random, *, in_checkpoin
 def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
     torture: Any, work: Path, tmp_path: Path
 ) -> None:
-    chance = random.Random()
+    chance = seeded_random()
     calm, run = RunDir(tmp_path / "calm"), RunDir(tmp_path / "killed")
     train_once(str(work), str(calm.path), f"train.steps={STEPS}")
     expected, curve = weights(calm), figures(calm)
@@ -87,7 +88,7 @@ def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
 
 @pytest.mark.skipif(SHARE is None, reason="the short form is in tests/train")
 def test_a_rank_that_stands_still_is_found_in_time_and_all_end(torture: Any, work: Path, tmp_path: Path) -> None:
-    chance = random.Random()
+    chance = seeded_random()
     found_s, ended_s = [], []
     for number in range(torture.count(short=1, full=10)):
         run = RunDir(tmp_path / str(number))

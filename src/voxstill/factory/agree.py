@@ -1,4 +1,4 @@
-"""The labels of a consensus: each utterance gets what the labels of several teachers agree on.
+"""Label by consensus (ROVER): each utterance gets the words that the labels of several teachers agree on.
 
 The unit of work is a part of the table of utterances with the labels of each teacher for it. Nothing is decoded.
 """
@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from voxstill import tables, workdir
+from voxstill import engine, tables, workdir
 from voxstill.config import Engine
+from voxstill.engine import StageWork
 from voxstill.errors import DataError, StorageError
-from voxstill.factory import engine, join, label
+from voxstill.factory import join, label
 from voxstill.monitor import StepMeter
 from voxstill.records import Label, Utterance
 from voxstill.score.rover import Heard, rover
 from voxstill.store import Store
 
-_SAID = ("id", "recording_id", "uri", "start_ms", "end_ms")
+_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Unit:
 def agree(
     work: Store, utterances: str, task: label.Task, of: Sequence[str], cfg: Engine, meter: StepMeter
 ) -> dict[str, Any]:
-    """Every utterance has one label of the consensus; the figures of all. What is finished is not done again.
+    """Write one consensus label for every utterance; return the figures of all. What is finished is not done again.
 
     DataError where one of the recipes has no finished labels.
     """
@@ -52,7 +53,7 @@ def agree(
                 raise row
             meter.safe(row, ())
 
-    stages = (engine.Stage(name="agree", make=Agree(work, task), workers=cfg.workers),)
+    stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers),)
     engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.engine)
     figures = {
         **label.figures(work, task),
@@ -66,60 +67,61 @@ def agree(
 
 
 def _plan(work: Store, utterances: str, of: Sequence[str], size: int) -> Iterator[engine.Chunk]:
-    each = [join.parts(work, utterances, workdir.prefix("labels", recipe), size) for recipe in of]
-    for some in zip(*each, strict=True):
-        unit = Unit(some[0].utterances, tuple(part.labels for part in some))
-        yield engine.Chunk(some[0].name, (unit,))
+    by_recipe = [join.parts(work, utterances, workdir.prefix("labels", recipe), size) for recipe in of]
+    for parts in zip(*by_recipe, strict=True):
+        unit = Unit(parts[0].utterances, tuple(part.labels for part in parts))
+        yield engine.Chunk(parts[0].name, (unit,))
 
 
-@dataclass(frozen=True, slots=True)
-class Agree:
-    """Makes the work of a process that writes labels of the consensus."""
+@dataclass(frozen=True)
+class Agree(StageWork):
+    """The work of a process that votes: units in, for each the milliseconds of audio that have their labels now."""
 
     work: Store
     task: label.Task
 
-    def __call__(self) -> Callable[[Sequence[Unit], Any], list[int | DataError]]:
-        """The work: milliseconds of audio that have their labels, or what is wrong with the tables."""
+    def __call__(self, units: Sequence[Unit], payload: Any) -> list[int | DataError]:
+        """Write the labels of each unit; a DataError in its place says what is wrong with the tables."""
+        rows: list[int | DataError] = []
+        for unit in units:
+            try:
+                rows.append(self._vote(unit))
+            except DataError as error:
+                rows.append(error)
+        return rows
 
-        def work(units: Sequence[Unit], _: Any) -> list[int | DataError]:
-            rows: list[int | DataError] = []
-            for unit in units:
-                try:
-                    rows.append(self._agree(unit))
-                except DataError as error:
-                    rows.append(error)
-            return rows
-
-        return work
-
-    def _agree(self, unit: Unit) -> int:
-        utterances = self._read(unit.utterances, Utterance, _SAID)
-        heard: list[dict[str, Label]] = []
+    def _vote(self, unit: Unit) -> int:
+        utterances = self._read(unit.utterances, Utterance, _UTTERANCE_COLUMNS)
+        by_teacher: list[dict[str, Label]] = []
         for keys in unit.labels:
-            first: dict[str, Label] = {}
+            first_labels: dict[str, Label] = {}
             for key in keys:
                 for row in self._read(key, Label):
-                    first.setdefault(row.utterance_id, row)
-            heard.append(first)
-        rows = [self._label(each.id, [some[each.id] for some in heard if each.id in some]) for each in utterances]
+                    first_labels.setdefault(row.utterance_id, row)
+            by_teacher.append(first_labels)
+        rows = [
+            self._label(utterance.id, [labels[utterance.id] for labels in by_teacher if utterance.id in labels])
+            for utterance in utterances
+        ]
         name = engine.chunk_id(row.utterance_id for row in rows)
         self.work.create(f"{self.task.prefix}/{name}.parquet", tables.to_parquet(rows, Label))
-        return sum(each.duration_ms for each in utterances)
+        return sum(utterance.duration_ms for utterance in utterances)
 
     def _label(self, id_: str, labels: Sequence[Label]) -> Label:
-        given: dict[str, Any] = {"utterance_id": id_, "recipe": self.task.recipe, "teacher": self.task.name}
-        sound = [each for each in labels if each.error is None]
-        if not sound:
-            return Label(**given, finish="failed", error=labels[0].error if labels else "no teacher has a label for it")
-        found = rover([Heard(each.text, _confidence(each.mean_logprob)) for each in sound])
-        languages = {each.language for each in sound if each.language is not None}
+        """The label that the teachers agree on; that of an utterance on which all failed has the first error."""
+        columns: dict[str, Any] = {"utterance_id": id_, "recipe": self.task.recipe, "teacher": self.task.name}
+        usable = [row for row in labels if row.error is None]
+        if not usable:
+            error = labels[0].error if labels else "no teacher has a label for it"
+            return Label(**columns, finish="failed", error=error)
+        consensus = rover([Heard(row.text, _confidence(row.mean_logprob)) for row in usable])
+        languages = {row.language for row in usable if row.language is not None}
         return Label(
-            **given,
-            text=found.text,
+            **columns,
+            text=consensus.text,
             language=languages.pop() if len(languages) == 1 else None,
-            mean_logprob=math.log(found.agreement),
-            finish="stop" if any(each.finish == "stop" for each in sound) else sound[0].finish,
+            mean_logprob=math.log(consensus.agreement),
+            finish="stop" if any(row.finish == "stop" for row in usable) else usable[0].finish,
         )
 
     def _read(self, key: str, kind: Any, names: Sequence[str] | None = None) -> list[Any]:

@@ -1,34 +1,35 @@
-"""How well each label fits its audio, as a CTC model hears it: a table of its own beside the labels.
+"""Forced alignment of labels with a CTC model: how likely each label is for its audio, in a table beside the labels.
 
-The unit of work is a chunk of utterances with what their labels say in the place of the human text. A row is of one
+The unit of work is a chunk of utterances with the text of their labels in the place of the human text. A row is of one
 utterance and one text; resuming is the plan minus the rows that are there. So labels that are added cost only
-themselves, and one that was made anew with other words is heard anew.
+themselves, and one that was made anew with other words is aligned anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from voxstill import config, tables, workdir
+from voxstill import config, engine, tables, workdir
 from voxstill.config import Engine
 from voxstill.decode.options import RecognizerOptions
 from voxstill.decode.recognizer import Recognizer
+from voxstill.engine import StageWork
 from voxstill.errors import DataError
-from voxstill.factory import engine, extract, join, label
+from voxstill.factory import extract, join, label
 from voxstill.monitor import StepMeter, log
 from voxstill.records import Alignment, Utterance, fingerprint
 from voxstill.store import Store
 
 VERSION = 1
-"""Rises when the same label is measured in another way."""
+"""Rises when the same label is aligned in another way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An aligner and the labels that it is to measure; equal tasks have equal recipes."""
+    """An aligner (a CTC model) and the labels that it aligns; equal tasks have equal recipes."""
 
     options: RecognizerOptions
     revision: str
@@ -41,12 +42,12 @@ class Task:
 
     @property
     def prefix(self) -> str:
-        """Where they lie."""
+        """The folder of the alignments."""
         return workdir.prefix("alignments", self.recipe)
 
 
 def task(model: str, labels: str) -> Task:
-    """The task of measuring labels, named by their recipe, with a model; ConfigError where there is no such model."""
+    """The task of aligning the labels of a recipe with `model`; ConfigError where there is no such model."""
     options = config.validated(RecognizerOptions, {"model": model}, prefix="filter.aligner.")
     return Task(options, Recognizer(options).revision(), labels)
 
@@ -60,9 +61,10 @@ def align(
     reading: extract.Reading,
     meter: StepMeter,
 ) -> dict[str, Any]:
-    """Every label that says something has its alignment, or none where the model cannot write it; the figures of all.
+    """Align every label that has words; return the figures of all alignments.
 
-    `labels` are the figures of the finished labels. DataError where the model can write none of them.
+    A label that the model cannot spell has a row without `logprob`. `labels` are the figures of the finished labels.
+    DataError where the model can spell none of them.
     """
     source = {"utterances": tables.listing(work, utterances), "labels": labels["sha256"]}
     done = workdir.success(work, "alignments", task.recipe)
@@ -71,16 +73,16 @@ def align(
 
     def commit(chunk: engine.Chunk, rows: Sequence[Alignment]) -> None:
         work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Alignment))
-        meter.safe(sum(each.duration_ms for each in chunk.items), (row.error for row in rows if row.error))
+        meter.safe(sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error))
 
     def fail(utterance: Utterance, reason: str) -> Alignment:
-        return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=f"{label.SET_ASIDE}: {reason}")
+        return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=label.set_aside_error(reason))
 
     stages = (
-        engine.Stage(name="decode", make=label.Decode(reading), workers=cfg.workers),
+        engine.Stage(name="decode", work=label.Decode(reading), workers=cfg.workers),
         engine.Stage(
             name="align",
-            make=Align(task),
+            work=Align(task),
             workers=cfg.teachers,
             num_cpus=cfg.teacher_cpus,
             num_gpus=cfg.teacher_gpus,
@@ -90,28 +92,36 @@ def align(
     engine.run(plan(work, utterances, labelled, task.prefix, cfg.chunk), stages, commit, fail, cfg, meter.engine)
     counts = _counts(work, task)
     if missing := counts["failed"] + counts["unwritten"]:
-        told = "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write"
-        log.warning(told, missing, counts["alignments"], counts["failed"], counts["unwritten"])
+        log.warning(
+            "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write",
+            missing,
+            counts["alignments"],
+            counts["failed"],
+            counts["unwritten"],
+        )
     figures = {"recipe": task.recipe, "aligner": task.options.model, "source": source, **counts}
     work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
     return figures
 
 
 def plan(work: Store, utterances: str, labels: str, alignments: str, size: int) -> Iterator[engine.Chunk]:
-    """Every utterance whose label says something and has no alignment yet, with that label as its text; they stream."""
-    there = tables.parts(work, alignments)
-    rows = tables.columns(work, there, Alignment, ("utterance_id", "text"))
-    have: Container[str] = tables.Ids(_key(*each) for table in rows for each in _pairs(table)) if there else ()
+    """Chunks of utterances whose label has words and no alignment yet, with that label as their text; they stream."""
+    aligned_parts = tables.parts(work, alignments)
+    rows = tables.columns(work, aligned_parts, Alignment, ("utterance_id", "text"))
+    aligned: Container[str] = (
+        tables.Ids(_key(*pair) for table in rows for pair in _pairs(table)) if aligned_parts else ()
+    )
     parts = join.parts(work, utterances, labels, size)
-    for said, heard in join.columns(work, parts, None, ("utterance_id", "text", "error")):
-        ids, texts, errors = (heard[name].to_pylist() for name in ("utterance_id", "text", "error"))
-        some = []
-        for utterance, row in zip(said.to_pylist(), join.rows_of(said["id"].to_pylist(), ids), strict=True):
-            if row is None or errors[row] is not None or not texts[row].strip():
+    for utterance_table, label_table in join.columns(work, parts, None, ("utterance_id", "text", "error")):
+        ids, texts, errors = (label_table[name].to_pylist() for name in ("utterance_id", "text", "error"))
+        places = join.rows_of(utterance_table["id"].to_pylist(), ids)
+        todo = []
+        for utterance, place in zip(utterance_table.to_pylist(), places, strict=True):
+            if place is None or errors[place] is not None or not texts[place].strip():
                 continue
-            if _key(utterance["id"], texts[row]) not in have:
-                some.append(tables.from_columns({**utterance, "text": texts[row]}, Utterance))
-        yield from engine.chunks_of(some, size, lambda each: _key(each.id, each.text or ""))
+            if _key(utterance["id"], texts[place]) not in aligned:
+                todo.append(tables.from_columns({**utterance, "text": texts[place]}, Utterance))
+        yield from engine.chunks_of(todo, size, lambda utterance: _key(utterance.id, utterance.text or ""))
 
 
 def _key(id_: str, text: str) -> str:
@@ -123,56 +133,49 @@ def _pairs(table: Any) -> Iterator[tuple[str, str]]:
 
 
 def _counts(work: Store, task: Task) -> dict[str, int]:
-    """How many rows there are, and why some say nothing; DataError where none says anything."""
+    """Count the rows, and those without an alignment by their cause; DataError where no row has one."""
     import pyarrow.compute as pc
 
-    num = failed = silent = 0
+    num = num_failed = num_missing = 0
     for table in tables.columns(work, tables.parts(work, task.prefix), Alignment, ("logprob", "error")):
         num += len(table)
-        failed += pc.count(table["error"]).as_py()
-        silent += table["logprob"].null_count
-    if num and silent == num:
+        num_failed += pc.count(table["error"]).as_py()
+        num_missing += table["logprob"].null_count
+    if num and num_missing == num:
         raise DataError(
             f"`{task.options.model}` aligns none of the {num:,} labels",
-            why="their audio cannot be read" if failed == num else "they are not spelt as it spells",
+            why="their audio cannot be read" if num_failed == num else "they are not spelt as it spells",
             fix="set `filter.aligner` to a CTC model of their language, or take it away",
         )
-    return {"alignments": num, "failed": failed, "unwritten": silent - failed}
+    return {"alignments": num, "failed": num_failed, "unwritten": num_missing - num_failed}
 
 
-@dataclass(frozen=True, slots=True)
-class Align:
-    """Makes the work of an aligner in its own process: the model is loaded once."""
+@dataclass
+class Align(StageWork):
+    """The work of an aligner: decoded audio in, alignments out. The model is loaded once in each process."""
 
     task: Task
+    _recognizer: Recognizer = field(init=False, repr=False, compare=False)
 
-    def __call__(self) -> Aligning:
-        """The aligner, ready to hear."""
-        recognizer = Recognizer(self.task.options, section="filter.aligner.")
-        recognizer.load()
-        recognizer.check_alignment()  # before any audio is read
-        return Aligning(recognizer)
+    def open(self) -> None:
+        """Load the model; TeacherError where it cannot align."""
+        self._recognizer = Recognizer(self.task.options, section="filter.aligner.")
+        self._recognizer.load()
+        self._recognizer.check_alignment()  # before any audio is read
 
-
-@dataclass(frozen=True, slots=True)
-class Aligning:
-    """Work of an aligner: chunks of audio in, alignments out."""
-
-    recognizer: Recognizer
-
-    def __call__(self, utterances: Sequence[Utterance], audio: label.Decoded) -> list[Alignment]:
-        """One alignment for each utterance, in order."""
+    def __call__(self, utterances: Sequence[Utterance], payload: label.Decoded) -> list[Alignment]:
+        """Align a chunk; return one row for each utterance, in order."""
         rows = [
-            Alignment(utterance_id=each.id, text=each.text or "", error=error)
-            for each, error in zip(utterances, audio.errors, strict=True)
+            Alignment(utterance_id=utterance.id, text=utterance.text or "", error=error)
+            for utterance, error in zip(utterances, payload.errors, strict=True)
         ]
-        sound = [i for i, error in enumerate(audio.errors) if error is None]
-        samples = [audio.samples_T[audio.bounds[i] : audio.bounds[i + 1]] for i in sound]
-        texts = [utterances[i].text or "" for i in sound]
-        for i, logprob in zip(sound, self.recognizer.log_likelihoods(samples, texts), strict=True):
+        readable = [i for i, error in enumerate(payload.errors) if error is None]
+        samples = [payload.samples_of(i) for i in readable]
+        texts = [utterances[i].text or "" for i in readable]
+        for i, logprob in zip(readable, self._recognizer.log_likelihoods(samples, texts), strict=True):
             rows[i] = dataclasses.replace(rows[i], logprob=logprob)
         return rows
 
     def close(self) -> None:
-        """Give back what the model took."""
-        self.recognizer.close()
+        """Unload the model."""
+        self._recognizer.close()

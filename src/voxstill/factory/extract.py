@@ -1,4 +1,4 @@
-"""The audio of utterances as their table says: all of it, or the reason why not."""
+"""Read and decode the audio of utterances: all samples of each, or the error that says why not."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from voxstill.fetch import Blob, fetch, read_many
 from voxstill.records import Utterance, recording_id
 from voxstill.uri import is_local
 
-_OURS = re.compile(r"[0-9a-f]{16}")
+_RECORDING_ID = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How workers read: through which cache, and within which limits a recording is decoded; pickles with the work."""
+    """How a worker reads audio: its cache, and the limits in which a recording is decoded; pickled with the work."""
 
     cache: Cache | None
     decode_s: float
     decode_mb: int
 
     def decoder(self) -> Decoder:
-        """A decoder of this process's own, to be closed."""
+        """Start a decoder process; the caller closes it."""
         return Decoder(self.decode_s, self.decode_mb)
 
 
 def reading(cfg: Config) -> Reading:
-    """As configured."""
+    """The `Reading` of a configuration."""
     folder, max_bytes = cfg.cache.folder, int(cfg.cache.max_gb * 1e9)
     cache = None if folder is None else Cache(Path(folder).expanduser().absolute(), max_bytes)
     return Reading(cache, cfg.engine.decode_s, cfg.engine.decode_mb)
@@ -46,66 +46,67 @@ def reading(cfg: Config) -> Reading:
 def samples(
     utterances: Sequence[Utterance], cache: Cache | None = None, decode: Callable[..., codec.Audio] = codec.decode
 ) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
-    """Each utterance once, with all of its 16 kHz samples or with the error that names what is wrong.
+    """Yield each utterance once, with all of its 16 kHz samples or with the error that names what is wrong.
 
     A recording is read and decoded once for all of its utterances, which therefore follow one another. One decoded
     recording is held at a time; those far away are read ahead. `decode` is that of this process, or of a `Decoder`.
     """
     by_source: dict[tuple[str, int | None], list[Utterance]] = {}
-    for each in utterances:
-        by_source.setdefault((each.uri, each.channel), []).append(each)
-    with closing(read_many((uri for uri, _ in by_source if not is_local(uri)), cache=cache)) as far:
+    for utterance in utterances:
+        by_source.setdefault((utterance.uri, utterance.channel), []).append(utterance)
+    with closing(read_many((uri for uri, _ in by_source if not is_local(uri)), cache=cache)) as remote_blobs:
         for (uri, channel), members in by_source.items():
             try:
-                blob = fetch(uri) if is_local(uri) else _or_raise(next(far))
+                blob = fetch(uri) if is_local(uri) else _or_raise(next(remote_blobs))
             except StorageError as error:
-                yield from ((each, error) for each in members)
+                yield from ((utterance, error) for utterance in members)
                 continue
-            same = []
-            for each in members:
-                if (stale := changed(blob, each.recording_id)) is not None:
-                    yield each, stale
+            unchanged = []
+            for utterance in members:
+                if (stale := changed(blob, utterance.recording_id)) is not None:
+                    yield utterance, stale
                 else:
-                    same.append(each)
-            if not same:
+                    unchanged.append(utterance)
+            if not unchanged:
                 continue
             try:
                 recording_T = decode(blob.data, channel=channel).samples_T
             except DataError as error:  # any other is not the recording's fault
-                yield from ((each, error) for each in same)
+                yield from ((utterance, error) for utterance in unchanged)
                 continue
             del blob  # one encoded recording less while the caller works; the allocator keeps its pages, too
-            yield from ((each, stretch(recording_T, each)) for each in same)
+            yield from ((utterance, stretch(recording_T, utterance)) for utterance in unchanged)
 
 
 def changed(blob: Blob, indexed_as: str) -> DataError | None:
-    """The error of a recording that is no longer what was indexed under this id; None where nobody can say.
+    """The error of a recording that has changed since it was indexed under this id; None where it has not.
 
-    That is so where the source gave neither version nor size, now or then, and where the id is not one of ours.
+    Also None where that cannot be known: the source gave neither version nor size, now or then, or the id is not one
+    that the index made.
     """
-    if blob.etag is None or not _OURS.fullmatch(indexed_as):
+    if blob.etag is None or not _RECORDING_ID.fullmatch(indexed_as):
         return None
-    known = [(blob.etag, 0), (None, blob.num_bytes), (None, len(blob.data)), (None, 0)]
-    if indexed_as in (recording_id(blob.uri, etag, num_bytes) for etag, num_bytes in known):
+    versions = [(blob.etag, 0), (None, blob.num_bytes), (None, len(blob.data)), (None, 0)]
+    if indexed_as in (recording_id(blob.uri, etag, num_bytes) for etag, num_bytes in versions):
         return None
     why = f"its version is now {blob.etag} and it has {blob.num_bytes} bytes"
     return DataError("changed since it was indexed", why=why, fix="run `voxstill index` again")
 
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:
-    """The samples of an utterance, or DataError where the recording no longer has them all."""
-    start, end, ms = (codec.ms_to_samples(each) for each in (utterance.start_ms, utterance.end_ms, 1))
-    if len(recording_T) < end - ms:
+    """Cut the samples of an utterance out of its recording; DataError where the recording no longer has them all."""
+    start, end, one_ms = (codec.ms_to_samples(ms) for ms in (utterance.start_ms, utterance.end_ms, 1))
+    if len(recording_T) < end - one_ms:
         return DataError(
             "shorter than when it was indexed",
             why=f"{codec.samples_to_ms(len(recording_T))} ms are there and it ends at {utterance.end_ms} ms",
             fix="run `voxstill index` again",
         )
-    # the part of a millisecond at the end of a recording belongs to its last utterance: else it would be nobody's
-    return recording_T[start:] if len(recording_T) - end < ms else recording_T[start:end]
+    # the part of a millisecond at the end of a recording belongs to its last utterance: else it would be lost
+    return recording_T[start:] if len(recording_T) - end < one_ms else recording_T[start:end]
 
 
-def _or_raise(found: Blob | StorageError) -> Blob:
-    if isinstance(found, StorageError):
-        raise found
-    return found
+def _or_raise(blob: Blob | StorageError) -> Blob:
+    if isinstance(blob, StorageError):
+        raise blob
+    return blob

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from voxstill import tables
+from voxstill.engine import StageWork
 from voxstill.errors import DataError, StorageError
 from voxstill.factory import join
 from voxstill.records import Alignment, Label, Split, Utterance, fingerprint
@@ -185,8 +186,8 @@ def plan(parts: Sequence[MeasuredPart], written: Container[str]) -> list[Measure
     return [job for job in jobs if job.name not in written]
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreWriter:
+@dataclass(frozen=True)
+class ScoreWriter(StageWork):
     """Measure labels for the engine and write scores below `prefix`; `normalizer` names how words are compared."""
 
     work: Store
@@ -194,17 +195,13 @@ class ScoreWriter:
     phrases: tuple[str, ...]
     normalizer: str
 
-    def open(self) -> Callable[[Sequence[MeasureJob], Any], list[int | DataError]]:
-        """The work of one process.
+    def __call__(self, jobs: Sequence[MeasureJob], payload: Any) -> list[int | DataError]:
+        """Measure the labels of each job.
 
-        Milliseconds of audio measured for each job, or what is wrong with the tables, which no other worker mends.
+        Returns the milliseconds of audio measured, or what is wrong with the tables, which no other worker mends.
         """
         phrases, normalize = Phrases(self.phrases), normalizer(self.normalizer)
-
-        def measure_jobs(jobs: Sequence[MeasureJob], _: Any) -> list[int | DataError]:
-            return [self._write(job, phrases, normalize) for job in jobs]
-
-        return measure_jobs
+        return [self._write(job, phrases, normalize) for job in jobs]
 
     def _write(self, job: MeasureJob, phrases: Phrases, normalize: Callable[[str], str]) -> int | DataError:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 from voxstill.audio import codec, vad
 from voxstill.audio.decoder import Decoder
 from voxstill.config import Segment, Source
+from voxstill.engine import StageWork
 from voxstill.errors import DataError, StorageError, VoxstillError
 from voxstill.factory import extract
 from voxstill.fetch import Blob, fetch, read_many
@@ -42,8 +43,8 @@ class IndexedFile:
     utterances: tuple[Utterance, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Indexer:
+@dataclass
+class Indexer(StageWork):
     """Index files for the engine: files in, one `IndexedFile` for each out, in order; what is far away is read ahead.
 
     Without `reading` nothing is cached, and files are decoded in the worker itself.
@@ -53,24 +54,24 @@ class Indexer:
     source: Source
     seed: int
     reading: extract.Reading | None = None
-    decoder: Decoder | None = None
+    _decoder: Decoder | None = field(default=None, init=False, repr=False, compare=False)
 
-    def open(self) -> Indexer:
-        """The same with a decoder of this process's own, to be closed."""
-        return self if self.reading is None else replace(self, decoder=self.reading.decoder())
+    def open(self) -> None:
+        """Start the decoder."""
+        self._decoder = self.reading.decoder() if self.reading is not None else None
 
-    def __call__(self, files: Sequence[SourceFile], _: Any) -> list[IndexedFile]:
+    def __call__(self, files: Sequence[SourceFile], payload: Any) -> list[IndexedFile]:
         """Index the files of a chunk."""
         cache = None if self.reading is None else self.reading.cache
-        decode = codec.decode if self.decoder is None else self.decoder.decode
+        decode = codec.decode if self._decoder is None else self._decoder.decode
         options = self.cfg, self.source, self.seed
         with closing(read_many((file.entries[0].uri for file in files if _is_remote(file)), cache=cache)) as blobs:
             return [index(file, *options, next(blobs) if _is_remote(file) else None, decode) for file in files]
 
     def close(self) -> None:
         """End the decoder."""
-        if self.decoder is not None:
-            self.decoder.close()
+        if self._decoder is not None:
+            self._decoder.close()
 
 
 def index(

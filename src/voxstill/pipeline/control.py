@@ -24,12 +24,12 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> dict[str, 
         raise DataError(
             f"`{work.root}` has no utterances", why="no job can label there", fix="check the name of the folder"
         )
-    jobs = controlling.jobs(work)
-    asked = {} if clear else controlling.asked(work)
+    jobs = controlling.job_statuses(work)
+    asked = {} if clear else controlling.requested(work)
     if overrides or clear:
-        wanted = controlling.merged(asked.get("set", {}), controlling.parsed(overrides))
+        wanted = controlling.merge(asked.get("set", {}), controlling.parse_overrides(overrides))
         _check(cfg, wanted, jobs)
-        asked = controlling.ask(work, wanted)
+        asked = controlling.request(work, wanted)
     return {"asked": asked.get("set", {}), "at": asked.get("at"), "jobs": jobs}
 
 
@@ -40,7 +40,7 @@ def _check(cfg: Config, wanted: Mapping[str, Any], jobs: Sequence[Mapping[str, A
     errors = []
     for teacher in told or [cfg.teacher]:
         try:
-            controlling.applied(wanted, controlling.Settings(teacher, cfg.engine, level))
+            controlling.apply(wanted, controlling.Settings(teacher, cfg.engine, level))
             return
         except ConfigError as error:
             errors.append(error)

@@ -10,14 +10,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from voxstill import config, world
+from voxstill import config, engine, world
 from voxstill.config import Config
 from voxstill.core.command import Result
 from voxstill.decode.recognizer import Recognizer, Samples
 from voxstill.errors import ConfigError, DataError
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
-from voxstill.factory import corpus, engine
+from voxstill.factory import corpus
 from voxstill.monitor import clock, log
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voxstill import tables, workdir
+from voxstill import engine, tables, workdir
 from voxstill.config import Config
 from voxstill.errors import DataError
-from voxstill.factory import align, engine, extract, join, label
+from voxstill.factory import align, extract, join, label
 from voxstill.filtering import measures
 from voxstill.filtering.rules import current_name
 from voxstill.filtering.verdicts import write_verdicts
@@ -83,7 +83,7 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
 
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
     writer = measures.ScoreWriter(work, prefix, phrases, cfg.evaluate.normalizer)
-    stages = (engine.Stage(name="filter", make=writer.open, workers=cfg.engine.workers),)
+    stages = (engine.Stage(name="filter", work=writer, workers=cfg.engine.workers),)
     with StepMeter("filter", len(jobs), "parts") as meter:
         chunks = (engine.Chunk(job.name, (job,)) for job in jobs)
         engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.engine)

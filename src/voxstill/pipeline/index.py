@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from voxstill import tables, workdir
+from voxstill import engine, tables, workdir
 from voxstill.config import Config
-from voxstill.factory import engine, extract
+from voxstill.factory import extract
 from voxstill.indexing import segment
 from voxstill.indexing.scan import SourceFile, by_file, scan
 from voxstill.indexing.state import IndexState
@@ -49,7 +49,7 @@ def index(cfg: Config) -> dict[str, Any]:
         work.create(committed, tables.to_parquet(utterances, Utterance))
 
     indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, extract.reading(cfg))
-    stages = (engine.Stage(name="index", make=indexer.open, workers=cfg.engine.workers),)
+    stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers),)
 
     def item_id(file: SourceFile) -> str:
         # a file that is tried again is another item than the first time: its part must not be taken for that one

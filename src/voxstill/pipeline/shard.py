@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from voxstill import shards, workdir
+from voxstill import engine, shards, workdir
 from voxstill.config import Config
-from voxstill.factory import engine, extract, join
+from voxstill.factory import extract, join
 from voxstill.monitor import StepMeter, log
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
@@ -88,7 +88,7 @@ def _shard(
     jobs = assign.jobs(work, parts, kept, windows, there)
     chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
     writer = write.ShardWriter(work, prefix, cfg.shard, extract.reading(cfg))
-    stages = (engine.Stage(name="shard", make=writer.open, workers=cfg.engine.workers),)
+    stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers),)
     with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
         engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.engine)
     dropped: Counter[str] = Counter()

@@ -9,7 +9,7 @@ import dataclasses
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from voxstill.audio import codec
 from voxstill.audio.decoder import Decoder
 from voxstill.cache import Cache
 from voxstill.config import Shard
+from voxstill.engine import StageWork
 from voxstill.errors import DataError, StorageError, VoxstillError
 from voxstill.factory import extract
 from voxstill.records import Label, Utterance
@@ -41,23 +42,23 @@ class WrittenShard:
     dropped: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardWriter:
+@dataclass
+class ShardWriter(StageWork):
     """Write shards below `prefix` for the engine: jobs in, one `WrittenShard` for each out."""
 
     work: Store
     prefix: str
     cfg: Shard
     reading: extract.Reading
-    decoder: Decoder | None = None
+    _decoder: Decoder | None = field(default=None, init=False, repr=False, compare=False)
 
-    def open(self) -> ShardWriter:
-        """The same with a decoder of this process's own, to be closed."""
-        return dataclasses.replace(self, decoder=self.reading.decoder())
+    def open(self) -> None:
+        """Start the decoder."""
+        self._decoder = self.reading.decoder()
 
-    def __call__(self, jobs: Sequence[ShardJob], _: Any) -> list[WrittenShard]:
+    def __call__(self, jobs: Sequence[ShardJob], payload: Any) -> list[WrittenShard]:
         """Write the shards of a chunk."""
-        decode = codec.decode if self.decoder is None else self.decoder.decode
+        decode = codec.decode if self._decoder is None else self._decoder.decode
         return [
             write_shard(
                 self.work,
@@ -74,8 +75,8 @@ class ShardWriter:
 
     def close(self) -> None:
         """End the decoder."""
-        if self.decoder is not None:
-            self.decoder.close()
+        if self._decoder is not None:
+            self._decoder.close()
 
 
 def set_aside(job: ShardJob, reason: str) -> WrittenShard:

@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from voxstill import engine
 from voxstill.config import Engine
 from voxstill.errors import ConfigError, TrainingError, VoxstillError
-from voxstill.factory import engine
 
 
 def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:

@@ -1,0 +1,113 @@
+"""The Ray cluster of this process: started or joined, left again, and how many workers it holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from voxstill import world
+from voxstill.config import Engine
+from voxstill.engine.retry import describe
+from voxstill.engine.stage import Stage
+from voxstill.errors import ClusterError, ConfigError
+
+JOIN_LIMIT_S = 10.0
+SPARE_CPUS = 0.01
+"""Share of the CPUs that no worker reserves at the start, so that those started later find a little everywhere."""
+
+
+def start_ray(cfg: Engine) -> Any:
+    """Return the module `ray`, connected: one cluster for each process, that of `cfg.address` or one of its own.
+
+    One of its own listens on the loopback interface only and asks for a token that only this process and its children
+    know. ClusterError where it cannot be started or joined.
+    """
+    _configure_ray(is_joining=cfg.address is not None)
+    import ray
+
+    ray._private.worker._worker_logs_enabled = False  # else notices of dead workers go to standard output
+    if ray.is_initialized():
+        return ray
+    own_cluster = {
+        "num_cpus": world.num_cores(),
+        "include_dashboard": False,
+        # Ray refuses to start where /dev/shm is small, unless told a size; then it takes files in /tmp.
+        "object_store_memory": min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30),
+    }
+    try:
+        if host_port := re.fullmatch(r"([^/]+):(\d+)", cfg.address or ""):  # Ray would wait for minutes
+            socket.create_connection((host_port[1].strip("[]"), int(host_port[2])), JOIN_LIMIT_S).close()
+        ray.init(
+            address=cfg.address or "local",
+            logging_level="ERROR",
+            log_to_driver=False,
+            **({} if cfg.address else own_cluster),
+        )
+    except Exception as error:
+        raise ClusterError(
+            f"the Ray cluster `{cfg.address}` cannot be joined" if cfg.address else "Ray cannot start",
+            why=describe(error),
+            fix="check `engine.address`, or use `engine: inline`" if cfg.address else "use `engine: inline`",
+        ) from error
+    return ray
+
+
+def _configure_ray(*, is_joining: bool) -> None:
+    """Set Ray's environment variables, which it reads once, when it is imported."""
+    if "ray" in sys.modules:
+        return
+    settings = {
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` ships the working folder
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a payload that is lost is seen by its status
+    }
+    if not is_joining:
+        settings |= {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: bind to loopback
+            "RAY_process_group_cleanup_enabled": "1",  # what a worker has started dies with it, however it dies
+        }
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def shutdown() -> None:
+    """End the cluster that this process started, or leave the one it joined; the next `run` starts anew."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+
+
+def num_workers(ray: Any, stages: Sequence[Stage]) -> list[int]:
+    """How many workers each stage has: as configured, else as many as fit."""
+    resources = ray.cluster_resources()
+
+    def fitting(stage: Stage) -> int:
+        if stage.num_gpus:
+            return max(1, int(resources.get("GPU", 0) / stage.num_gpus + 1e-6))
+        return max(1, int(resources.get("CPU", 1)))
+
+    return [stage.workers or fitting(stage) for stage in stages]
+
+
+def cpu_share(ray: Any, stages: Sequence[Stage], sizes: Sequence[int]) -> float:
+    """The share of its `num_cpus` that a worker reserves, so that all workers fit.
+
+    GPUs are not shared so: ConfigError where the workers need more than there are.
+    """
+    resources = ray.cluster_resources()
+    sized = list(zip(stages, sizes, strict=True))
+    cpus = sum(size * stage.num_cpus for stage, size in sized)
+    gpus = sum(size * stage.num_gpus for stage, size in sized)
+    if gpus > resources.get("GPU", 0):
+        raise ConfigError(
+            f"the workers want {gpus:g} GPUs and the cluster has {resources.get('GPU', 0):g}",
+            why=", ".join(f"`{stage.name}`: {size} workers of {stage.num_gpus:g} GPUs" for stage, size in sized),
+            fix="lower `engine.teachers` or `engine.teacher_gpus`",
+        )
+    return min(1.0, (1 - SPARE_CPUS) * resources.get("CPU", 0) / cpus) if cpus else 1.0

@@ -1,0 +1,97 @@
+"""The types of a run: chunks of items, the stages that they pass through, the work of a stage, changes of a run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from voxstill.config import Engine
+from voxstill.errors import VoxstillError
+from voxstill.records import fingerprint
+
+
+class StageWork(Protocol):
+    """The work of a stage: pickled unopened, then opened, called and closed in the process of a worker.
+
+    Two works that are equal do the same: a work that a change replaces by an equal one is not opened again. A dataclass
+    leaves what `open` makes out of its comparison. A subclass needs no `open` or `close` where there is nothing to do.
+    """
+
+    def open(self) -> None:
+        """Load what the work needs, such as a model; called once, before the first call, and again after `close`."""
+        return
+
+    def __call__(self, items: Sequence[Any], payload: Any) -> Any:
+        """Turn items and the payload of the stage before (None for the first stage) into this stage's payload.
+
+        The payload of the last stage is one row for each item, in order. Arrays in a payload arrive read-only.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what `open` took."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Items that are worked on, retried and committed together; the id depends on what is in it, not on the order."""
+
+    id: str
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of the work on a chunk, done by `workers` processes, each with a copy of `work` of its own."""
+
+    name: str
+    work: StageWork
+    workers: int | None = None
+    """None takes as many as fit: by GPUs where each needs some, else one for each core of the cluster."""
+    num_cpus: float = 1
+    num_gpus: float = 0
+    calls: int = 1
+    """Calls that one worker takes at once, in threads of their own; the inline engine makes one after the other."""
+
+    def max_chunks(self, in_flight: int) -> int:
+        """The most chunks that one worker holds: those it works on, and those that wait with their payload."""
+        return in_flight + self.calls - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Stages and limits that a run is to go on with. The stages have the names and the order of those before."""
+
+    stages: Sequence[Stage]
+    cfg: Engine
+
+
+class Changes(Protocol):
+    """Where a run asks for changes and reports what came of them; always called from the thread of the run."""
+
+    def poll(self) -> Change | None:
+        """Return each change once, and None where there is no new one; must not block."""
+        ...
+
+    def applied(self, stages: Sequence[Stage]) -> None:
+        """The run goes on with these stages."""
+        ...
+
+    def rejected(self, error: VoxstillError) -> None:
+        """The change was not made, because of `error`; the run goes on as before."""
+        ...
+
+
+def chunk_id(ids: Iterable[str]) -> str:
+    """Hash the ids of a chunk's items; their order does not matter."""
+    return fingerprint(sorted(ids))
+
+
+def chunks_of(items: Iterable[Any], size: int, key: Callable[[Any], str]) -> Iterator[Chunk]:
+    """Cut items, in their order, into chunks of `size` (the last may be smaller); `items` is consumed lazily."""
+    source = iter(items)
+    while members := tuple(itertools.islice(source, size)):
+        yield Chunk(chunk_id(map(key, members)), members)

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_works import (
+    FunctionWork,
+    Twice,
+    aside,
+    misbehave,
+)
+from voxstill import engine
+from voxstill.config import Engine
+from voxstill.engine import Change, Chunk, Stage, StageWork, chunks_of
+from voxstill.errors import TeacherError, VoxstillError
+from voxstill.monitor import Summary
+
+
+class Asked:
+    """Changes that a test asks for while a run goes on, and what came of them."""
+
+    def __init__(self) -> None:
+        self.next: Change | None = None
+        self.outcomes: list[Any] = []
+
+    def poll(self) -> Change | None:
+        change, self.next = self.next, None
+        return change
+
+    def applied(self, stages: Sequence[Stage]) -> None:
+        self.outcomes.append("applied")
+
+    def rejected(self, error: VoxstillError) -> None:
+        self.outcomes.append(error)
+
+
+@dataclass(frozen=True)
+class Says(StageWork):
+    """A work that says its name with each item, and where it was closed."""
+
+    name: str
+    closed: Path | None = None
+    mischief: str = ""
+    delay_s: float = 0.1
+
+    def open(self) -> None:
+        if self.mischief == "cannot start":
+            raise TeacherError("there is no such revision", why="the Hub does not know it", fix="name another")
+        if self.mischief == "dies at the start":
+            os._exit(3)
+
+    def __call__(self, items: Sequence[Any], payload: Any) -> list[str]:
+        misbehave(self.mischief)
+        if self.mischief == "ends":
+            raise TeacherError("the server does not know the model")
+        time.sleep(self.delay_s)
+        return [f"{self.name} {os.getpid()} {item}" for item in items]
+
+    def close(self) -> None:
+        if self.closed is not None:
+            (self.closed / f"{self.name}.{os.getpid()}").touch()
+
+
+def staged(says: StageWork, workers: int = 1) -> tuple[Stage, ...]:
+    return (Stage(name="decode", work=Twice(), workers=1), Stage(name="teach", work=says, workers=workers))
+
+
+def run_and_ask(
+    asks: dict[int, tuple[Stage, ...]], stages: Sequence[Stage], num: int, after: int = 0, **options: Any
+) -> tuple[list[list[str]], Summary, Asked]:
+    """Rows of each chunk of two in the order of their commits, where so many commits ask for these stages.
+
+    There are `num` chunks, or more: `after` that follow the answer to the last question.
+    """
+    changes, committed, taken = Asked(), [], []
+
+    def source() -> Iterator[Chunk]:
+        left = after
+        for chunk in chunks_of(count(), 2, str):
+            left -= len(changes.outcomes) == len(asks)
+            if len(taken) >= num and left < 0:
+                return
+            taken.extend(chunk.items[::2])
+            yield chunk
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        committed.append(rows)
+        ask()
+
+    def ask() -> None:
+        if (wanted := asks.get(len(committed))) is not None:
+            changes.next = Change(wanted, Engine(**options))
+
+    ask()
+    summary = engine.run(source(), stages, commit, aside, Engine(**options), None, changes)
+    rows = [row for part in committed for row in part]
+    assert sorted(int(row.split()[-1]) for row in rows) == list(range(2 * len(taken)))
+    return committed, summary, changes
+
+
+def sayers(committed: list[list[str]]) -> list[str]:
+    """Who made each chunk: nobody makes half a chunk."""
+    assert all(len({row.split()[0] for row in rows}) == 1 for rows in committed)
+    return [rows[0].split()[0] for rows in committed]
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_another_work_takes_over_between_chunks_and_the_one_before_is_closed(
+    ray: Any, name: str, tmp_path: Path
+) -> None:
+    old, new = Says("old", tmp_path), Says("new", tmp_path)
+    committed, summary, changes = run_and_ask({3: staged(new, 2)}, staged(old, 2), 6, after=30, name=name)
+    made = sayers(committed)
+    assert made.count("old") >= 3
+    assert made[-1] == "new"
+    assert changes.outcomes == ["applied"]
+    assert (summary.num_retries, summary.num_restarts, summary.num_set_aside) == (0, 0, 0)
+    closed = sorted(path.stem for path in tmp_path.iterdir())
+    if name == "ray":  # the second of the new ones may not have started before all was done
+        assert closed in (["new", "old", "old"], ["new", "new", "old", "old"])
+    else:
+        assert closed == ["new", "old"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mischief", "why"),
+    [
+        ("inline", "cannot start", "no such revision"),
+        ("ray", "cannot start", "no such revision"),
+        ("inline", "ends", "does not know the model"),
+        ("ray", "ends", "does not know the model"),
+        ("inline", "raise", "this item is bad"),
+        ("ray", "raise", "this item is bad"),
+        ("ray", "die", "Died"),
+        ("ray", "dies at the start", "Died"),
+        ("ray", "hang", "time limit of 6 s"),
+    ],
+)
+def test_a_canary_that_fails_changes_nothing(ray: Any, name: str, mischief: str, why: str) -> None:
+    asks, old = {2: staged(Says("new", mischief=mischief), 3)}, staged(Says("old"))
+    committed, summary, changes = run_and_ask(asks, old, 6, after=6, name=name, lease_s=6.0, attempts=2)
+    assert set(sayers(committed)) == {"old"}
+    (error,) = changes.outcomes
+    assert why in f"{error.what} {error.why}"
+    assert summary.num_set_aside == summary.num_retries == 0
+    assert len({row.split()[1] for rows in committed for row in rows}) == 1  # nor was another of the old ones started
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_what_is_asked_for_before_the_first_chunk_holds_from_there_on(ray: Any, name: str) -> None:
+    asks = {0: staged(Says("new"))}
+    committed, _, changes = run_and_ask(asks, staged(Says("old", mischief="cannot start")), 6, name=name)
+    assert set(sayers(committed)) == {"new"}
+    assert changes.outcomes == ["applied"]
+    asks = {0: staged(Says("new", mischief="cannot start"))}
+    committed, _, changes = run_and_ask(asks, staged(Says("old")), 6, name=name)
+    assert set(sayers(committed)) == {"old"}
+    assert "no such revision" in changes.outcomes[0].what
+
+
+def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None:
+    says, changes, workers = Says("one"), Asked(), []
+
+    def source() -> Iterator[Chunk]:
+        left = 30
+        for chunk in chunks_of(count(), 2, str):
+            left -= len(changes.outcomes) == 2
+            if left < 0:
+                return
+            yield chunk
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        workers.append(rows[0].split()[1])
+        if len(workers) == 4:
+            changes.next = Change(staged(says, 4), Engine(in_flight=1))
+        if len(set(workers)) == 4 and len(changes.outcomes) == 1:
+            changes.next = Change(staged(says, 1), Engine(in_flight=1))
+
+    summary = engine.run(source(), staged(says, 1), commit, aside, Engine(), None, changes)
+    assert changes.outcomes == ["applied", "applied"]
+    assert len(set(workers[:4])) == 1
+    assert len(set(workers)) == 4
+    assert len(set(workers[-20:])) == 1  # each of the others had a chunk or none in hand
+    assert (summary.num_retries, summary.num_restarts) == (0, 0)
+
+
+def test_gpus_that_are_not_there_are_refused_and_the_run_goes_on(ray: Any) -> None:
+    decode, teach = staged(Says("old"))
+    greedy = decode, replace(teach, workers=2, num_gpus=32)
+    committed, _, changes = run_and_ask({2: greedy}, (decode, teach), 10)
+    assert set(sayers(committed)) == {"old"}
+    assert "want 64 GPUs" in changes.outcomes[0].what
+
+
+def test_a_draining_worker_that_fails_gives_back_what_it_holds(ray: Any, tmp_path: Path) -> None:
+    class Fickle:
+        def __call__(self, items: Sequence[Any], _: Any) -> list[str]:
+            if (tmp_path / "gone").exists():
+                raise TeacherError("the server of before is gone")
+            time.sleep(0.3)
+            return [f"old 1 {item}" for item in items]
+
+    class Leaving(Asked):
+        def applied(self, stages: Sequence[Stage]) -> None:
+            (tmp_path / "gone").touch()
+
+    changes, committed = Leaving(), []
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        committed.extend(rows)
+        changes.next = Change(staged(Says("new")), Engine()) if len(committed) == 4 else None
+
+    stages = staged(FunctionWork(Fickle))
+    engine.run(chunks_of(range(40), 2, str), stages, commit, aside, Engine(in_flight=4), None, changes)
+    assert sorted(int(row.split()[-1]) for row in committed) == list(range(40))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.dictionaries(st.integers(0, 19), st.sampled_from(["a", "b", "c", "cannot start", "raise", "ends"]), max_size=8)
+)
+def test_whatever_is_asked_for_each_item_is_done_once_by_the_last_work_that_passed(asks: dict[int, str]) -> None:
+    def says(kind: str) -> Says:
+        return Says(kind, delay_s=0.0, mischief=kind if len(kind) > 1 else "")
+
+    wanted = {number: staged(says(kind)) for number, kind in asks.items()}
+    committed, _, changes = run_and_ask(wanted, staged(says("a")), 20, name="inline")
+    expected, now = [], "a"
+    for number in range(20):
+        now = asks[number] if len(asks.get(number, "??????")) == 1 else now
+        expected.append(now)
+    assert sayers(committed) == expected
+    assert [outcome == "applied" for outcome in changes.outcomes] == [len(asks[number]) == 1 for number in sorted(asks)]
+
+
+@pytest.mark.slow
+def test_where_there_is_no_gpu_to_spare_one_worker_makes_room_and_is_back_where_the_other_fails() -> None:
+    code = """
+import os, time, ray
+from itertools import count
+from voxstill.config import Engine
+from voxstill.errors import TeacherError
+from voxstill import engine
+ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False)
+class Work(engine.StageWork):
+    def __init__(self, name):
+        self.name = name
+    def open(self):
+        if self.name == "bad":
+            raise TeacherError("no such revision")
+    def __call__(self, items, payload):
+        time.sleep(0.1)
+        return [f"{self.name} {os.environ['CUDA_VISIBLE_DEVICES']}" for _ in items]
+works = {name: Work(name) for name in ("old", "bad", "new")}
+def stages(name):
+    return (engine.Stage(name="teach", work=works[name], num_gpus=1),)
+class Changes:
+    todo, outcomes = ["bad", "new"], []
+    def poll(self):
+        now = self.todo and len(rows) >= 4 * (3 - len(self.todo))
+        return engine.Change(stages(self.todo.pop(0)), Engine(attempts=2)) if now else None
+    def applied(self, stages):
+        self.outcomes.append("applied")
+    def rejected(self, error):
+        self.outcomes.append(error.what)
+changes, rows = Changes(), []
+def source():
+    left = 10
+    for chunk in engine.chunks_of(count(), 1, str):
+        left -= len(changes.outcomes) == 2
+        if left < 0:
+            return
+        yield chunk
+cfg = Engine(attempts=2)
+engine.run(source(), stages("old"), lambda _, chunk_rows: rows.extend(chunk_rows), None, cfg, None, changes)
+print(changes.outcomes, sorted(set(rows)), rows[0], rows[-1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    expected = "['no such revision', 'applied'] ['new 0', 'old 0'] old 0 new 0"
+    assert done.stdout.strip() == expected, done.stderr[-2000:]

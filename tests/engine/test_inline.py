@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_works import (
+    ONE_STAGE,
+    FunctionWork,
+    aside,
+    flat,
+    plain,
+    run,
+)
+from voxstill import engine
+from voxstill.config import Engine
+from voxstill.engine import Chunk, Stage, chunks_of
+from voxstill.errors import VoxstillError
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sets(st.integers(0, 59), max_size=12), st.integers(1, 20), st.integers(1, 4))
+def test_only_the_bad_items_are_set_aside_and_rows_keep_their_places(bad: set[int], size: int, attempts: int) -> None:
+    def work(items: Sequence[int], _: Any) -> list[str]:
+        if wrong := bad.intersection(items):
+            raise ValueError(f"bad {sorted(wrong)}")
+        return [f"ok {item}" for item in items]
+
+    stages = (Stage(name="work", work=FunctionWork(lambda: work), workers=1),)
+    committed, summary = run(chunks_of(range(60), size, str), stages, name="inline", attempts=attempts)
+    expected = [f"aside {i}: ValueError: bad [{i}]" if i in bad else f"ok {i}" for i in range(60)]
+    assert flat(committed) == expected
+    assert (summary.num_items, summary.num_set_aside) == (60, len(bad))
+
+
+def test_a_work_that_gives_too_few_rows_is_a_failure_of_its_items() -> None:
+    stages = (
+        Stage(name="work", work=FunctionWork(lambda: lambda items, _: [1] * (len(items) - (0 in items))), workers=1),
+    )
+    committed, _ = run(chunks_of(range(4), 4, str), stages, name="inline")
+    assert flat(committed) == ["aside 0: the last stage gave 0 rows for 1 items", 1, 1, 1]
+
+
+def test_a_teacher_that_fails_on_everything_is_an_error_and_not_a_table_of_failures() -> None:
+    stages = (Stage(name="work", work=FunctionWork(lambda: plain), workers=1),)
+    with pytest.raises(VoxstillError, match="items all failed") as caught:
+        run([Chunk("c", ("raise",) * 40)], stages, name="inline")
+    assert caught.value.why == "ValueError: this item is bad"
+
+
+def test_nothing_to_do_builds_no_worker() -> None:
+    def make() -> Any:
+        raise AssertionError
+
+    _, summary = run([], (Stage(name="work", work=FunctionWork(make), workers=1),), name="ray")
+    assert summary.num_chunks == 0
+
+
+def test_progress_counts_items_that_are_safe() -> None:
+    num_safe: list[int] = []
+    engine.run(
+        chunks_of(range(10), 4, str),
+        ONE_STAGE,
+        lambda *_: None,
+        aside,
+        Engine(name="inline"),
+        lambda so_far: num_safe.append(so_far.num_items),
+    )
+    assert num_safe == [4, 8, 10]

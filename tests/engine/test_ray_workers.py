@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_works import (
+    TWO_STAGES,
+    FunctionWork,
+    flat,
+    plain,
+    run,
+)
+from voxstill.engine import Chunk, Stage, StageWork, chunks_of
+from voxstill.errors import TeacherError, VoxstillError
+
+
+def test_a_work_that_takes_two_calls_at_once_gets_them_and_is_closed_after_the_last(ray: Any, tmp_path: Path) -> None:
+    class Pairs:
+        def __init__(self) -> None:
+            self.both, self.working = threading.Barrier(2), 0
+
+        def __call__(self, items: Sequence[Any], _: Any) -> list[str]:
+            self.working += 1
+            self.both.wait(60)  # for ever, were it alone
+            self.working -= 1
+            return [f"ok {item}" for item in items]
+
+        def close(self) -> None:
+            (tmp_path / str(self.working)).touch()
+
+    committed, summary = run(
+        chunks_of(range(24), 2, str), (Stage(name="work", work=FunctionWork(Pairs), workers=1, calls=2),), in_flight=1
+    )
+    assert sorted(flat(committed)) == sorted(f"ok {i}" for i in range(24))
+    assert [rows for chunk in chunks_of(range(24), 2, str) for rows in committed[chunk.id]] == [
+        f"ok {i}" for i in range(24)
+    ]
+    assert (summary.num_retries, summary.num_restarts) == (0, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def test_a_process_that_an_item_broke_is_replaced_before_it_fails_the_others(ray: Any) -> None:
+    def fragile() -> Any:
+        broken: list[bool] = []
+
+        def work(items: Sequence[Any], _: Any) -> list[str]:
+            if 5 in items:
+                broken.append(True)
+            if broken:
+                raise RuntimeError("device-side assert")
+            return [f"ok {item}" for item in items]
+
+        return work
+
+    committed, summary = run(chunks_of(range(24), 4, str), (Stage(name="work", work=FunctionWork(fragile), workers=1),))
+    assert [row for row in flat(committed) if not row.startswith("ok")] == ["aside 5: RuntimeError: device-side assert"]
+    assert summary.num_restarts >= 1
+
+
+def test_a_missing_model_is_told_at_once(ray: Any) -> None:
+    def make() -> Any:
+        raise TeacherError("no model", why="the folder is empty", fix="fetch it")
+
+    start = time.monotonic()
+    with pytest.raises(TeacherError, match="no model") as caught:
+        run(chunks_of(range(9), 1, str), (Stage(name="teach", work=FunctionWork(make), workers=2),))
+    assert caught.value.fix == "fetch it"
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_a_stage_that_cannot_be_built_says_why(ray: Any, name: str) -> None:
+    with pytest.raises(VoxstillError, match="the stage `teach` cannot start") as caught:
+        run([Chunk("c", (1,))], (Stage(name="teach", work=FunctionWork(lambda: {}["gone"]), workers=1),), name=name)
+    assert caught.value.why == "KeyError: 'gone'"
+
+
+def test_a_worker_that_dies_while_starting_is_given_up(ray: Any) -> None:
+    with pytest.raises(VoxstillError, match="cannot start") as caught:
+        run([Chunk("c", (1,))], (Stage(name="teach", work=FunctionWork(lambda: os._exit(3)), workers=1),), attempts=2)
+    assert "died 2 times" in caught.value.why
+
+
+def test_a_work_is_closed_in_its_process_at_the_end(ray: Any, tmp_path: Path) -> None:
+    class Closing:
+        def __call__(self, items: Sequence[Any], _: Any) -> list[Any]:
+            return list(items)
+
+        def close(self) -> None:
+            (tmp_path / name).touch()
+
+    for name in ("inline", "ray"):
+        run([Chunk("c", (1,))], (Stage(name="work", work=FunctionWork(Closing), workers=1),), name=name)
+    assert {path.name for path in tmp_path.iterdir()} == {"inline", "ray"}
+
+
+def test_what_a_worker_has_started_dies_with_it(ray: Any, tmp_path: Path) -> None:
+    def make() -> Any:
+        child = subprocess.Popen(["sleep", "600"])
+        (tmp_path / str(child.pid)).touch()
+        return plain
+
+    run([Chunk("c", ("die", 1))], (Stage(name="work", work=FunctionWork(make), workers=1),), attempts=1)
+    children = [Path("/proc") / path.name for path in tmp_path.iterdir()]
+    assert len(children) == 3
+    deadline = time.monotonic() + 20
+    while any(child.exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(child.exists() for child in children)
+
+
+def test_killed_workers_lose_nothing_and_repeat_nothing(ray: Any, tmp_path: Path) -> None:
+    def tracked(stage: str, work: StageWork) -> Any:
+        (tmp_path / f"{stage}.{os.getpid()}").touch()
+        work.open()
+
+        def slow(items: Sequence[Any], payload: Any) -> Any:
+            time.sleep(0.1)
+            return work(items, payload)
+
+        return slow
+
+    stages = [
+        Stage(name=stage.name, work=FunctionWork(partial(tracked, stage.name, stage.work)), workers=stage.workers)
+        for stage in TWO_STAGES
+    ]
+    killed: list[str] = []
+
+    def killer() -> None:
+        for stage in ("teach", "decode"):
+            while not (alive := sorted(tmp_path.glob(f"{stage}.*"))):
+                time.sleep(0.05)
+            time.sleep(0.4)
+            os.kill(int(alive[0].suffix[1:]), signal.SIGKILL)
+            killed.append(stage)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    committed, summary = run(chunks_of(range(160), 4, str), stages)
+    thread.join()
+    assert killed == ["teach", "decode"]
+    assert summary.num_restarts == 2
+    assert sorted(flat(committed)) == sorted(f"{i}:{2 * i}" for i in range(160))

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_works import (
+    FunctionWork,
+    Rows,
+    Twice,
+    aside,
+    flat,
+    names,
+    plain,
+    run,
+)
+from voxstill import engine
+from voxstill.config import Engine
+from voxstill.engine import Chunk, Stage, chunks_of
+from voxstill.errors import Interrupted
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_what_is_in_hand_and_gives_the_rest_back(ray: Any, name: Any, number: int) -> None:
+    committed: Rows = {}
+    before = signal.getsignal(number)
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        committed[chunk.id] = rows
+        if len(committed) == 3:
+            os.kill(os.getpid(), number)
+
+    stages = (Stage(name="decode", work=Twice(), workers=1), Stage(name="teach", work=FunctionWork(names), workers=1))
+    with pytest.raises(Interrupted, match=signal.Signals(number).name) as caught:
+        engine.run(chunks_of(range(400), 2, str), stages, commit, aside, Engine(name=name))
+    assert caught.value.exit_code == 130
+    assert 3 <= len(committed) <= 3 + 2 * 2  # at most what two workers had in hand
+    assert f"{len(committed)} chunks are safe" in caught.value.why
+    assert all(len(rows) == 2 for rows in committed.values())
+    assert signal.getsignal(number) is before
+    rest, _ = run((chunk for chunk in chunks_of(range(400), 2, str) if chunk.id not in committed), stages, name=name)
+    assert sorted(flat(committed) + flat(rest)) == sorted(f"{i}:{2 * i}" for i in range(400))
+
+
+def test_a_second_signal_stops_at_once(ray: Any, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def make() -> Callable[..., list[str]]:
+        def work(items: Sequence[Any], payload: Any) -> list[str]:
+            begun.touch()
+            time.sleep(60)
+            return plain(items, payload)
+
+        return work
+
+    def impatient() -> None:
+        while not begun.exists():
+            time.sleep(0.1)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=impatient)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(chunks_of(range(4), 2, str), (Stage(name="work", work=FunctionWork(make), workers=1),), name="ray")
+    assert time.time() - begun.stat().st_mtime < 30  # and not the minute that the work takes
+    thread.join()
