@@ -12,6 +12,7 @@ from pydantic import create_model
 
 from voxstill import config, legacy
 from voxstill.cli import main
+from voxstill.config import explain, loading
 from voxstill.errors import ConfigError
 from voxstill.monitor import start_logging
 from voxstill.teachers import registry
@@ -150,7 +151,7 @@ def test_every_option_has_a_sentence() -> None:
 def test_what_is_dumped_is_read_back_the_same(steps: int, lr: float, mode: str, language: str) -> None:
     tree = {"train": {"steps": steps, "lr": lr, "seed_mode": mode}, "source": {"language": language}}
     cfg = config.validated(config.Config, tree)
-    assert config.validated(config.Config, config._yaml().load(config.dump(cfg))) == cfg
+    assert config.validated(config.Config, loading._yaml().load(config.dump(cfg))) == cfg
 
 
 def test_an_override_without_a_value_is_refused() -> None:
@@ -231,7 +232,7 @@ def test_a_former_name_is_taken_for_that_of_today_wherever_it_is_set(
     path, text = tmp_path / "old.yaml", json.dumps(value)
     path.write_text(f"{section}: {{{leaf}: {text}}}\n")
     start_logging()
-    config._WARNED_OF.clear()
+    explain._WARNED_OF.clear()
     for cfg in (
         config.load(str(path)),
         config.load(None, [f"{former}={text}"]),

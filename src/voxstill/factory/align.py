@@ -18,7 +18,7 @@ from voxstill.decode.options import RecognizerOptions
 from voxstill.decode.recognizer import Recognizer
 from voxstill.engine import StageWork
 from voxstill.errors import DataError
-from voxstill.factory import extract, join, label
+from voxstill.factory import decoding, extract, join, label
 from voxstill.monitor import StepMeter, log
 from voxstill.records import Alignment, Utterance, fingerprint
 from voxstill.store import Store
@@ -79,7 +79,7 @@ def align(
         return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=label.set_aside_error(reason))
 
     stages = (
-        engine.Stage(name="decode", work=label.Decode(reading), workers=cfg.workers),
+        engine.Stage(name="decode", work=decoding.Decode(reading), workers=cfg.workers),
         engine.Stage(
             name="align",
             work=Align(task),
@@ -163,7 +163,7 @@ class Align(StageWork):
         self._recognizer.load()
         self._recognizer.check_alignment()  # before any audio is read
 
-    def __call__(self, utterances: Sequence[Utterance], payload: label.Decoded) -> list[Alignment]:
+    def __call__(self, utterances: Sequence[Utterance], payload: decoding.Decoded) -> list[Alignment]:
         """Align a chunk; return one row for each utterance, in order."""
         rows = [
             Alignment(utterance_id=utterance.id, text=utterance.text or "", error=error)

@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill import config, engine, legacy, tables, workdir
-from voxstill.audio.decoder import Decoder
 from voxstill.engine import StageWork
 from voxstill.errors import ConfigError, TeacherError, VoxstillError
-from voxstill.factory import control, extract
+from voxstill.factory import control, decoding, extract
 from voxstill.monitor import StepMeter, level, log
 from voxstill.records import Label, Utterance, fingerprint
 from voxstill.store import Store
@@ -216,7 +215,7 @@ def _run(
 
 def _stages(task: Task, cfg: config.Engine, reading: extract.Reading) -> tuple[engine.Stage, ...]:
     return (
-        engine.Stage(name="decode", work=Decode(reading), workers=cfg.workers),
+        engine.Stage(name="decode", work=decoding.Decode(reading), workers=cfg.workers),
         engine.Stage(
             name="teach",
             work=Transcribe(task),
@@ -349,52 +348,6 @@ def _count(data: bytes) -> _PartCounts:
     return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, errors, by_maker)
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The audio of a chunk: one array, where each utterance begins in it, and why some have none."""
-
-    samples_T: NDArray[np.int16]
-    bounds: NDArray[np.int64]
-    errors: tuple[str | None, ...]
-
-    def samples_of(self, i: int) -> NDArray[np.int16]:
-        """The samples of the i-th utterance; none where it has an error."""
-        return self.samples_T[self.bounds[i] : self.bounds[i + 1]]
-
-
-@dataclass
-class Decode(StageWork):
-    """The work of a CPU worker: fetch and decode a chunk. A file that holds several of its utterances is read once."""
-
-    reading: extract.Reading
-    _decoder: Decoder = field(init=False, repr=False, compare=False)
-
-    def open(self) -> None:
-        """Start the decoder."""
-        self._decoder = self.reading.decoder()
-
-    def __call__(self, utterances: Sequence[Utterance], payload: Any) -> Decoded:
-        """Decode every utterance; one that cannot be read has an error in the place of samples."""
-        samples: dict[str, NDArray[np.int16]] = {}
-        errors: dict[str, str] = {}
-        for utterance, audio in extract.samples(utterances, self.reading.cache, self._decoder.decode):
-            if isinstance(audio, VoxstillError):
-                errors[utterance.id] = f"{audio.what}: {audio.why}" if audio.why else audio.what
-            else:
-                samples[utterance.id] = audio
-        ordered = [samples.get(utterance.id, np.zeros(0, np.int16)) for utterance in utterances]
-        bounds = np.cumsum([0, *(len(samples_T) for samples_T in ordered)], dtype=np.int64)
-        return Decoded(
-            np.concatenate(ordered) if ordered else np.zeros(0, np.int16),
-            bounds,
-            tuple(errors.get(utterance.id) for utterance in utterances),
-        )
-
-    def close(self) -> None:
-        """End the decoder."""
-        self._decoder.close()
-
-
 @dataclass
 class Transcribe(StageWork):
     """The work of a teacher: decoded audio in, labels out. The model is loaded once in each process."""
@@ -407,7 +360,7 @@ class Transcribe(StageWork):
         self._teacher = registry.make(self.task.teacher)
         self._teacher.open()
 
-    def __call__(self, utterances: Sequence[Utterance], payload: Decoded) -> list[Label]:
+    def __call__(self, utterances: Sequence[Utterance], payload: decoding.Decoded) -> list[Label]:
         """Transcribe a chunk; return one label for each utterance, in order."""
         transcriptions: list[Heard] = [Heard(finish="failed", error=error) for error in payload.errors]
         readable = [i for i, error in enumerate(payload.errors) if error is None]

@@ -1,0 +1,87 @@
+"""A section of the configuration: options with units and former names, and the identity that recipes hash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+
+def option(
+    default: Any = ..., *, unit: str = "", pace: bool = False, formerly: Sequence[str] = (), **limits: Any
+) -> Any:
+    """A pydantic field that also knows its unit, its former names, and whether it changes no more than pace or place.
+
+    What leaves every bit of the result the same is `pace`, no part of a recipe. `formerly` begins with the oldest name.
+    """
+    return Field(default, json_schema_extra={"unit": unit, "pace": pace, "formerly": list(formerly)}, **limits)
+
+
+class Section(BaseModel):
+    """A group of options: unknown keys, wrong types and non-finite numbers are refused; nothing changes afterwards."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        validate_default=True,
+    )
+    schema_version: ClassVar[int] = 1
+    """Raised when a default, or the meaning of an option, changes: what was made before is then another thing."""
+
+
+def is_section(field: FieldInfo) -> bool:
+    """Whether a field of a section is a section itself."""
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def is_pace(field: FieldInfo) -> bool:
+    """Whether an option changes no more than the pace or the place, and so no recipe."""
+    return bool(extra(field, "pace"))
+
+
+def former_names(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """The options of a section that have had other names, with these, the oldest first."""
+    former = {name: tuple(extra(field, "formerly") or ()) for name, field in kind.model_fields.items()}
+    return {name: formers for name, formers in former.items() if formers}
+
+
+def extra(field: FieldInfo, name: str) -> Any:
+    """What `option` was told of a field; None of fields of another making."""
+    return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, dict) else None
+
+
+def identity(section: BaseModel) -> dict[str, Any]:
+    """What a recipe hashes of a section: the options that change what is made and differ from their default.
+
+    The schema number is part of it above 1, and an option has the first name that it ever had. So neither a new option,
+    a new section nor a new name changes what a recipe is. Sections within sections go the same way.
+    """
+    kind, options = type(section), {}
+    first_name = {name: others[0] for name, others in former_names(kind).items()}
+    for name, field in kind.model_fields.items():
+        value = getattr(section, name)
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        if is_pace(field):
+            continue
+        if isinstance(value, BaseModel) and isinstance(default, BaseModel):
+            is_default = not identity(value)
+        else:
+            is_default = not field.is_required() and _identity_of(value) == _identity_of(default)
+        if not is_default:
+            options[first_name.get(name, name)] = _identity_of(value)
+    version = getattr(kind, "schema_version", 1)
+    return options if version == 1 else {"schema_version": version, **options}
+
+
+def _identity_of(value: Any) -> Any:
+    """A value as a recipe hashes it, sections in lists and mappings by their identity."""
+    if isinstance(value, BaseModel):
+        return identity(value)
+    if isinstance(value, Mapping):
+        return {name: _identity_of(member) for name, member in value.items()}
+    return [_identity_of(member) for member in value] if isinstance(value, list | tuple) else value
