@@ -37,10 +37,10 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
-from voxstill.decode import ctc, prefixes  # noqa: E402
-from voxstill.decode.fusion import Fusion, fusion  # noqa: E402
-from voxstill.records import ErrorCounts  # noqa: E402
-from voxstill.score import words as scored  # noqa: E402
+from voxstill.core.records import ErrorCounts  # noqa: E402
+from voxstill.decoding import ctc, prefixes  # noqa: E402
+from voxstill.decoding.fusion import Fusion, fusion  # noqa: E402
+from voxstill.scoring import words as scored  # noqa: E402
 from voxstill.text import kneser_ney, lm  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -203,11 +203,11 @@ def rate(references: list[list[int]], hypotheses: list[list[int]]) -> float:
 
 def student_rows(experiment: str) -> dict[str, Any]:
     """Word error rates of an experiment with the language model of its labels."""
-    from voxstill import config
+    from voxstill.core import config
     from voxstill.evaluation import recognition
     from voxstill.pipeline import end_to_end
     from voxstill.pipeline.evaluate import of_split
-    from voxstill.rundir import RunDir
+    from voxstill.storage.rundir import RunDir
 
     run = RunDir(Path(experiment))
     cfg = config.load(str(run.config))

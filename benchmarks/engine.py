@@ -29,11 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from voxstill import engine, tables, world
+from voxstill import engine
 from voxstill.audio import codec
-from voxstill.config import Engine
-from voxstill.records import Label
-from voxstill.store import Store
+from voxstill.core import world
+from voxstill.core.config import Engine
+from voxstill.core.records import Label
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 HERE = Path(__file__).parent
 BATCH = 32

@@ -25,8 +25,8 @@ import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from voxstill.audio import codec, vad  # noqa: E402
-from voxstill.audio.voices import Speech, speak  # noqa: E402
-from voxstill.config import Config, Segment  # noqa: E402
+from voxstill.core.config import Config, Segment  # noqa: E402
+from voxstill.demo.voices import Speech, speak  # noqa: E402
 from voxstill.pipeline import index as indexing  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -54,8 +54,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import boto3
     from botocore.config import Config
 
-    from voxstill.fetch import Blob, read_many
-    from voxstill.store import Store
+    from voxstill.storage.fetch import Blob, read_many
+    from voxstill.storage.store import Store
 
     store = Store("s3://bench/objects")
     keys = [f"{i:05d}.flac" for i in range(args.objects)]

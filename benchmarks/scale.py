@@ -28,11 +28,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from voxstill import config, engine, tables
-from voxstill.factory import label
+from voxstill import engine
+from voxstill.core import config
+from voxstill.core.records import Label, Utterance
+from voxstill.labelling import label
 from voxstill.pipeline import recipes
-from voxstill.records import Label, Utterance
-from voxstill.store import Store
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 HERE = Path(__file__).parent
 PART = 256
@@ -43,7 +45,7 @@ WORDS = [
 PLAN = """
 import resource, sys, time
 from voxstill.factory import label
-from voxstill.store import Store
+from voxstill.storage.store import Store
 start = time.perf_counter()
 count = sum(len(chunk.items) for chunk in label.plan(Store(sys.argv[1]), sys.argv[2], "labels/none", 256))
 print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -51,10 +53,10 @@ print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SEL
 
 SHARDS = """
 import resource, sys, time
-from voxstill.config import Shard
+from voxstill.core.config import Shard
 from voxstill.factory import join
 from voxstill.sharding import assign
-from voxstill.store import Store
+from voxstill.storage.store import Store
 root, utterances, labels, verdicts, made = sys.argv[1:]
 work, start = Store(root), time.perf_counter()
 parts = join.parts(work, utterances, labels, 256)

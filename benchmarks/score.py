@@ -4,7 +4,7 @@
     python benchmarks/score.py
 
 10,000 pairs of 21 words on average, an eighth of them wrong, are scored by each in turn, in one process on one core,
-and that is repeated; medians of CPU time. Ours is `voxstill.score.words`: words alone, characters alone, and both with
+and that is repeated; medians of CPU time. Ours is `voxstill.scoring.words`: words, characters, and both with
 an object for each pair. The bootstrap draws 10,000 blocks 1,000 times. Prints a table and writes
 `benchmarks/results/score.json`.
 """
@@ -27,7 +27,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import jiwer  # noqa: E402
 import kaldialign  # noqa: E402
 
-from voxstill.score import stats, words  # noqa: E402
+from voxstill.scoring import stats, words  # noqa: E402
 
 HERE = Path(__file__).parent
 Pairs = list[tuple[str, str]]

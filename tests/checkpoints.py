@@ -93,7 +93,7 @@ def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Seq
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     from tones import PLAIN
-    from voxstill.nn.hearing import Windows
+    from voxstill.nn.frontends import Windows
 
     write_whisper_checkpoint(folder, texts, languages=languages, longest=448)
     tokenizer = transformers.WhisperTokenizerFast.from_pretrained(folder)
@@ -190,7 +190,7 @@ def write_onnx(student: Path, folder: Path) -> Path:
     import onnx
 
     from voxstill.nn import checkpoints
-    from voxstill.nn.frontend import frame_mask
+    from voxstill.nn.log_mel import frame_mask
     from voxstill.text.tokenizer import Vocabulary
 
     class Net(torch.nn.Module):

@@ -14,8 +14,8 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from servers import moto_server, s3_environment  # noqa: E402
-from voxstill import clients  # noqa: E402
-from voxstill.store import Store  # noqa: E402
+from voxstill.storage import clients  # noqa: E402
+from voxstill.storage.store import Store  # noqa: E402
 
 hypothesis.settings.register_profile("voxstill", deadline=None)  # a busy machine is no fault of the code
 hypothesis.settings.load_profile("voxstill")
@@ -49,7 +49,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that overfits the language of `tones`."""
     from tones import TEXTS, by_heart
-    from voxstill.nn.frontend import EXTRACTOR
+    from voxstill.nn.log_mel import EXTRACTOR
     from voxstill.text import tokenizer
 
     folder: Path = tmp_path_factory.mktemp("exp") / "model"

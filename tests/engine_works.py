@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from voxstill import engine
-from voxstill.config import Engine
+from voxstill.core.config import Engine
+from voxstill.core.monitor import Summary
 from voxstill.engine import Chunk, Stage, StageWork
-from voxstill.monitor import Summary
 
 Rows = dict[str, list[Any]]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 from noise_corpus import corpus_of
-from voxstill.batches.load import Batches, Loader
-from voxstill.batches.plan import plan
-from voxstill.config import Plan
-from voxstill.records import Batch
-from voxstill.store import Store
+from voxstill.core.config import Plan
+from voxstill.core.records import Batch
+from voxstill.data.loader import Batches, Loader
+from voxstill.data.plan import plan
+from voxstill.storage.store import Store
 
 SLOTS = 8
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from voxstill.audio import codec
-from voxstill.config import Segment, Source
-from voxstill.errors import DataError
+from voxstill.core.config import Segment, Source
+from voxstill.core.errors import DataError
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import by_file, scan
 from voxstill.indexing.segment import IndexedFile, index

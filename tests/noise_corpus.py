@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from voxstill import shards, tables
 from voxstill.audio import codec
-from voxstill.batches.corpus import Corpus, Encode, opened
-from voxstill.batches.load import Loader
-from voxstill.batches.plan import EpochPlan, plan
-from voxstill.config import Plan
-from voxstill.records import Batch, UtteranceInfo, Word
-from voxstill.shards import Sample
-from voxstill.store import Store
+from voxstill.core.config import Plan
+from voxstill.core.records import Batch, UtteranceInfo, Word
+from voxstill.data.loader import Loader
+from voxstill.data.plan import EpochPlan, plan
+from voxstill.data.shard_index import Corpus, Encode, opened
+from voxstill.storage import shard_format, tables
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
 
 NUM, PER_SHARD = 60, 20
 
@@ -59,16 +59,18 @@ def write_corpus(store: Store, num: int = NUM) -> None:
             )
             pairs.append((sample, codec.encode(samples_T, "flac")))
         file = io.BytesIO()
-        rows = shards.write(file, pairs)
-        store.create(f"s/{shards.tar_name(index)}", file.getvalue())
-        store.create(f"s/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
-    shards.finish(store, "s", {"shards": num_shards, "utterances": num})
+        rows = shard_format.write(file, pairs)
+        store.create(f"s/{shard_format.tar_name(index)}", file.getvalue())
+        store.create(f"s/{shard_format.sidecar_name(index)}", tables.to_parquet(rows, Sample))
+    shard_format.finish(store, "s", {"shards": num_shards, "utterances": num})
 
 
 def damage(store: Store, row: int, data: bytes) -> None:
     """Overwrite the beginning of an utterance's audio in its tar."""
-    sample = tables.from_parquet(store.read(f"s/{shards.sidecar_name(row // PER_SHARD)}"), Sample)[row % PER_SHARD]
-    path = Path(store.root) / "s" / shards.tar_name(row // PER_SHARD)
+    sample = tables.from_parquet(store.read(f"s/{shard_format.sidecar_name(row // PER_SHARD)}"), Sample)[
+        row % PER_SHARD
+    ]
+    path = Path(store.root) / "s" / shard_format.tar_name(row // PER_SHARD)
     with path.open("r+b") as file:
         file.seek(sample.offset)
         file.write(data)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxstill.config import Pretrain
-from voxstill.nn import contrastive, unlabelled
-from voxstill.nn.frontend import frame_mask
+from voxstill.core.config import Pretrain
+from voxstill.nn import contrastive, self_supervised
+from voxstill.nn.log_mel import frame_mask
 
 LENGTH, TEMPERATURE = 10, 2.0
 
@@ -55,7 +55,7 @@ def gathered(model: Any, step: Given, divided_by: int = 1) -> Tensor:
     if step.noise_BFGV is not None:
         wide = step.noise_BFGV.shape[2:]
         noise_BMGV = step.noise_BFGV.gather(1, step.place_BM[:, :, None, None].expand(-1, -1, *wide))
-    predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(
+    predicted_BMD, targets_BMD, code_BM, probs_BMGV = self_supervised.found(
         model, step.samples_BT, step.len_B, step.hidden_BF, step.place_BM, noise_BMGV, TEMPERATURE
     )
     config, weight_BM = model.config, step.own_BM.float()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from voxstill import legacy
-from voxstill.config import Config
-from voxstill.factory import label
+from voxstill.core import legacy
+from voxstill.core.config import Config
+from voxstill.core.records import fingerprint
+from voxstill.labelling import label
 from voxstill.pipeline import recipes as named
-from voxstill.records import fingerprint
-from voxstill.store import Store
+from voxstill.storage.store import Store
 from voxstill.tasks import pretraining
 from voxstill.teachers import registry
-from voxstill.train.experiment import train_settings
+from voxstill.training.experiment import train_settings
 
 UTTERANCES, VERDICTS = {"recipe": "utterances"}, {"recipe": "verdicts"}
 LABELS = {"recipe": "labels", "sha256": "0"}

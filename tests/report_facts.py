@@ -10,7 +10,7 @@ import wave
 
 from voxstill.filtering.rules import RULES
 from voxstill.report.html import Compared, Comparison, Facts, Role
-from voxstill.score.words import align
+from voxstill.scoring.words import align
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 

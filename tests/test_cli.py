@@ -14,15 +14,9 @@ import pytest
 
 import voxstill
 from command_lines import parse
-from voxstill import cli, config, monitor
-from voxstill.errors import (
-    ConfigError,
-    DataError,
-    StorageError,
-    TeacherError,
-    TrainingError,
-    VoxstillError,
-)
+from voxstill import cli
+from voxstill.core import config, monitor
+from voxstill.core.errors import ConfigError, DataError, StorageError, TeacherError, TrainingError, VoxstillError
 from voxstill.pipeline import options
 
 HEAVY = ("torch", "ray", "vllm", "transformers", "pyarrow", "numpy", "av", "soundfile", "onnxruntime", "pocketsphinx")
@@ -50,7 +44,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, out, err
 
 
-@pytest.mark.parametrize("start", ["import voxstill", "import voxstill.config", "import voxstill.cli"])
+@pytest.mark.parametrize("start", ["import voxstill", "import voxstill.core.config", "import voxstill.cli"])
 def test_a_light_import_loads_nothing_heavy(start: str) -> None:
     done = python(f"import sys\n{start}\nprint(*sorted(each.partition('.')[0] for each in sys.modules))")
     assert done.returncode == 0, done.stderr
@@ -85,7 +79,8 @@ def test_training_needs_neither_ray_nor_vllm_nor_lhotse_nor_k2() -> None:
         "        if name.partition('.')[0] in sys.argv[1:]:\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "import voxstill.pipeline.train, voxstill.pipeline.evaluate, voxstill.train.loop, voxstill.train.parallel\n"
+        "import voxstill.pipeline.train, voxstill.pipeline.evaluate\n"
+        "import voxstill.training.loop, voxstill.training.parallel\n"
         "print('here')\n"
     )
     done = python(code, "ray", "vllm", "lhotse", "k2", "pocketsphinx", "espeakng_loader", "torchaudio", "torchvision")

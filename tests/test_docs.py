@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from command_lines import parse
-from voxstill import cli, config
+from voxstill import cli
 from voxstill.audio import codec
-from voxstill.audio.voices import Speech, speak
+from voxstill.core import config
+from voxstill.core.records import Label, Recording
+from voxstill.demo.voices import Speech, speak
 from voxstill.nn.students import SHAPES
 from voxstill.pipeline.options import explained
-from voxstill.records import Label, Recording
-from voxstill.store import Store
-from voxstill.tables import read
+from voxstill.storage.store import Store
+from voxstill.storage.tables import read
 from voxstill.teachers import registry
 
 ROOT = Path(__file__).parents[1]

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from voxstill import shards, tables
 from voxstill.audio import codec
-from voxstill.config import Augment, Train
+from voxstill.core.config import Augment, Train
+from voxstill.core.records import RATE_HZ, Batch, Split, UtteranceInfo, Word
 from voxstill.nn import students
-from voxstill.nn.frontend import output_frames
-from voxstill.records import RATE_HZ, Batch, Split, UtteranceInfo, Word
-from voxstill.shards import Sample
-from voxstill.store import Store
+from voxstill.nn.log_mel import output_frames
+from voxstill.storage import shard_format, tables
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
 from voxstill.tasks.ctc import CtcTask
 from voxstill.text.tokenizer import Vocabulary
-from voxstill.train import optim
-from voxstill.train.task import Loss, StepContext, Task
+from voxstill.training import optim
+from voxstill.training.task import Loss, StepContext, Task
 
 PLAIN = Augment(noise_prob=0.0, tempo=0.0, vtlp=0.0, time_masks=0, mel_masks=0)
 PITCH_HZ = {"ba": 400, "du": 900, "ko": 1700, "mi": 3000}
@@ -110,10 +110,12 @@ def write_shards(store: Store, prefix: str, counts: dict[Split, int], seed: int 
             pairs.append((sample, codec.encode(samples_T, "flac")))
         total += count
         file = io.BytesIO()
-        rows = shards.write(file, pairs)
-        store.create(f"{prefix}/{shards.tar_name(index)}", file.getvalue())
-        store.create(f"{prefix}/{shards.sidecar_name(index)}", tables.to_parquet(rows, Sample))
-    shards.finish(store, prefix, {"shards": len(counts), "utterances": total, "recipe": prefix.rpartition("/")[2]})
+        rows = shard_format.write(file, pairs)
+        store.create(f"{prefix}/{shard_format.tar_name(index)}", file.getvalue())
+        store.create(f"{prefix}/{shard_format.sidecar_name(index)}", tables.to_parquet(rows, Sample))
+    shard_format.finish(
+        store, prefix, {"shards": len(counts), "utterances": total, "recipe": prefix.rpartition("/")[2]}
+    )
 
 
 HUMS_HZ = {"ann": 250, "bob": 620, "cas": 1250, "dee": 2300, "eve": 3900, "fay": 5600}
@@ -151,7 +153,9 @@ def write_voices(
             pairs.append((sample, codec.encode(samples_T, "flac")))
         total += len(pairs)
         file = io.BytesIO()
-        written = shards.write(file, pairs)
-        store.create(f"{prefix}/{shards.tar_name(index)}", file.getvalue())
-        store.create(f"{prefix}/{shards.sidecar_name(index)}", tables.to_parquet(written, Sample))
-    shards.finish(store, prefix, {"shards": len(speakers), "utterances": total, "recipe": prefix.rpartition("/")[2]})
+        written = shard_format.write(file, pairs)
+        store.create(f"{prefix}/{shard_format.tar_name(index)}", file.getvalue())
+        store.create(f"{prefix}/{shard_format.sidecar_name(index)}", tables.to_parquet(written, Sample))
+    shard_format.finish(
+        store, prefix, {"shards": len(speakers), "utterances": total, "recipe": prefix.rpartition("/")[2]}
+    )

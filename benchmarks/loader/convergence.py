@@ -27,9 +27,9 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from voxstill import config  # noqa: E402
-from voxstill.batches.plan import EpochPlan  # noqa: E402
-from voxstill.config import Config  # noqa: E402
+from voxstill.core import config  # noqa: E402
+from voxstill.core.config import Config  # noqa: E402
+from voxstill.data.plan import EpochPlan  # noqa: E402
 from voxstill.pipeline.evaluate import evaluate  # noqa: E402
 from voxstill.pipeline.train import train  # noqa: E402
 from voxstill.tasks import data, recognition  # noqa: E402

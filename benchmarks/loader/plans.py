@@ -114,8 +114,8 @@ def efficiency(num: int) -> list[dict[str, Any]]:
 
 def voxstill(num: int, ranks: int, layout: str) -> dict[str, Any]:
     """The figures of a plan of voxstill."""
-    from voxstill.batches.plan import plan
-    from voxstill.config import Plan
+    from voxstill.core.config import Plan
+    from voxstill.data.plan import plan
 
     cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=ranks, layout=layout)  # type: ignore[arg-type]
     epoch_plan = plan(like_books(num), None, cfg, seed=0, epoch=0, shard_of=np.arange(num) // PER_SHARD)
@@ -214,8 +214,8 @@ def of_size(num: int, rounds: int) -> dict[str, float]:
 
 def planning(num: int) -> dict[str, float]:
     """CPU seconds of one plan for 8 ranks."""
-    from voxstill.batches.plan import plan
-    from voxstill.config import Plan
+    from voxstill.core.config import Plan
+    from voxstill.data.plan import plan
 
     lengths_ms = like_books(num)
     num_tokens = lengths_ms // 200
@@ -229,40 +229,40 @@ def write_shards(folder: Path, num: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from voxstill import shards
     from voxstill.audio import codec
-    from voxstill.shards import Sample
-    from voxstill.store import Store
+    from voxstill.storage import shard_format
+    from voxstill.storage.shard_format import Sample
+    from voxstill.storage.store import Store
 
     random = np.random.default_rng(0)
     samples = []
     for i, length in enumerate((like_books(PER_SHARD) * 16).tolist()):
         audio = codec.encode(random.normal(0, 300, length).astype(np.int16), "flac")
         samples.append((Sample(id=f"u{i}", duration_ms=length // 16, num_samples=length, text="a word or two"), audio))
-    with (folder / shards.tar_name(0)).open("wb") as file:
-        rows = shards.write(file, samples)
-    from voxstill import tables
+    with (folder / shard_format.tar_name(0)).open("wb") as file:
+        rows = shard_format.write(file, samples)
+    from voxstill.storage import tables
 
     table = pq.read_table(io.BytesIO(tables.to_parquet(rows, Sample)))
     place = table.column_names.index("id")
     for index in range(num // PER_SHARD):
         if index:
-            os.link(folder / shards.tar_name(0), folder / shards.tar_name(index))
+            os.link(folder / shard_format.tar_name(0), folder / shard_format.tar_name(index))
         ids = pa.array([f"u{index:05}-{i}" for i in range(PER_SHARD)])
-        pq.write_table(table.set_column(place, "id", ids), folder / shards.sidecar_name(index))
-    shards.finish(Store(str(folder)), "", {"shards": num // PER_SHARD, "utterances": num})
+        pq.write_table(table.set_column(place, "id", ids), folder / shard_format.sidecar_name(index))
+    shard_format.finish(Store(str(folder)), "", {"shards": num // PER_SHARD, "utterances": num})
 
 
 def start(folder: str, share: float) -> dict[str, float]:
     """What training does before its first step, at some place of the epoch, with rank 0 of 8."""
     import torch
 
-    from voxstill.batches.corpus import opened
-    from voxstill.batches.load import Batches, Loader
-    from voxstill.batches.plan import plan
-    from voxstill.config import Plan
-    from voxstill.store import Store
-    from voxstill.train.checkpoint import State
+    from voxstill.core.config import Plan
+    from voxstill.data.loader import Batches, Loader
+    from voxstill.data.plan import plan
+    from voxstill.data.shard_index import opened
+    from voxstill.storage.store import Store
+    from voxstill.training.checkpoint import State
 
     torch.set_num_threads(1)
     before, resident = memory("RssAnon"), memory("VmRSS")
@@ -294,11 +294,11 @@ def start(folder: str, share: float) -> dict[str, float]:
 
 def growth() -> dict[str, float]:
     """How much more anonymous memory trainer and workers have after the third epoch than after the first."""
-    from voxstill.batches.corpus import opened
-    from voxstill.batches.load import Batches, Loader
-    from voxstill.batches.plan import plan
-    from voxstill.config import Plan
-    from voxstill.store import Store
+    from voxstill.core.config import Plan
+    from voxstill.data.loader import Batches, Loader
+    from voxstill.data.plan import plan
+    from voxstill.data.shard_index import opened
+    from voxstill.storage.store import Store
 
     held = []
     with tempfile.TemporaryDirectory() as folder:

@@ -31,12 +31,12 @@ from urllib.parse import unquote
 
 from throughput import BUDGET_S, HERE, PER_SHARD, make
 
-from voxstill.batches.corpus import Corpus, opened
-from voxstill.batches.load import Batches, Loader
-from voxstill.batches.plan import EpochPlan, plan
-from voxstill.batches.prefetch import Place
-from voxstill.config import Plan
-from voxstill.store import Store
+from voxstill.core.config import Plan
+from voxstill.data.loader import Batches, Loader
+from voxstill.data.plan import EpochPlan, plan
+from voxstill.data.prefetch import Place
+from voxstill.data.shard_index import Corpus, opened
+from voxstill.storage.store import Store
 
 sys.path.insert(0, str(HERE.parent.parent / "tests"))
 

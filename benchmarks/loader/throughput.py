@@ -133,11 +133,11 @@ def len_and_longest(batch: Any) -> tuple[int, int]:
 
 def make(folder: Path, num: int) -> float:
     """Shards and Shar of the same utterances; their seconds."""
-    from voxstill import shards, tables
     from voxstill.audio import codec
-    from voxstill.audio.voices import Speech, speak
-    from voxstill.shards import Sample
-    from voxstill.store import Store
+    from voxstill.demo.voices import Speech, speak
+    from voxstill.storage import shard_format, tables
+    from voxstill.storage.shard_format import Sample
+    from voxstill.storage.store import Store
 
     random = np.random.default_rng(0)
     voices = ("m1", "m3", "f2", "f4")
@@ -155,10 +155,10 @@ def make(folder: Path, num: int) -> float:
         clips.append((Sample(id=f"u{i:06}", duration_ms=length // 16, num_samples=length, text=TEXT), data))
     count = 0
     for count, first in enumerate(range(0, num, PER_SHARD), start=1):
-        with (folder / "shards" / shards.tar_name(count - 1)).open("wb") as file:
-            rows = shards.write(file, clips[first : first + PER_SHARD])
-        store.create(shards.sidecar_name(count - 1), tables.to_parquet(rows, Sample))
-    shards.finish(store, "", {"shards": count, "utterances": num})
+        with (folder / "shards" / shard_format.tar_name(count - 1)).open("wb") as file:
+            rows = shard_format.write(file, clips[first : first + PER_SHARD])
+        store.create(shard_format.sidecar_name(count - 1), tables.to_parquet(rows, Sample))
+    shard_format.finish(store, "", {"shards": count, "utterances": num})
     shar(folder / "shar", clips)
     return float(lengths.sum()) / 16_000
 
@@ -216,11 +216,11 @@ def ceiling(corpus: Path, decode: Callable[[bytes], NDArray[np.int16]]) -> Calla
 
 def voxstill(corpus: Path) -> Callable[[], Iterator[Any]]:
     """The plan of an epoch and its batches: int16, padded."""
-    from voxstill.batches.corpus import opened
-    from voxstill.batches.load import Batches, Loader
-    from voxstill.batches.plan import plan
-    from voxstill.config import Plan
-    from voxstill.store import Store
+    from voxstill.core.config import Plan
+    from voxstill.data.loader import Batches, Loader
+    from voxstill.data.plan import plan
+    from voxstill.data.shard_index import opened
+    from voxstill.storage.store import Store
 
     def run() -> Iterator[Any]:
         store = Store(str(corpus / "shards"))
@@ -262,7 +262,7 @@ def lhotse(corpus: Path, *, fast: bool) -> Callable[[], Iterator[Any]]:
     from lhotse.dataset import DynamicBucketingSampler
     from lhotse.dataset.collation import collate_audio
 
-    from voxstill import pcm
+    from voxstill.core import pcm
 
     class VoxstillBackend(AudioBackend):  # type: ignore[misc]
         """The decoder of voxstill in the loader of lhotse."""

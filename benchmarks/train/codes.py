@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
-from voxstill.config import Pretrain
-from voxstill.nn import unlabelled
-from voxstill.nn.frontend import Frontend, centred, normalise
+from voxstill.core.config import Pretrain
+from voxstill.nn import self_supervised
+from voxstill.nn.log_mel import Frontend, centred, normalise
 
 PARTS = 3
 SMOOTHING = 0.1
@@ -52,7 +52,7 @@ def main() -> None:
     for targets, features_of_clips in features.items():
         for num in args.codes:
             cfg = Pretrain(method="best_rq", targets=targets, codes=num)
-            quantizer = unlabelled.quantizer(cfg, frontend.num_mels, 0)
+            quantizer = self_supervised.quantizer(cfg, frontend.num_mels, 0)
             codes = [quantizer.codes(features_BFD)[0].numpy() for features_BFD in features_of_clips]
             print(
                 f"| {targets} | {num} | {perplexity(codes):.0f} | {100 * accuracy(codes, num, digits, speakers):.1f} |"

@@ -25,8 +25,8 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from voxstill.nn.frontend import EXTRACTOR, NUM_MELS, mel_filters
-from voxstill.records import RATE_HZ
+from voxstill.core.records import RATE_HZ
+from voxstill.nn.log_mel import EXTRACTOR, NUM_MELS, mel_filters
 
 FOREVER = 10**9
 

@@ -48,7 +48,7 @@ def main() -> None:
         os.environ[name] = str(args.threads)
     import torch
 
-    from voxstill.train import experiment
+    from voxstill.training import experiment
 
     torch.set_num_threads(args.threads)
     figures: dict[str, Any] = {
@@ -109,13 +109,13 @@ def models(size: str, dropout: float) -> tuple[Any, Any, Any]:
     import torch
     from transformers import Wav2Vec2ForPreTraining
 
-    from voxstill.config import Pretrain
-    from voxstill.nn import unlabelled
+    from voxstill.core.config import Pretrain
+    from voxstill.nn import self_supervised
 
     cfg = Pretrain.model_validate(
         {"size": size, "dropout": dropout, "layer_drop": 0.0, "feature_gradient": 1.0, "negatives": NEGATIVES}
     )
-    model = unlabelled.wav2vec2(cfg, seed=0)
+    model = self_supervised.wav2vec2(cfg, seed=0)
     peer: Any = Wav2Vec2ForPreTraining(model.config)
     peer.load_state_dict(model.state_dict())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -148,18 +148,18 @@ def divided(model: Any, by: float) -> None:
 
 def task_of(model: Any, cfg: Any) -> Any:
     """The task of voxstill on unaugmented samples."""
-    from voxstill.config import Augment
-    from voxstill.nn import checkpoints, unlabelled
+    from voxstill.core.config import Augment
+    from voxstill.nn import checkpoints, self_supervised
     from voxstill.tasks.pretrain import ContrastiveTask
 
-    return ContrastiveTask(cfg, checkpoints.hearing(model.config, Augment()), unlabelled.codebook(model))
+    return ContrastiveTask(cfg, checkpoints.hearing(model.config, Augment()), self_supervised.codebook(model))
 
 
 def audio(args: Any) -> Any:
     """A batch of noise, as int16."""
     import torch
 
-    from voxstill.records import RATE_HZ, Batch
+    from voxstill.core.records import RATE_HZ, Batch
 
     num, device = args.batch, "cuda" if torch.cuda.is_available() else "cpu"
     audio_BT = torch.randint(-3000, 3000, (num, int(args.seconds * RATE_HZ)), dtype=torch.int16, device=device)
@@ -180,9 +180,9 @@ def steps(args: Any) -> dict[str, Callable[[], None]]:
     """A whole step of each, from samples in memory to new weights."""
     import torch
 
-    from voxstill.config import Train
-    from voxstill.train import optim
-    from voxstill.train.task import StepContext
+    from voxstill.core.config import Train
+    from voxstill.training import optim
+    from voxstill.training.task import StepContext
 
     model, peer, cfg = models(args.size, dropout=0.1)
     task, batch = task_of(model, cfg), audio(args)
@@ -217,7 +217,7 @@ def heads(args: Any) -> dict[str, Callable[[], None]]:
     import torch
     from transformers.modeling_outputs import Wav2Vec2BaseModelOutput
 
-    from voxstill.train.task import StepContext
+    from voxstill.training.task import StepContext
 
     own_model, peer_model, cfg = models(args.size, dropout=0.0)
     task, batch = task_of(own_model, cfg), audio(args)

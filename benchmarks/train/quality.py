@@ -34,18 +34,19 @@ import cpu  # noqa: E402
 import hugging_face  # noqa: E402
 import torch  # noqa: E402
 
-from voxstill import config, pcm, shards, workdir  # noqa: E402
 from voxstill.audio import codec  # noqa: E402
-from voxstill.config import Config  # noqa: E402
-from voxstill.fetch import read_uri  # noqa: E402
+from voxstill.core import config, pcm  # noqa: E402
+from voxstill.core.config import Config  # noqa: E402
 from voxstill.pipeline.evaluate import evaluate  # noqa: E402
 from voxstill.pipeline.recipes import finished_shards  # noqa: E402
 from voxstill.pipeline.train import train  # noqa: E402
-from voxstill.rundir import RunDir  # noqa: E402
-from voxstill.store import Store  # noqa: E402
+from voxstill.storage import shard_format, workdir  # noqa: E402
+from voxstill.storage.fetch import read_uri  # noqa: E402
+from voxstill.storage.rundir import RunDir  # noqa: E402
+from voxstill.storage.store import Store  # noqa: E402
 from voxstill.tasks import recognition  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
-from voxstill.train import checkpoint, experiment, loop  # noqa: E402
+from voxstill.training import checkpoint, experiment, loop  # noqa: E402
 
 HERE = Path(__file__).parent
 WARMUP = 0.1
@@ -112,12 +113,12 @@ class Labelled:
 
     def __init__(self, cfg: Config, folder: Path) -> None:
         store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg)["recipe"])
-        rows = [row for part in shards.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
+        rows = [row for part in shard_format.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
         texts = [normalizer(cfg.student.text)(row["text"]) for row in rows]
         self.hearing = recognition.hearing_of(cfg, None)
         self.vocabulary = recognition.new_vocabulary(texts, cfg.student, self.hearing)
         self.lengths = [row["num_samples"] for row in rows]
-        tars = {row["shard"]: store.uri(f"{prefix}/{shards.tar_name(row['shard'])}") for row in rows}
+        tars = {row["shard"]: store.uri(f"{prefix}/{shard_format.tar_name(row['shard'])}") for row in rows}
         ranges = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
         audio = (codec.decode_stored(read_uri(uri)).samples_T for uri in ranges)
         hugging_face.extract(folder / "features", map(pcm.to_float, audio))

@@ -71,7 +71,7 @@ def main() -> None:
             for size in args.size:
                 child(OURS, size, folder, args)
             return
-        from voxstill.train import experiment
+        from voxstill.training import experiment
 
         peer_versions = {name: number for name in ("accelerate",) if (number := has(name))}
         figures: dict[str, Any] = {
@@ -241,13 +241,13 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: An
     """`voxstill train` on the shards; operations for a second of padded audio."""
     import hugging_face
 
-    from voxstill import config
-    from voxstill.batches.plan import EpochPlan
-    from voxstill.records import Batch
-    from voxstill.rundir import RunDir
+    from voxstill.core import config
+    from voxstill.core.records import Batch
+    from voxstill.data.plan import EpochPlan
+    from voxstill.storage.rundir import RunDir
     from voxstill.tasks import data, recognition
-    from voxstill.train import parallel
-    from voxstill.train.launch import train_rank
+    from voxstill.training import parallel
+    from voxstill.training.launch import train_rank
 
     class ObservedCorpus(data.Corpus):
         """The corpus, which notifies the window before and after it reads a step."""
@@ -302,7 +302,7 @@ def train_peer(name: str, corpus: Path, args: argparse.Namespace, window: Any) -
     from voxstill.nn import students
     from voxstill.text import tokenizer
     from voxstill.text.normalize import normalizer
-    from voxstill.train.optim import BETAS
+    from voxstill.training.optim import BETAS
 
     about = json.loads((corpus / "corpus.json").read_text())
     normalize, rows = normalizer("basic"), about["rows"]

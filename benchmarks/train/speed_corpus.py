@@ -24,11 +24,11 @@ def make(folder: Path, args: argparse.Namespace) -> float:
 
     A tar is written once and linked as often as there are shards: what is trained on does not care.
     """
-    from voxstill import shards, tables
     from voxstill.audio import codec
-    from voxstill.nn.frontend import feature_frames, output_frames
-    from voxstill.shards import Sample
-    from voxstill.store import Store
+    from voxstill.nn.log_mel import feature_frames, output_frames
+    from voxstill.storage import shard_format, tables
+    from voxstill.storage.shard_format import Sample
+    from voxstill.storage.store import Store
     from voxstill.text import tokenizer
     from voxstill.text.normalize import normalizer
 
@@ -54,14 +54,14 @@ def make(folder: Path, args: argparse.Namespace) -> float:
     parts = [clips[first : first + PER_SHARD] for first in range(0, len(clips), PER_SHARD)]
     (folder / "shards/r").mkdir(parents=True)
     while len(rows) < args.utterances:
-        part, path = parts[index % len(parts)], folder / "shards/r" / shards.tar_name(index)
+        part, path = parts[index % len(parts)], folder / "shards/r" / shard_format.tar_name(index)
         if index < len(parts):
             with path.open("wb") as file:
-                shards.write(file, part)
+                shard_format.write(file, part)
         else:
-            os.link(folder / "shards/r" / shards.tar_name(index % len(parts)), path)
-        written = shards.write(io.BytesIO(), part)
-        store.create(f"shards/r/{shards.sidecar_name(index)}", tables.to_parquet(written, Sample))
+            os.link(folder / "shards/r" / shard_format.tar_name(index % len(parts)), path)
+        written = shard_format.write(io.BytesIO(), part)
+        store.create(f"shards/r/{shard_format.sidecar_name(index)}", tables.to_parquet(written, Sample))
         hours += sum(sample.num_samples for sample, _ in part) / 16_000 / 3600
         rows += [
             {"audio": f"audio/{sample.id}.flac", "num_samples": sample.num_samples, "text": sample.text}
@@ -70,7 +70,7 @@ def make(folder: Path, args: argparse.Namespace) -> float:
         index += 1
         if args.manifest and index == len(parts):
             break
-    shards.finish(store, "shards/r", {"shards": index, "utterances": len(rows), "recipe": "r"})
+    shard_format.finish(store, "shards/r", {"shards": index, "utterances": len(rows), "recipe": "r"})
     (folder / "corpus.json").write_text(json.dumps({"units": units, "rows": rows}))
     return hours
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from voxstill.audio import codec
-from voxstill.records import fingerprint
+from voxstill.core.records import fingerprint
 
 PAUSE_MS = (60, 350)
 EDGE_MS = (80, 200)

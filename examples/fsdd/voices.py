@@ -19,9 +19,9 @@ import soxr
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
-from voxstill.audio.voices import Speech, speak
-from voxstill.factory.corpus import ACCENTS, VARIANTS
-from voxstill.records import RATE_HZ, fingerprint
+from voxstill.core.records import RATE_HZ, fingerprint
+from voxstill.demo.corpus import ACCENTS, VARIANTS
+from voxstill.demo.voices import Speech, speak
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 BAND_HZ = 8000

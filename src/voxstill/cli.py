@@ -131,8 +131,8 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
 
 def execute(command: Command, options: CommonOptions, values: dict[str, Any]) -> int:
     """Run a command and print its result or its error; returns the exit code."""
-    from voxstill import monitor, world
-    from voxstill.errors import StorageError, VoxstillError
+    from voxstill.core import monitor, world
+    from voxstill.core.errors import StorageError, VoxstillError
 
     monitor.start_logging(options.log_level or "info")
     world.pin_threads(1)

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 
 Int16 = NDArray[np.int16]
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from voxstill.audio import codec
 from voxstill.audio.decoder import Decoder
-from voxstill.errors import DataError, VoxstillError
+from voxstill.core.errors import DataError, VoxstillError
 
 RANDOM = np.random.default_rng(0)
 SECOND_T = RANDOM.integers(-9000, 9000, 16_000).astype(np.int16)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from voxstill.audio import vad
-from voxstill.config import Segment
+from voxstill.core.config import Segment
 
 W = vad.WINDOW_MS
 OPTIONS = st.builds(

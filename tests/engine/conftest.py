@@ -9,7 +9,7 @@ import pytest
 
 import engine_works
 from voxstill import engine
-from voxstill.config import Engine
+from voxstill.core.config import Engine
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,10 @@ from engine_works import (
     misbehave,
 )
 from voxstill import engine
-from voxstill.config import Engine
+from voxstill.core.config import Engine
+from voxstill.core.errors import TeacherError, VoxstillError
+from voxstill.core.monitor import Summary
 from voxstill.engine import Change, Chunk, Stage, StageWork, chunks_of
-from voxstill.errors import TeacherError, VoxstillError
-from voxstill.monitor import Summary
 
 
 class Asked:
@@ -249,8 +249,8 @@ def test_where_there_is_no_gpu_to_spare_one_worker_makes_room_and_is_back_where_
     code = """
 import os, time, ray
 from itertools import count
-from voxstill.config import Engine
-from voxstill.errors import TeacherError
+from voxstill.core.config import Engine
+from voxstill.core.errors import TeacherError
 from voxstill import engine
 ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False)
 class Work(engine.StageWork):

@@ -16,9 +16,9 @@ from engine_works import (
     run,
 )
 from voxstill import engine
-from voxstill.config import Engine
+from voxstill.core.config import Engine
+from voxstill.core.errors import VoxstillError
 from voxstill.engine import Chunk, Stage, chunks_of
-from voxstill.errors import VoxstillError
 
 
 @settings(deadline=None, max_examples=60)

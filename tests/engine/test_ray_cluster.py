@@ -13,8 +13,8 @@ from engine_works import (
     names,
     run,
 )
+from voxstill.core.errors import ConfigError
 from voxstill.engine import Chunk, Stage, chunks_of
-from voxstill.errors import ConfigError
 
 
 def test_more_workers_than_cores_do_not_wait_for_each_other(ray: Any) -> None:
@@ -53,7 +53,7 @@ def test_our_cluster_is_on_loopback_and_refuses_a_job_without_the_token(ray: Any
 def test_two_teachers_share_a_gpu_and_the_number_that_fits_is_started() -> None:
     code = """
 import os, time, ray
-from voxstill.config import Engine
+from voxstill.core.config import Engine
 from voxstill import engine
 ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False)
 class Work(engine.StageWork):

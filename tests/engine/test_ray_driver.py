@@ -19,11 +19,12 @@ from engine_works import (
     run,
     slowly_but_for_hangs,
 )
-from voxstill import engine, tables
-from voxstill.config import Engine
+from voxstill import engine
+from voxstill.core.config import Engine
+from voxstill.core.errors import StorageError
+from voxstill.core.records import Label
 from voxstill.engine import Chunk, Stage, chunks_of
-from voxstill.errors import StorageError
-from voxstill.records import Label
+from voxstill.storage import tables
 
 
 def test_inline_and_ray_give_the_same_bytes(ray: Any) -> None:

@@ -19,8 +19,8 @@ from engine_works import (
     plain,
     run,
 )
+from voxstill.core.errors import TeacherError, VoxstillError
 from voxstill.engine import Chunk, Stage, StageWork, chunks_of
-from voxstill.errors import TeacherError, VoxstillError
 
 
 def test_a_work_that_takes_two_calls_at_once_gets_them_and_is_closed_after_the_last(ray: Any, tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from engine_works import (
     run,
 )
 from voxstill import engine
-from voxstill.config import Engine
+from voxstill.core.config import Engine
+from voxstill.core.errors import Interrupted
 from voxstill.engine import Chunk, Stage, chunks_of
-from voxstill.errors import Interrupted
 
 
 @pytest.mark.parametrize("name", ["inline", "ray"])

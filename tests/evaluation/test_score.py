@@ -10,9 +10,9 @@ import pytest
 from browser import CHROMIUM, Browser
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.config import Evaluate
 from voxstill.core.command import TranscriptFormat
-from voxstill.records import RATE_HZ
+from voxstill.core.config import Evaluate
+from voxstill.core.records import RATE_HZ
 from voxstill.text.normalize import NORMALIZERS, WHISPER
 from voxstill.text.transcripts import FORMS
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxstill import tables
-from voxstill.config import Filter
+from voxstill.core.config import Filter
+from voxstill.core.records import Label, Utterance, UtteranceInfo
 from voxstill.filtering.measures import PHRASES, Phrases, Score, measure
 from voxstill.filtering.rules import NAMES, RULES, count_reasons, current_name, judge, rule_of
-from voxstill.records import Label, Utterance, UtteranceInfo
+from voxstill.storage import tables
 from voxstill.text.normalize import basic
 
 WORDS = [f"{a}{b}" for a in ("al", "be", "cor", "dun", "ek") for b in ("ra", "tis", "mon", "vel", "y")]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import tables
-from voxstill.config import Filter
+from voxstill.core.config import Filter
 from voxstill.filtering import tuning
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import Confidences, judge
+from voxstill.storage import tables
 
 
 def some(num: int, *, knows: bool = True, seed: int = 0) -> Any:

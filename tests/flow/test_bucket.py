@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from voxstill.store import Store
+from voxstill.storage.store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from voxstill import cli, tables
-from voxstill.records import Label, Utterance, Verdict
-from voxstill.store import Store
+from voxstill import cli
+from voxstill.core.records import Label, Utterance, Verdict
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 from voxstill.text import lm
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"

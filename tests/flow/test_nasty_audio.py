@@ -12,11 +12,11 @@ import numpy as np
 import soundfile
 
 from voxstill.audio import codec
-from voxstill.config import Segment, Source
+from voxstill.core.config import Segment, Source
+from voxstill.core.records import Recording, Utterance
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import by_file, scan
 from voxstill.indexing.segment import index
-from voxstill.records import Recording, Utterance
 
 REASONS = {
     "not audio",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from voxstill import tables
 from voxstill.audio import codec
-from voxstill.records import Label, Recording, Utterance
-from voxstill.store import Store
+from voxstill.core.records import Label, Recording, Utterance
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 pytestmark = pytest.mark.slow
 GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"

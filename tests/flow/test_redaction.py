@@ -69,7 +69,7 @@ def test_no_credential_of_the_environment_or_of_an_address_is_shown_by_a_run(dig
 
 
 def test_metrics_of_a_failing_step_show_no_address(digits: Path) -> None:
-    from voxstill.monitor import Metrics, StepMeter
+    from voxstill.core.monitor import Metrics, StepMeter
 
     metrics = Metrics()
     port = metrics.serve("127.0.0.1", 0)

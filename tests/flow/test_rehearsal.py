@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from voxstill import cli, config
+from voxstill import cli
+from voxstill.core import config
 from voxstill.indexing.failure import Failure
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
 from voxstill.pipeline import dry_run
-from voxstill.store import Store
+from voxstill.storage.store import Store
 
 Command = Callable[..., dict[str, Any]]
 Configure = Callable[..., Path]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 from voxstill.indexing.failure import Failure, FailureKind
 
 

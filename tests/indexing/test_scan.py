@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.config import Source
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.config import Source
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import UtteranceInfo
 from voxstill.indexing.failure import Failure
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import by_file, scan, split_of
-from voxstill.records import UtteranceInfo
-from voxstill.store import Store
+from voxstill.storage.store import Store
 
 Row = Mapping[str, object]
 

@@ -11,13 +11,12 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from voxstill.audio import codec
-from voxstill.config import Segment, Source
-from voxstill.factory import extract
+from voxstill.audio import codec, read_utterances
+from voxstill.core.config import Segment, Source
+from voxstill.core.records import Recording, Utterance, UtteranceInfo
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import by_file, scan
 from voxstill.indexing.segment import Indexer, index, set_aside
-from voxstill.records import Recording, Utterance, UtteranceInfo
 
 SOURCE = Source(language="en", dataset="here")
 
@@ -158,7 +157,7 @@ def test_a_decoder_in_a_process_of_its_own_gives_the_same_rows(tmp_path: Path) -
     found = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(2), "b.wav")]
     (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
     files = list(by_file([*found, *scan(Source(uri=str(tmp_path / "cut.wav")))]))
-    work = Indexer(Segment(), SOURCE, 0, extract.Reading(None, 60.0, 4_000))
+    work = Indexer(Segment(), SOURCE, 0, read_utterances.Reading(None, 60.0, 4_000))
     work.open()
     try:
         assert work(files, None) == Indexer(Segment(), SOURCE, 0)(files, None)

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from manifests import entries_in, indexed, refused, wav, write_tar
-from voxstill.config import Segment, Source
+from voxstill.core.config import Segment, Source
 from voxstill.indexing.scan import by_file, scan
 from voxstill.indexing.segment import index
-from voxstill.store import Store
+from voxstill.storage.store import Store
 
 
 def test_a_folder_with_metadata_knows_what_it_says_and_loses_no_file(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ from itertools import count
 
 import pytest
 
-from voxstill import tables
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
+from voxstill.core.records import Utterance
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, by_file
 from voxstill.indexing.segment import IndexedFile, IndexRow, failed
 from voxstill.indexing.state import IndexState, Status
-from voxstill.records import Utterance
-from voxstill.store import Store
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 _numbers = count()
 

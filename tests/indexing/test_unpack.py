@@ -14,12 +14,12 @@ import pytest
 
 from manifests import indexed, refused, wav, write_tar
 from voxstill.audio import codec
-from voxstill.config import Source
-from voxstill.errors import StorageError
-from voxstill.fetch import fetch
+from voxstill.core.config import Source
+from voxstill.core.errors import StorageError
 from voxstill.indexing.scan import scan
 from voxstill.indexing.unpack import _unpack
-from voxstill.store import Store
+from voxstill.storage.fetch import fetch
+from voxstill.storage.store import Store
 
 
 def squeezed(path: Path, ending: str) -> Path:

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from checkpoints import write_samples_checkpoint
-from voxstill.config import Augment
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.config import Augment
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn import checkpoints, students
 
 FAMILIES = [("Wav2Vec2", "group"), ("Wav2Vec2", "layer"), ("Hubert", "group"), ("WavLM", "group")]

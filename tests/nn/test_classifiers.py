@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
-from voxstill.config import Augment, Student
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.config import Augment, Student
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn import checkpoints, classifiers, losses, students
-from voxstill.nn.frontend import frame_mask
+from voxstill.nn.log_mel import frame_mask
 
 NAMES = ["left", "right", "up"]
 LENGTHS = (5000, 3000, 7001, 1200)

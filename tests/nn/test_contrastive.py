@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from checkpoints import write_samples_checkpoint
 from pretraining import gathered, like_theirs, random_audio, step_of, theirs_like
-from voxstill.config import Pretrain
-from voxstill.errors import ConfigError
-from voxstill.nn import contrastive, unlabelled
+from voxstill.core.config import Pretrain
+from voxstill.core.errors import ConfigError
+from voxstill.nn import contrastive, self_supervised
 
 PLAIN = Pretrain(size="tiny", dropout=0.0, layer_drop=0.0, feature_gradient=1.0)
 
@@ -67,7 +67,7 @@ def test_negatives_are_other_masked_frames_each_as_likely() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_loss_and_gradients_are_those_of_transformers(training: bool) -> None:
-    model = unlabelled.wav2vec2(PLAIN, seed=0).train(training)
+    model = self_supervised.wav2vec2(PLAIN, seed=0).train(training)
     reference = theirs_like(model).train(training)
     step = step_of(model, random_audio([4.0, 3.0, 2.0]), PLAIN, noisy=training)
     expected = like_theirs(reference, step)
@@ -117,7 +117,7 @@ def test_perplexity_is_the_number_of_codes_in_use() -> None:
 
 def test_layers_are_left_out_in_training_and_their_gradients_are_zero() -> None:
     cfg = PLAIN.model_copy(update={"layer_drop": 0.99})
-    model = unlabelled.wav2vec2(cfg, seed=0)
+    model = self_supervised.wav2vec2(cfg, seed=0)
     torch.manual_seed(0)
     gathered(model, step_of(model, random_audio([2.0]), cfg, noisy=True)).backward()  # type: ignore[no-untyped-call]
     norms = [sum(float(weight.grad.norm()) for weight in layer.parameters()) for layer in model.wav2vec2.encoder.layers]
@@ -128,7 +128,7 @@ def test_layers_are_left_out_in_training_and_their_gradients_are_zero() -> None:
 def test_the_gradient_of_the_convolutions_is_scaled_and_no_other() -> None:
     gradients = []
     for factor in (1.0, 0.25):
-        model = unlabelled.wav2vec2(PLAIN.model_copy(update={"feature_gradient": factor}), seed=0)
+        model = self_supervised.wav2vec2(PLAIN.model_copy(update={"feature_gradient": factor}), seed=0)
         step = step_of(model, random_audio([2.0]), PLAIN, noisy=True)
         gathered(model, step).backward()  # type: ignore[no-untyped-call]
         gradients.append({name: weight.grad for name, weight in model.named_parameters()})
@@ -140,7 +140,7 @@ def test_the_gradient_of_the_convolutions_is_scaled_and_no_other() -> None:
 def test_a_checkpoint_goes_on_and_one_of_another_kind_is_refused(tmp_path: Any) -> None:
     folder = write_samples_checkpoint(tmp_path / "w", "Wav2Vec2", head="ForPreTraining")
     cfg = PLAIN.model_copy(update={"checkpoint": str(folder)})
-    model = unlabelled.wav2vec2(cfg, seed=0)
+    model = self_supervised.wav2vec2(cfg, seed=0)
     assert model.config.hidden_size == 48
     step = step_of(model, random_audio([2.0, 1.0]), cfg, noisy=False)
     alone = step_of(model, random_audio([1.0]), cfg, noisy=False)
@@ -148,4 +148,4 @@ def test_a_checkpoint_goes_on_and_one_of_another_kind_is_refused(tmp_path: Any) 
     assert gathered(model, alone).isfinite()
     other = write_samples_checkpoint(tmp_path / "h", "Hubert")
     with pytest.raises(ConfigError, match="hubert"):
-        unlabelled.wav2vec2(PLAIN.model_copy(update={"checkpoint": str(other)}), seed=0)
+        self_supervised.wav2vec2(PLAIN.model_copy(update={"checkpoint": str(other)}), seed=0)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
-from voxstill.config import Student
+from voxstill.core.config import Student
 from voxstill.nn import checkpoints, classifiers, students
 from voxstill.nn.freezing import freeze
 

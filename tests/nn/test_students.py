@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 from voxstill.nn import checkpoints, students
-from voxstill.nn.frontend import NUM_MELS, frame_mask
+from voxstill.nn.log_mel import NUM_MELS, frame_mask
 
 MILLIONS: dict[students.Size, tuple[float, float]] = {
     "tiny": (1, 3),

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from voxstill import engine, tables
+from voxstill import engine
 from voxstill.cli import main
-from voxstill.config import Config
-from voxstill.errors import ConfigError, DataError
-from voxstill.factory import label
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import Label, Utterance, Verdict
+from voxstill.labelling import label
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import label as labelling
-from voxstill.records import Label, Utterance, Verdict
-from voxstill.store import Store
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 from .test_prepare import WORDS, config, corpus, finish_labels, voices, write_tables
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxstill import tables, workdir
 from voxstill.audio import codec
-from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.records import Recording, Utterance
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline import index as indexing
-from voxstill.records import Recording, Utterance
-from voxstill.store import Store
+from voxstill.storage import tables, workdir
+from voxstill.storage.store import Store
 
 Row = Mapping[str, Any]
 

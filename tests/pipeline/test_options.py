@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from voxstill import config
-from voxstill.errors import ConfigError
+from voxstill.core import config
+from voxstill.core.errors import ConfigError
 from voxstill.pipeline.options import explained
 from voxstill.teachers import registry
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from voxstill import cli, shards
-from voxstill.records import UtteranceInfo
-from voxstill.shards import Sample
-from voxstill.store import Store
+from voxstill import cli
+from voxstill.core.records import UtteranceInfo
+from voxstill.storage import shard_format
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
 
 
 def lengths(num: int = 3000) -> np.ndarray:
@@ -115,11 +116,11 @@ def write_shards(store: Store, num: int = 200) -> None:
             )
             for i in range(num)
         ]
-        rows = shards.write(file, ((each, b"x") for each in samples))
-    from voxstill import tables
+        rows = shard_format.write(file, ((each, b"x") for each in samples))
+    from voxstill.storage import tables
 
     store.create("00000.parquet", tables.to_parquet(rows, Sample))
-    shards.finish(store, "", {"shards": 1, "utterances": num})
+    shard_format.finish(store, "", {"shards": 1, "utterances": num})
 
 
 def test_shards_are_planned_with_the_weights_of_their_data_sets(

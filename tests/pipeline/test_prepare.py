@@ -20,19 +20,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import engine, shards, tables
+from voxstill import engine
 from voxstill.audio import codec
-from voxstill.config import Config
-from voxstill.errors import DataError, StorageError
-from voxstill.factory import label
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.records import ErrorCounts, Label, Utterance, UtteranceInfo, Verdict
 from voxstill.filtering.measures import PHRASES, Phrases, Score, measure
 from voxstill.filtering.rules import NAMES, count_reasons, judge
+from voxstill.labelling import label
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import recipes
 from voxstill.pipeline import shard as sharding
-from voxstill.records import ErrorCounts, Label, Utterance, UtteranceInfo, Verdict
-from voxstill.score import words
-from voxstill.store import Store
+from voxstill.scoring import words
+from voxstill.storage import shard_format, tables
+from voxstill.storage.store import Store
 from voxstill.text.normalize import basic
 
 WORDS = ("one", "two", "three", "four", "five")
@@ -231,7 +232,7 @@ def test_storage_that_fails_ends_shard_with_its_error_and_nothing_is_lost_when_i
         write_tables(cfg, rows, 10)
         filtering.filter_labels(cfg)
     told = sharding.shard(calm)
-    whole = pa.concat_tables(shards.sidecars(Store(calm.work), f"shards/{told['recipe']}"))
+    whole = pa.concat_tables(shard_format.sidecars(Store(calm.work), f"shards/{told['recipe']}"))
     (member,) = whole.slice(told["utterances"] // 2, 1)["id"]
     lost = tmp_path / f"{member.as_py()[1:]}.wav"
     lost.rename(tmp_path / "away")
@@ -273,7 +274,7 @@ def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_fo
     cfg = config(str(tmp_path / "work"), shard={"utterances": 10})
     write_tables(cfg, rows, 10)
     told = sharding.audio_shards(cfg)  # there are none yet, so they are made
-    whole = pa.concat_tables(shards.sidecars(Store(cfg.work), f"shards/{told['recipe']}"))
+    whole = pa.concat_tables(shard_format.sidecars(Store(cfg.work), f"shards/{told['recipe']}"))
     listened = [said for said, _ in rows if said.split != "test"]
     assert sorted(whole["id"].to_pylist()) == sorted(said.id for said in listened)
     assert set(whole["text"].to_pylist()) == {""}

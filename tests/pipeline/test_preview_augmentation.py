@@ -13,7 +13,7 @@ from checkpoints import write_samples_checkpoint
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.nn.frontend import Frontend
+from voxstill.nn.log_mel import Frontend
 
 EVERYTHING = {"before", "heard", "noise", "room", "gain", "tempo", "warp", "masks", "all"}
 

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxstill import cli, shards
+from voxstill import cli
 from voxstill.audio import codec
-from voxstill.batches.corpus import opened
-from voxstill.batches.load import Batches, Loader
-from voxstill.batches.plan import plan
-from voxstill.config import Plan, Source
-from voxstill.fetch import read_uri
+from voxstill.core.config import Plan, Source
+from voxstill.data.loader import Batches, Loader
+from voxstill.data.plan import plan
+from voxstill.data.shard_index import opened
 from voxstill.indexing.scan import scan
-from voxstill.store import Store
+from voxstill.storage import shard_format
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.store import Store
 
 
 def noise(i: int) -> np.ndarray:
@@ -50,9 +51,9 @@ def test_tars_plain_and_compressed_become_shards_to_the_bit(tmp_path: Path, caps
     assert (told["utterances"], told["left_out"]) == (6, {"damaged file": 1, "no text": 1})
     store, prefix = Store(work), f"shards/{told['recipe']}"
     found = {}
-    for sidecar in shards.sidecars(store, prefix):
+    for sidecar in shard_format.sidecars(store, prefix):
         for row in sidecar.to_pylist():
-            tar = f"{prefix}/{shards.tar_name(row['shard'])}"
+            tar = f"{prefix}/{shard_format.tar_name(row['shard'])}"
             audio = codec.decode(read_uri(f"{store.uri(tar)}#{row['offset']}+{row['num_bytes']}")).samples_T
             found[row["text"]] = (row["split"], audio)
     wanted = {f"yes yes yes yes yes yes {i}": ("train", noise(i)) for i in range(5)} | {"no": ("dev", noise(9))}

@@ -11,16 +11,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tones import TEXTS, batch_of, context_of
-from voxstill import cli, config
-from voxstill.config import Config, Pretrain, Student
+from voxstill import cli
+from voxstill.core import config
+from voxstill.core.config import Config, Pretrain, Student
+from voxstill.core.records import Batch
 from voxstill.nn import classifiers, students
-from voxstill.records import Batch
-from voxstill.rundir import RunDir
+from voxstill.storage.rundir import RunDir
 from voxstill.tasks import pretraining
 from voxstill.text import tokenizer
-from voxstill.train import checkpoint, guard, optim
-from voxstill.train.checkpoint import State
-from voxstill.train.task import StepContext
+from voxstill.training import checkpoint, guard, optim
+from voxstill.training.checkpoint import State
+from voxstill.training.task import StepContext
 
 WORDS = tokenizer.train(TEXTS, "word", 9)
 BATCH = batch_of(WORDS)

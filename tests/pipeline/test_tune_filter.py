@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from voxstill import config
 from voxstill.cli import main
-from voxstill.errors import DataError
+from voxstill.core import config
+from voxstill.core.errors import DataError
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import tune_filter
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from browser import CHROMIUM, Browser
 from pages import Page
 from voxstill.report.classes import Figures, page
-from voxstill.score.classes import score
+from voxstill.scoring.classes import score
 
 
 def figures(num_classes: int) -> Figures:

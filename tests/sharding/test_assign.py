@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import engine, tables
-from voxstill.config import Shard
-from voxstill.errors import DataError
-from voxstill.factory import join
-from voxstill.records import Label, Utterance, UtteranceInfo, Verdict, Word, fingerprint
+from voxstill import engine
+from voxstill.core.config import Shard
+from voxstill.core.errors import DataError
+from voxstill.core.records import Label, Utterance, UtteranceInfo, Verdict, Word, fingerprint
 from voxstill.sharding import assign
-from voxstill.store import Store
+from voxstill.storage import join, tables
+from voxstill.storage.store import Store
 
 WINDOW = 12
 _numbers = count()

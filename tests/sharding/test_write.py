@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from voxstill import tables
 from voxstill.audio import codec
-from voxstill.config import Shard
-from voxstill.errors import StorageError
-from voxstill.fetch import read_uri
-from voxstill.records import Label, Utterance, UtteranceInfo, Word
+from voxstill.core.config import Shard
+from voxstill.core.errors import StorageError
+from voxstill.core.records import Label, Utterance, UtteranceInfo, Word
 from voxstill.sharding import write
-from voxstill.shards import Sample
-from voxstill.store import Store
+from voxstill.storage import tables
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
 
 
 def label(utterance_id: str, text: str) -> Label:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from servers import SetEnvironment, moto_server, oss_environment, oss_server, s3_environment
-from voxstill import clients, retry
-from voxstill.store import Store
+from voxstill.storage import clients, retry
+from voxstill.storage.store import Store
 
 _numbers = itertools.count()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from servers import SetEnvironment, oss_environment
-from voxstill import clients
-from voxstill.errors import StorageError
-from voxstill.store import Store
+from voxstill.core.errors import StorageError
+from voxstill.storage import clients
+from voxstill.storage.store import Store
 
 
 @pytest.mark.usefixtures("impatient")

@@ -10,12 +10,12 @@ import pytest
 
 from bad_line import bad_line
 from servers import SetEnvironment, http_server, oss_environment, s3_environment
-from voxstill import fetch as fetch_module
-from voxstill.cache import Cache
-from voxstill.errors import StorageError
-from voxstill.fetch import Blob, fetch, local_etag, read_many, read_uri
-from voxstill.store import Store
-from voxstill.uri import is_local, local_path
+from voxstill.core.errors import StorageError
+from voxstill.storage import fetch as fetch_module
+from voxstill.storage.cache import Cache
+from voxstill.storage.fetch import Blob, fetch, local_etag, read_many, read_uri
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local, local_path
 
 _numbers = itertools.count()
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers import SetEnvironment, http_server, oss_environment, s3_environment
-from voxstill.cache import Cache
-from voxstill.errors import StorageError
-from voxstill.fetch import read_uri
-from voxstill.redaction import shown
-from voxstill.store import Store
+from voxstill.core.errors import StorageError
+from voxstill.storage.cache import Cache
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.redaction import shown
+from voxstill.storage.store import Store
 
 CANARIES = {
     "AWS_ACCESS_KEY_ID": "CANARYKEYID",

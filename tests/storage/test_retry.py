@@ -14,10 +14,10 @@ import pytest
 
 from bad_line import bad_line
 from servers import SetEnvironment, http_server, oss_environment, s3_environment
-from voxstill import retry
-from voxstill.errors import StorageError
-from voxstill.fetch import Blob, read_many, stream
-from voxstill.store import Store
+from voxstill.core.errors import StorageError
+from voxstill.storage import retry
+from voxstill.storage.fetch import Blob, read_many, stream
+from voxstill.storage.store import Store
 
 _numbers = itertools.count()
 

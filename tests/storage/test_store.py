@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.errors import DataError, StorageError
-from voxstill.fetch import read_uri
-from voxstill.store import Store
+from voxstill.core.errors import DataError, StorageError
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.store import Store
 
 _numbers = itertools.count()
 
@@ -67,7 +67,7 @@ def test_a_reader_never_sees_a_key_half_replaced(store: Store) -> None:
 def test_a_writer_that_is_killed_leaves_whole_files_only(tmp_path: Path) -> None:
     code = (
         "import sys, itertools\n"
-        "from voxstill.store import Store\n"
+        "from voxstill.storage.store import Store\n"
         "store = Store(sys.argv[1])\n"
         "print('ready', flush=True)\n"
         "for i in itertools.count():\n"

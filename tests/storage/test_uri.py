@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxstill.uri import is_local, local_path
+from voxstill.storage.uri import is_local, local_path
 
 
 def test_paths_and_file_uris_are_local_and_addresses_are_not() -> None:

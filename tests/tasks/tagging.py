@@ -15,19 +15,19 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from voxstill.config import Config
+from voxstill.core.config import Config
+from voxstill.core.records import Batch, Utterance, Word
 from voxstill.evaluation.recognition import read_audio
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers
-from voxstill.nn.hearing import Hearing
-from voxstill.records import Batch, Utterance, Word
-from voxstill.rundir import RunDir
-from voxstill.store import Store
+from voxstill.nn.frontends import Hearing
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.text.normalize import normalizer
-from voxstill.train.experiment import save_model, write_extractor, write_whole
-from voxstill.train.setup import TrainingSetup
-from voxstill.train.task import DevBatch, Loss, ModelInput, StepContext, Task, Unit
+from voxstill.training.experiment import save_model, write_extractor, write_whole
+from voxstill.training.setup import TrainingSetup
+from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Task, Unit
 
 
 class TagEncoder:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tones import PLAIN, TEXTS, batch_of, loss_of
-from voxstill.config import Student
+from voxstill.core.config import Student
+from voxstill.core.records import Batch
 from voxstill.nn import classifiers
-from voxstill.nn.hearing import Mels
-from voxstill.records import Batch
+from voxstill.nn.frontends import Mels
 from voxstill.tasks import classify
 from voxstill.text import tokenizer
-from voxstill.train.task import StepContext
+from voxstill.training.task import StepContext
 
 NAMES = ["ba", "du", "ko"]
 CONTEXT = StepContext(0.0, num_tokens=7, num_frames=100, num_utterances=7)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tones import PLAIN, TEXTS, batch_of, by_heart, context_of, loss_of
-from voxstill.config import Augment, Train
+from voxstill.core.config import Augment, Train
+from voxstill.core.records import Batch
 from voxstill.nn import losses, students
-from voxstill.records import Batch
 from voxstill.tasks.ctc import CtcTask, is_timed
 from voxstill.text import tokenizer
-from voxstill.train.task import Loss
+from voxstill.training.task import Loss
 
 WORDS = tokenizer.train(TEXTS, "word", 9)
 LETTERS = tokenizer.train(TEXTS, "character", 0)

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from tones import PLAIN, TEXTS, write_shards
-from voxstill import shards, tables
 from voxstill.audio import codec
-from voxstill.config import Augment, Config, Plan
-from voxstill.nn import augment
-from voxstill.nn.frontend import NUM_MELS, output_frames
-from voxstill.nn.hearing import Mels
-from voxstill.records import Batch
-from voxstill.shards import Sample
-from voxstill.store import Store
+from voxstill.core.config import Augment, Config, Plan
+from voxstill.core.records import Batch
+from voxstill.nn import augment_features
+from voxstill.nn.frontends import Mels
+from voxstill.nn.log_mel import NUM_MELS, output_frames
+from voxstill.storage import shard_format, tables
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
 from voxstill.tasks.ctc import CtcTask
 from voxstill.tasks.data import Corpus
 from voxstill.text import tokenizer
@@ -43,10 +43,10 @@ def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(
             rows[sample.id] = (num_samples, num_tokens)
             pairs.append((sample, codec.encode(np.ones(num_samples, np.int16), "wav")))
     file = io.BytesIO()
-    written = shards.write(file, pairs)
+    written = shard_format.write(file, pairs)
     store.create("s/00000.tar", file.getvalue())
     store.create("s/00000.parquet", tables.to_parquet(written, Sample))
-    shards.finish(store, "s", {"shards": 1, "utterances": len(written)})
+    shard_format.finish(store, "s", {"shards": 1, "utterances": len(written)})
     tempo = 0.1
     cfg = Config(augment=Augment(tempo=tempo), plan=Plan(budget_ms=5000))
     corpus = corpus_of(store, tokenizer.train(["abcdefgh"], "character", 0), cfg)
@@ -59,7 +59,7 @@ def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(
         for row in plan.order.tolist():
             num_samples, num_tokens = rows[written[row].id]
             mel_BFD, frames_B = torch.zeros(1, num_samples // 160, NUM_MELS), torch.tensor([num_samples // 160])
-            _, heard_B = augment.stretch(mel_BFD, frames_B, torch.from_numpy(plan.tempo_N[[row]]))
+            _, heard_B = augment_features.stretch(mel_BFD, frames_B, torch.from_numpy(plan.tempo_N[[row]]))
             assert int(output_frames(heard_B)) >= num_tokens, written[row].id
             num_frames += int(output_frames(heard_B))
         assert plan.step_frames.sum() == num_frames

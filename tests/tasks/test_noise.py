@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from voxstill.audio import codec
-from voxstill.config import Augment
-from voxstill.errors import DataError
+from voxstill.core.config import Augment
+from voxstill.core.errors import DataError
 from voxstill.tasks import noise
 
 

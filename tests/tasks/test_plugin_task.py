@@ -16,10 +16,10 @@ from tones import PITCH_HZ, batch_of, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.nn import classifiers
-from voxstill.nn.frontend import Frontend
+from voxstill.nn.log_mel import Frontend
 from voxstill.tasks import registry
-from voxstill.train import guard
-from voxstill.train.task import StepContext
+from voxstill.training import guard
+from voxstill.training.task import StepContext
 
 SETTINGS = """
 work: {folder}/work

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tones import PLAIN, speak
-from voxstill.config import Pretrain
-from voxstill.monitor import log
-from voxstill.nn import unlabelled
-from voxstill.nn.frontend import centred
-from voxstill.nn.hearing import Mels
-from voxstill.records import Batch
+from voxstill.core.config import Pretrain
+from voxstill.core.monitor import log
+from voxstill.core.records import Batch
+from voxstill.nn import self_supervised
+from voxstill.nn.frontends import Mels
+from voxstill.nn.log_mel import centred
 from voxstill.tasks.pretrain import Hidden, RandomCodesTask, Watch
 
 
@@ -56,17 +56,17 @@ def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there(t
 @pytest.mark.parametrize("targets", ["mels", "cepstra"])
 def test_equal_sounds_have_equal_codes_and_others_others(targets: Any) -> None:
     cfg = Pretrain(method="best_rq", targets=targets, codes=256)
-    quantizer = unlabelled.quantizer(cfg, 80, 1)
+    quantizer = self_supervised.quantizer(cfg, 80, 1)
     sound_BFD = torch.randn(20, 8, 80, generator=torch.Generator().manual_seed(0))
     code_BF = quantizer.codes(sound_BFD)
     assert torch.equal(quantizer.codes(sound_BFD * 3), code_BF)
     assert len(set(code_BF[:, 0].tolist())) > 10
-    assert torch.equal(unlabelled.quantizer(cfg, 80, 1).codes(sound_BFD), code_BF)
-    assert not torch.equal(unlabelled.quantizer(cfg, 80, 2).codes(sound_BFD), code_BF)
+    assert torch.equal(self_supervised.quantizer(cfg, 80, 1).codes(sound_BFD), code_BF)
+    assert not torch.equal(self_supervised.quantizer(cfg, 80, 2).codes(sound_BFD), code_BF)
 
 
 def test_the_codes_of_cepstra_hear_the_shape_of_a_spectrum_and_not_its_detail() -> None:
-    quantizer = unlabelled.quantizer(Pretrain(method="best_rq", targets="cepstra"), 80, 0)
+    quantizer = self_supervised.quantizer(Pretrain(method="best_rq", targets="cepstra"), 80, 0)
     place_D = torch.arange(80) / 80
     shape_BFD = torch.stack([torch.cos(torch.pi * (place_D * k + k)) for k in range(1, 7)])[:, None].repeat(1, 8, 1)
     code_BF = quantizer.codes(shape_BFD)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from voxstill.config import Config
-from voxstill.nn.hearing import Mels, Samples
-from voxstill.rundir import RunDir
+from voxstill.core.config import Config
+from voxstill.nn.frontends import Mels, Samples
+from voxstill.storage.rundir import RunDir
 from voxstill.tasks.recognition import vocabulary_of
 
 MELS = Mels(Config().augment)

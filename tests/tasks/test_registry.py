@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from voxstill import cli
-from voxstill.errors import ConfigError
+from voxstill.core.errors import ConfigError
 from voxstill.tasks import registry
 
 

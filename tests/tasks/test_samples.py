@@ -12,14 +12,14 @@ import torch
 
 from checkpoints import write_samples_checkpoint
 from tones import PLAIN, TEXTS, batch_of, loss_of
-from voxstill.config import Augment, Train
-from voxstill.decode.options import RecognizerOptions
-from voxstill.decode.recognizer import Recognizer
+from voxstill.core.config import Augment, Train
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.nn import checkpoints
 from voxstill.tasks.ctc import CtcTask
 from voxstill.text import tokenizer
-from voxstill.train import optim
-from voxstill.train.task import StepContext
+from voxstill.training import optim
+from voxstill.training.task import StepContext
 
 WORDS = tokenizer.train(TEXTS, "word", 9)
 NUM_STEPS, LR = 110, 6e-3

@@ -12,18 +12,18 @@ import torch
 
 from checkpoints import write_whisper_checkpoint
 from tones import PLAIN, TEXTS, loss_of, speak
-from voxstill.config import Augment, Train
-from voxstill.decode import seq2seq
-from voxstill.decode.options import RecognizerOptions
-from voxstill.decode.recognizer import Recognizer
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.config import Augment, Train
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import Batch
+from voxstill.decoding import seq2seq
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.nn import checkpoints
-from voxstill.nn.hearing import Windows
-from voxstill.records import Batch
+from voxstill.nn.frontends import Windows
 from voxstill.tasks.seq2seq import Seq2SeqTask
 from voxstill.text.pretrained import Pretrained
-from voxstill.train import optim
-from voxstill.train.task import StepContext
+from voxstill.training import optim
+from voxstill.training.task import StepContext
 
 SAID = TEXTS[:2]
 

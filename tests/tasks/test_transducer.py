@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tones import PLAIN, TEXTS, batch_of, context_of, loss_of
-from voxstill.config import Decode, Train
-from voxstill.decode.options import RecognizerOptions
-from voxstill.decode.recognizer import Recognizer
+from voxstill.core.config import Decode, Train
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.nn import students
-from voxstill.nn.frontend import EXTRACTOR
+from voxstill.nn.log_mel import EXTRACTOR
 from voxstill.tasks.transducer import TransducerTask
 from voxstill.text import tokenizer
-from voxstill.train import optim
+from voxstill.training import optim
 
 WORDS = tokenizer.train(TEXTS, "word", 9)
 TASK = TransducerTask(WORDS, Train(), PLAIN)

@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints import write_letters_by_heart, write_whisper_by_heart
 from tones import TEXTS, speak
-from voxstill.records import Utterance
+from voxstill.core.records import Utterance
 from voxstill.teachers.teacher import Clip
 
 

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from tones import TEXTS
-from voxstill.decode.checkpoint_files import on_hub
-from voxstill.decode.options import RecognizerOptions
-from voxstill.decode.recognizer import Recognizer
-from voxstill.errors import ConfigError, DataError
-from voxstill.records import RATE_HZ
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import RATE_HZ
+from voxstill.decoding.checkpoint_files import on_hub
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.teachers.teacher import Clip, Heard
 from voxstill.teachers.transformers import TransformersTeacher
 
@@ -228,9 +228,9 @@ def test_a_name_on_the_hub_is_what_no_folder_here_can_be(tmp_path: Path, monkeyp
 FROM_HUB = """
 import sys
 import numpy as np
-from voxstill.decode.options import RecognizerOptions
-from voxstill.errors import DataError
-from voxstill.records import Utterance
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.core.errors import DataError
+from voxstill.core.records import Utterance
 from voxstill.teachers.teacher import Clip
 from voxstill.teachers.transformers import TransformersTeacher
 teacher = TransformersTeacher(RecognizerOptions(model="owner/letters", revision="main"))

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxstill.records import Utterance
+from voxstill.core.records import Utterance
 from voxstill.teachers.echo import EchoOptions, EchoTeacher
 from voxstill.teachers.teacher import Clip, Heard
 

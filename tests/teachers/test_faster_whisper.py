@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("faster_whisper")
 
 from tones import TEXTS
-from voxstill.decode.options import RecognizerOptions
-from voxstill.errors import ConfigError, TeacherError
+from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.decoding.options import RecognizerOptions
 from voxstill.teachers.faster_whisper import FasterWhisperOptions, FasterWhisperTeacher
 from voxstill.teachers.teacher import Clip
 from voxstill.teachers.transformers import TransformersTeacher

@@ -21,13 +21,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxstill import config, engine, tables
-from voxstill.audio import codec
-from voxstill.errors import ConfigError, TeacherError
-from voxstill.factory import extract, label
-from voxstill.monitor import StepMeter
-from voxstill.records import Label, Utterance
-from voxstill.store import Store
+from voxstill import engine
+from voxstill.audio import codec, read_utterances
+from voxstill.core import config
+from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.monitor import StepMeter
+from voxstill.core.records import Label, Utterance
+from voxstill.labelling import label
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip
 
@@ -362,7 +364,7 @@ def test_a_server_that_goes_away_ends_the_run_and_the_same_command_goes_on(
 
     def run() -> dict[str, Any]:
         with StepMeter("label", None, "utterances") as meter:
-            return label.label(work, "utterances/t", task, cfg, extract.reading(config.Config()), meter)
+            return label.label(work, "utterances/t", task, cfg, read_utterances.reading(config.Config()), meter)
 
     server.mood = lambda *_: (404, {}, {"error": {"message": "no model `m`"}}) if len(server.asked) > 4 else None
     try:

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from voxstill import config
 from voxstill.audio import codec
-from voxstill.audio.voices import Speech, speak
-from voxstill.errors import ConfigError, TeacherError
-from voxstill.factory import corpus
-from voxstill.records import Utterance
+from voxstill.core import config
+from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.records import Utterance
+from voxstill.demo import corpus
+from voxstill.demo.voices import Speech, speak
 from voxstill.teachers import registry
 from voxstill.teachers.pocketsphinx import prepare
 from voxstill.teachers.teacher import Clip, Teacher

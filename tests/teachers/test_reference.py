@@ -1,6 +1,6 @@
 import numpy as np
 
-from voxstill.records import Utterance, UtteranceInfo
+from voxstill.core.records import Utterance, UtteranceInfo
 from voxstill.teachers.reference import ReferenceOptions, ReferenceTeacher
 from voxstill.teachers.teacher import Clip
 

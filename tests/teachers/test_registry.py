@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from voxstill import cli, config
-from voxstill.errors import ConfigError
+from voxstill import cli
+from voxstill.core import config
+from voxstill.core.errors import ConfigError
 from voxstill.teachers import registry
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("onnx")
 
 from checkpoints import write_onnx
 from tones import TEXTS, WORD_MS, speak
-from voxstill.errors import ConfigError, TeacherError
+from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.teachers.sherpa import Kind, SherpaOptions, SherpaTeacher, arguments
 from voxstill.teachers.teacher import Clip
 

@@ -18,14 +18,16 @@ import torch
 
 from checkpoints import write_whisper_checkpoint
 from tones import PLAIN, TEXTS, speak
-from voxstill import config, engine, tables
-from voxstill.audio import codec
-from voxstill.errors import TeacherError
-from voxstill.factory import extract, label
-from voxstill.monitor import StepMeter
-from voxstill.nn.hearing import Windows
-from voxstill.records import Label, Utterance
-from voxstill.store import Store
+from voxstill import engine
+from voxstill.audio import codec, read_utterances
+from voxstill.core import config
+from voxstill.core.errors import TeacherError
+from voxstill.core.monitor import StepMeter
+from voxstill.core.records import Label, Utterance
+from voxstill.labelling import label
+from voxstill.nn.frontends import Windows
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Heard
 from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _language_tag
@@ -192,7 +194,7 @@ def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> N
     cfg = config.Engine(name="ray", chunk=20, workers=1, teachers=1)
     try:
         with StepMeter("label", None, "utterances") as meter:
-            label.label(work, "utterances/t", task, cfg, extract.reading(config.Config()), meter)
+            label.label(work, "utterances/t", task, cfg, read_utterances.reading(config.Config()), meter)
     finally:
         engine.shutdown()
     labels = {row.utterance_id: row for row in tables.read(work, task.prefix, Label)}

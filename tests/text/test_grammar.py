@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 from voxstill.text import grammar
 from voxstill.text.grammar import Choice, Expansion, Grammar, Graph, Literal, Reference, Repeat, Sequence
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.errors import DataError, StorageError
-from voxstill.store import Store
+from voxstill.core.errors import DataError, StorageError
+from voxstill.storage.store import Store
 from voxstill.text import kneser_ney, lm
 
 SENTENCES = (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.errors import ConfigError
+from voxstill.core.errors import ConfigError
 from voxstill.text.normalize import NORMALIZERS, basic, characters, name_for, normalizer, units, words
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxstill.records import Word
+from voxstill.core.records import Word
 from voxstill.text.subtitles import Cue, cues, srt, vtt
 
 spoken = st.lists(

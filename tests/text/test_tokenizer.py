@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.errors import DataError
-from voxstill.records import Word
+from voxstill.core.errors import DataError
+from voxstill.core.records import Word
 from voxstill.text import tokenizer
 from voxstill.text.pretrained import Pieces
 from voxstill.text.tokenizer import UNKNOWN, Vocabulary
@@ -122,7 +122,7 @@ def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
 ) -> None:
     from transformers import AutoProcessor
 
-    from voxstill.nn.frontend import EXTRACTOR
+    from voxstill.nn.log_mel import EXTRACTOR
 
     folder: Path = tmp_path_factory.mktemp("vocabulary")
     vocabulary = tokenizer.train(corpus, units, 200)

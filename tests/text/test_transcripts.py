@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.text.transcripts import FORMS, Said, by_segment, form_of, read
 
 FILES = {

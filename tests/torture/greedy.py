@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from voxstill.config import Section, option
+from voxstill.core.config import Section, option
 from voxstill.teachers.echo import EchoOptions, EchoTeacher
 from voxstill.teachers.teacher import Clip, Heard
 

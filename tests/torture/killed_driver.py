@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from voxstill import engine, tables
-from voxstill.config import Engine
-from voxstill.records import Label
-from voxstill.store import Store
+from voxstill import engine
+from voxstill.core.config import Engine
+from voxstill.core.records import Label
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 
 class Decode(engine.StageWork):

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from voxstill import tables
 from voxstill.audio import codec
-from voxstill.records import Label
-from voxstill.store import Store
+from voxstill.core.records import Label
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 SHARE = os.environ.get("TORTURE_SHARE")
 """How much of the full counts is done; None asks for the short forms."""

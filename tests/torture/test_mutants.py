@@ -16,7 +16,7 @@ import pytest
 import soundfile
 
 from voxstill.audio.decoder import Decoder
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 
 pytestmark = pytest.mark.slow
 LIMIT_S, LIMIT_MB, PARENT_MB = 10.0, 512, 256

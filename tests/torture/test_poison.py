@@ -13,9 +13,9 @@ import pytest
 import soundfile
 
 from torture import runs
-from voxstill import tables
-from voxstill.records import Recording
-from voxstill.store import Store
+from voxstill.core.records import Recording
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

@@ -15,8 +15,8 @@ import pytest
 from bad_line import BadLine, bad_line
 from servers import moto_server, s3_environment
 from torture import runs
-from voxstill import clients
-from voxstill.store import Store
+from voxstill.storage import clients
+from voxstill.storage.store import Store
 
 pytestmark = pytest.mark.slow
 NUM = 30

@@ -21,8 +21,8 @@ import soxr
 from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
-from voxstill.errors import DataError
-from voxstill.records import RATE_HZ
+from voxstill.core.errors import DataError
+from voxstill.core.records import RATE_HZ
 
 MAX_S = 6 * 3600.0
 """Longest recording: six hours are 0.7 GB of samples. A longer one is most likely a decompression bomb."""

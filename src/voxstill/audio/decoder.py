@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
-from voxstill.errors import DataError, VoxstillError
+from voxstill.core.errors import DataError, VoxstillError
 
 ATTEMPTS = 2
 """A crash is retried once in a fresh process: another process may have used up the memory."""

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio.codec import samples_to_ms
-from voxstill.config import Segment
-from voxstill.errors import ConfigError
-from voxstill.records import RATE_HZ
+from voxstill.core.config import Segment
+from voxstill.core.errors import ConfigError
+from voxstill.core.records import RATE_HZ
 
 WINDOW = 512
 WINDOW_MS = 32

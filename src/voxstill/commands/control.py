@@ -16,7 +16,7 @@ def control(
     clear: Annotated[bool, Option("--clear", help="Take back every change asked for before.")] = False,
 ) -> Result:
     """Change a running labelling job: `--set teacher.revision=...`."""
-    from voxstill import config, world
+    from voxstill.core import config, world
     from voxstill.pipeline import control as job_control
 
     # `--set` is for the job; and `options.load` would open the port of the job's metrics

@@ -19,9 +19,9 @@ def init(
     """Print a commented configuration."""
     from pathlib import Path
 
-    from voxstill import config
-    from voxstill.errors import ConfigError
-    from voxstill.store import Store
+    from voxstill.core import config
+    from voxstill.core.errors import ConfigError
+    from voxstill.storage.store import Store
 
     text = config.template()
     if output is None:

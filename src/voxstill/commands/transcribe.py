@@ -23,8 +23,8 @@ def transcribe(
     """Transcribe audio files: text, subtitles or JSON with word times."""
     from pathlib import Path
 
-    from voxstill.errors import DataError
-    from voxstill.monitor import log
+    from voxstill.core.errors import DataError
+    from voxstill.core.monitor import log
     from voxstill.pipeline import transcribe as inference
 
     transcripts = inference.transcribe(options.load(), model, audio)

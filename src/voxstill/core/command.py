@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from voxstill.config import Config
+    from voxstill.core.config import Config
 
 Panel = Literal["Start", "Corpus", "Training", "Evaluation", "Inference"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -46,7 +46,7 @@ class CommonOptions:
 
     def load(self, *overrides: str, base: str | None = None) -> Config:
         """Load the configuration: file, environment, what the command line implies, `--set`; and follow `monitor`."""
-        from voxstill import config, monitor, world
+        from voxstill.core import config, monitor, world
 
         level = [f"monitor.log_level={self.log_level}"] if self.log_level else []
         cfg = config.load(base or self.config, [*overrides, *self.overrides, *level], world.environment())
@@ -102,10 +102,11 @@ def write_page(page: str, file: str) -> str:
     """Write a page, whole or not at all; returns its path."""
     from pathlib import Path
 
-    from voxstill.store import Store
+    from voxstill.core.atomic import write_atomically
 
     path = Path(file)
-    Store(str(path.parent)).replace(path.name, page.encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode())
     return str(path)
 
 

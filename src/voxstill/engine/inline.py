@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from voxstill import world
+from voxstill.core import world
 from voxstill.engine.retry import (
     ChunkPart,
     Failure,

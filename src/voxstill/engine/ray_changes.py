@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from voxstill.core.errors import ConfigError, VoxstillError
 from voxstill.engine import ray_cluster
 from voxstill.engine.ray_pools import WorkerPools
 from voxstill.engine.ray_workers import Worker, WorkerPool
 from voxstill.engine.retry import ChunkPart, Failure, RetryTracker, canary_error
 from voxstill.engine.stage import Change, Changes, Stage
-from voxstill.errors import ConfigError, VoxstillError
 
 
 class RayChanges:

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from voxstill import world
-from voxstill.config import Engine
+from voxstill.core import world
+from voxstill.core.config import Engine
+from voxstill.core.errors import ClusterError, ConfigError
 from voxstill.engine.retry import describe
 from voxstill.engine.stage import Stage
-from voxstill.errors import ClusterError, ConfigError
 
 JOIN_LIMIT_S = 10.0
 SPARE_CPUS = 0.01

@@ -14,8 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from voxstill import world
-from voxstill.config import Engine
+from voxstill.core import world
+from voxstill.core.config import Engine
+from voxstill.core.errors import VoxstillError
 from voxstill.engine.ray_changes import RayChanges
 from voxstill.engine.ray_pools import START_LIMIT_S, WorkerPools
 from voxstill.engine.ray_workers import Call, CallStatus, Worker, WorkerPool
@@ -29,7 +30,6 @@ from voxstill.engine.retry import (
     log_stopping,
 )
 from voxstill.engine.stage import Changes, Chunk, Stage
-from voxstill.errors import VoxstillError
 
 STOP_LIMIT_S = 20.0
 """After a signal, what is under way may take this long: Kubernetes and Slurm kill after 30 s."""

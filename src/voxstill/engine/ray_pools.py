@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from voxstill.config import Engine
+from voxstill.core.config import Engine
+from voxstill.core.errors import ClusterError, VoxstillError
+from voxstill.core.monitor import log
 from voxstill.engine import ray_cluster
 from voxstill.engine.ray_workers import Worker, WorkerActor, WorkerPool
 from voxstill.engine.retry import RetryTracker
 from voxstill.engine.stage import Stage
-from voxstill.errors import ClusterError, VoxstillError
-from voxstill.monitor import log
 
 EVENT_WAIT_S = 0.2
 PENDING_LIMIT_S = 10.0

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from voxstill.core.errors import VoxstillError
 from voxstill.engine.retry import ChunkPart, Failure, open_work
 from voxstill.engine.stage import Stage, StageWork
-from voxstill.errors import VoxstillError
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

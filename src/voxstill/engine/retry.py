@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from voxstill.core.errors import Interrupted, TeacherError, VoxstillError
+from voxstill.core.monitor import Summary, log
 from voxstill.engine.stage import Chunk, Stage, StageWork
-from voxstill.errors import Interrupted, TeacherError, VoxstillError
-from voxstill.monitor import Summary, log
 
 FAIL_FAST_ITEMS = 16
 """So many items set aside and not one that worked: the fault is not in the items, and the run ends."""

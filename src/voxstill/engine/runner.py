@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from voxstill.config import Engine
+from voxstill.core.config import Engine
+from voxstill.core.monitor import Summary
 from voxstill.engine.inline import InlineRun
 from voxstill.engine.ray_driver import RayRun
 from voxstill.engine.retry import RetryTracker
 from voxstill.engine.stage import Changes, Chunk, Stage
-from voxstill.monitor import Summary
 
 
 def run(

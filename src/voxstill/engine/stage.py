@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from voxstill.config import Engine
-from voxstill.errors import VoxstillError
-from voxstill.records import fingerprint
+from voxstill.core.config import Engine
+from voxstill.core.errors import VoxstillError
+from voxstill.core.records import fingerprint
 
 
 class StageWork(Protocol):

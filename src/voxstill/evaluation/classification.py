@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxstill.config import Config
-from voxstill.decode.checkpoint_files import model_folder, on_hub
-from voxstill.decode.classes import classify
-from voxstill.decode.recognizer import batches_by_length
-from voxstill.errors import DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import Progress, log
+from voxstill.core.records import ErrorCounts, Utterance
+from voxstill.decoding.checkpoint_files import model_folder, on_hub
+from voxstill.decoding.classes import classify
+from voxstill.decoding.recognizer import batches_by_length
 from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_warnings, with_text
 from voxstill.evaluation.results import Evaluation
-from voxstill.monitor import Progress, log
 from voxstill.nn import checkpoints, classifiers, students
-from voxstill.records import ErrorCounts, Utterance
 from voxstill.report import classes as report
-from voxstill.score import classes as class_scores
-from voxstill.score import figures as scoring
-from voxstill.score import stats, verification
-from voxstill.score.words import Scored
+from voxstill.scoring import classes as class_scores
+from voxstill.scoring import figures as scoring
+from voxstill.scoring import stats, verification
+from voxstill.scoring.words import Scored
 from voxstill.text.normalize import normalizer
 
 _BATCH_MS = 30_000

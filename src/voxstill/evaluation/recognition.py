@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voxstill import config
-from voxstill.config import Config
-from voxstill.decode.options import RecognizerOptions
-from voxstill.decode.recognizer import Recognizer, Samples
-from voxstill.errors import DataError, VoxstillError
+from voxstill.audio import read_utterances
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.monitor import Progress, log
+from voxstill.core.records import ErrorCounts, Utterance
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer, Samples
 from voxstill.evaluation.results import Evaluation
-from voxstill.factory import extract
-from voxstill.fetch import read_uri
-from voxstill.monitor import Progress, log
-from voxstill.records import ErrorCounts, Utterance
-from voxstill.score import checks, words
-from voxstill.score import figures as scoring
+from voxstill.scoring import checks, words
+from voxstill.scoring import figures as scoring
+from voxstill.storage.fetch import read_uri
 from voxstill.text.normalize import normalizer
 
 DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
@@ -136,7 +136,7 @@ def read_audio(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[tuple
     """Read the samples of utterances; return those that can be read, and the reasons of the others by id."""
     audio: list[tuple[Utterance, Samples]] = []
     unread: dict[str, str] = {}
-    for utterance, samples_T in extract.samples(utterances, extract.reading(cfg).cache):
+    for utterance, samples_T in read_utterances.samples(utterances, read_utterances.reading(cfg).cache):
         if isinstance(samples_T, VoxstillError):
             unread[utterance.id] = samples_T.what
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from voxstill.store import Store
+from voxstill.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from voxstill.config import Config
-from voxstill.errors import DataError, StorageError
-from voxstill.fetch import read_uri
-from voxstill.records import ErrorCounts
-from voxstill.redaction import shown
-from voxstill.score import checks, figures, meetings, speakers, words
-from voxstill.score.figures import Unit
-from voxstill.store import Store
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.records import ErrorCounts
+from voxstill.scoring import checks, figures, meetings, speakers, words
+from voxstill.scoring.figures import Unit
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.redaction import shown
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local, local_path
 from voxstill.text import normalize, rttm, transcripts
 from voxstill.text.rttm import Mark, Stretch
 from voxstill.text.transcripts import Said
-from voxstill.uri import is_local, local_path
 
 CONFUSIONS = 10
 LARGEST = 25_000_000
@@ -229,8 +229,10 @@ def _lengths(cfg: Config, audio: str, sessions: Sequence[str]) -> tuple[dict[str
 
     Files are named as recordings are, whatever their ending; one file alone is that of a recording alone.
     """
-    from voxstill.audio import codec  # words need none of this
-    from voxstill.factory import extract
+    from voxstill.audio import (
+        codec,  # words need none of this
+        read_utterances,
+    )
     from voxstill.indexing.formats.webdataset import AUDIO
 
     files: dict[str, list[str]] = {}
@@ -243,7 +245,7 @@ def _lengths(cfg: Config, audio: str, sessions: Sequence[str]) -> tuple[dict[str
             if path.suffix[1:].lower() in AUDIO:
                 files.setdefault(path.stem, []).append(store.uri(entry.key))
     found, told = {}, []
-    with extract.reading(cfg).decoder() as decoder:
+    with read_utterances.reading(cfg).decoder() as decoder:
         for session in (each for each in sessions if each in files):
             uri = min(files[session])
             if len(files[session]) > 1:

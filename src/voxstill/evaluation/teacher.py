@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from voxstill import tables, workdir
-from voxstill.config import Config
-from voxstill.decode.recognizer import Samples
+from voxstill.core.config import Config
+from voxstill.core.records import Label, Utterance
+from voxstill.decoding.recognizer import Samples
 from voxstill.evaluation.recognition import error_figures
-from voxstill.factory import label
-from voxstill.records import Label, Utterance
-from voxstill.store import Store
+from voxstill.labelling import label
+from voxstill.storage import tables, workdir
+from voxstill.storage.store import Store
 
 SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""

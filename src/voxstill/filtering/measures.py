@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from voxstill import tables
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.records import Alignment, Label, Split, Utterance, fingerprint
 from voxstill.engine import StageWork
-from voxstill.errors import DataError, StorageError
-from voxstill.factory import join
-from voxstill.records import Alignment, Label, Split, Utterance, fingerprint
-from voxstill.score import words
-from voxstill.store import Store
+from voxstill.scoring import words
+from voxstill.storage import join, tables
+from voxstill.storage.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
 
 VERSION = 2

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.config import Filter
+from voxstill.core.config import Filter
 
 Columns = Mapping[str, NDArray[Any]]
 """The fields of `Score`, and `share_surer`: the share of all labels that the teacher was surer of. NaN for None."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.config import Filter
+from voxstill.core.config import Filter
 from voxstill.filtering.rules import RULES, Columns, Confidences, Rule, columns_of, rule_of
 
 WRONG = 0.5

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill import tables
-from voxstill.config import Filter
+from voxstill.core.config import Filter
+from voxstill.core.records import Verdict
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import NAMES, Confidences, count_reasons, judge
-from voxstill.records import Verdict
-from voxstill.store import Store
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 SPLITS = ("train", "dev")
 """Splits whose labels are learnt from, or stopped on; of `test` nothing is."""

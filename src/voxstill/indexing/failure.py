@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from voxstill.errors import VoxstillError
+from voxstill.core.errors import VoxstillError
 
 
 class FailureKind(StrEnum):

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.config import Source
-from voxstill.errors import ConfigError, DataError, StorageError
-from voxstill.fetch import fetch
+from voxstill.core.config import Source
+from voxstill.core.errors import ConfigError, DataError, StorageError
+from voxstill.core.monitor import log
+from voxstill.core.records import Split, UtteranceInfo, fingerprint, hash64
 from voxstill.indexing import unpack
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry
@@ -30,11 +31,10 @@ from voxstill.indexing.formats.lhotse_nemo import SHAR_CUTS
 from voxstill.indexing.formats.registry import reader_for
 from voxstill.indexing.formats.tables import METADATA_NAMES, names_audio, read_jsonl
 from voxstill.indexing.formats.webdataset import is_compressed, read_tar
-from voxstill.monitor import log
-from voxstill.records import Split, UtteranceInfo, fingerprint, hash64
-from voxstill.redaction import shown
-from voxstill.store import Store
-from voxstill.uri import is_local, local_path
+from voxstill.storage.fetch import fetch
+from voxstill.storage.redaction import shown
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local, local_path
 
 SIDECARS = {
     *(".jsonl", ".json", ".txt", ".lst", ".md", ".csv", ".tsv", ".parquet", ".yaml", ".yml"),

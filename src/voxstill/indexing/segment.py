@@ -7,18 +7,17 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from voxstill.audio import codec, vad
+from voxstill.audio import codec, read_utterances, vad
 from voxstill.audio.decoder import Decoder
-from voxstill.config import Segment, Source
+from voxstill.core.config import Segment, Source
+from voxstill.core.errors import DataError, StorageError, VoxstillError
+from voxstill.core.records import Recording, Utterance, fingerprint
 from voxstill.engine import StageWork
-from voxstill.errors import DataError, StorageError, VoxstillError
-from voxstill.factory import extract
-from voxstill.fetch import Blob, fetch, read_many
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, split_of
-from voxstill.records import Recording, Utterance, fingerprint
-from voxstill.uri import is_local
+from voxstill.storage.fetch import Blob, fetch, read_many
+from voxstill.storage.uri import is_local
 
 _TOLERANCE_MS = 250  # a manifest may round up this much past the end of the audio
 
@@ -53,7 +52,7 @@ class Indexer(StageWork):
     cfg: Segment
     source: Source
     seed: int
-    reading: extract.Reading | None = None
+    reading: read_utterances.Reading | None = None
     _decoder: Decoder | None = field(default=None, init=False, repr=False, compare=False)
 
     def open(self) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill import tables
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
+from voxstill.core.records import hash64
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
-from voxstill.records import hash64
-from voxstill.redaction import shown
-from voxstill.store import Store
+from voxstill.storage import tables
+from voxstill.storage.redaction import shown
+from voxstill.storage.store import Store
 
 _PARTS_AT_ONCE = 256
 _FILES_AT_ONCE = 4096

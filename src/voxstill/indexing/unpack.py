@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from voxstill.errors import StorageError
+from voxstill.core.errors import StorageError
+from voxstill.core.monitor import clock, log
+from voxstill.core.records import fingerprint
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.formats.remote_file import open_manifest
-from voxstill.monitor import clock, log
-from voxstill.records import fingerprint
-from voxstill.redaction import shown
-from voxstill.store import Store
-from voxstill.uri import is_local, local_path
+from voxstill.storage.redaction import shown
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local, local_path
 
 _DECOMPRESSORS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,

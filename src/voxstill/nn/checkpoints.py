@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from voxstill.config import Augment
-from voxstill.errors import ConfigError, DataError
-from voxstill.nn.convolutions import padding_ignored
-from voxstill.nn.hearing import Hearing, Mels, Samples, Windows
+from voxstill.core.config import Augment
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.nn.augment_waveform import NoiseBank
+from voxstill.nn.conv_cpu import padding_ignored
+from voxstill.nn.frontends import Hearing, Mels, Samples, Windows
 from voxstill.nn.students import (
     KINDS,
     PARAKEET_TYPES,
@@ -25,7 +26,6 @@ from voxstill.nn.students import (
     from_encoder,
     transducer_class,
 )
-from voxstill.nn.waves import NoiseBank
 
 
 def load(folder: Path) -> Any:

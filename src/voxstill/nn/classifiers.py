@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from voxstill.config import Student
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.config import Student
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn import checkpoints, students
-from voxstill.nn.convolutions import padding_ignored, time_first
-from voxstill.nn.frontend import frame_mask, output_frames
+from voxstill.nn.conv_cpu import padding_ignored, time_first
+from voxstill.nn.log_mel import frame_mask, output_frames
 
 Task = Literal["classes", "speakers"]
 HEADS: dict[Task, str] = {"classes": "ForSequenceClassification", "speakers": "ForXVector"}

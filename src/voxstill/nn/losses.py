@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from voxstill.monitor import log
+from voxstill.core.monitor import log
 
 Joint = Callable[[Tensor, Tensor], Tensor]
 """Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
@@ -167,15 +167,15 @@ def _triton_loss(device: torch.device) -> OverPaths | None:
     if device.type != "cuda":
         return None
     try:
-        from voxstill.nn import lattice
+        from voxstill.nn import transducer_triton
 
         move_2111 = torch.zeros(2, 1, 1, 1, device=device)
         length_B = torch.ones(1, dtype=torch.long, device=device)
-        lattice.loss(move_2111, ((1, 0), (0, 1)), length_B, length_B - 1)
+        transducer_triton.loss(move_2111, ((1, 0), (0, 1)), length_B, length_B - 1)
     except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
         log.warning("the loss of a transducer takes many small steps on %s, as Triton does not run: %s", device, error)
         return None
-    return lattice.loss
+    return transducer_triton.loss
 
 
 def _logsumexp(scores: Tensor) -> Tensor:

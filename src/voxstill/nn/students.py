@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from voxstill.errors import DataError
-from voxstill.nn.frontend import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
-from voxstill.nn.hearing import conv_frames
+from voxstill.core.errors import DataError
+from voxstill.nn.frontends import conv_frames
+from voxstill.nn.log_mel import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
 
 Size = Literal["tiny", "small", "medium", "large"]
 Kind = Literal["ctc", "rnnt", "tdt", "seq2seq"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
 from voxstill.evaluation import score
 from voxstill.evaluation.recognition import HYPOTHESES, REFERENCES
-from voxstill.rundir import RunDir
-from voxstill.score import figures, stats, words
+from voxstill.scoring import figures, stats, words
+from voxstill.storage.rundir import RunDir
 from voxstill.text import transcripts
 from voxstill.text.transcripts import Said
 

@@ -7,18 +7,17 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from voxstill import tables, workdir
 from voxstill.audio import codec
-from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.evaluation.recognition import hidden_texts, read_audio
-from voxstill.factory import join
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.records import ErrorCounts, Utterance
-from voxstill.redaction import shown
 from voxstill.report import html
-from voxstill.score import words
-from voxstill.store import Store
+from voxstill.scoring import words
+from voxstill.storage import join, tables, workdir
+from voxstill.storage.redaction import shown
+from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer, units
 
 MOST_DIFFERENT = 10

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voxstill import config
-from voxstill.config import Config
-from voxstill.errors import ConfigError, DataError
-from voxstill.factory import control as controlling
-from voxstill.store import Store
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.labelling import control as controlling
+from voxstill.storage.store import Store
 
 
 def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> dict[str, Any]:

@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from voxstill import config
-from voxstill.config import Config
+from voxstill.core import config
 from voxstill.core.command import Result
+from voxstill.core.config import Config
+from voxstill.core.monitor import clock, log
+from voxstill.core.records import Split, fingerprint
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
-from voxstill.monitor import clock, log
 from voxstill.pipeline import end_to_end
-from voxstill.records import Split, fingerprint
-from voxstill.rundir import RunDir
-from voxstill.store import Store
-from voxstill.train.check import check
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+from voxstill.training.check import check
 
 FILES: dict[Split, int] = {"train": 100, "dev": 10, "test": 20}
 """The most files of each split."""

@@ -10,15 +10,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from voxstill import config, engine, world
-from voxstill.config import Config
+from voxstill import engine
+from voxstill.core import config, world
 from voxstill.core.command import Result
-from voxstill.decode.recognizer import Recognizer, Samples
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.monitor import clock, log
+from voxstill.core.records import Utterance
+from voxstill.decoding.recognizer import Recognizer, Samples
+from voxstill.demo import corpus
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
-from voxstill.factory import corpus
-from voxstill.monitor import clock, log
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
@@ -26,13 +28,12 @@ from voxstill.pipeline import language_model, report
 from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.train import train
-from voxstill.records import Utterance
-from voxstill.rundir import RunDir
+from voxstill.storage.rundir import RunDir
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher
-from voxstill.train.check import check
+from voxstill.training.check import check
 
-GRAMMAR = str(resources.files("voxstill.factory") / "commands.jsgf")
+GRAMMAR = str(resources.files("voxstill.demo") / "commands.jsgf")
 DEMO = (
     f"teacher={{name: pocketsphinx, grammar: '{GRAMMAR}', noise_floor_db: 30.0, word_prob: 0.65}}",
     "filter.keep_share=0.85",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxstill import tables, workdir
-from voxstill.config import Config
+from voxstill.core.config import Config
+from voxstill.core.records import Utterance
 from voxstill.evaluation import results
 from voxstill.evaluation.results import Evaluation
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.records import Utterance
-from voxstill.rundir import RunDir
-from voxstill.store import Store
+from voxstill.storage import tables, workdir
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
 from voxstill.tasks import registry
 
 

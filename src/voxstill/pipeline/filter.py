@@ -6,14 +6,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voxstill import engine, tables, workdir
-from voxstill.config import Config
-from voxstill.errors import DataError
-from voxstill.factory import align, extract, join, label
+from voxstill import engine
+from voxstill.audio import read_utterances
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import StepMeter, log
 from voxstill.filtering import measures
 from voxstill.filtering.rules import current_name
 from voxstill.filtering.verdicts import write_verdicts
-from voxstill.monitor import StepMeter, log
+from voxstill.labelling import alignment, label
 from voxstill.pipeline.recipes import (
     alignment_task,
     label_parts,
@@ -22,7 +23,8 @@ from voxstill.pipeline.recipes import (
     utterances_recipe,
     verdicts_recipe,
 )
-from voxstill.store import Store
+from voxstill.storage import join, tables, workdir
+from voxstill.storage.store import Store
 
 
 def filter_labels(cfg: Config) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def _measured_parts(
         heard = workdir.prefix("labels", second["recipe"])
     if (task := alignment_task(cfg, labels)) is not None:
         with StepMeter("align", None, "utterances") as meter:
-            align.align(work, prefix, labels, task, cfg.engine, extract.reading(cfg), meter)
+            alignment.align(work, prefix, labels, task, cfg.engine, read_utterances.reading(cfg), meter)
         aligned = task.prefix
     parts = label_parts(cfg, work, source["recipe"], labels["recipe"])
 

@@ -6,16 +6,17 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from voxstill import engine, tables, workdir
-from voxstill.config import Config
-from voxstill.factory import extract
+from voxstill import engine
+from voxstill.audio import read_utterances
+from voxstill.core.config import Config
+from voxstill.core.monitor import StepMeter, log
+from voxstill.core.records import Utterance
 from voxstill.indexing import segment
 from voxstill.indexing.scan import SourceFile, by_file, scan
 from voxstill.indexing.state import IndexState
-from voxstill.monitor import StepMeter, log
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.records import Utterance
-from voxstill.store import Store
+from voxstill.storage import tables, workdir
+from voxstill.storage.store import Store
 
 
 def index(cfg: Config) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def index(cfg: Config) -> dict[str, Any]:
             work.replace(key, row_bytes)  # left by a run that was ended before its commit
         work.create(committed, tables.to_parquet(utterances, Utterance))
 
-    indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, extract.reading(cfg))
+    indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg))
     stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers),)
 
     def item_id(file: SourceFile) -> str:

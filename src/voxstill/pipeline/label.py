@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from voxstill import workdir
-from voxstill.config import Config
-from voxstill.errors import ConfigError
-from voxstill.factory import agree, extract, label
-from voxstill.monitor import StepMeter, log
+from voxstill.audio import read_utterances
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import StepMeter, log
+from voxstill.labelling import consensus, label
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.store import Store
+from voxstill.storage import workdir
+from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.consensus import ConsensusTeacher
 
@@ -30,9 +31,9 @@ def label_utterances(cfg: Config, *, max_chunks: int | None = None, limit_hours:
     made = registry.make(cfg.teacher)
     if isinstance(made, ConsensusTeacher):
         with StepMeter("label", None, "parts") as meter:
-            return {**agree.agree(work, prefix, task, made.of, cfg.engine, meter), "hours": source["hours"]}
+            return {**consensus.agree(work, prefix, task, made.of, cfg.engine, meter), "hours": source["hours"]}
     with StepMeter("label", source["utterances"], "utterances") as meter:
-        reading = extract.reading(cfg)
+        reading = read_utterances.reading(cfg)
         figures = label.label(
             work, prefix, task, cfg.engine, reading, meter, max_chunks=max_chunks, limit_hours=limit_hours
         )

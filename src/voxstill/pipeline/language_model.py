@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from voxstill import workdir
-from voxstill.config import Config
-from voxstill.errors import DataError
-from voxstill.fetch import read_uri
-from voxstill.monitor import log
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import log
 from voxstill.pipeline.recipes import finished_shards
-from voxstill.store import Store
+from voxstill.storage import workdir
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.text import kneser_ney
 from voxstill.text.normalize import normalizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from voxstill import config
-from voxstill.errors import ConfigError
+from voxstill.core import config
+from voxstill.core.errors import ConfigError
 from voxstill.teachers import registry
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from voxstill import tables
-from voxstill.batches.batching import Ints
-from voxstill.batches.corpus import opened
-from voxstill.batches.plan import EpochPlan, Times, plan
-from voxstill.config import Config
-from voxstill.errors import ConfigError, DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.data.batching import Ints
+from voxstill.data.plan import EpochPlan, Times, plan
+from voxstill.data.shard_index import opened
 from voxstill.pipeline.recipes import finished_shards
-from voxstill.store import Store
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 SLOTS = 8
 """Batches in a step where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same global batches."""

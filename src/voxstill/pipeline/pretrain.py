@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from voxstill.config import Config
-from voxstill.errors import ConfigError
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError
 from voxstill.pipeline import shard as sharding
 from voxstill.tasks import pretraining
-from voxstill.train.check import check
-from voxstill.train.launch import launch
+from voxstill.training.check import check
+from voxstill.training.launch import launch
 
 
 def pretrain(cfg: Config) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from voxstill.audio import codec
-from voxstill.config import Augment, Config
-from voxstill.errors import DataError, VoxstillError
-from voxstill.fetch import read_uri
+from voxstill.core.config import Augment, Config
+from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.core.records import RATE_HZ
 from voxstill.indexing.scan import scan
-from voxstill.monitor import log
-from voxstill.records import RATE_HZ
-from voxstill.redaction import shown
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.redaction import shown
 from voxstill.tasks import noise as noises
 from voxstill.tasks.recognition import hearing_of
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from voxstill import workdir
-from voxstill.config import Config
-from voxstill.errors import ConfigError, DataError
-from voxstill.factory import align, join, label
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import fingerprint
 from voxstill.filtering import measures
-from voxstill.records import fingerprint
-from voxstill.store import Store
+from voxstill.labelling import alignment, label
+from voxstill.storage import join, workdir
+from voxstill.storage.store import Store
 
 
 def utterances_recipe(cfg: Config) -> str:
@@ -49,9 +49,9 @@ def second_labels(cfg: Config, labels: Mapping[str, Any]) -> dict[str, Any] | No
     )
 
 
-def alignment_task(cfg: Config, labels: Mapping[str, Any]) -> align.Task | None:
+def alignment_task(cfg: Config, labels: Mapping[str, Any]) -> alignment.Task | None:
     """The alignment of these labels by `filter.aligner`; None where there is none."""
-    return None if cfg.filter.aligner is None else align.task(cfg.filter.aligner, labels["recipe"])
+    return None if cfg.filter.aligner is None else alignment.task(cfg.filter.aligner, labels["recipe"])
 
 
 def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:

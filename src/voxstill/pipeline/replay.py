@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxstill import config
-from voxstill.config import Config
-from voxstill.errors import ConfigError, DataError
-from voxstill.nn.hearing import Hearing
-from voxstill.records import RATE_HZ, Batch
-from voxstill.rundir import RunDir
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import RATE_HZ, Batch
+from voxstill.nn.frontends import Hearing
+from voxstill.storage.rundir import RunDir
 from voxstill.tasks import pretraining, registry
-from voxstill.train import checkpoint, guard
-from voxstill.train.experiment import noted
-from voxstill.train.task import StepContext, Task, make_generator
+from voxstill.training import checkpoint, guard
+from voxstill.training.experiment import noted
+from voxstill.training.task import StepContext, Task, make_generator
 
 
 def replay(experiment: str, batch: str) -> dict[str, Any]:

@@ -7,28 +7,29 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voxstill import config, tables, workdir
 from voxstill.audio import codec
-from voxstill.config import Config
-from voxstill.errors import DataError, VoxstillError
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.core.records import ErrorCounts, Label, Utterance, Verdict
 from voxstill.evaluation import recognition
 from voxstill.evaluation.score import duration_ms
 from voxstill.filtering import tuning
 from voxstill.filtering.rules import current_name, rule_of
-from voxstill.monitor import log
 from voxstill.pipeline import tune_filter
 from voxstill.pipeline.compare import DOUBTFUL, Sides
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.records import ErrorCounts, Label, Utterance, Verdict
-from voxstill.redaction import shown
 from voxstill.report import html, plain
-from voxstill.rundir import RunDir
-from voxstill.score import words
-from voxstill.store import Store
+from voxstill.scoring import words
+from voxstill.storage import tables, workdir
+from voxstill.storage.redaction import shown
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
-from voxstill.train import experiment
+from voxstill.training import experiment
 
 MOST_CONFUSIONS = 12
 """Of each kind: another word, a word left out, a word put in."""

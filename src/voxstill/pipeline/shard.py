@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from voxstill import engine, shards, workdir
-from voxstill.config import Config
-from voxstill.factory import extract, join
-from voxstill.monitor import StepMeter, log
+from voxstill import engine
+from voxstill.audio import read_utterances
+from voxstill.core.config import Config
+from voxstill.core.monitor import StepMeter, log
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
@@ -22,7 +22,8 @@ from voxstill.pipeline.recipes import (
     utterances_recipe,
 )
 from voxstill.sharding import assign, write
-from voxstill.store import Store
+from voxstill.storage import join, shard_format, workdir
+from voxstill.storage.store import Store
 
 
 def shard(cfg: Config) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def _shard(
 
     jobs = assign.jobs(work, parts, kept, windows, there)
     chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
-    writer = write.ShardWriter(work, prefix, cfg.shard, extract.reading(cfg))
+    writer = write.ShardWriter(work, prefix, cfg.shard, read_utterances.reading(cfg))
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers),)
     with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
         engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.engine)
@@ -103,7 +104,7 @@ def _shard(
         "num_bytes": sum(each.num_bytes for each in written),
         "dropped": dict(dropped),
     }
-    shards.finish(work, prefix, figures)
+    shard_format.finish(work, prefix, figures)
     return figures
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from voxstill.config import Config
+from voxstill.core.config import Config
 from voxstill.pipeline import recipes
 from voxstill.pipeline import shard as sharding
 from voxstill.tasks import registry
-from voxstill.train.check import check
-from voxstill.train.experiment import train_settings
-from voxstill.train.launch import launch
+from voxstill.training.check import check
+from voxstill.training.experiment import train_settings
+from voxstill.training.launch import launch
 
 
 def train(cfg: Config) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from voxstill.audio import codec, vad
-from voxstill.config import Config
-from voxstill.errors import ConfigError, VoxstillError
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, VoxstillError
+from voxstill.core.monitor import Progress
+from voxstill.core.records import Hypothesis, Word
 from voxstill.evaluation import recognition
-from voxstill.fetch import read_uri
-from voxstill.monitor import Progress
-from voxstill.records import Hypothesis, Word
-from voxstill.store import Store
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.store import Store
 from voxstill.tasks import registry
 from voxstill.text import subtitles
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from voxstill import tables, workdir
-from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.records import Label
 from voxstill.evaluation.recognition import hidden_texts
-from voxstill.factory import label
 from voxstill.filtering import tuning
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import Confidences
 from voxstill.filtering.verdicts import SPLITS
+from voxstill.labelling import label
 from voxstill.pipeline.filter import measured_labels
-from voxstill.records import Label
-from voxstill.score import words
-from voxstill.store import Store
+from voxstill.scoring import words
+from voxstill.storage import tables, workdir
+from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
 
 _BAR = 30

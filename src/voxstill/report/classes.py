@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
 from voxstill.report.formatting import environment
-from voxstill.score.classes import confusions
+from voxstill.scoring.classes import confusions
 
 MAX_CONFUSIONS = 20
 MAX_LARGE_CELLS = 12

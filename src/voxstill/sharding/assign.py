@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill import tables
-from voxstill.config import Shard
-from voxstill.errors import DataError
-from voxstill.factory import join
-from voxstill.records import RATE_HZ, Utterance, Verdict, hash64
-from voxstill.store import Store
+from voxstill.core.config import Shard
+from voxstill.core.errors import DataError
+from voxstill.core.records import RATE_HZ, Utterance, Verdict, hash64
+from voxstill.storage import join, tables
+from voxstill.storage.store import Store
 
 WINDOW = 2**18
 """Utterances that are shuffled together. A split with more is shuffled in several windows, each of parts drawn at

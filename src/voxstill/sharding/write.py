@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill import shards, tables
-from voxstill.audio import codec
+from voxstill.audio import codec, read_utterances
 from voxstill.audio.decoder import Decoder
-from voxstill.cache import Cache
-from voxstill.config import Shard
+from voxstill.core.config import Shard
+from voxstill.core.errors import DataError, StorageError, VoxstillError
+from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
-from voxstill.errors import DataError, StorageError, VoxstillError
-from voxstill.factory import extract
-from voxstill.records import Label, Utterance
 from voxstill.sharding.assign import TAR_MEMBER, ShardJob
-from voxstill.shards import Sample
-from voxstill.store import Store
+from voxstill.storage import shard_format, tables
+from voxstill.storage.cache import Cache
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
 
 _LOST = "could not be read when the shard was written"
 
@@ -49,7 +48,7 @@ class ShardWriter(StageWork):
     work: Store
     prefix: str
     cfg: Shard
-    reading: extract.Reading
+    reading: read_utterances.Reading
     _decoder: Decoder | None = field(default=None, init=False, repr=False, compare=False)
 
     def open(self) -> None:
@@ -109,17 +108,17 @@ def write_shard(
     An utterance without a label has an empty text. One whose audio is not what it was is counted with its reason.
     StorageError where audio cannot be read, which may pass: a shard without it would be final.
     """
-    sidecar, tar = f"{prefix}/{shards.sidecar_name(index)}", f"{prefix}/{shards.tar_name(index)}"
+    sidecar, tar = f"{prefix}/{shard_format.sidecar_name(index)}", f"{prefix}/{shard_format.tar_name(index)}"
     if work.exists(sidecar):
         return next(written_counts(work, prefix, {index: len(utterances)}))
-    read = _whole_members if cfg.format == "in_place" else extract.samples
+    read = _whole_members if cfg.format == "in_place" else read_utterances.samples
     encoded, dropped = _encode_all(read(utterances, cache, decode), cfg)
     if cfg.format == "in_place":
         rows = sorted((sample for sample, _ in _labelled(utterances, labels, encoded)), key=lambda row: row.offset)
         assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
     else:
         file = io.BytesIO()
-        rows = shards.write(file, _labelled(utterances, labels, encoded))
+        rows = shard_format.write(file, _labelled(utterances, labels, encoded))
         if not work.create(tar, file.getvalue()):  # left by a crash, before its sidecar was there
             work.replace(tar, file.getvalue())
     work.create(sidecar, tables.to_parquet(rows, Sample))
@@ -134,7 +133,7 @@ def write_shard(
 
 def written_counts(work: Store, prefix: str, planned: Mapping[int, int]) -> Iterator[WrittenShard]:
     """What shards that are written hold of the numbers of utterances planned for them, by shard."""
-    keys = (f"{prefix}/{shards.sidecar_name(index)}" for index in planned)
+    keys = (f"{prefix}/{shard_format.sidecar_name(index)}" for index in planned)
     sidecars = tables.columns(work, keys, Sample, ("duration_ms", "num_bytes"))
     for (index, num), rows in zip(planned.items(), sidecars, strict=True):
         yield WrittenShard(
@@ -192,7 +191,7 @@ def _whole_members(
         num_samples = len(audio.samples_T)
         return audio
 
-    for utterance, samples_T in extract.samples(utterances, cache, measured):
+    for utterance, samples_T in read_utterances.samples(utterances, cache, measured):
         is_part = not isinstance(samples_T, VoxstillError) and len(samples_T) < num_samples
         yield utterance, DataError("only a part of its member of the tar") if is_part else samples_T
 

@@ -10,23 +10,23 @@ from typing import Any
 
 import torch
 
-from voxstill.config import Config
-from voxstill.errors import DataError
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import log
+from voxstill.core.records import Utterance
 from voxstill.evaluation import classification as evaluation
 from voxstill.evaluation.results import Evaluation
-from voxstill.monitor import log
 from voxstill.nn import checkpoints, classifiers, freezing
-from voxstill.nn.hearing import Hearing
-from voxstill.records import Utterance
-from voxstill.rundir import RunDir
-from voxstill.store import Store
+from voxstill.nn.frontends import Hearing
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
 from voxstill.tasks import noise
 from voxstill.tasks.classify import ClassifyTask
 from voxstill.tasks.data_classes import Classified
 from voxstill.text.normalize import normalizer
-from voxstill.train.experiment import describe, save_model, write_extractor
-from voxstill.train.setup import TrainingSetup
-from voxstill.train.task import Task
+from voxstill.training.experiment import describe, save_model, write_extractor
+from voxstill.training.setup import TrainingSetup
+from voxstill.training.task import Task
 
 _NAMES = "classes.json"
 

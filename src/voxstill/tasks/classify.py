@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from voxstill.decode.classes import classify
+from voxstill.core.records import Batch, Hypothesis
+from voxstill.decoding.classes import classify
 from voxstill.nn import classifiers, losses
-from voxstill.nn.hearing import Hearing
-from voxstill.records import Batch, Hypothesis
-from voxstill.score import verification
-from voxstill.train.task import DevBatch, Loss, ModelInput, StepContext, Unit
+from voxstill.nn.frontends import Hearing
+from voxstill.scoring import verification
+from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
 
 
 class ClassifyTask:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from voxstill.config import Augment, Train
-from voxstill.decode.batch import decode_batch
-from voxstill.nn import augment, losses, students
-from voxstill.nn.hearing import Hearing, Mels
-from voxstill.records import RATE_HZ, Batch, Hypothesis
+from voxstill.core.config import Augment, Train
+from voxstill.core.records import RATE_HZ, Batch, Hypothesis
+from voxstill.decoding.batch import decode_batch
+from voxstill.nn import augment_features, losses, students
+from voxstill.nn.frontends import Hearing, Mels
 from voxstill.tasks.validation import word_error_rate
 from voxstill.text.tokenizer import START, Vocabulary
-from voxstill.train.task import DevBatch, Loss, ModelInput, StepContext, Unit
+from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
 
 _STEP_MS = 10  # where audio is cut
 
@@ -111,7 +111,7 @@ class CtcTask:
     def _shortened(self, batch: Batch, generator: Generator) -> Batch:
         """Some utterances become a random run of their words, cut in the middle of the pauses around it."""
         first_BU = self._starts_word_V.to(batch.tokens_BU.device)[batch.tokens_BU.clamp(min=0)]
-        begin_B, end_B = augment.word_runs(
+        begin_B, end_B = augment_features.word_runs(
             first_BU, batch.token_len_B, is_timed(batch), self.augment_cfg.run_prob, generator
         )
         tokens_BU, times_BU2, len_B = batch.tokens_BU, batch.times_BU2, batch.audio_len_B

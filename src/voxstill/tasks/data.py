@@ -9,19 +9,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from voxstill import shards
-from voxstill.batches import corpus
-from voxstill.batches.batching import Ints
-from voxstill.batches.load import Batches, Loader, Spent
-from voxstill.batches.plan import EpochPlan, Tempos, Times, plan, tempos
-from voxstill.batches.prefetch import Place
-from voxstill.config import Config
-from voxstill.errors import DataError
-from voxstill.nn.hearing import Hearing
-from voxstill.records import Batch, Split, Word, fingerprint
-from voxstill.store import Store
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.records import Batch, Split, Word, fingerprint
+from voxstill.data import shard_index
+from voxstill.data.batching import Ints
+from voxstill.data.loader import Batches, Loader, Spent
+from voxstill.data.plan import EpochPlan, Tempos, Times, plan, tempos
+from voxstill.data.prefetch import Place
+from voxstill.nn.frontends import Hearing
+from voxstill.storage import shard_format
+from voxstill.storage.store import Store
 from voxstill.text.tokenizer import Tokenizer
-from voxstill.train.task import DevBatch, StepContext
+from voxstill.training.task import DevBatch, StepContext
 
 Normal = Callable[[str], str]
 Made = TypeVar("Made")
@@ -61,7 +61,7 @@ class Corpus:
         encoder = fingerprint(*(tokenizer.key if tokenizer else ()), cfg.student.text)
         of_split: dict[Split, Mapping[str, float]] = {"train": cfg.train.dialect_weights, "dev": {}}
         self._train, self._dev = (
-            corpus.opened(
+            shard_index.opened(
                 *(store, prefix, folder),
                 splits=(split,),
                 encode=encode if tokenizer else None,
@@ -79,7 +79,7 @@ class Corpus:
     @staticmethod
     def texts(store: Store, prefix: str, split: Split, normalize: Normal, column: str = "text") -> Iterator[str]:
         """The labels of a split, or what another column says, normalized; of those that have one."""
-        for sidecar in shards.sidecars(store, prefix, (split,)):
+        for sidecar in shard_format.sidecars(store, prefix, (split,)):
             yield from map(normalize, sidecar[column].drop_null().to_pylist())
 
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
@@ -147,7 +147,7 @@ class Corpus:
 
     def _planned(
         self,
-        part: corpus.Corpus,
+        part: shard_index.Corpus,
         epoch: int,
         ascending: bool,
         *,
@@ -174,7 +174,7 @@ class Corpus:
             ascending=ascending,
         )
 
-    def _counted(self, part: corpus.Corpus) -> Ints:
+    def _counted(self, part: shard_index.Corpus) -> Ints:
         """Tokens of each utterance; what has none is left out."""
         return part.num_tokens
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from voxstill.batches import corpus
-from voxstill.batches.batching import Ints
-from voxstill.batches.plan import EpochPlan
-from voxstill.config import Config
-from voxstill.monitor import log
-from voxstill.nn.hearing import Hearing
-from voxstill.records import Word
-from voxstill.store import Store
+from voxstill.core.config import Config
+from voxstill.core.monitor import log
+from voxstill.core.records import Word
+from voxstill.data import shard_index
+from voxstill.data.batching import Ints
+from voxstill.data.plan import EpochPlan
+from voxstill.nn.frontends import Hearing
+from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus, Normal
 
 _REASONS = {"empty": "without_a_class", "too_short_for_ctc": "too_short"}
@@ -83,11 +83,11 @@ class Classified(Corpus):
         if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
             log.warning("train: the dev split has one speaker, and a new one: it cannot be judged by, two could be")
 
-    def _counted(self, part: corpus.Corpus) -> Ints:
+    def _counted(self, part: shard_index.Corpus) -> Ints:
         # a speaker that is new has no token, and is heard all the same
         return np.ones_like(part.num_tokens) if part is self._dev and self.verifies else part.num_tokens
 
-    def _planned(self, part: corpus.Corpus, epoch: int, ascending: bool, **options: Any) -> EpochPlan:
+    def _planned(self, part: shard_index.Corpus, epoch: int, ascending: bool, **options: Any) -> EpochPlan:
         epoch_plan = super()._planned(part, epoch, ascending, **options)
         dropped = {_REASONS.get(name, name): num for name, num in epoch_plan.dropped.items()}
         return dataclasses.replace(epoch_plan, dropped=dropped)

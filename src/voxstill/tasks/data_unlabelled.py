@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from voxstill.batches import corpus
-from voxstill.batches.plan import Crops, EpochPlan, plan
-from voxstill.config import Config
-from voxstill.nn.hearing import Hearing
-from voxstill.records import RATE_HZ
-from voxstill.store import Store
+from voxstill.core.config import Config
+from voxstill.core.records import RATE_HZ
+from voxstill.data import shard_index
+from voxstill.data.plan import Crops, EpochPlan, plan
+from voxstill.nn.frontends import Hearing
+from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.tasks.pretrain import Masks
 
@@ -37,7 +37,7 @@ class Unlabelled(Corpus):
         super().__init__(store, prefix, folder, None, str, hearing, cfg, rank=rank, ranks=ranks)
         self._masks = masks
 
-    def _planned(self, part: corpus.Corpus, epoch: int, ascending: bool, *, slots: int, **_: Any) -> EpochPlan:
+    def _planned(self, part: shard_index.Corpus, epoch: int, ascending: bool, *, slots: int, **_: Any) -> EpochPlan:
         cfg = self._cfg
         longest = cfg.pretrain.crop_ms * RATE_HZ // 1000
         crops = Crops.drawn(part.num_samples, longest, seed=cfg.seed, epoch=epoch)

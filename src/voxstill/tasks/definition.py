@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from voxstill.config import Config
+from voxstill.core.config import Config
+from voxstill.core.records import Utterance
 from voxstill.evaluation.results import Evaluation
-from voxstill.nn.hearing import Hearing
-from voxstill.records import Utterance
-from voxstill.rundir import RunDir
-from voxstill.store import Store
-from voxstill.train.setup import TrainingSetup
-from voxstill.train.task import Task
+from voxstill.nn.frontends import Hearing
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+from voxstill.training.setup import TrainingSetup
+from voxstill.training.task import Task
 
 
 class TaskDefinition(Protocol):

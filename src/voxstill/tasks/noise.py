@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from voxstill.audio import codec
-from voxstill.config import Augment, Source
-from voxstill.errors import DataError, VoxstillError
-from voxstill.fetch import read_uri
+from voxstill.core.config import Augment, Source
+from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.core.records import RATE_HZ
 from voxstill.indexing.scan import scan
-from voxstill.monitor import log
-from voxstill.nn.waves import NoiseBank
-from voxstill.records import RATE_HZ
-from voxstill.redaction import shown
+from voxstill.nn.augment_waveform import NoiseBank
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.redaction import shown
 
 MOST_S = {"augment.noise": 7200, "augment.rirs": 600}
 """Seconds kept in memory, on each device."""

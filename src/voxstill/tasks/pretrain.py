@@ -14,22 +14,13 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from voxstill.config import Pretrain
-from voxstill.monitor import log
-from voxstill.nn import contrastive, students, unlabelled
-from voxstill.nn.frontend import SUBSAMPLING, centred, frame_mask, normalise
-from voxstill.nn.hearing import Hearing, Mels
-from voxstill.records import Batch
-from voxstill.train.task import (
-    DevBatch,
-    Loss,
-    ModelInput,
-    StepContext,
-    Task,
-    Unit,
-    make_generator,
-    to_device,
-)
+from voxstill.core.config import Pretrain
+from voxstill.core.monitor import log
+from voxstill.core.records import Batch
+from voxstill.nn import contrastive, self_supervised, students
+from voxstill.nn.frontends import Hearing, Mels
+from voxstill.nn.log_mel import SUBSAMPLING, centred, frame_mask, normalise
+from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Task, Unit, make_generator, to_device
 
 _MEMORY = 1 / 50
 """What is watched is a running mean over so many steps."""
@@ -83,7 +74,7 @@ class ContrastiveTask:
 
     def __init__(self, cfg: Pretrain, hearing: Hearing, codebook: tuple[int, int], seed: int = 0) -> None:
         self.cfg, self.hearing, self._codebook, self._seed = cfg, hearing, codebook, seed
-        self.masks = Masks(cfg, hearing, unlabelled.WAV2VEC2_MASKS)
+        self.masks = Masks(cfg, hearing, self_supervised.WAV2VEC2_MASKS)
         self._watch = Watch(codebook[0], _COLLAPSED)
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
@@ -102,12 +93,12 @@ class ContrastiveTask:
         assert isinstance(model_input, Hidden)
         cfg, weight_BM, (negative_BMK, noise_BMGV) = self.cfg, model_input.weight_BM, model_input.drawn
         temperature = max(cfg.max_temperature * cfg.temperature_decay**context.step, cfg.min_temperature)
-        predicted_BMD, targets_BMD, code_BM, probs_BMGV = unlabelled.found(
+        predicted_BMD, targets_BMD, code_BM, probs_BMGV = self_supervised.found(
             *(model, model_input.inputs, model_input.len_B, model_input.hidden_BF, model_input.place_BM),
             *(noise_BMGV if model.training else None, temperature),
         )
         loss_BM, right_BM, chance_BM = contrastive.contrastive(
-            *(predicted_BMD, targets_BMD, code_BM, negative_BMK), unlabelled.likeness_temperature(model)
+            *(predicted_BMD, targets_BMD, code_BM, negative_BMK), self_supervised.likeness_temperature(model)
         )
         part = weight_BM.sum() / context.num_tokens
         perplexity = contrastive.perplexity(probs_BMGV, weight_BM)
@@ -144,8 +135,8 @@ class RandomCodesTask:
 
     def __init__(self, cfg: Pretrain, hearing: Mels, seed: int) -> None:
         self.cfg, self.hearing, self._seed = cfg, hearing, seed
-        self.masks = Masks(cfg, hearing, unlabelled.BEST_RQ_MASKS)
-        self.quantizer = unlabelled.quantizer(cfg, hearing.frontend.num_mels, seed)
+        self.masks = Masks(cfg, hearing, self_supervised.BEST_RQ_MASKS)
+        self.quantizer = self_supervised.quantizer(cfg, hearing.frontend.num_mels, seed)
         self._watch = Watch(1, _MONOTONE)
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:

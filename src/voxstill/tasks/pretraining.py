@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from voxstill.config import Config, identity
-from voxstill.monitor import log
-from voxstill.nn import checkpoints, unlabelled
-from voxstill.nn.hearing import Hearing, Mels
-from voxstill.rundir import RunDir
-from voxstill.store import Store
+from voxstill.core.config import Config, identity
+from voxstill.core.monitor import log
+from voxstill.nn import checkpoints, self_supervised
+from voxstill.nn.frontends import Hearing, Mels
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
 from voxstill.tasks.pretrain import ContrastiveTask, RandomCodesTask
-from voxstill.train.experiment import describe, save_model, train_settings, write_extractor
-from voxstill.train.setup import TrainingSetup
+from voxstill.training.experiment import describe, save_model, train_settings, write_extractor
+from voxstill.training.setup import TrainingSetup
 
 
 def settings(cfg: Config) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def begun(cfg: Config) -> tuple[Hearing, Any, ContrastiveTask | RandomCodesTask]
     """Build the frontend, the model before its first step, and its task."""
     own = cfg.pretrain
     if own.method == "wav2vec2":
-        model = unlabelled.wav2vec2(own, cfg.seed)
+        model = self_supervised.wav2vec2(own, cfg.seed)
         hearing = checkpoints.hearing(model.config, cfg.augment, checkpoint=own.checkpoint)
-        return hearing, model, ContrastiveTask(own, hearing, unlabelled.codebook(model), cfg.seed)
-    model = unlabelled.fast_conformer(own, cfg.student.size, cfg.seed)
+        return hearing, model, ContrastiveTask(own, hearing, self_supervised.codebook(model), cfg.seed)
+    model = self_supervised.fast_conformer(own, cfg.student.size, cfg.seed)
     mels = Mels(cfg.augment, num_mels=model.config.encoder_config.num_mel_bins)
     return mels, model, RandomCodesTask(own, mels, cfg.seed)
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from voxstill.config import Config, Student
-from voxstill.errors import DataError
+from voxstill.core.config import Config, Student
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import log
+from voxstill.core.records import Utterance
 from voxstill.evaluation import recognition as evaluation
 from voxstill.evaluation.results import Evaluation
-from voxstill.monitor import log
 from voxstill.nn import checkpoints, freezing, students
-from voxstill.nn.hearing import Hearing
-from voxstill.nn.waves import NoiseBank
-from voxstill.records import Utterance
-from voxstill.rundir import RunDir
-from voxstill.store import Store
+from voxstill.nn.augment_waveform import NoiseBank
+from voxstill.nn.frontends import Hearing
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
 from voxstill.tasks import noise
 from voxstill.tasks.ctc import CtcTask
 from voxstill.tasks.data import Corpus
@@ -30,9 +30,9 @@ from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
 from voxstill.text.pretrained import Pretrained
 from voxstill.text.tokenizer import Tokenizer, Vocabulary
-from voxstill.train.experiment import describe, save_model, write_whole
-from voxstill.train.setup import TrainingSetup
-from voxstill.train.task import Task
+from voxstill.training.experiment import describe, save_model, write_whole
+from voxstill.training.setup import TrainingSetup
+from voxstill.training.task import Task
 
 KINDS: dict[students.Kind, Any] = {
     "ctc": CtcTask,

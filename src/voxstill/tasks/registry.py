@@ -7,7 +7,7 @@ import importlib
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
-from voxstill.errors import ConfigError
+from voxstill.core.errors import ConfigError
 from voxstill.tasks.definition import TaskDefinition
 
 TASKS = {

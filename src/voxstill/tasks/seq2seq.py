@@ -9,14 +9,14 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from voxstill.config import Augment, Train
-from voxstill.decode.batch import decode_batch
+from voxstill.core.config import Augment, Train
+from voxstill.core.records import Batch, Hypothesis
+from voxstill.decoding.batch import decode_batch
 from voxstill.nn import students
-from voxstill.nn.hearing import Hearing
-from voxstill.records import Batch, Hypothesis
+from voxstill.nn.frontends import Hearing
 from voxstill.tasks.validation import word_error_rate
 from voxstill.text.pretrained import Pretrained
-from voxstill.train.task import DevBatch, Loss, ModelInput, StepContext, Unit
+from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
 
 
 class Seq2SeqTask:

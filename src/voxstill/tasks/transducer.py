@@ -9,7 +9,7 @@ from torch import nn
 
 from voxstill.nn import losses, students
 from voxstill.tasks.ctc import CtcTask
-from voxstill.train.task import Loss, ModelInput, StepContext
+from voxstill.training.task import Loss, ModelInput, StepContext
 
 
 class TransducerTask(CtcTask):

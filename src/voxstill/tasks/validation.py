@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from voxstill.records import Batch, Hypothesis
-from voxstill.score import words
-from voxstill.train.task import DevBatch
+from voxstill.core.records import Batch, Hypothesis
+from voxstill.scoring import words
+from voxstill.training.task import DevBatch
 
 
 def word_error_rate(

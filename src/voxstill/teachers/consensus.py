@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from pydantic import field_validator
 
-from voxstill.config import Section, option
-from voxstill.errors import TeacherError
+from voxstill.core.config import Section, option
+from voxstill.core.errors import TeacherError
 from voxstill.teachers.teacher import Clip, Heard
 
 
@@ -27,7 +27,7 @@ class ConsensusOptions(Section):
 
 
 class ConsensusTeacher:
-    """A ROVER vote (`score/rover.py`), computed by `factory/agree.py`; its confidence is the agreement."""
+    """A ROVER vote (`scoring/rover.py`), computed by `labelling/consensus.py`; its confidence is the agreement."""
 
     Options: ClassVar[type[Section]] = ConsensusOptions
     reads_texts: ClassVar[bool] = False

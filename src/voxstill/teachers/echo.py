@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from voxstill.config import Section, option
-from voxstill.records import Word, fingerprint
+from voxstill.core.config import Section, option
+from voxstill.core.records import Word, fingerprint
 from voxstill.teachers.teacher import Clip, Heard
 
 RIGHT = (0.6, 1.0)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from voxstill.config import Section, option
-from voxstill.decode import checkpoint_files
-from voxstill.errors import ConfigError, TeacherError
-from voxstill.records import RATE_HZ, Word
+from voxstill.core.config import Section, option
+from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.records import RATE_HZ, Word
+from voxstill.decoding import checkpoint_files
 from voxstill.teachers.teacher import Clip, Heard
 
 WINDOW_S = 30

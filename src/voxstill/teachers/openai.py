@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from voxstill import world
 from voxstill.audio import codec
-from voxstill.config import Section, option
-from voxstill.errors import ConfigError, TeacherError
-from voxstill.records import Word
+from voxstill.core import world
+from voxstill.core.config import Section, option
+from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.records import Word
 from voxstill.teachers.teacher import Clip, Heard
 
 CONNECT_S = 10.0

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from voxstill.config import Section, option
-from voxstill.errors import DataError, StorageError, TeacherError
-from voxstill.fetch import read_uri
-from voxstill.records import RATE_HZ, Word, fingerprint
+from voxstill.core.config import Section, option
+from voxstill.core.errors import DataError, StorageError, TeacherError
+from voxstill.core.records import RATE_HZ, Word, fingerprint
+from voxstill.storage.fetch import read_uri
 from voxstill.teachers.teacher import Clip, Heard
 from voxstill.text import grammar
 from voxstill.text.grammar import Graph

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from voxstill.audio import vad
-from voxstill.config import Section
-from voxstill.records import Word
+from voxstill.core.config import Section
+from voxstill.core.records import Word
 from voxstill.teachers.teacher import Clip, Heard
 
 

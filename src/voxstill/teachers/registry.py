@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import cast
 
-from voxstill import config
-from voxstill.errors import ConfigError
+from voxstill.core import config
+from voxstill.core.errors import ConfigError
 from voxstill.teachers.teacher import Teacher
 
 TEACHERS = {

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.config import Section
-from voxstill.records import Finish, Utterance, Word
+from voxstill.core.config import Section
+from voxstill.core.records import Finish, Utterance, Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from voxstill.config import Section
-from voxstill.decode.options import RecognizerOptions
-from voxstill.decode.recognizer import Recognizer
+from voxstill.core.config import Section
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.teachers.teacher import Clip, Heard
 
 

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.config import Section, option
-from voxstill.errors import TeacherError
-from voxstill.monitor import log
-from voxstill.records import RATE_HZ, Finish, fingerprint
+from voxstill.core.config import Section, option
+from voxstill.core.errors import TeacherError
+from voxstill.core.monitor import log
+from voxstill.core.records import RATE_HZ, Finish, fingerprint
 from voxstill.teachers.teacher import Clip, Heard
 
 T = TypeVar("T")

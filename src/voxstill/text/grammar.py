@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 
 CONTINUE = 0.5
 """Probability of one more repetition of a loop, and of an optional part."""

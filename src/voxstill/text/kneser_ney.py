@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 from voxstill.text.lm import END, START, UNKNOWN
 
 _FALLBACK = (0.5, 1.0, 1.5)

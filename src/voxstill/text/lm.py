@@ -19,8 +19,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.errors import DataError
-from voxstill.fetch import beginning, read_uri
+from voxstill.core.errors import DataError
+from voxstill.storage.fetch import beginning, read_uri
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 _UNKNOWN_LOG10 = -100.0  # of `<unk>` where a file has none, as kenlm takes it

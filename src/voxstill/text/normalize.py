@@ -11,8 +11,8 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from voxstill.errors import ConfigError
-from voxstill.fetch import read_uri
+from voxstill.core.errors import ConfigError
+from voxstill.storage.fetch import read_uri
 
 _APOSTROPHES = dict.fromkeys(map(ord, "‘’ʼ´`＇"), "'")  # before NFKC, which turns ´ into a space and a mark
 _OUTER_APOSTROPHE = re.compile(r"(?<![^\s'])'|'(?![^\s'])")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voxstill.errors import ConfigError, DataError
-from voxstill.records import Word
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import Word
 from voxstill.text.normalize import basic
 from voxstill.text.tokenizer import START
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 from voxstill.text.transcripts import rows_of_lines, text_of
 
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from voxstill.records import Word
+from voxstill.core.records import Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

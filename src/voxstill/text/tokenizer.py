@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from voxstill.errors import DataError
-from voxstill.records import Word
+from voxstill.core.errors import DataError
+from voxstill.core.records import Word
 
 UNKNOWN = "<unk>"
 BLANK = "<pad>"

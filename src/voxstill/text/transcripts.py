@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from voxstill.errors import ConfigError, DataError
-from voxstill.fetch import read_uri
-from voxstill.redaction import shown
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.storage.fetch import read_uri
+from voxstill.storage.redaction import shown
 
 IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 """Marks a segment in sclite's STM that is not scored."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from manifests import entries_in, indexed, refused, wav
-from voxstill.fetch import read_uri
+from voxstill.storage.fetch import read_uri
 
 
 def data_directory(folder: Path, **files: str) -> Path:

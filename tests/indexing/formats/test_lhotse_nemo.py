@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from manifests import entries_in, refused, wav, write_tar
-from voxstill.config import Source
-from voxstill.fetch import fetch
+from voxstill.core.config import Source
 from voxstill.indexing.scan import by_file, scan
-from voxstill.store import Store
+from voxstill.storage.fetch import fetch
+from voxstill.storage.store import Store
 
 
 def cut(id_: str, path: str, **more: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from manifests import entries_in, refused, wav
-from voxstill.fetch import read_uri
-from voxstill.records import UtteranceInfo
+from voxstill.core.records import UtteranceInfo
+from voxstill.storage.fetch import read_uri
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "parquet"])

@@ -10,7 +10,7 @@ import pytest
 
 from manifests import entries_in, indexed, wav, write_tar
 from voxstill.audio import codec
-from voxstill.fetch import read_uri
+from voxstill.storage.fetch import read_uri
 
 
 def test_members_of_a_tar_are_read_alone_and_whole(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
-from voxstill.errors import DataError
-from voxstill.fetch import local_etag
+from voxstill.core.errors import DataError
+from voxstill.core.records import Split, UtteranceInfo, recording_id
 from voxstill.indexing.failure import Failure, FailureKind
-from voxstill.records import Split, UtteranceInfo, recording_id
-from voxstill.uri import is_local, local_path
+from voxstill.storage.fetch import local_etag
+from voxstill.storage.uri import is_local, local_path
 
 INFO_COLUMNS = tuple(field.name for field in fields(UtteranceInfo))
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {

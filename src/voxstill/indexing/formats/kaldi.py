@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
+from voxstill.core.records import UtteranceInfo, hash64
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import (
     SourceEntry,
@@ -25,8 +26,7 @@ from voxstill.indexing.formats.entry import (
     timed,
 )
 from voxstill.indexing.formats.remote_file import open_manifest
-from voxstill.records import UtteranceInfo, hash64
-from voxstill.uri import is_local, local_path
+from voxstill.storage.uri import is_local, local_path
 
 
 def is_kaldi(folder: str) -> bool:

@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 from voxstill.indexing.failure import FailureKind
 from voxstill.indexing.formats.entry import (
     SourceEntry,
@@ -24,7 +24,7 @@ from voxstill.indexing.formats.entry import (
 )
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import AUDIO, member_entry, tar_entry
-from voxstill.uri import is_local
+from voxstill.storage.uri import is_local
 
 SHAR_CUTS = re.compile(r"cuts(\.\d+)\.jsonl(\.gz)?$")
 """The name of one shard's cuts in lhotse's Shar; its audio lies beside it in `recording` and the same number."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
-from voxstill.errors import DataError, StorageError
-from voxstill.fetch import fetch
-from voxstill.redaction import shown
-from voxstill.uri import is_local, local_path
+from voxstill.core.errors import DataError, StorageError
+from voxstill.storage.fetch import fetch
+from voxstill.storage.redaction import shown
+from voxstill.storage.uri import is_local, local_path
 
 _BUFFER_BYTES = 1 << 20
 """Fetched at a time of a manifest far away: of a tar, small files in one go and large ones without their middle."""

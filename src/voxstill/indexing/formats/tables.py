@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
 from voxstill.indexing.formats.entry import (
     COLUMN_NAMES,
     NUMBER_COLUMNS,
@@ -31,7 +31,7 @@ from voxstill.indexing.formats.entry import (
 from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, nemo_tar_entry
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import file_name
-from voxstill.redaction import shown
+from voxstill.storage.redaction import shown
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
-from voxstill.errors import DataError
+from voxstill.core.errors import DataError
+from voxstill.core.records import UtteranceInfo
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import (
     INFO_COLUMNS,
@@ -18,9 +19,8 @@ from voxstill.indexing.formats.entry import (
     parse_json,
 )
 from voxstill.indexing.formats.remote_file import RemoteFile, open_manifest
-from voxstill.records import UtteranceInfo
-from voxstill.redaction import shown
-from voxstill.uri import local_path
+from voxstill.storage.redaction import shown
+from voxstill.storage.uri import local_path
 
 AUDIO = {
     *("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "mp4", "webm", "mka", "mkv", "mov", "3gp"),

@@ -1,0 +1,112 @@
+"""Read and decode the audio of utterances: all samples of each, or the error that says why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.audio import codec
+from voxstill.audio.decoder import Decoder
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, StorageError, VoxstillError
+from voxstill.core.records import Utterance, recording_id
+from voxstill.storage.cache import Cache
+from voxstill.storage.fetch import Blob, fetch, read_many
+from voxstill.storage.uri import is_local
+
+_RECORDING_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a worker reads audio: its cache, and the limits in which a recording is decoded; pickled with the work."""
+
+    cache: Cache | None
+    decode_s: float
+    decode_mb: int
+
+    def decoder(self) -> Decoder:
+        """Start a decoder process; the caller closes it."""
+        return Decoder(self.decode_s, self.decode_mb)
+
+
+def reading(cfg: Config) -> Reading:
+    """The `Reading` of a configuration."""
+    folder, max_bytes = cfg.cache.folder, int(cfg.cache.max_gb * 1e9)
+    cache = None if folder is None else Cache(Path(folder).expanduser().absolute(), max_bytes)
+    return Reading(cache, cfg.engine.decode_s, cfg.engine.decode_mb)
+
+
+def samples(
+    utterances: Sequence[Utterance], cache: Cache | None = None, decode: Callable[..., codec.Audio] = codec.decode
+) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
+    """Yield each utterance once, with all of its 16 kHz samples or with the error that names what is wrong.
+
+    A recording is read and decoded once for all of its utterances, which therefore follow one another. One decoded
+    recording is held at a time; those far away are read ahead. `decode` is that of this process, or of a `Decoder`.
+    """
+    by_source: dict[tuple[str, int | None], list[Utterance]] = {}
+    for utterance in utterances:
+        by_source.setdefault((utterance.uri, utterance.channel), []).append(utterance)
+    with closing(read_many((uri for uri, _ in by_source if not is_local(uri)), cache=cache)) as remote_blobs:
+        for (uri, channel), members in by_source.items():
+            try:
+                blob = fetch(uri) if is_local(uri) else _or_raise(next(remote_blobs))
+            except StorageError as error:
+                yield from ((utterance, error) for utterance in members)
+                continue
+            unchanged = []
+            for utterance in members:
+                if (stale := changed(blob, utterance.recording_id)) is not None:
+                    yield utterance, stale
+                else:
+                    unchanged.append(utterance)
+            if not unchanged:
+                continue
+            try:
+                recording_T = decode(blob.data, channel=channel).samples_T
+            except DataError as error:  # any other is not the recording's fault
+                yield from ((utterance, error) for utterance in unchanged)
+                continue
+            del blob  # one encoded recording less while the caller works; the allocator keeps its pages, too
+            yield from ((utterance, stretch(recording_T, utterance)) for utterance in unchanged)
+
+
+def changed(blob: Blob, indexed_as: str) -> DataError | None:
+    """The error of a recording that has changed since it was indexed under this id; None where it has not.
+
+    Also None where that cannot be known: the source gave neither version nor size, now or then, or the id is not one
+    that the index made.
+    """
+    if blob.etag is None or not _RECORDING_ID.fullmatch(indexed_as):
+        return None
+    versions = [(blob.etag, 0), (None, blob.num_bytes), (None, len(blob.data)), (None, 0)]
+    if indexed_as in (recording_id(blob.uri, etag, num_bytes) for etag, num_bytes in versions):
+        return None
+    why = f"its version is now {blob.etag} and it has {blob.num_bytes} bytes"
+    return DataError("changed since it was indexed", why=why, fix="run `voxstill index` again")
+
+
+def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:
+    """Cut the samples of an utterance out of its recording; DataError where the recording no longer has them all."""
+    start, end, one_ms = (codec.ms_to_samples(ms) for ms in (utterance.start_ms, utterance.end_ms, 1))
+    if len(recording_T) < end - one_ms:
+        return DataError(
+            "shorter than when it was indexed",
+            why=f"{codec.samples_to_ms(len(recording_T))} ms are there and it ends at {utterance.end_ms} ms",
+            fix="run `voxstill index` again",
+        )
+    # the part of a millisecond at the end of a recording belongs to its last utterance: else it would be lost
+    return recording_T[start:] if len(recording_T) - end < one_ms else recording_T[start:end]
+
+
+def _or_raise(blob: Blob | StorageError) -> Blob:
+    if isinstance(blob, StorageError):
+        raise blob
+    return blob

@@ -1,1 +1,0 @@
-"""The plan and the loader: item k is batch k of this rank."""

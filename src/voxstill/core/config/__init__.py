@@ -1,0 +1,46 @@
+"""The configuration: sections of options, and reading them from YAML, environment and command line."""
+
+from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
+from voxstill.core.config.engine import Engine, Monitor
+from voxstill.core.config.evaluation import Decode, Evaluate
+from voxstill.core.config.explain import Option, options, validated
+from voxstill.core.config.loading import ENVIRONMENT_PREFIX, dump, load, template, tree
+from voxstill.core.config.root import Config
+from voxstill.core.config.section import Section, former_names, identity, is_pace, option
+from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
+from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train
+
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "TEACHER_PRESETS",
+    "TRAIN_PRESETS",
+    "Augment",
+    "Cache",
+    "Config",
+    "Decode",
+    "Demo",
+    "Engine",
+    "Evaluate",
+    "Filter",
+    "Monitor",
+    "Option",
+    "Plan",
+    "Pretrain",
+    "Section",
+    "Segment",
+    "Shard",
+    "Source",
+    "Student",
+    "Teacher",
+    "Train",
+    "dump",
+    "former_names",
+    "identity",
+    "is_pace",
+    "load",
+    "option",
+    "options",
+    "template",
+    "tree",
+    "validated",
+]

@@ -1,0 +1,110 @@
+"""Options of the corpus: source, cache, segmentation, filter, shards, and the corpus of the demo."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from voxstill.core.config.section import Section, option
+
+
+class Source(Section):
+    """Where the audio is."""
+
+    uri: str | list[str] = option("", pace=True)
+    """A folder, file, manifest (JSONL, CSV, Parquet), list, tar or Kaldi directory; several in a list."""
+    language: str | None = option(None)
+    """Language of everything in the source, where the manifest does not say."""
+    dataset: str | None = option(None)
+    """Name of the data set, where the manifest does not say."""
+    test_speakers: list[str] = option([])
+    """Speakers to judge on; everybody not named here or in `dev_speakers` is then learnt from."""
+    dev_speakers: list[str] = option([])
+    """Speakers to stop training on; everybody not named here or in `test_speakers` is then learnt from."""
+    dev_share: float = option(0.1, unit="share", ge=0, lt=1)
+    """Share of speakers put aside to stop training on, where the manifest has no `split`."""
+    test_share: float = option(0.1, unit="share", ge=0, lt=1)
+    """Share of speakers put aside to judge on, where the manifest has no `split`."""
+
+
+class Cache(Section):
+    """What is kept here of audio that lies far away."""
+
+    folder: str | None = option(None)
+    """Folder on this machine for objects fetched from a bucket or a web server; unset keeps nothing."""
+    max_gb: float = option(50.0, unit="GB", gt=0)
+    """Largest size of that folder; what was not used for longest makes room. Shards are fetched ahead of the training
+    within the same limit, into a folder in there, or into that of the experiment."""
+
+
+class Segment(Section):
+    """How recordings become utterances."""
+
+    max_ms: int = option(30_000, unit="ms", ge=100)
+    """Longest utterance. Longer recordings are cut at silences found by the voice-activity detector."""
+    min_ms: int = option(50, unit="ms", ge=1)
+    """Shorter stretches of speech are dropped; a whole recording shorter than this becomes a row with a reason."""
+    vad: Literal["auto", "always", "never"] = option("auto")
+    """`auto` looks for speech in recordings longer than `max_ms` only; `never` cuts those at the quietest points."""
+    threshold: float = option(0.5, unit="probability", gt=0, lt=1)
+    """Speech probability above which a 32 ms window counts as speech."""
+    min_silence_ms: int = option(300, unit="ms", ge=0)
+    """Shorter pauses do not end a stretch of speech."""
+    pad_ms: int = option(100, unit="ms", ge=0)
+    """Audio kept on both sides of a stretch of speech, never overlapping its neighbour."""
+
+
+class Filter(Section):
+    """Which labels are worth learning from. Every score is kept, so filtering anew never relabels."""
+
+    min_chars_per_s: float = option(0.5, unit="characters/s", ge=0)
+    """Slower labels have lost words."""
+    max_chars_per_s: float = option(30.0, unit="characters/s", gt=0)
+    """Faster labels cannot have been spoken."""
+    max_repeats: int = option(4, unit="times", ge=1)
+    """A phrase of one to four words said more often than this in a row is a loop."""
+    max_compression_ratio: float = option(2.4, unit="ratio", gt=0)
+    """Text that zlib shrinks more than this is a loop (Whisper's limit)."""
+    max_word_characters: int = option(40, unit="characters", ge=1)
+    """A longer word is a loop of syllables, or several words grown together."""
+    phrases: list[str] = option([])
+    """Phrases that your teacher makes up where nothing is said, besides those that are known of Whisper: a label that
+    is nothing else is dropped."""
+    min_confidence: float = option(0.0, unit="probability", ge=0, le=1)
+    """Labels the teacher is less sure of are dropped: the mean probability of a token, the geometric mean."""
+    keep_share: float = option(1.0, unit="share", gt=0, le=1)
+    """Keep this share of the labels, those the teacher is surest of; others fall by the rule `low_confidence`."""
+    second_teacher: str | None = option(None)
+    """Another teacher whose finished labels lie in the same WORK, by its name or by their recipe: labels of which it
+    heard something else are dropped."""
+    max_disagreement: float = option(0.1, unit="share of words", ge=0, le=1)
+    """Labels of which the second teacher heard more words otherwise than this are dropped."""
+    aligner: str | None = option(None)
+    """A CTC model that says how well each label fits its audio: a student, wav2vec 2.0 or Parakeet-CTC, in a folder or
+    by its name on the Hugging Face Hub."""
+    min_alignment: float = option(-2.0, unit="log-probability", le=0)
+    """Labels are dropped whose words the aligner hears with less log-probability to a token than this."""
+    frame_ms: int = option(80, unit="ms", ge=1)
+    """Length of one output frame of the student: a label with more words than frames cannot be learnt by CTC."""
+
+
+class Shard(Section):
+    """How the corpus is written."""
+
+    utterances: int = option(2000, unit="utterances", ge=1)
+    """Most utterances in one tar."""
+    max_mb: int = option(1024, unit="MB", ge=1)
+    """Largest tar, by the size of its audio before compression."""
+    format: Literal["flac", "wav", "in_place"] = option("flac")
+    """Both are lossless; flac is half the size. `in_place` writes sidecars alone, one for each tar of the source, and
+    leaves the audio there: each utterance must be a whole member of a tar."""
+
+
+class Demo(Section):
+    """The corpus that `voxstill demo` makes for itself."""
+
+    train_utterances: int = option(2200, unit="utterances", ge=10)
+    """Commands said by the voices of the training split."""
+    dev_utterances: int = option(60, unit="utterances", ge=6)
+    """Commands said by other voices, to stop training on."""
+    test_utterances: int = option(360, unit="utterances", ge=6)
+    """Commands said by voices that training never hears."""

@@ -1,0 +1,49 @@
+"""Options of the engine that runs the steps, and of what a run reports."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from voxstill.core.config.section import Section, option
+
+
+class Engine(Section):
+    """Who does the work: a Ray cluster, or the calling process."""
+
+    name: Literal["ray", "inline"] = option("ray")
+    """`ray` spreads chunks over workers; `inline` runs the same stages in this process (tests, small corpora)."""
+    address: str | None = option(None)
+    """Ray cluster to join; unset starts one on this machine."""
+    workers: int | None = option(None, unit="processes", ge=1)
+    """CPU workers that fetch and decode; unset takes one for each core of the cluster."""
+    teachers: int | None = option(None, unit="processes", ge=1)
+    """Teachers side by side; unset takes as many as fit on the GPUs, or one for each core without `teacher_gpus`."""
+    teacher_cpus: float = option(1, unit="cores", gt=0)
+    """Cores that each teacher reserves, and the threads of its libraries."""
+    teacher_gpus: float = option(0, unit="GPUs", ge=0)
+    """GPUs that each teacher reserves: 0.5 puts two on one GPU, 2 gives two to each for tensor parallelism."""
+    chunk: int = option(256, unit="utterances", ge=1)
+    """Unit of work, of retry and of output."""
+    in_flight: int = option(2, unit="chunks", ge=1)
+    """Chunks handed to one worker at a time; this is the back-pressure. A teacher that hears two chunks at once is
+    handed one more."""
+    attempts: int = option(3, unit="tries", ge=1)
+    """A chunk that fails so often is halved, down to the one utterance at fault, which is set aside with its reason."""
+    decode_s: float = option(120.0, unit="s", gt=0)
+    """A recording that takes longer to decode is a row with that reason: some files make a decoder run for ever."""
+    decode_mb: int = option(4096, unit="MB", ge=64)
+    """Memory that the decoder of one recording may take: six hours of audio take 2 GB, a decompression bomb any."""
+    lease_s: float = option(600.0, unit="s", gt=0)
+    """A chunk not back after this long is taken from its worker, which is ended, and given to others in halves. A slow
+    teacher wants a smaller `engine.chunk` or a longer lease."""
+
+
+class Monitor(Section):
+    """What a run tells while it works."""
+
+    port: int | None = option(None, ge=0, le=65_535)
+    """Prometheus reads the figures of the steps here, at `/metrics`; 0 lets the system choose, unset serves nothing."""
+    host: str = option("127.0.0.1")
+    """Address that is listened on: only this machine can ask, unless another is given."""
+    log_level: Literal["debug", "info", "warning", "error"] = option("info")
+    """Messages of this weight and above are shown; `--log-level` says the same."""

@@ -1,0 +1,57 @@
+"""Options of decoding and evaluation."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from voxstill.core.config.section import Section, option
+from voxstill.core.errors import ConfigError
+
+
+class Decode(Section):
+    """How what a CTC student or a transducer hears becomes text, where it is judged and where it transcribes."""
+
+    beam: int = option(1, unit="texts", ge=1, le=1024)
+    """Texts followed side by side, rounded up to a power of two; 1 takes the likeliest token of each frame, and knows
+    no language model and no phrases."""
+    lm: str | None = option(None)
+    """A language model in ARPA format, plain or gzipped, of words as the student writes them: `voxstill train-lm`."""
+    lm_weight: float = option(0.5, unit="weight", ge=0)
+    """Weight of the language model's log-probability beside the student's (0.5 is what pyctcdecode takes)."""
+    word_bonus: float = option(1.5, unit="nats")
+    """Added for each word where there is a language model, which likes few words (1.5 is what pyctcdecode takes)."""
+    boost: list[str] = option([])
+    """Phrases to listen for, such as names, as the student writes them."""
+    boost_weight: float = option(2.0, unit="nats", ge=0)
+    """Added for each word of a phrase of `boost` that is said."""
+
+    @model_validator(mode="after")
+    def _help_needs_a_choice(self) -> Self:
+        """A language model and phrases choose between texts, and there must be some."""
+        for name in (each for each in ("lm", "boost") if self.beam == 1 and getattr(self, each)):
+            raise ConfigError(
+                f"`decode.{name}` has no use with `decode.beam: 1`",
+                why="where one text is followed, there is nothing to choose from",
+                fix="set `decode.beam`, to 16 for example",
+            )
+        return self
+
+
+class Evaluate(Section):
+    """How a recogniser is judged."""
+
+    split: Literal["train", "dev", "test"] = option("test")
+    """Utterances judged."""
+    normalizer: Literal["none", "basic", "zh", "tr", "ar", "whisper"] = option("basic")
+    """What is made alike before words are compared: `basic` folds case, punctuation, digits and Unicode form."""
+    texts: str | None = option(None)
+    """JSONL of `id` and `text`: human words that no step but evaluation may read."""
+    bootstrap_draws: int = option(1000, unit="draws", ge=100, formerly=("resamples",))
+    """Bootstrap draws of speakers for the 95 % interval."""
+    lm_order: int | None = option(None, unit="words", ge=1, le=7)
+    """`voxstill run` judges the student twice: without, and by a beam with n-grams of up to so many words, counted from
+    the labels that it learnt from and from no other text; null: once."""
+    worst: int = option(20, unit="utterances", ge=0)
+    """Utterances with most errors shown in the report, with their audio."""

@@ -1,0 +1,178 @@
+"""What the configuration says of itself: every option as a row, and errors that name the option and a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from voxstill.core.config.root import Config
+from voxstill.core.config.section import extra, former_names, is_section
+from voxstill.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One row of `voxstill explain`."""
+
+    path: str
+    type: str
+    unit: str
+    default: Any
+    limits: str
+    meaning: str
+
+
+def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option]:
+    """Every option below `kind`, in the order it is written."""
+    for name, field in kind.model_fields.items():
+        path = f"{prefix}{name}"
+        if is_section(field):
+            yield from options(cast("type[BaseModel]", field.annotation), f"{path}.")
+            continue
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        yield Option(
+            path=path,
+            type=_type_name(field.annotation),
+            unit=str(extra(field, "unit") or ""),
+            default=default,
+            limits=", ".join(_limit(rule) for rule in field.metadata if _limit(rule)),
+            meaning=" ".join((field.description or "").split()),
+        )
+
+
+def _type_name(kind: Any) -> str:
+    if kind is type(None):
+        return "null"
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_type_name(each) for each in get_args(kind))
+    if get_origin(kind) is Literal:
+        return " | ".join(str(each) for each in get_args(kind))
+    if get_origin(kind) is list:
+        return f"list of {_type_name(get_args(kind)[0])}"
+    return {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}.get(
+        getattr(kind, "__name__", str(kind)), str(kind)
+    )
+
+
+def _limit(rule: Any) -> str:
+    for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
+        if hasattr(rule, name):
+            return f"{sign} {getattr(rule, name)}"
+    return ""
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def validated(kind: type[S], tree: Mapping[str, Any], prefix: str = "") -> S:
+    """The section, or a ConfigError that names the option by its dotted path, the reason and a suggestion."""
+    try:
+        return kind.model_validate(renamed(kind, tree, prefix))
+    except ValidationError as error:
+        raise _explain(kind, error, prefix) from None
+
+
+log = logging.getLogger("voxstill")  # that of `monitor`, which may import this module
+
+
+_WARNED_OF: set[str] = set()
+"""Former names of options, by their path, that this process has been warned of."""
+
+
+def renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The options by the names of today; each former name is warned of once. ConfigError where both names are set."""
+    former: dict[str, str] = {}
+    current = _renamed(kind, tree, prefix, former)
+    if new := {other: name for other, name in former.items() if other not in _WARNED_OF}:
+        _WARNED_OF.update(new)
+        names = ", ".join(f"`{other}` is now `{name}`" for other, name in new.items())
+        log.warning("config: options have other names: %s. The old ones still work", names)
+    return current
+
+
+def _renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str, former: dict[str, str]) -> dict[str, Any]:
+    """The options by the names of today; what had another name is added to `former`, by its path."""
+    current: dict[str, Any] = {}
+    names = {other: name for name, others in former_names(kind).items() for other in others}
+    for key, value in tree.items():
+        name = names.get(key, key)
+        if name in current:
+            raise both_names(f"{prefix}{name}", [f"{prefix}{other}" for other in former_names(kind)[name]])
+        if name != key:
+            former[f"{prefix}{key}"] = f"{prefix}{name}"
+        field = kind.model_fields.get(name)
+        nested = field is not None and is_section(field) and isinstance(value, Mapping)
+        below = cast("type[BaseModel]", field.annotation) if field and nested else None
+        current[name] = _renamed(below, value, f"{prefix}{name}.", former) if below else value
+    return current
+
+
+def both_names(name: str, former: Sequence[str]) -> ConfigError:
+    """The error for an option that is set by its name and by a former name too."""
+    return ConfigError(
+        f"`{name}` is set twice, once by its former name",
+        why=f"{' and '.join(f'`{other}`' for other in former)} was renamed to `{name}`",
+        fix=f"keep `{name}` alone",
+    )
+
+
+def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> ConfigError:
+    problems = error.errors()
+    first = problems[0]
+    location = [str(part) for part in first["loc"] if isinstance(part, str) and not part.startswith("list[")]
+    if location and location[-1] in ("str", "int", "float"):  # pydantic names the member of a union it tried
+        location.pop()
+    dotted = prefix + ".".join(location)
+    known = {each.path.removeprefix(prefix): each for each in options(kind, prefix)}
+    more = f" ({len(problems) - 1} more problems follow)" if len(problems) > 1 else ""
+    section = dotted.rpartition(".")[0].partition(".")[0]
+    explain = f"voxstill explain {section}" if section else "voxstill explain"
+    if first["type"] == "extra_forbidden":
+        return ConfigError(
+            f"there is no option `{dotted}`{more}",
+            why="an unknown key would be ignored silently",
+            fix=_suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
+        )
+    given = first.get("input")
+    found = known.get(dotted.removeprefix(prefix))
+    if first["type"] == "missing":
+        return ConfigError(
+            f"option `{dotted}` is not set{more}",
+            why=found.meaning if found else "it has no default",
+            fix=f"add it; see {explain}",
+        )
+    if found is None:
+        return ConfigError(
+            f"`{dotted}` is not a section of options{more}",
+            why=f"it is {given!r}",
+            fix=f"write it as a mapping; see {explain}",
+        )
+    wanted = found.type + (f", {found.limits}" if found.limits else "") + (f", in {found.unit}" if found.unit else "")
+    fix = f"give {wanted}"
+    if isinstance(given, str):
+        near = difflib.get_close_matches(given, found.type.split(" | "), n=1)
+        fix = f"did you mean `{near[0]}`? {fix}" if near else fix
+    return ConfigError(f"option `{dotted}` cannot be {given!r}{more}", why=str(first["msg"]), fix=fix)
+
+
+def _suggestion(dotted: str, known: Iterable[str], prefix: str) -> str:
+    names = list(known)
+    leaf = dotted.rpartition(".")[2]
+    same_leaf = [name for name in names if name.rpartition(".")[2] == leaf]
+    sections = {name.partition(".")[0] for name in names if "." in name}
+    near = (
+        same_leaf
+        or difflib.get_close_matches(dotted, [*names, *sections], n=1, cutoff=0.6)
+        or [
+            n
+            for n in names
+            if n.rpartition(".")[2] in difflib.get_close_matches(leaf, [m.rpartition(".")[2] for m in names], n=1)
+        ]
+    )
+    return f"did you mean `{prefix}{near[0]}`?" if near else ""

@@ -1,0 +1,188 @@
+"""A configuration that is read is complete, in range and spelt right: defaults <- YAML <- environment <- `--set`.
+
+One option costs one line, with its sentence beneath it; `voxstill explain` and `voxstill init` print just these lines.
+YAML is read as version 1.2: `3e-4` is a number, `no` is a word and `1:30` is text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from voxstill.core.config.explain import both_names, options, renamed, validated
+from voxstill.core.config.root import Config
+from voxstill.core.config.section import is_section
+from voxstill.core.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "VOXSTILL__"
+
+
+LIVE = {"source": ["  uri: path/to/audio"], "teacher": ["  name: pocketsphinx"], "train": ["  max_minutes: 10.0"]}
+"""What nobody can leave out of a first configuration."""
+
+
+def load(
+    path: str | None = None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Config:
+    """The configuration of file, environment and `key=value` overrides, later ones winning.
+
+    Raises ConfigError with the dotted path of the first option that is wrong.
+    """
+    below = renamed(Config, _read_yaml(path)) if path else {}
+    spellings: dict[str, str] = {}
+    for name, text in sorted((environment or {}).items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            dotted = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            _set_current(below, dotted, _scalar(text, name), name, spellings)
+    return validated(Config, tree(overrides, below))
+
+
+def tree(overrides: Sequence[str], below: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`key=value` overrides as a tree of options, over one that there is; nothing but their form is checked."""
+    options = dict(below or {})
+    spellings: dict[str, str] = {}
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        if not equals or not dotted.strip():
+            raise ConfigError(
+                f"`--set {override}` is not an override", why="it has no `=`", fix="write --set section.key=value"
+            )
+        value = _scalar(text, f"--set {override}")
+        _set_current(options, dotted.strip(), value, f"--set {override}", spellings)
+    return options
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML that `load` reads back to an equal one."""
+    stream = io.StringIO()
+    _yaml().dump(config.model_dump(), stream)
+    return stream.getvalue()
+
+
+def template() -> str:
+    """A commented configuration: what must be said stands plain, everything else is there with its default."""
+    lines = [
+        "# voxstill configuration. Commented options show their defaults: take away `# ` to change one.",
+        "# The whole line:  voxstill run THIS_FILE      Every option:  voxstill explain",
+        "",
+        "work: work/mine",
+        f"# seed: {Config().seed}",
+        "",
+    ]
+    for name, field in Config.model_fields.items():
+        if not is_section(field) or name == "demo":
+            continue
+        kind = cast("type[BaseModel]", field.annotation)
+        doc = (kind.__doc__ or "").strip().splitlines()[0]
+        live = LIVE.get(name, [])
+        lines += [f"{name}:  # {doc}" if live else f"# {name}:  # {doc}", *live]
+        for each in options(kind):
+            unit = f" [{each.unit}]" if each.unit else ""
+            if any(line.strip().startswith(f"{each.path}:") for line in live):
+                lines.append(f"  # ^{unit} {each.meaning}")
+            else:
+                lines.append(f"#   {each.path}: {_inline(each.default)}  #{unit} {each.meaning}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _inline(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return '""' if value == "" else str(value)
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any, where: str) -> None:
+    *sections, key = dotted.split(".")
+    for section in sections:
+        below = tree.setdefault(section, {})
+        if below is None or (isinstance(below, str) and section in ("engine", "teacher")):
+            below = tree[section] = {} if below is None else {"name": below}
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"`{where}` goes below `{section}`, which is not a section",
+                why=f"`{section}` is {below!r}",
+                fix="see voxstill explain",
+            )
+        tree = below
+    tree[key] = value
+
+
+def _set_current(tree: dict[str, Any], dotted: str, value: Any, where: str, spellings: dict[str, str]) -> None:
+    """Set an option by its name of today; `spellings` are the names that options have by the same source."""
+    branch: dict[str, Any] = {}
+    _set(branch, dotted, value, where)
+    names, node = [], renamed(Config, branch)
+    for _ in dotted.split("."):
+        [(name, node)] = node.items()
+        names.append(name)
+    current = ".".join(names)
+    if spellings.setdefault(current, dotted) != dotted:
+        raise both_names(current, [other for other in (dotted, spellings[current]) if other != current])
+    _set(tree, current, node, where)
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML  # half of this module's import time, and `voxstill --help` needs none of it
+    from ruamel.yaml.representer import SafeRepresenter
+
+    class Representer(SafeRepresenter):
+        def represent_str(self, data: str) -> Any:
+            odd = any(char in data for char in "\x85\u2028\u2029")  # line breaks to YAML, unless they are escaped
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if odd else None)
+
+    Representer.add_representer(str, Representer.represent_str)
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.Representer = Representer
+    yaml.default_flow_style = False  # one option a line
+    yaml.sort_base_mapping_type_on_output = False
+    return yaml
+
+
+def _read_yaml(path: str) -> dict[str, Any]:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"configuration `{path}` cannot be read",
+            why=error.strerror or str(error),
+            fix=f"check the path, or write a new one: voxstill init > {path}",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration `{path}` is not text", why=str(error), fix="save it as UTF-8") from None
+    try:
+        tree = _yaml().load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(
+            f"configuration `{path}` is not YAML{where}", why=str(why), fix="compare with the output of: voxstill init"
+        ) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"configuration `{path}` is not a mapping",
+            why=f"its top level is a {type(tree).__name__}",
+            fix="start each section with `name:`; see voxstill init",
+        )
+    return tree
+
+
+def _scalar(text: str, where: str) -> Any:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return _yaml().load(text)
+    except YAMLError as error:
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"the value in `{where}` is not YAML", why=str(why), fix="put quotes round it") from None

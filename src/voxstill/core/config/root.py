@@ -1,0 +1,86 @@
+"""The whole configuration: every section, and what follows from several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
+from voxstill.core.config.engine import Engine, Monitor
+from voxstill.core.config.evaluation import Decode, Evaluate
+from voxstill.core.config.section import Section, option
+from voxstill.core.config.teacher import Teacher
+from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train
+
+
+class Config(Section):
+    """Everything a run needs; everything but `source.uri` has a default."""
+
+    work: str = option("work/default", pace=True)
+    """Folder (or bucket prefix) of the tables and shards."""
+    seed: int = option(0, ge=0)
+    """All chance comes from here."""
+    source: Source = Source()
+    cache: Cache = Cache()
+    segment: Segment = Segment()
+    engine: Engine = Engine()
+    monitor: Monitor = Monitor()
+    teacher: Teacher = Teacher()
+    filter: Filter = Filter()
+    shard: Shard = Shard()
+    student: Student = Student()
+    plan: Plan = Plan()
+    augment: Augment = Augment()
+    train: Train = Train()
+    decode: Decode = Decode()
+    pretrain: Pretrain = Pretrain()
+    evaluate: Evaluate = Evaluate()
+    demo: Demo = Demo()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_name_is_a_section(cls, data: Any) -> Any:
+        """`engine: inline` means `engine: {name: inline}`; the same for the teacher."""
+        if isinstance(data, dict):
+            return {k: {"name": v} if k in ("engine", "teacher") and isinstance(v, str) else v for k, v in data.items()}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_task_has_settings_of_its_own(cls, data: Any) -> Any:
+        """`train.preset` gives way to what it stands for, and a speaker keeps the voice: what is hashed, kept and shown
+        is that."""
+        if not isinstance(data, dict):
+            return data
+        sections = {name: _set_options(data.get(name)) for name in ("student", "plan", "augment", "train")}
+        if any(section is None for section in sections.values()):  # of the wrong type, which validation reports
+            return data
+        tree = {name: dict(section) for name, section in sections.items() if section is not None}
+        task = str(tree["student"].get("task", "recognition"))
+        preset = TRAIN_PRESETS.get(str(tree["train"].get("preset")), {}).get(task, {})
+        for name, settings in preset.items():
+            ends = {"steps", "epochs", "max_minutes"} & {key for key, value in tree[name].items() if value is not None}
+            tree[name] = {key: value for key, value in settings.items() if key != "epochs" or not ends} | tree[name]
+        if preset:
+            del tree["train"]["preset"]
+        if task == "speakers":
+            tree["augment"] = {"tempo": 0.0, "vtlp": 0.0} | tree["augment"]
+        return {**data, **{name: section for name, section in tree.items() if section}}
+
+    @model_validator(mode="after")
+    def _every_device_has_a_batch(self) -> Self:
+        """Without `plan.batches_per_step` a step has a batch for each device."""
+        if "batches_per_step" not in self.plan.model_fields_set and self.train.devices > 1:
+            plan = self.plan.model_copy(update={"batches_per_step": self.train.devices})
+            plan.model_fields_set.discard("batches_per_step")  # it is not set, but follows the devices
+            self.__dict__["plan"] = plan
+        return self
+
+
+def _set_options(section: Any) -> Mapping[str, Any] | None:
+    """The options of a section that were set; None where it is no section."""
+    if isinstance(section, Section):
+        return section.model_dump(exclude_unset=True)
+    return {} if section is None else section if isinstance(section, dict) else None

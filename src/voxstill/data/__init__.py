@@ -1,0 +1,1 @@
+"""The plan of an epoch and the loader that follows it."""

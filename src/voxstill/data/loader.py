@@ -1,0 +1,346 @@
+"""The data loader: item k of the dataset is this rank's part of step k, so reading is a pure function of the plan.
+
+Audio is read from the tars by offset and decoded off the training process. An utterance that cannot be read never
+shortens an epoch: a neighbour from its batch stands in for it with weight 0. Resuming is starting at another k.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from voxstill.audio import codec
+from voxstill.core.errors import DataError, StorageError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.core.records import Batch
+from voxstill.data import transfer
+from voxstill.data.batching import Ints
+from voxstill.data.plan import EpochPlan, Rows
+from voxstill.data.prefetch import Place, Prefetch, path_in, uses
+from voxstill.data.shard_index import Corpus
+from voxstill.data.transfer import Step
+from voxstill.storage.fetch import fetch
+from voxstill.storage.uri import is_local, local_path
+
+_MAX_OPEN = 256  # tars kept open by a process
+_NEAR_BYTES = 64 * 1024  # ranges that are nearer to each other in a bucket are read in one request
+_REQUESTS = 8  # to a bucket at a time
+_PR_SET_PDEATHSIG = 1
+_LITTLE_WAITING = 0.03  # of the training's time
+
+
+Make = Callable[[int, list[Batch]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds that the training waited for batches, and that all workers together spent reading tars and decoding."""
+
+    waited_s: float = 0.0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.waited_s + other.waited_s, self.read_s + other.read_s, self.decode_s + other.decode_s)
+
+    def limit(self, seconds: float, workers: int) -> str:
+        """Name the bottleneck of a training of so many seconds, with the figures, in a sentence."""
+        waiting = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
+        if self.waited_s < _LITTLE_WAITING * seconds:
+            return f"the model is the limit, not the data: {waiting}"
+        worker_s = max(workers, 1) * seconds
+        waiting += (
+            f", while a worker read {self.read_s / worker_s:.0%} of the time and decoded {self.decode_s / worker_s:.0%}"
+        )
+        if (self.read_s + self.decode_s) / worker_s < self.waited_s / seconds / 2:
+            return f"the machine is the limit, or epochs are so short that starting workers for each is: {waiting}"
+        if self.read_s > self.decode_s:
+            return (
+                f"storage is the limit of the training: {waiting}; see `plan.layout`, or raise `train.loader_workers`"
+            )
+        return f"decoding is the limit of the training: {waiting}; raise `train.loader_workers`"
+
+
+class Batches(Dataset[Step]):
+    """Item k is this rank's part of step k of the plan; the same bytes in give the same tensors out."""
+
+    def __init__(
+        self, corpus: Corpus, plan: EpochPlan, *, rank: int = 0, ranks: int = 1, place: Place | None = None
+    ) -> None:
+        plan.batches_of(0, rank, ranks)  # refuses ranks that do not divide the slots
+        self.corpus, self.plan, self.rank, self.ranks = corpus, plan, rank, ranks
+        self.place = place if corpus.is_far else None
+        self._tars = _Tars(corpus, self.place.folder if self.place else None)
+
+    def __len__(self) -> int:
+        return self.plan.steps
+
+    def __getitem__(self, step: int) -> Step:
+        batches = self.plan.batches_of(step, self.rank, self.ranks)
+        rows = np.concatenate(batches)
+        start = time.perf_counter()
+        order, stored = self._stored(rows)
+        read_s = time.perf_counter() - start
+        audio, unread = self._audio(rows, order, stored)
+        decode_s = time.perf_counter() - start - read_s
+        bounds = np.cumsum([0, *map(len, batches)])
+        parts = [audio[start:end] for start, end in pairwise(bounds)]
+        padded = [self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)]
+        return Step(padded, unread, read_s, decode_s)
+
+    def _stored(self, rows: Rows) -> tuple[Ints, list[bytes | Exception]]:
+        """Read utterances in the order of their tars: that order, and in it the bytes of each or the error."""
+        corpus = self.corpus
+        order = np.lexsort((corpus.offset[rows], corpus.shard[rows]))
+        rows = rows[order]
+        return order, self._tars.read(corpus.shard[rows], corpus.offset[rows], corpus.num_bytes[rows])
+
+    def _audio(
+        self, rows: Rows, order: Ints, stored: list[bytes | Exception]
+    ) -> tuple[list[NDArray[np.int16] | None], list[str]]:
+        """Samples of each row, None where they cannot be read, and a line for each of those."""
+        corpus = self.corpus
+        audio: list[NDArray[np.int16] | None] = [None] * len(rows)
+        unread = []
+        for i, row, data in zip(order, rows[order], stored, strict=True):
+            try:
+                if isinstance(data, Exception):
+                    raise data
+                audio[i] = _decoded(data, int(corpus.num_samples[row]))
+            except Exception as error:
+                reason = error.what if isinstance(error, VoxstillError) else f"{type(error).__name__}: {error}"
+                unread.append(f"{corpus.describe(int(row))}: {reason}")
+        return audio, unread
+
+    def _batch(self, rows: Rows, audio: list[NDArray[np.int16] | None]) -> Batch:
+        """Collate a padded batch; utterances that could not be read are replaced by a neighbour, with weight 0.
+
+        Where none could be read the batch is silence of the planned length.
+        """
+        corpus, tempo_N, crops = self.corpus, self.plan.tempo_N, self.plan.crops
+        weight_B = corpus.weight[rows].copy()
+        readable = [i for i, samples_T in enumerate(audio) if samples_T is not None]
+        rows = rows.copy()
+        for i, samples_T in enumerate(audio):
+            if samples_T is None:
+                weight_B[i] = 0
+                if readable:
+                    nearest = min(readable, key=lambda j: abs(j - i))
+                    rows[i], audio[i] = rows[nearest], audio[nearest]
+        start_B, audio_len_B = np.zeros(len(rows), np.int64), corpus.num_samples[rows]
+        if crops is not None:
+            start_B, audio_len_B = crops.start_N[rows], crops.lengths(audio_len_B)
+        audio_BT = np.zeros((len(rows), audio_len_B.max()), np.int16)
+        token_len_B = corpus.num_tokens[rows]
+        tokens_BU = np.full((len(rows), token_len_B.max()), -1, np.int64)
+        times_BU2 = np.full((*tokens_BU.shape, 2), -1, np.int64)
+        for i, (row, samples_T) in enumerate(zip(rows.tolist(), audio, strict=True)):
+            if samples_T is not None:
+                audio_BT[i, : audio_len_B[i]] = samples_T[start_B[i] : start_B[i] + audio_len_B[i]]
+            tokens_BU[i, : token_len_B[i]], times_BU2[i, : token_len_B[i]] = corpus.tokens_of(row)
+        return Batch(
+            ids=tuple(map(corpus.id_of, rows.tolist())),
+            audio_BT=torch.from_numpy(audio_BT),
+            audio_len_B=torch.from_numpy(audio_len_B),
+            tokens_BU=torch.from_numpy(tokens_BU),
+            token_len_B=torch.from_numpy(token_len_B),
+            times_BU2=torch.from_numpy(times_BU2),
+            tempo_B=torch.ones(len(rows)) if tempo_N is None else torch.from_numpy(tempo_N[rows]),
+            weight_B=torch.from_numpy(weight_B),
+        )
+
+
+class Loader:
+    """A rank's steps from `first` on, read ahead by `workers` processes; 0 reads in this one.
+
+    Each comes as its batches, or as what `make` makes of the step's number and its batches, ahead of time in a thread.
+    `spent` says what took how long, `replaced` how many utterances could not be read; each is named in the log.
+    DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
+    that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches have a place for them.
+    """
+
+    def __init__(
+        self, batches: Batches, *, first: int = 0, workers: int = 1, max_unread: float = 0.01, make: Make | None = None
+    ) -> None:
+        self._batches, self._first, self._workers, self._make = batches, first, workers, make or _as_read
+        plan = batches.plan
+        self._most = max(1, int(max_unread * len(plan.order) / batches.ranks))
+        self.spent = Spent()
+        self.replaced = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        numbers = itertools.count(self._first)
+        with contextlib.ExitStack() as stack:
+            prefetch = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
+            ready = transfer.DevicePrefetcher(
+                iter(self._reader()), lambda step: self._make(next(numbers), step.batches)
+            )
+            steps: Iterator[tuple[Step, Any]] = stack.enter_context(ready)
+            try:
+                for k in range(self._first, len(self._batches)):
+                    step, item = self._next(steps)
+                    if prefetch is not None:
+                        prefetch.passed(k)
+                    self._count(step)
+                    yield item
+            finally:
+                del steps, ready  # ends the workers now, not when an error's traceback is freed
+
+    def _prefetch(self, place: Place) -> Prefetch:
+        batches, corpus = self._batches, self._batches.corpus
+        needed = uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
+        return Prefetch(corpus, place, needed)
+
+    def _next(self, steps: Iterator[tuple[Step, Any]]) -> tuple[Step, Any]:
+        start = time.perf_counter()
+        try:
+            return next(steps)
+        # as torch raises for a worker that was killed, also while it handed over a batch
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            raise DataError(
+                "a process that reads batches has died",
+                why=(str(error) or type(error).__name__).splitlines()[0],
+                fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
+            ) from error
+        finally:
+            self.spent += Spent(waited_s=time.perf_counter() - start)
+
+    def _count(self, step: Step) -> None:
+        self.spent += Spent(read_s=step.read_s, decode_s=step.decode_s)
+        self.replaced += len(step.unread)
+        for line in step.unread:
+            log.warning("a neighbour stands in for %s", line)
+        if self.replaced > self._most:
+            raise DataError(
+                f"{self.replaced} utterances could not be read, and {self._most} are allowed",
+                why=f"the last one: {step.unread[-1]}",
+                fix="check the storage, or run `voxstill shard` again",
+            )
+
+    def _reader(self) -> DataLoader[Any]:
+        packed: Any = transfer.pack  # of a step, where the signature wants a list
+        return DataLoader(
+            self._batches,
+            sampler=range(self._first, len(self._batches)),
+            batch_size=None,
+            collate_fn=packed,
+            num_workers=self._workers,
+            generator=torch.Generator(),  # without one, a seed would be drawn from the training's generator
+            # a client of a bucket has threads, which do not survive a fork
+            multiprocessing_context=("spawn" if self._batches.corpus.is_far else "fork") if self._workers else None,
+            worker_init_fn=functools.partial(_die_with_parent, os.getpid()) if self._workers else None,
+        )
+
+
+def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
+    return batches
+
+
+def _die_with_parent(parent: int, worker: int) -> None:
+    """Let this worker end when the thread that started it ends, even by SIGKILL; Ctrl-C is left to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGKILL") and os.uname().sysname == "Linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it had ended before the call
+        os._exit(1)
+
+
+class _Tars:
+    """Reads tars by offset: local ones, or those in `folder` by now, through open files; others by range requests."""
+
+    def __init__(self, corpus: Corpus, folder: Path | None) -> None:
+        self._corpus, self._folder = corpus, folder
+        self._files: OrderedDict[int, int] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Tars, (self._corpus, self._folder)
+
+    def __del__(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+
+    def read(self, shard_N: NDArray[np.int32], offset_N: Ints, num_bytes_N: Ints) -> list[bytes | Exception]:
+        """The bytes of each utterance, or the error; fastest when sorted by shard and offset."""
+        members = list(zip(shard_N.tolist(), offset_N.tolist(), num_bytes_N.tolist(), strict=True))
+        local = [self._read_local(shard, offset, num_bytes) for shard, offset, num_bytes in members]
+        remote = iter(self._read_remote([member for member, data in zip(members, local, strict=True) if data is None]))
+        return [next(remote) if data is None else data for data in local]
+
+    def _read_local(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception | None:
+        """None where its tar is not on this machine."""
+        try:
+            file = self._open(shard)
+            data = None if file is None else os.pread(file, num_bytes, offset)
+        except OSError as error:
+            return StorageError(f"its tar cannot be read: {error.strerror}")
+        return data if data is None or len(data) == num_bytes else DataError("its tar ends before it")
+
+    def _open(self, shard: int) -> int | None:
+        if shard not in self._files:
+            uri = self._corpus.tar(shard)
+            if not is_local(uri) and self._folder is None:
+                return None
+            path = local_path(uri) if self._folder is None or is_local(uri) else path_in(self._folder, shard)
+            try:
+                self._files[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                if is_local(uri):
+                    raise
+                return None
+            # a fetched tar that was deleted takes space on the disk as long as it is open
+            deleted = [number for number, file in self._files.items() if not os.fstat(file).st_nlink]
+            for number in deleted or list(self._files)[:-_MAX_OPEN]:
+                os.close(self._files.pop(number))
+        self._files.move_to_end(shard)
+        return self._files[shard]
+
+    def _read_remote(self, members: list[tuple[int, int, int]]) -> list[bytes | Exception]:
+        runs: list[list[tuple[int, int, int]]] = []
+        for shard, offset, num_bytes in members:
+            last = runs[-1][-1] if runs else None
+            if last and last[0] == shard and 0 <= offset - last[1] - last[2] <= _NEAR_BYTES:
+                runs[-1].append((shard, offset, num_bytes))
+            else:
+                runs.append([(shard, offset, num_bytes)])
+        if not runs:
+            return []
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return [data for run in pool.map(self._read_run, runs) for data in run]
+
+    def _read_run(self, run: list[tuple[int, int, int]]) -> list[bytes | Exception]:
+        shard, start, _ = run[0]
+        length = run[-1][1] + run[-1][2] - start
+        try:
+            data = fetch(f"{self._corpus.tar(shard)}#{start}+{length}").data
+        except StorageError as error:
+            return [error] * len(run)
+        parts = [data[offset - start : offset - start + num_bytes] for _, offset, num_bytes in run]
+        return [
+            part if len(part) == num_bytes else DataError("its tar ends before it")
+            for part, (_, _, num_bytes) in zip(parts, run, strict=True)
+        ]
+
+
+def _decoded(data: bytes, num_samples: int) -> NDArray[np.int16]:
+    """Decode a stored utterance; DataError where it has not as many samples as the sidecar says."""
+    samples_T = codec.decode_stored(data).samples_T
+    if len(samples_T) != num_samples:
+        raise DataError(f"it has {len(samples_T)} samples and its sidecar says {num_samples}")
+    return samples_T

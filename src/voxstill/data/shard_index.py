@@ -1,0 +1,248 @@
+"""The index of a set of shards as memory-mapped columns: opened at once, shared by all processes, of constant RAM.
+
+Sidecars are Parquet, texts are words: reading and tokenizing them takes minutes for ten million utterances, and tokens
+are larger than all other columns. So it is done once, sidecar by sidecar, and the result is memory-mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.core.config import Plan
+from voxstill.core.errors import ConfigError
+from voxstill.core.records import Split, Word, fingerprint
+from voxstill.data.batching import Ints
+from voxstill.data.plan import Times, mixture
+from voxstill.storage import shard_format
+from voxstill.storage.redaction import shown
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local
+
+Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+"""Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
+_FORMAT = 2
+_ABOUT = "about.json"  # written last: a folder without it is no index
+_KINDS = {
+    **dict.fromkeys(("offset", "num_bytes", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
+    **dict.fromkeys(("id_end", "text_end", "token_end"), np.int64),
+    **dict.fromkeys(("shard", "dataset", "dialect", "token", "time"), np.int32),
+    **dict.fromkeys(("id", "text"), np.uint8),
+    "weight": np.float32,
+}
+_ROWS = 10_000
+
+
+class Corpus:
+    """The index of a set of shards, by row as in the plan; every column is a file that is read where it is accessed.
+
+    `num_tokens` and `repeats` (equal neighbours, for each of which CTC needs a frame more) are 0 without
+    texts. `weight` is that of the sidecar times the one of its dialect in `dialect_weights`; ConfigError where
+    that names a dialect which no utterance has.
+    """
+
+    def __init__(
+        self, store: Store, prefix: str, folder: Path, dialect_weights: Mapping[str, float] | None = None
+    ) -> None:
+        self.store, self.prefix, self._folder, self._dialect_weights = store, prefix, folder, dialect_weights or {}
+        about = json.loads((folder / _ABOUT).read_text())
+        self._tars: dict[str, str] = about["tars"]
+        self.datasets: list[str] = about["datasets"]
+        self.dialects: list[str] = about["dialects"]
+        self.shard = self._column("shard")
+        self.offset: Ints = self._column("offset")
+        self.num_bytes: Ints = self._column("num_bytes")
+        self.num_samples: Ints = self._column("num_samples")
+        self.durations_ms: Ints = self._column("duration_ms")
+        self.num_tokens: Ints = self._column("num_tokens")
+        self.repeats: Ints = self._column("repeats")
+        self.weight = self._column("weight")
+        if self._dialect_weights:
+            of_dialect_G = _by_name("train.dialect_weights", self.dialects, self._dialect_weights, 1.0, least=0)
+            self.weight = (self.weight * of_dialect_G[self._column("dialect")]).astype(np.float32)
+        self._id, self._id_end = self._column("id"), self._column("id_end")
+        self._text, self._text_end = self._column("text"), self._column("text_end")
+        self._token, self._token_end = self._column("token"), self._column("token_end")
+        self._time = self._column("time").reshape(-1, 2)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Corpus, (self.store, self.prefix, self._folder, self._dialect_weights)
+
+    def __len__(self) -> int:
+        return len(self.durations_ms)
+
+    def id_of(self, row: int) -> str:
+        """Id of an utterance."""
+        return str(self._id[_span(self._id_end, row)].tobytes(), "utf-8")
+
+    def text_of(self, row: int) -> str:
+        """Text of an utterance as the teacher wrote it."""
+        return str(self._text[_span(self._text_end, row)].tobytes(), "utf-8")
+
+    def tokens_of(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Token ids of a row and their times: (U,) and (U, 2)."""
+        span = _span(self._token_end, row)
+        return self._token[span], self._time[span]
+
+    def tar(self, shard: int) -> str:
+        """Address of the tar of a shard."""
+        key = f"{self.prefix}/{shard_format.tar_name(shard)}".lstrip("/")
+        return self._tars.get(str(shard)) or self.store.uri(key)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether some of its tars are not on this machine."""
+        return not all(map(is_local, self._tars.values() or [self.store.root]))
+
+    def describe(self, row: int) -> str:
+        """An utterance and its tar, for messages."""
+        return f"utterance `{self.id_of(row)}` in `{shown(self.tar(int(self.shard[row])))}`"
+
+    def times(self, cfg: Plan) -> Times | None:
+        """Sampling rate of each row, by its data set and its dialect; None where all rows come once in an epoch.
+
+        ConfigError where some data sets have a weight and others have none, or where no utterance has a named dialect.
+        """
+        if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_sampling_rate:
+            return None
+        dataset_N, dialect_N = self._column("dataset"), self._column("dialect")
+        weights_G = _by_name("plan.weights", self.datasets, cfg.weights, None, least=1e-6) if cfg.weights else None
+        hours_G = np.bincount(dataset_N, self.durations_ms, len(self.datasets)) / 3_600_000
+        of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
+        of_dialect_G = _by_name("plan.dialect_sampling_rate", self.dialects, cfg.dialect_sampling_rate, 1.0, least=1)
+        rate_N: Times = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
+        return rate_N
+
+    def _column(self, name: str) -> NDArray[Any]:
+        path = self._folder / name
+        if not path.stat().st_size:  # an empty file cannot be mapped
+            return np.empty(0, _KINDS[name])
+        return np.memmap(path, _KINDS[name], "r").view(np.ndarray)
+
+
+def opened(
+    store: Store,
+    prefix: str,
+    folder: Path,
+    *,
+    splits: Sequence[Split],
+    encode: Encode | None,
+    encoder: str,
+    column: str = "text",
+    dialect_weights: Mapping[str, float] | None = None,
+) -> Corpus:
+    """Open the index of the utterances of some splits; it is built in `folder` if it is not there yet.
+
+    `encode` tokenizes the text, which is a `column` of the sidecars; None without texts. `encoder` identifies it.
+    Any number of processes may open an index at the same time. DataError where the shards are not finished, or are not
+    what their `_SUCCESS.json` counted.
+    """
+    figures = shard_format.figures(store, prefix)
+    place = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), column, encoder)
+    if not (place / _ABOUT).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+        try:
+            _write(new, store, prefix, splits, encode, column)
+            with contextlib.suppress(OSError):  # another process was first and wrote the same
+                os.rename(new, place)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    return Corpus(store, prefix, place, dialect_weights)
+
+
+def _write(
+    folder: Path, store: Store, prefix: str, splits: Sequence[Split], encode: Encode | None, column: str
+) -> None:
+    names: dict[str, dict[str, int]] = {"dataset": {}, "dialect": {}}
+    tars: dict[str, str] = {}
+    ends = dict.fromkeys(("id", "text", "token"), 0)
+    with contextlib.ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in _KINDS}
+        for sidecar in shard_format.sidecars(store, prefix, splits):
+            if len(sidecar) and (tar := sidecar["tar"][0].as_py()) is not None:
+                tars[str(sidecar["shard"][0].as_py())] = tar
+            for rows in sidecar.to_batches(max_chunksize=_ROWS):
+                _add(files, rows, encode, column, names, ends)
+    about = {"datasets": list(names["dataset"]), "dialects": list(names["dialect"]), "tars": tars}
+    (folder / _ABOUT).write_text(json.dumps(about))
+
+
+def _add(
+    files: Mapping[str, BinaryIO],
+    rows: Any,
+    encode: Encode | None,
+    column: str,
+    names: Mapping[str, dict[str, int]],
+    ends: dict[str, int],
+) -> None:
+    """Append rows of a sidecar to every column."""
+
+    def put(name: str, values: Any) -> None:
+        np.asarray(values, _KINDS[name]).tofile(files[name])
+
+    def put_all(name: str, pieces: Sequence[Any], values: Any) -> None:
+        end_N = ends[name] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        ends[name] = int(end_N[-1]) if len(end_N) else ends[name]
+        put(f"{name}_end", end_N)
+        put(name, values)
+
+    for name in ("shard", "offset", "num_bytes", "num_samples", "duration_ms", "weight"):
+        put(name, rows[name].to_numpy(zero_copy_only=False))
+    for name, numbers in names.items():
+        put(name, [numbers.setdefault(value or "", len(numbers)) for value in rows[name].to_pylist()])
+    texts = [text or "" for text in rows[column].to_pylist()]
+    for name, strings in (("id", rows["id"].to_pylist()), ("text", texts)):
+        encoded = [string.encode() for string in strings]
+        put_all(name, encoded, np.frombuffer(b"".join(encoded), np.uint8))
+    tokenized: list[tuple[Sequence[int], Sequence[tuple[int, int]]]] = [((), ())] * len(texts)
+    if encode is not None:
+        pairs = zip(texts, rows["words"].to_pylist(), strict=True)
+        tokenized = [encode(text, [Word(**word) for word in words]) for text, words in pairs]
+    assert all(len(ids) == len(spans) for ids, spans in tokenized), "the tokenizer gave some tokens no times"
+    tokens = [ids for ids, _ in tokenized]
+    put_all("token", tokens, list(chain.from_iterable(tokens)))
+    put("time", list(chain.from_iterable(chain.from_iterable(spans for _, spans in tokenized))))
+    put("num_tokens", [len(ids) for ids in tokens])
+    put("repeats", [sum(map(int.__eq__, ids[1:], ids[:-1])) for ids in tokens])
+
+
+def _span(end_N: Ints, row: int) -> slice:
+    return slice(int(end_N[row - 1]) if row else 0, int(end_N[row]))
+
+
+def _by_name(
+    option: str, names: Sequence[str], numbers: Mapping[str, float], default: float | None, *, least: float
+) -> Times:
+    """The number of each name, from an option; ConfigError for an unknown name, or a number that is too small.
+
+    Without a `default` each name needs one.
+    """
+    if low := [name for name, number in numbers.items() if not least <= number < math.inf]:
+        raise ConfigError(
+            f"`{option}` says {numbers[low[0]]:g} for `{low[0]}`",
+            why=("every utterance comes in every epoch: " if option.startswith("plan.") else "it has to be ")
+            + ("above 0" if 0 < least < 1 else f"at least {least:g}"),
+            fix="raise it, or leave those utterances out of the shards",
+        )
+    unknown = sorted(set(numbers) - set(names))
+    missing = sorted(set(names) - set(numbers)) if default is None else []
+    if unknown or missing:
+        present = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
+        raise ConfigError(
+            f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
+            why=f"in the shards there are: {present}",
+            fix="name those of the shards, each of them" if default is None else "name some of those",
+        )
+    return np.array([numbers.get(name, default) for name in names], np.float64)

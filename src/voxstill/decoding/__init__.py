@@ -1,0 +1,1 @@
+"""Inference: from models and frames to hypotheses."""

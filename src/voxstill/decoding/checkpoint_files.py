@@ -1,0 +1,70 @@
+"""Where the files of a checkpoint are: in a folder, an experiment, or the cache of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from voxstill.core.errors import ConfigError, DataError
+
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def on_hub(model: str) -> bool:
+    """Return whether it is a name on the Hugging Face Hub: `owner/name`, and no local folder begins so."""
+    return _ON_HUB.fullmatch(model) is not None and not Path(model.partition("/")[0]).exists()
+
+
+def fetch(model: str, revision: str | None, patterns: Sequence[str]) -> Path:
+    """Download the files of a name on the Hub; return their folder, which is named as their commit.
+
+    DataError where they cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=list(patterns)))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"`{model}` cannot be fetched from the Hugging Face Hub",
+            why=str(error).strip().splitlines()[0],
+            fix="look at the name and `teacher.revision`, or give a folder",
+        ) from None
+
+
+def digest(folder: Path, patterns: Sequence[str]) -> str:
+    """Hash the content of the files of a folder: 16 hexadecimal digits."""
+    content_hash = hashlib.sha256()
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+        with path.open("rb") as file:
+            content_hash.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return content_hash.hexdigest()[:16]
+
+
+def folder_of(model: str, needed: Sequence[str]) -> Path | None:
+    """Return the folder, or None for a name on the Hub; ConfigError where the folder lacks a `needed` file."""
+    if on_hub(model):
+        return None
+    missing = [name for name in needed if not (Path(model) / name).is_file()]
+    if missing:
+        raise ConfigError(
+            f"there is no model in `{model}`",
+            why=f"it does not hold {', '.join(missing)}",
+            fix="give a folder that does, or a name on the Hugging Face Hub such as `owner/name`",
+        )
+    return Path(model)
+
+
+def model_folder(path: str) -> Path:
+    """Return the folder with the weights: of an experiment, or a model folder itself; ConfigError where it has none."""
+    for folder in (Path(path), Path(path) / "model"):
+        weights = (folder / name for name in ("model.safetensors", "model.safetensors.index.json"))
+        if (folder / "config.json").is_file() and any(file.is_file() for file in weights):
+            return folder
+    raise ConfigError(
+        f"there is no student in `{path}`",
+        why="neither it nor a folder `model` in it holds config.json and model.safetensors",
+        fix="give an experiment folder that has finished training, or another checkpoint",
+    )

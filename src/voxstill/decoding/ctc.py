@@ -1,0 +1,125 @@
+"""CTC decoding, greedy or by beam search: log-probabilities to words with times and confidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.core.records import Hypothesis
+from voxstill.decoding.tokens import Token, hypothesis
+
+if TYPE_CHECKING:
+    import torch
+
+    from voxstill.decoding.fusion import Fusion
+
+MOST_TOKENS, BAND = 32, 8.0
+"""With a language model or phrases, the most tokens of a frame that are searched, and how far their log-probability may
+be below the best of the frame. That costs 0.07 nats of a score of -29 and no words, and is 27 times as fast:
+`python benchmarks/decode.py --limits`, 500 whole words, a beam of 16, a 3-gram."""
+
+
+def greedy(
+    log_probs_BFV: torch.Tensor | NDArray[np.floating],
+    frames_B: Iterable[int],
+    *,
+    ids: Sequence[str],
+    pieces: Sequence[str],
+    blank_id: int,
+    frame_ms: int,
+) -> list[Hypothesis]:
+    """Greedy decoding, one hypothesis for each id: the best path, without repeats and blanks (Graves et al. 2006, 3.2).
+
+    A token lasts from the first to the last frame of its run, `frame_ms` each. Frames beyond `frames_B` are never read.
+    """
+    best_BF, logprob_BF = _best(log_probs_BFV)
+    return [
+        hypothesis(id_, list(_tokens(best_F[:frames], logprob_F[:frames], blank_id)), pieces, frame_ms)
+        for id_, best_F, logprob_F, frames in zip(ids, best_BF, logprob_BF, map(int, frames_B), strict=True)
+    ]
+
+
+def likelihoods(
+    log_probs_BFV: torch.Tensor, frames_B: torch.Tensor, tokens: Sequence[Sequence[int]], blank_id: int
+) -> list[float | None]:
+    """CTC log-probability per token of each utterance's tokens; None where it has no tokens or too few frames.
+
+    The sum over all alignments, which CTC maximises (Graves et al. 2006, 4.1): an inserted and a deleted word both
+    lower it. Frames beyond `frames_B` are never read.
+    """
+    import torch
+    from torch.nn import functional
+
+    if not len(tokens):
+        return []
+    num_B = torch.tensor([len(ids) for ids in tokens])
+    flat_N = torch.tensor([token for ids in tokens for token in ids], dtype=torch.long)
+    loss_B = functional.ctc_loss(
+        log_probs_BFV.float().transpose(0, 1),
+        flat_N.to(log_probs_BFV.device),
+        frames_B.to(log_probs_BFV.device),
+        num_B.to(log_probs_BFV.device),
+        blank=blank_id,
+        reduction="none",
+    )
+    return [
+        -loss / num if num and math.isfinite(loss) else None
+        for loss, num in zip(loss_B.tolist(), num_B.tolist(), strict=True)
+    ]
+
+
+def beam(
+    log_probs_BFV: torch.Tensor | NDArray[np.floating],
+    frames_B: Iterable[int],
+    *,
+    width: int,
+    fusion: Fusion,
+    ids: Sequence[str],
+    pieces: Sequence[str],
+    blank_id: int,
+    frame_ms: int,
+) -> list[Hypothesis]:
+    """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
+
+    `width` texts are kept, rounded up to a power of two: a wider beam never finds a worse one. `fusion` adds the scores
+    of a language model and phrases. Times and confidences are those of the text's likeliest alignment, by the rules of
+    `greedy`. Frames beyond `frames_B` are never read.
+    """
+    from voxstill.decoding import prefixes  # compiled code, which greedy decoding does not need
+
+    if not isinstance(log_probs_BFV, np.ndarray):
+        log_probs_BFV = log_probs_BFV.detach().float().cpu().numpy()
+    hypotheses = []
+    for id_, logprob_FV, frames in zip(ids, log_probs_BFV, map(int, frames_B), strict=True):
+        logprobs_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
+        tokens_U, _ = prefixes.search(logprobs_FV, blank_id, 1 << (width - 1).bit_length(), MOST_TOKENS, BAND, fusion)
+        start_U, end_U = prefixes.aligned(logprobs_FV, tokens_U, blank_id)
+        tokens = [
+            Token(token, start, end, logprobs_FV[start:end, token])
+            for token, start, end in zip(tokens_U.tolist(), start_U.tolist(), end_U.tolist(), strict=True)
+        ]
+        hypotheses.append(hypothesis(id_, tokens, pieces, frame_ms))
+    return hypotheses
+
+
+def _best(log_probs_BFV: torch.Tensor | NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The likeliest token of each frame and its log-probability; only these are copied from the device."""
+    if isinstance(log_probs_BFV, np.ndarray):
+        best_BF = log_probs_BFV.argmax(-1)
+        logprob_BF = np.take_along_axis(log_probs_BFV, best_BF[..., None], -1)[..., 0]
+        return best_BF, logprob_BF.astype(np.float32)
+    peaks = log_probs_BFV.detach().max(-1)
+    return peaks.indices.cpu().numpy(), peaks.values.float().cpu().numpy()
+
+
+def _tokens(best_F: NDArray[np.int64], logprob_F: NDArray[np.float32], blank_id: int) -> Iterator[Token]:
+    """Runs of equal tokens, without those of the blank."""
+    starts = np.flatnonzero(np.diff(best_F, prepend=-1)).tolist()
+    for start, end in pairwise([*starts, len(best_F)]):
+        if best_F[start] != blank_id:
+            yield Token(int(best_F[start]), start, end, logprob_F[start:end])

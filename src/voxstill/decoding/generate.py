@@ -1,0 +1,163 @@
+"""Encoder-decoders as recognisers, which write their text with `generate`: Whisper, Moonshine and their like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor, GenerationMixin
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+from transformers.utils import logging
+
+from voxstill.core.config import Augment
+from voxstill.core.errors import ConfigError
+from voxstill.core.records import RATE_HZ, Hypothesis, fingerprint
+from voxstill.decoding.loaded import dtype_of, no_recognizer_error
+from voxstill.decoding.options import GENERATION, RecognizerOptions
+from voxstill.nn import checkpoints
+from voxstill.nn.frontends import Hearing
+from voxstill.text.pretrained import LANGUAGES_FROM
+
+
+class GenerateModel:
+    """An encoder-decoder; a `LoadedModel`. Its score is the mean log-probability of the tokens, the end included.
+
+    DataError where the folder holds none, ConfigError where it does not know the language that is asked for.
+    """
+
+    def __init__(
+        self, folder: Path, config: Any, options: RecognizerOptions, device: torch.device, section: str
+    ) -> None:
+        logging.disable_progress_bar()
+        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
+        dtype = dtype_of(options, device)
+        try:
+            if not config.is_encoder_decoder:
+                raise ValueError(f"a `{config.model_type}` is no encoder-decoder; the teacher `vllm` may serve it")
+            self.model = AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=dtype, **local).eval().to(device)
+            processor = AutoProcessor.from_pretrained(folder, **local)
+            self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
+        except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
+            raise no_recognizer_error(folder, error) from None
+        self._options, self._device, self._dtype = options, device, dtype
+        self.longest_ms: int | None = None
+        self._hearing: Hearing | None = None
+        self._languages: dict[int, str] = {}
+        self._language: str | None = None
+        # what is drawn would depend on the neighbours, and a Moonshine hears the padding that their lengths make
+        self.takes_batches = config.model_type == "whisper" and not options.temperature
+        if config.model_type == "whisper":
+            self._hearing = checkpoints.hearing(config, Augment())
+            self._hearing.move(device)
+            self.longest_ms = self._hearing.longest_ms
+            self._languages = _languages(self._tokenizer, config.vocab_size)
+            self._language = options.language or self._tokenizer.language  # a student of one language says which
+        if options.language is not None and options.language not in self._languages.values():
+            raise ConfigError(
+                f"`{section}language` is `{options.language}`",
+                why=f"`{options.model}` knows {', '.join(self._languages.values()) or 'nothing of languages'}",
+                fix="name one of them" if self._languages else f"take `{section}language` away",
+            )
+        self._prefix = [self.model.generation_config.decoder_start_token_id]
+        if config.model_type == "whisper":
+            self._prefix = self._whisper_prefix()
+
+    def transcribe(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Hypothesis]:
+        """Transcribe one batch; return one Hypothesis per utterance, in order."""
+        inputs = self._inputs(audio_BT, audio_len_B)
+        encoded = self.model.get_encoder()(**inputs)
+        mask = {"attention_mask": inputs.get("attention_mask", torch.ones_like(encoded[0][..., 0], dtype=torch.long))}
+        prefix_BP = torch.tensor([self._prefix] * len(ids), device=self._device)
+        if self._languages and self._language is None:
+            prefix_BP[:, 1] = self._detect_language(encoded, prefix_BP[:, :1])
+        torch.manual_seed(int(fingerprint(self._options.seed, *ids), 16))
+        # Whisper's own `generate` would copy every score to the CPU before it gives one away
+        output_BU = GenerationMixin.generate(
+            self.model, encoder_outputs=encoded, decoder_input_ids=prefix_BP, **mask, **self._generation_options()
+        )
+        logits_BUV = self.model(encoder_outputs=encoded, decoder_input_ids=output_BU[:, :-1], **mask).logits
+        start, end_id = len(self._prefix), self.model.generation_config.eos_token_id
+        written_BU = output_BU[:, start:]
+        logits_BUV = logits_BUV[:, start - 1 :].float()
+        logprob_BU = logits_BUV.gather(-1, written_BU[..., None])[..., 0] - logits_BUV.logsumexp(-1)
+        rows = zip(ids, written_BU.tolist(), logprob_BU.tolist(), prefix_BP.tolist(), strict=True)
+        return [
+            self._hypothesis(id_, tokens, logprobs, end_id, self._languages.get(prefix[1]) if len(prefix) > 1 else None)
+            for id_, tokens, logprobs, prefix in rows
+        ]
+
+    def _hypothesis(
+        self,
+        id_: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        end_id: int | list[int],
+        language: str | None,
+    ) -> Hypothesis:
+        end_ids = {end_id} if isinstance(end_id, int) else set(end_id)
+        num = next((i for i, token in enumerate(tokens) if token in end_ids), None)
+        text = self._tokenizer.decode(list(tokens[:num]), skip_special_tokens=True).strip()
+        until = len(tokens) if num is None else num + 1  # the end is a token like the others: it may come too early
+        return Hypothesis(
+            id=id_,
+            text=text,
+            score=math.fsum(logprobs[:until]) / until,
+            token_ids=tuple(tokens[:num]),
+            language=language,
+            finish="length" if num is None else "stop",
+        )
+
+    def _inputs(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor) -> dict[str, Any]:
+        if self._hearing is not None:
+            return {"input_features": self._hearing.plain(audio_BT, audio_len_B)[0].to(self._dtype)}
+        waves = [
+            audio_T[:num].float().div(2**15).cpu().numpy()
+            for audio_T, num in zip(audio_BT, audio_len_B.tolist(), strict=True)
+        ]
+        features = self._extractor(
+            waves, sampling_rate=RATE_HZ, padding=True, return_attention_mask=True, return_tensors="pt"
+        )
+        return {
+            name: tensor.to(self._device, self._dtype if tensor.is_floating_point() else None)
+            for name, tensor in features.items()
+        }
+
+    def _generation_options(self) -> Mapping[str, Any]:
+        """Return what `generate` is asked for beside what the model's own generation config says."""
+        options, config = self._options, self.model.config
+        wanted = {name: value for name in GENERATION if (value := getattr(options, name)) is not None}
+        if not wanted.pop("temperature", None):
+            wanted |= {"do_sample": False}
+            for name in ("top_k", "top_p"):
+                wanted.pop(name, None)
+        else:
+            wanted |= {"do_sample": True, "temperature": options.temperature}
+        room = getattr(config, "max_target_positions", None) or config.max_position_embeddings
+        room -= len(self._prefix)
+        most = options.max_new_tokens or self.model.generation_config.max_length or room
+        return {**wanted, "max_new_tokens": min(most, room), "max_length": None}
+
+    def _whisper_prefix(self) -> list[int]:
+        """Return the tokens before every text of a Whisper; where it detects the language, any one stands there."""
+        tokenizer = self._tokenizer
+        language = self._language or next(iter(self._languages.values()), None)
+        tokenizer.set_prefix_tokens(language, "transcribe" if language else None, False)
+        return list(tokenizer.prefix_tokens)
+
+    def _detect_language(self, encoded: Any, start_B1: torch.Tensor) -> torch.Tensor:
+        """Return the likeliest language token (B,) as first token after the start (Radford et al. 2022)."""
+        known_L = torch.tensor(list(self._languages), device=self._device)
+        logits_BV = self.model(encoder_outputs=encoded, decoder_input_ids=start_B1).logits[:, -1]
+        return known_L[logits_BV[:, known_L].argmax(-1)]
+
+
+def _languages(tokenizer: Any, vocab_size: int) -> dict[int, str]:
+    """Return token and code of each language that a Whisper knows; none where it knows one alone."""
+    if vocab_size < LANGUAGES_FROM:
+        return {}
+    ids = {code: tokenizer.convert_tokens_to_ids(f"<|{code}|>") for code in LANGUAGES}
+    return {id_: code for code, id_ in ids.items() if id_ not in (None, tokenizer.unk_token_id)}

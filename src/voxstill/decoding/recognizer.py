@@ -1,0 +1,203 @@
+"""A speech recogniser: a student or any other checkpoint that `transformers` loads turns audio into Hypotheses.
+
+It knows nothing of teachers, labels and work folders: samples in, Hypotheses out. CTC models and transducers decode
+greedily or with a beam search, encoder-decoders by `generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.core import world
+from voxstill.core.config import Decode
+from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import log
+from voxstill.core.records import RATE_HZ, Hypothesis
+from voxstill.decoding import checkpoint_files
+from voxstill.decoding.options import RecognizerOptions
+
+if TYPE_CHECKING:
+    import torch
+
+    from voxstill.decoding.loaded import LoadedModel
+
+Samples = NDArray[np.int16]
+"""(T,) mono at 16 kHz."""
+_FILES = ("*.json", "*.txt", "*.model", "*.py", "*.safetensors")
+"""What of a checkpoint is read, and so what its revision is made of: pickled weights can run anything."""
+_SHORTEST = RATE_HZ // 100
+"""Samples of one feature frame: less cannot be transcribed."""
+
+
+class Recognizer:
+    """Transcribes samples in batches of like length.
+
+    `section` is what the caller's configuration calls the options, such as `teacher.`, for messages. ConfigError where
+    a folder is named that holds no model.
+    """
+
+    def __init__(self, options: RecognizerOptions, decoding: Decode | None = None, *, section: str = "") -> None:
+        self.options, self.decoding, self._section = options, decoding or Decode(), section
+        on_hub = checkpoint_files.on_hub(options.model)
+        self.folder = None if on_hub else checkpoint_files.model_folder(options.model)
+        self._loaded: LoadedModel | None = None
+
+    def revision(self) -> str:
+        """Return the hash of the files of a folder, or the commit of a name on the Hub, which may be asked for it."""
+        if self.folder is None:
+            return checkpoint_files.fetch(self.options.model, self.options.revision, ("config.json",)).name[:16]
+        return checkpoint_files.digest(self.folder, _FILES)
+
+    def load(self) -> None:
+        """Load the weights to the GPU where there is one.
+
+        DataError where there is nothing to load, ConfigError where options do not go with the model.
+        """
+        import torch
+        from transformers import AutoConfig
+
+        from voxstill.decoding.loaded import no_recognizer_error
+        from voxstill.nn import classifiers
+
+        options = self.options
+        torch.set_num_threads(options.threads)
+        world.keep_memory()
+        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _FILES)
+        if options.trust_remote_code:
+            log.warning("`trust_remote_code` is set: code that came with `%s` may run", options.model)
+        try:
+            config = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=options.trust_remote_code
+            )
+        except (OSError, ValueError) as error:
+            raise no_recognizer_error(folder, error) from None
+        if (task := classifiers.task_of(config)) is not None:
+            raise ConfigError(
+                f"`{options.model}` writes no text",
+                why=f"it tells {task} apart",
+                fix="`voxstill evaluate` judges it; give a recogniser here",
+            )
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._loaded = self._load(folder, config)
+
+    def _load(self, folder: Any, config: Any) -> LoadedModel:
+        from voxstill.decoding.frame_models import CtcModel, FrameModel
+        from voxstill.nn import students
+
+        kind = students.KINDS.get(config.model_type, "seq2seq")
+        if kind != "seq2seq":
+            model = CtcModel if kind == "ctc" else FrameModel
+            return model(folder, self.options, self.decoding, self._device, self._section)
+        if self.decoding != Decode():
+            raise ConfigError(
+                "the section `decode` has no use",
+                why=f"`{self.options.model}` writes its texts by itself",
+                fix="leave the section out; a teacher has `num_beams`",
+            )
+        from voxstill.decoding.generate import GenerateModel
+
+        return GenerateModel(folder, config, self.options, self._device, self._section)
+
+    @property
+    def _model(self) -> LoadedModel:
+        assert self._loaded is not None, "call `load` first"
+        return self._loaded
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights of the loaded model."""
+        return sum(weight.numel() for weight in self._model.model.parameters())
+
+    @property
+    def longest_ms(self) -> int | None:
+        """The longest utterance that the loaded model takes; None where there is no limit."""
+        return self._model.longest_ms
+
+    def transcribe_batch(self, samples: Sequence[Samples], ids: Sequence[str] | None = None) -> list[Hypothesis]:
+        """Transcribe utterances; return one Hypothesis per utterance, in order, errors included.
+
+        `score` is the mean log-probability of a token. `ids` name the utterances, by default their positions; where
+        the temperature is above 0, what is drawn depends on them.
+        """
+        import torch
+
+        ids = [str(i) for i in range(len(samples))] if ids is None else ids
+        hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
+        lengths, longest_ms = [len(samples_T) for samples_T in samples], self.longest_ms
+        if longest_ms is not None:  # it takes so much of each utterance, silence behind the speech
+            longest = longest_ms * RATE_HZ // 1000
+            for i, num in enumerate(lengths):
+                if num > longest:
+                    error = f"longer than the {longest_ms // 1000} s heard at once"
+                    hypotheses[i] = Hypothesis(id=ids[i], text="", error=error, finish="failed")
+                lengths[i] = longest if _SHORTEST <= num <= longest else 0
+        for members in batches_by_length(lengths, self.options.batch_ms if self._model.takes_batches else 0):
+            with torch.inference_mode():
+                batch = self._padded([samples[i] for i in members])
+                answers = self._model.transcribe(*batch, [ids[i] for i in members])
+            for i, hypothesis in zip(members, answers, strict=True):
+                hypotheses[i] = hypothesis
+        return hypotheses
+
+    def check_alignment(self) -> None:
+        """Raise ConfigError where the loaded model cannot score a text that is given: it is no CTC model."""
+        from voxstill.decoding.frame_models import CtcModel
+
+        if not isinstance(self._model, CtcModel):
+            raise ConfigError(
+                f"`{self.options.model}` cannot say how well a text fits",
+                why="it is no CTC model",
+                fix="take a student of the kind `ctc`, a wav2vec 2.0 or a Parakeet-CTC",
+            )
+
+    def log_likelihoods(self, samples: Sequence[Samples], texts: Sequence[str]) -> list[float | None]:
+        """Return the log-probability per token of each text given its audio, by CTC (forced alignment).
+
+        None where the model cannot write the text, or the audio has too few frames for it. ConfigError where it is no
+        CTC model.
+        """
+        import torch
+
+        self.check_alignment()
+        model: Any = self._model
+        values: list[float | None] = [None] * len(samples)
+        for members in batches_by_length([len(samples_T) for samples_T in samples], self.options.batch_ms):
+            with torch.inference_mode():
+                batch = self._padded([samples[i] for i in members])
+                answers = model.log_likelihoods(*batch, [texts[i] for i in members])
+            for i, value in zip(members, answers, strict=True):
+                values[i] = value
+        return values
+
+    def close(self) -> None:
+        """Drop the weights."""
+        self._loaded = None
+
+    def _padded(self, samples: Sequence[Samples]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the samples (B, T) and how many each utterance has (B,), on the device."""
+        import torch
+
+        lengths = [len(samples_T) for samples_T in samples]
+        audio_BT = np.zeros((len(samples), max(lengths)), np.int16)
+        for row_T, samples_T in zip(audio_BT, samples, strict=True):
+            row_T[: len(samples_T)] = samples_T
+        return torch.as_tensor(audio_BT).to(self._device), torch.as_tensor(lengths).to(self._device)
+
+
+def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[int]]:
+    """Group positions into batches of like length, padded to at most `batch_ms`; a longer utterance goes alone.
+
+    Utterances shorter than one feature frame are left out: nothing can be heard in them. No other is lost.
+    """
+    order = sorted((n, i) for i, n in enumerate(num_samples) if n >= _SHORTEST)
+    batches: list[list[int]] = []
+    for n, i in order:
+        if batches and n * (len(batches[-1]) + 1) <= batch_ms * RATE_HZ // 1000:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches

@@ -1,0 +1,1 @@
+"""The corpus of the demo: synthetic voices that speak commands."""

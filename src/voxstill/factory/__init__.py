@@ -1,1 +1,0 @@
-"""Steps that read tables and add a table, all through one engine."""

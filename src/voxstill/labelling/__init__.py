@@ -1,0 +1,1 @@
+"""Pseudo-labels: a teacher's label for every utterance, consensus, alignment."""

@@ -1,0 +1,184 @@
+"""Forced alignment of labels with a CTC model: how likely each label is for its audio, in a table beside the labels.
+
+The unit of work is a chunk of utterances with the text of their labels in the place of the human text. A row is of one
+utterance and one text; resuming is the plan minus the rows that are there. So labels that are added cost only
+themselves, and one that was made anew with other words is aligned anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxstill import engine
+from voxstill.audio import read_utterances
+from voxstill.core import config
+from voxstill.core.config import Engine
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import StepMeter, log
+from voxstill.core.records import Alignment, Utterance, fingerprint
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
+from voxstill.engine import StageWork
+from voxstill.labelling import decoding, label
+from voxstill.storage import join, tables, workdir
+from voxstill.storage.store import Store
+
+VERSION = 1
+"""Rises when the same label is aligned in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An aligner (a CTC model) and the labels that it aligns; equal tasks have equal recipes."""
+
+    options: RecognizerOptions
+    revision: str
+    labels: str
+
+    @property
+    def recipe(self) -> str:
+        """Name of the alignments on disk."""
+        return fingerprint("align", VERSION, self.revision, self.labels)
+
+    @property
+    def prefix(self) -> str:
+        """The folder of the alignments."""
+        return workdir.prefix("alignments", self.recipe)
+
+
+def task(model: str, labels: str) -> Task:
+    """The task of aligning the labels of a recipe with `model`; ConfigError where there is no such model."""
+    options = config.validated(RecognizerOptions, {"model": model}, prefix="filter.aligner.")
+    return Task(options, Recognizer(options).revision(), labels)
+
+
+def align(
+    work: Store,
+    utterances: str,
+    labels: Mapping[str, Any],
+    task: Task,
+    cfg: Engine,
+    reading: read_utterances.Reading,
+    meter: StepMeter,
+) -> dict[str, Any]:
+    """Align every label that has words; return the figures of all alignments.
+
+    A label that the model cannot spell has a row without `logprob`. `labels` are the figures of the finished labels.
+    DataError where the model can spell none of them.
+    """
+    source = {"utterances": tables.listing(work, utterances), "labels": labels["sha256"]}
+    done = workdir.success(work, "alignments", task.recipe)
+    if done is not None and done["source"] == source:
+        return done
+
+    def commit(chunk: engine.Chunk, rows: Sequence[Alignment]) -> None:
+        work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Alignment))
+        meter.safe(sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error))
+
+    def fail(utterance: Utterance, reason: str) -> Alignment:
+        return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=label.set_aside_error(reason))
+
+    stages = (
+        engine.Stage(name="decode", work=decoding.Decode(reading), workers=cfg.workers),
+        engine.Stage(
+            name="align",
+            work=Align(task),
+            workers=cfg.teachers,
+            num_cpus=cfg.teacher_cpus,
+            num_gpus=cfg.teacher_gpus,
+        ),
+    )
+    labelled = workdir.prefix("labels", task.labels)
+    engine.run(plan(work, utterances, labelled, task.prefix, cfg.chunk), stages, commit, fail, cfg, meter.engine)
+    counts = _counts(work, task)
+    if missing := counts["failed"] + counts["unwritten"]:
+        log.warning(
+            "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write",
+            missing,
+            counts["alignments"],
+            counts["failed"],
+            counts["unwritten"],
+        )
+    figures = {"recipe": task.recipe, "aligner": task.options.model, "source": source, **counts}
+    work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
+    return figures
+
+
+def plan(work: Store, utterances: str, labels: str, alignments: str, size: int) -> Iterator[engine.Chunk]:
+    """Chunks of utterances whose label has words and no alignment yet, with that label as their text; they stream."""
+    aligned_parts = tables.parts(work, alignments)
+    rows = tables.columns(work, aligned_parts, Alignment, ("utterance_id", "text"))
+    aligned: Container[str] = (
+        tables.Ids(_key(*pair) for table in rows for pair in _pairs(table)) if aligned_parts else ()
+    )
+    parts = join.parts(work, utterances, labels, size)
+    for utterance_table, label_table in join.columns(work, parts, None, ("utterance_id", "text", "error")):
+        ids, texts, errors = (label_table[name].to_pylist() for name in ("utterance_id", "text", "error"))
+        places = join.rows_of(utterance_table["id"].to_pylist(), ids)
+        todo = []
+        for utterance, place in zip(utterance_table.to_pylist(), places, strict=True):
+            if place is None or errors[place] is not None or not texts[place].strip():
+                continue
+            if _key(utterance["id"], texts[place]) not in aligned:
+                todo.append(tables.from_columns({**utterance, "text": texts[place]}, Utterance))
+        yield from engine.chunks_of(todo, size, lambda utterance: _key(utterance.id, utterance.text or ""))
+
+
+def _key(id_: str, text: str) -> str:
+    return fingerprint(id_, text)
+
+
+def _pairs(table: Any) -> Iterator[tuple[str, str]]:
+    return zip(table["utterance_id"].to_pylist(), table["text"].to_pylist(), strict=True)
+
+
+def _counts(work: Store, task: Task) -> dict[str, int]:
+    """Count the rows, and those without an alignment by their cause; DataError where no row has one."""
+    import pyarrow.compute as pc
+
+    num = num_failed = num_missing = 0
+    for table in tables.columns(work, tables.parts(work, task.prefix), Alignment, ("logprob", "error")):
+        num += len(table)
+        num_failed += pc.count(table["error"]).as_py()
+        num_missing += table["logprob"].null_count
+    if num and num_missing == num:
+        raise DataError(
+            f"`{task.options.model}` aligns none of the {num:,} labels",
+            why="their audio cannot be read" if num_failed == num else "they are not spelt as it spells",
+            fix="set `filter.aligner` to a CTC model of their language, or take it away",
+        )
+    return {"alignments": num, "failed": num_failed, "unwritten": num_missing - num_failed}
+
+
+@dataclass
+class Align(StageWork):
+    """The work of an aligner: decoded audio in, alignments out. The model is loaded once in each process."""
+
+    task: Task
+    _recognizer: Recognizer = field(init=False, repr=False, compare=False)
+
+    def open(self) -> None:
+        """Load the model; TeacherError where it cannot align."""
+        self._recognizer = Recognizer(self.task.options, section="filter.aligner.")
+        self._recognizer.load()
+        self._recognizer.check_alignment()  # before any audio is read
+
+    def __call__(self, utterances: Sequence[Utterance], payload: decoding.Decoded) -> list[Alignment]:
+        """Align a chunk; return one row for each utterance, in order."""
+        rows = [
+            Alignment(utterance_id=utterance.id, text=utterance.text or "", error=error)
+            for utterance, error in zip(utterances, payload.errors, strict=True)
+        ]
+        readable = [i for i, error in enumerate(payload.errors) if error is None]
+        samples = [payload.samples_of(i) for i in readable]
+        texts = [utterances[i].text or "" for i in readable]
+        for i, logprob in zip(readable, self._recognizer.log_likelihoods(samples, texts), strict=True):
+            rows[i] = dataclasses.replace(rows[i], logprob=logprob)
+        return rows
+
+    def close(self) -> None:
+        """Unload the model."""
+        self._recognizer.close()

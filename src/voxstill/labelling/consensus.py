@@ -1,0 +1,142 @@
+"""Label by consensus (ROVER): each utterance gets the words that the labels of several teachers agree on.
+
+The unit of work is a part of the table of utterances with the labels of each teacher for it. Nothing is decoded.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from voxstill import engine
+from voxstill.core.config import Engine
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.monitor import StepMeter
+from voxstill.core.records import Label, Utterance
+from voxstill.engine import StageWork
+from voxstill.labelling import label
+from voxstill.scoring.rover import Heard, rover
+from voxstill.storage import join, tables, workdir
+from voxstill.storage.store import Store
+
+_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A part of utterances and, for each teacher, the parts in which its labels for them are."""
+
+    utterances: str
+    labels: tuple[tuple[str, ...], ...]
+
+
+def agree(
+    work: Store, utterances: str, task: label.Task, of: Sequence[str], cfg: Engine, meter: StepMeter
+) -> dict[str, Any]:
+    """Write one consensus label for every utterance; return the figures of all. What is finished is not done again.
+
+    DataError where one of the recipes has no finished labels.
+    """
+    source = tables.listing(work, utterances)
+    done = workdir.success(work, "labels", task.recipe)
+    if done is not None and label.is_whole(work, source, task, done):
+        return done
+    start = time.perf_counter()
+    for recipe in of:
+        workdir.named(work, "labels", recipe)
+
+    def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
+        for row in rows:
+            if isinstance(row, DataError):
+                raise row
+            meter.safe(row, ())
+
+    stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers),)
+    engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.engine)
+    figures = {
+        **label.figures(work, task),
+        "rtfx": meter.audio_ms / 1000 / (time.perf_counter() - start),
+        "finished": True,
+        "source": source,
+        "listing": tables.listing(work, task.prefix),
+    }
+    work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
+    return figures
+
+
+def _plan(work: Store, utterances: str, of: Sequence[str], size: int) -> Iterator[engine.Chunk]:
+    by_recipe = [join.parts(work, utterances, workdir.prefix("labels", recipe), size) for recipe in of]
+    for parts in zip(*by_recipe, strict=True):
+        unit = Unit(parts[0].utterances, tuple(part.labels for part in parts))
+        yield engine.Chunk(parts[0].name, (unit,))
+
+
+@dataclass(frozen=True)
+class Agree(StageWork):
+    """The work of a process that votes: units in, for each the milliseconds of audio that have their labels now."""
+
+    work: Store
+    task: label.Task
+
+    def __call__(self, units: Sequence[Unit], payload: Any) -> list[int | DataError]:
+        """Write the labels of each unit; a DataError in its place says what is wrong with the tables."""
+        rows: list[int | DataError] = []
+        for unit in units:
+            try:
+                rows.append(self._vote(unit))
+            except DataError as error:
+                rows.append(error)
+        return rows
+
+    def _vote(self, unit: Unit) -> int:
+        utterances = self._read(unit.utterances, Utterance, _UTTERANCE_COLUMNS)
+        by_teacher: list[dict[str, Label]] = []
+        for keys in unit.labels:
+            first_labels: dict[str, Label] = {}
+            for key in keys:
+                for row in self._read(key, Label):
+                    first_labels.setdefault(row.utterance_id, row)
+            by_teacher.append(first_labels)
+        rows = [
+            self._label(utterance.id, [labels[utterance.id] for labels in by_teacher if utterance.id in labels])
+            for utterance in utterances
+        ]
+        name = engine.chunk_id(row.utterance_id for row in rows)
+        self.work.create(f"{self.task.prefix}/{name}.parquet", tables.to_parquet(rows, Label))
+        return sum(utterance.duration_ms for utterance in utterances)
+
+    def _label(self, id_: str, labels: Sequence[Label]) -> Label:
+        """The label that the teachers agree on; that of an utterance on which all failed has the first error."""
+        columns: dict[str, Any] = {"utterance_id": id_, "recipe": self.task.recipe, "teacher": self.task.name}
+        usable = [row for row in labels if row.error is None]
+        if not usable:
+            error = labels[0].error if labels else "no teacher has a label for it"
+            return Label(**columns, finish="failed", error=error)
+        consensus = rover([Heard(row.text, _confidence(row.mean_logprob)) for row in usable])
+        languages = {row.language for row in usable if row.language is not None}
+        return Label(
+            **columns,
+            text=consensus.text,
+            language=languages.pop() if len(languages) == 1 else None,
+            mean_logprob=math.log(consensus.agreement),
+            finish="stop" if any(row.finish == "stop" for row in usable) else usable[0].finish,
+        )
+
+    def _read(self, key: str, kind: Any, names: Sequence[str] | None = None) -> list[Any]:
+        return tables.from_parquet(self.work.read(key), kind, self.work.uri(key), names)
+
+
+def _confidence(logprob: float | None) -> float | None:
+    return None if logprob is None or math.isnan(logprob) else math.exp(min(logprob, 0.0))
+
+
+def _set_aside(unit: Unit, reason: str) -> int:
+    """A part that could not be put to the vote stops the step: its labels would be missing."""
+    raise StorageError(
+        f"the labels of `{unit.utterances}` cannot be put to the vote",
+        why=reason,
+        fix="check the storage and run `voxstill label` again; it goes on where it stopped",
+    )

@@ -1,0 +1,247 @@
+"""Change a labelling job while it runs: options requested in `WORK/control.json`, and the status that each job reports.
+
+The file holds options as a configuration does, and when they were requested; an option that it does not name is as the
+job was started. A job reports in `WORK/control/<recipe of its labels>.json` what it has made of the request.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from voxstill.core import config, monitor
+from voxstill.core.errors import ConfigError, StorageError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.engine import Change, Stage
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local
+from voxstill.teachers import registry
+
+REQUEST = "control.json"
+STATUS = "control"
+"""The folder of the statuses of jobs."""
+POLL_S = 1.0
+POLL_REMOTE_S = 5.0
+"""In a bucket every look is a request that costs: 720 an hour are $0.0003."""
+CHANGEABLE: dict[str, tuple[str, ...]] = {
+    "engine": ("workers", "teachers", "in_flight", "attempts", "lease_s"),
+    "monitor": ("log_level",),
+}
+"""Options of a running job that can be changed besides all of `teacher`: any other would change what is planned, or
+where it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a job that can be changed while it runs."""
+
+    teacher: config.Teacher
+    engine: config.Engine
+    log_level: str
+
+
+def requested(work: Store) -> dict[str, Any]:
+    """Read the request: `set`, options by section, and `at`, when they were requested; empty where there is none."""
+    return work.read_json(REQUEST) or {}
+
+
+def request(work: Store, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a new request and return it as `requested` does; no options means: as the jobs were started."""
+    content = {"at": timestamp(), "set": dict(options)}
+    work.write_json(REQUEST, content)
+    return content
+
+
+def job_statuses(work: Store) -> list[dict[str, Any]]:
+    """The last status of each job that has labelled here, the latest first."""
+    statuses = [work.read_json(entry.key) for entry in work.list(STATUS) if entry.key.endswith(".json")]
+    return sorted((status for status in statuses if status), key=lambda status: str(status["at"]), reverse=True)
+
+
+def timestamp() -> str:
+    """The time in ISO 8601, which sorts: two that differ are at least a microsecond apart."""
+    return datetime.now(UTC).isoformat()
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Parse `section.key=value` into options by section; ConfigError for one that is unknown or cannot be changed."""
+    tree = config.tree(overrides)
+    config.validated(config.Config, tree)
+    sections: dict[str, Any] = {}
+    for section, value in tree.items():
+        sections[section] = {"name": value} if section in ("engine", "teacher") and isinstance(value, str) else value
+        names = sections[section] if isinstance(sections[section], Mapping) else [""]
+        for name in names if section != "teacher" else ():
+            if name not in CHANGEABLE.get(section, ()):
+                can = ", ".join(f"`{section}.{name}`" for section, names in CHANGEABLE.items() for name in names)
+                raise ConfigError(
+                    f"a running job cannot change `{section}.{name}`" if name else f"a running job has its `{section}`",
+                    why=f"it takes any option of `teacher`, and {can}",
+                    fix="end the job with SIGTERM and start it with other options: it goes on where it stopped",
+                )
+    return sections
+
+
+def merge(standing: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Put newer options by section over older ones; a newly named teacher keeps no option of the one before."""
+    sections = {**standing, **{name: {**standing.get(name, {}), **options} for name, options in new.items()}}
+    if "teacher" in new:
+        sections["teacher"] = _teacher(standing.get("teacher", {}), new["teacher"])
+    return sections
+
+
+def apply(options: Mapping[str, Any], settings: Settings) -> Settings:
+    """The settings with options by section over them, all of them checked; ConfigError where one is wrong."""
+    options_of_teacher = _teacher(settings.teacher.model_dump(), options.get("teacher", {}))
+    teacher = config.validated(config.Teacher, options_of_teacher, "teacher.")
+    registry.make(teacher)
+    limits = {**settings.engine.model_dump(), **options.get("engine", {})}
+    return Settings(
+        teacher=teacher,
+        engine=config.validated(config.Engine, limits, "engine."),
+        log_level=options.get("monitor", {}).get("log_level", settings.log_level),
+    )
+
+
+def _teacher(before: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    is_another = bool({"name", "preset"} & options.keys())
+    return dict(options) if is_another else {**before, **options}
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was requested at a time, and what that means for this job; `at` is None for what it was started with."""
+
+    at: str | None
+    settings: Settings
+    stages: Sequence[Stage]
+
+
+class Watch:
+    """Poll the request of a running job, hand it to `engine.run` as its `Changes`, and report the status.
+
+    Use it as a `with` block. It polls once before the block begins, and then in a thread of its own: storage that is
+    slow or gone holds up nothing. `build` makes the stages of settings, in that thread; its VoxstillError rejects them.
+    """
+
+    def __init__(
+        self, work: Store, recipe: str, settings: Settings, build: Callable[[Settings], Sequence[Stage]]
+    ) -> None:
+        self._work, self._key, self._build = work, f"{STATUS}/{recipe}.json", build
+        self._initial = self._current = _Request(None, settings, build(settings))
+        self.stages = self._initial.stages
+        """Those at work."""
+        self._next: _Request | None = None
+        self._last_content: dict[str, Any] = {}
+        self._is_unreadable = False
+        facts = {"recipe": recipe, "host": socket.gethostname(), "pid": os.getpid(), "running": True}
+        self._status = {**facts, "begun": settings.teacher.model_dump(), **_status_of(self._initial)}
+        self._written_status: dict[str, Any] = {}
+        self._changed, self._has_ended, self._lock = threading.Event(), False, threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._poll_request()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._has_ended = True
+        self._update_status(running=False)
+        self._thread.join()
+        self._set_level(self._initial.settings.log_level)
+
+    def poll(self) -> Change | None:
+        """As `engine.Changes`."""
+        with self._lock:
+            if self._next is None:
+                return None
+            self._current, self._next = self._next, None
+            return Change(self._current.stages, self._current.settings.engine)
+
+    def applied(self, stages: Sequence[Stage]) -> None:
+        """As `engine.Changes`."""
+        self.stages = stages
+        log.info("control: done what was asked for at %s", self._current.at)
+        self._update_status(**_status_of(self._current))
+
+    def rejected(self, error: VoxstillError) -> None:
+        """As `engine.Changes`."""
+        self._reject(self._current.at, error)
+
+    def _reject(self, at: str | None, error: VoxstillError) -> None:
+        why = f": {error.why}" if error.why else ""
+        log.error("control: what was asked for is refused, and the job goes on as before: %s%s", error.what, why)
+        self._update_status(asked_at=at, refused=f"{error.what}{why}")
+
+    def _update_status(self, **facts: Any) -> None:
+        with self._lock:
+            self._status |= facts
+        self._changed.set()
+
+    def _run(self) -> None:
+        interval_s = POLL_S if is_local(self._work.root) else POLL_REMOTE_S
+        while not self._has_ended:
+            self._write_status()
+            self._changed.wait(interval_s)
+            self._changed.clear()
+            if not self._has_ended:
+                self._poll_request()
+        self._write_status()
+
+    def _write_status(self) -> None:
+        """Write the status where it has changed; storage that fails is a warning."""
+        with self._lock:
+            status = dict(self._status)
+        if status == self._written_status:
+            return
+        try:
+            self._work.write_json(self._key, {**status, "at": timestamp()})
+            self._written_status = status
+        except StorageError as error:
+            log.warning("control: %s (%s)", error.what, error.why)
+
+    def _poll_request(self) -> None:
+        """Read the request and, where it is new, build its settings and stages for the engine to take."""
+        try:
+            content = requested(self._work)
+        except VoxstillError as error:
+            if not self._is_unreadable:
+                log.warning("control: not known what is asked for: %s (%s)", error.what, error.why)
+            self._is_unreadable = True
+            return
+        self._is_unreadable = False
+        if content == self._last_content:
+            return
+        self._last_content, at = content, str(content.get("at"))
+        try:
+            settings = apply(content.get("set", {}), self._initial.settings)
+            next_request = _Request(at, settings, self._build(settings))
+        except VoxstillError as error:
+            self._reject(at, error)
+            return
+        except Exception as error:  # a teacher of another package, or a file that was written by hand
+            self._reject(at, ConfigError("it cannot be understood", why=f"{type(error).__name__}: {error}"))
+            return
+        log.info("control: asked for at %s: %s", at, content.get("set"))
+        self._set_level(settings.log_level)
+        with self._lock:
+            self._next = next_request
+
+    def _set_level(self, level: str) -> None:
+        if level != monitor.level():
+            monitor.set_level(level)
+
+
+def _status_of(request: _Request) -> dict[str, Any]:
+    """The part of the status that says what the job works by; its keys are those of the JSON file."""
+    limits = {name: getattr(request.settings.engine, name) for name in CHANGEABLE["engine"]}
+    return {"asked_at": request.at, "refused": None, "teacher": request.settings.teacher.model_dump(), "engine": limits}

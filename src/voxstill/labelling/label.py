@@ -1,0 +1,397 @@
+"""Label utterances with a teacher (pseudo-labelling): exactly one row for each, also where the teacher failed.
+
+The labels of a run lie in one folder, named after the recipe that the run began with. A run whose teacher is changed
+while it works (`labelling/control.py`) goes on in the same folder: each row names its own teacher and recipe.
+
+The unit of work and of output is a chunk of utterances in the order of their table; its name is the hash of their
+ids, so that whoever writes a chunk second does no harm. Resuming is the plan minus the utterances that have a label.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import time
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill import engine
+from voxstill.audio import read_utterances
+from voxstill.core import config, legacy
+from voxstill.core.errors import ConfigError, TeacherError, VoxstillError
+from voxstill.core.monitor import StepMeter, level, log
+from voxstill.core.records import Label, Utterance, fingerprint
+from voxstill.engine import StageWork
+from voxstill.labelling import control, decoding
+from voxstill.storage import tables, workdir
+from voxstill.storage.store import Store
+from voxstill.teachers import registry
+from voxstill.teachers.teacher import Clip, Heard, Teacher
+
+_SET_ASIDE = "set aside"
+MAKER = ("recipe", "teacher")
+"""The columns that say who made a label."""
+Maker = tuple[str, str]
+"""Their values: the recipe and the name of a teacher."""
+AND = " + "
+"""Between the names of several teachers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A teacher as it labels; equal tasks have equal recipes.
+
+    `table` is the name under which the labels lie that version 0.1 has begun.
+    """
+
+    teacher: config.Teacher
+    name: str
+    reads_texts: bool
+    calls_at_once: int = 1
+    table: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """The hash of the teacher and of its options that change what it says."""
+        return fingerprint("label", self.name, config.identity(registry.options(self.teacher)))
+
+    @property
+    def recipe(self) -> str:
+        """Name of this teacher's labels on disk."""
+        return self.table or self.identity
+
+    @property
+    def prefix(self) -> str:
+        """The folder of the labels."""
+        return f"labels/{self.recipe}"
+
+
+def task(teacher: config.Teacher, work: Store | None = None) -> Task:
+    """The task of a teacher as configured, going on with labels in `work`; ConfigError or TeacherError where the
+    teacher cannot be made.
+    """
+    unopened = registry.make(teacher)
+    name = f"{teacher.name}@{unopened.revision()}"
+    task = Task(teacher, name, unopened.reads_texts, getattr(unopened, "calls_at_once", 1))
+    if work is None:
+        return task
+    former = legacy.labels(task.name, teacher, registry.options(teacher))
+    return dataclasses.replace(task, table=workdir.begun(work, "labels", task.identity, former))
+
+
+def set_aside_error(reason: str) -> str:
+    """The error in the row of an utterance that no worker could get through."""
+    return f"{_SET_ASIDE}: {reason}"
+
+
+def is_set_aside(error: str) -> bool:
+    """Whether this is an error of `set_aside_error`."""
+    return error.startswith(_SET_ASIDE)
+
+
+def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engine.Chunk]:
+    """Put every utterance of the table that has no label among the parts of `labels` in one chunk; both tables stream.
+
+    A chunk is `size` utterances of one part of the table. One whose name is listed is done, and what the listed parts
+    of other names hold (made with another `size`, or the rest of such chunks) is left out of the others.
+    """
+    parts = tables.parts(work, utterances)
+    done = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, labels)}
+    labelled: Container[str] = ()
+    if done:
+        tables_of_ids = tables.columns(work, parts, Utterance, ("id",))
+        planned = {name for table in tables_of_ids for name in _chunk_ids(table["id"].to_pylist(), size)}
+        others = [f"{labels}/{name}.parquet" for name in sorted(done - planned)]
+        tables_of_ids = tables.columns(work, others, Label, ("utterance_id",))
+        labelled = tables.Ids(id_ for table in tables_of_ids for id_ in table["utterance_id"].to_pylist())
+    for key in parts:
+        if done:
+            ids = tables.to_arrow(work.read(key), Utterance, work.uri(key), ("id",))["id"].to_pylist()
+            if done.issuperset(_chunk_ids(ids, size)):
+                continue
+        for rows in _batched(tables.from_parquet(work.read(key), Utterance, work.uri(key)), size):
+            if engine.chunk_id(row.id for row in rows) not in done:
+                yield from engine.chunks_of((row for row in rows if row.id not in labelled), size, lambda row: row.id)
+
+
+def _chunk_ids(ids: Sequence[str], size: int) -> Iterator[str]:
+    """The ids of the chunks that a part of the table is planned as."""
+    return (engine.chunk_id(chunk_ids) for chunk_ids in _batched(ids, size))
+
+
+def _batched(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def limited(chunks: Iterator[engine.Chunk], max_chunks: int | None, limit_ms: float | None) -> Iterator[engine.Chunk]:
+    """Yield the first chunks, at most `max_chunks`, until they hold `limit_ms` of audio; take no more from `chunks`."""
+    taken_ms = 0
+    for number, chunk in enumerate(chunks, start=1):
+        yield chunk
+        taken_ms += sum(utterance.duration_ms for utterance in chunk.items)
+        if (max_chunks is not None and number >= max_chunks) or (limit_ms is not None and taken_ms >= limit_ms):
+            return
+
+
+def label(
+    work: Store,
+    utterances: str,
+    task: Task,
+    cfg: config.Engine,
+    reading: read_utterances.Reading,
+    meter: StepMeter,
+    *,
+    max_chunks: int | None = None,
+    limit_hours: float | None = None,
+) -> dict[str, Any]:
+    """Label what has no label yet, up to the limits, and return the figures of all labels.
+
+    `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. What is requested in
+    `WORK/control.json` is applied while it works. Raises TeacherError where the teacher fails on everything,
+    Interrupted after a signal.
+    """
+    source = tables.listing(work, utterances)
+    done = workdir.success(work, "labels", task.recipe)
+    if done is not None and is_whole(work, source, task, done):
+        return done
+    start_s = time.perf_counter()
+    chunks = plan(work, utterances, task.prefix, cfg.chunk)
+    limit_ms = None if limit_hours is None else limit_hours * 3_600_000
+    _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter)
+    finished = next(chunks, None) is None
+    result = {
+        **figures(work, task),
+        "rtfx": meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done or {"rtfx": 0.0})["rtfx"],
+        "finished": finished,
+    }
+    if finished:
+        result |= {"source": source, "listing": tables.listing(work, task.prefix)}
+        work.write_json(f"{task.prefix}/{tables.SUCCESS}", result)
+    return result
+
+
+def _run(
+    work: Store,
+    chunks: Iterator[engine.Chunk],
+    task: Task,
+    cfg: config.Engine,
+    reading: read_utterances.Reading,
+    meter: StepMeter,
+) -> None:
+    """Run the engine over chunks, watching for requested changes."""
+
+    def commit(chunk: engine.Chunk, rows: Sequence[Label]) -> None:
+        work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Label))
+        meter.safe(sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error))
+
+    def fail(utterance: Utterance, reason: str) -> Label:
+        current = watch.stages[-1].work
+        assert isinstance(current, Transcribe)
+        return Label(
+            utterance_id=utterance.id,
+            recipe=current.task.recipe,
+            teacher=current.task.name,
+            finish="failed",
+            error=set_aside_error(reason),
+        )
+
+    def stages(settings: control.Settings) -> tuple[engine.Stage, ...]:
+        is_same = settings.teacher == task.teacher
+        return _stages(task if is_same else _successor(work, task, settings.teacher), settings.engine, reading)
+
+    watch = control.Watch(work, task.recipe, control.Settings(task.teacher, cfg, level()), stages)
+    try:
+        with watch:
+            engine.run(chunks, watch.stages, commit, fail, cfg, meter.engine, watch)
+    except VoxstillError as error:
+        if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher
+            raise
+        raise TeacherError(error.what, why=error.why, fix=error.fix) from None  # here the work is the teacher's
+
+
+def _stages(task: Task, cfg: config.Engine, reading: read_utterances.Reading) -> tuple[engine.Stage, ...]:
+    return (
+        engine.Stage(name="decode", work=decoding.Decode(reading), workers=cfg.workers),
+        engine.Stage(
+            name="teach",
+            work=Transcribe(task),
+            workers=cfg.teachers,
+            num_cpus=cfg.teacher_cpus,
+            num_gpus=cfg.teacher_gpus,
+            calls=task.calls_at_once,
+        ),
+    )
+
+
+def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
+    """The task of a teacher that takes over in a run; its options are kept beside the labels, under its recipe.
+
+    ConfigError where only one of both is shown the human texts: what figures say of the labels holds for all of them.
+    """
+    successor = task(teacher)
+    if successor.reads_texts != before.reads_texts:
+        raise ConfigError(
+            f"`{teacher.name}` cannot take over from `{before.teacher.name}`",
+            why="one of them is shown the human texts and the other is not",
+            fix="label with it in a run of its own: its labels are then another table",
+        )
+    if successor.identity == before.identity:
+        return dataclasses.replace(successor, table=before.table)
+    former = legacy.labels(successor.name, teacher, registry.options(teacher))
+    if former is not None and work.exists(_options_key(before, former)):  # version 0.1 let it take over
+        return dataclasses.replace(successor, table=former)
+    work.write_json(_options_key(before, successor.recipe), teacher.model_dump())
+    return successor
+
+
+def _options_key(task: Task, recipe: str) -> str:
+    """The key of the options of a teacher that took over: a row names its recipe and no more."""
+    return f"{task.prefix}/_{recipe}.json"
+
+
+def is_whole(work: Store, source: str, task: Task, done: Mapping[str, Any]) -> bool:
+    """Whether finished labels are still those of all utterances, whose table has the listing `source`."""
+    is_unchanged = (done["source"], done["listing"]) == (source, tables.listing(work, task.prefix))
+    if is_unchanged:
+        log.info("label: nothing to do, all %d labels of %s are there", done["labels"], task.recipe)
+    return is_unchanged
+
+
+def figures(work: Store, task: Task) -> dict[str, Any]:
+    """Count and checksum all labels of the recipe; TeacherError where all of them are failures.
+
+    Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
+    many labels each has made.
+    """
+    keys = tables.parts(work, task.prefix)
+    digest, num_labels = hashlib.sha256(), 0
+    errors: Counter[str] = Counter()
+    by_maker: Counter[Maker] = Counter()
+    with ThreadPoolExecutor(tables.READERS) as pool:
+        for part in pool.map(lambda key: _count(work.read(key)), keys):
+            digest.update(part.sha256)
+            num_labels += part.num_rows
+            errors.update(part.errors)
+            by_maker.update(part.by_maker)
+    num_failed = errors.total()
+    if num_labels and num_failed == num_labels:
+        raise TeacherError(
+            f"the teacher `{task.teacher.name}` failed on all {num_labels} utterances",
+            why=max(errors, key=lambda error: errors[error]),
+            fix=f"mend the cause, remove `{work.uri(task.prefix)}` and run again",
+        )
+    own = (task.recipe, task.name)
+    makers = sorted(by_maker, key=lambda maker: (-by_maker[maker], maker)) or [own]
+    several: dict[str, Any] = {} if makers == [own] else {"teachers": []}
+    for recipe, name in makers if several else ():
+        options = task.teacher.model_dump() if recipe == task.recipe else work.read_json(_options_key(task, recipe))
+        several["teachers"].append(
+            {"recipe": recipe, "teacher": name, "options": options, "labels": by_maker[recipe, name]}
+        )
+    return {
+        "recipe": task.recipe,
+        "teacher": AND.join(dict.fromkeys(name for _, name in makers)),
+        "options": task.teacher.model_dump(),
+        **several,
+        "chunks": len(keys),
+        "labels": num_labels,
+        "failed": num_failed,
+        "quarantined": sum(num for error, num in errors.items() if is_set_aside(error)),
+        "sha256": digest.hexdigest(),
+    }
+
+
+def are_human_texts(figures: Mapping[str, Any]) -> bool:
+    """Whether some of the labels are human transcripts, so that labels cannot be measured against those."""
+    return any(name.startswith("reference@") for name in figures["teacher"].split(AND))
+
+
+@dataclass(frozen=True, slots=True)
+class _PartCounts:
+    """Checksum and counts of one part of labels."""
+
+    sha256: bytes
+    num_rows: int
+    errors: list[str]
+    by_maker: Counter[Maker]
+
+
+def _count(data: bytes) -> _PartCounts:
+    """Count one part of labels; a column is read only where the statistics do not tell its values."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(io.BytesIO(data))
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    num_errors = sum(
+        column.num_values - column.statistics.null_count for column in columns if column.path_in_schema == "error"
+    )
+    errors = file.read(columns=["error"])["error"].drop_null().to_pylist() if num_errors else []
+    bounds = [
+        {
+            bound
+            for column in columns
+            if column.path_in_schema == name
+            for bound in (column.statistics.min, column.statistics.max)
+        }
+        for name in MAKER
+    ]
+    if all(len(values) == 1 and None not in values for values in bounds):
+        by_maker = Counter({(bounds[0].pop(), bounds[1].pop()): file.metadata.num_rows})
+    else:
+        table = file.read(columns=list(MAKER))
+        by_maker = Counter(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
+    return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, errors, by_maker)
+
+
+@dataclass
+class Transcribe(StageWork):
+    """The work of a teacher: decoded audio in, labels out. The model is loaded once in each process."""
+
+    task: Task
+    _teacher: Teacher = field(init=False, repr=False, compare=False)
+
+    def open(self) -> None:
+        """Load the teacher."""
+        self._teacher = registry.make(self.task.teacher)
+        self._teacher.open()
+
+    def __call__(self, utterances: Sequence[Utterance], payload: decoding.Decoded) -> list[Label]:
+        """Transcribe a chunk; return one label for each utterance, in order."""
+        transcriptions: list[Heard] = [Heard(finish="failed", error=error) for error in payload.errors]
+        readable = [i for i, error in enumerate(payload.errors) if error is None]
+        answers = self._teacher.hear([self.clip(utterances[i], payload.samples_of(i)) for i in readable])
+        for i, answer in zip(readable, answers, strict=True):
+            transcriptions[i] = answer
+        return [self._label(*pair) for pair in zip(utterances, transcriptions, strict=True)]
+
+    def close(self) -> None:
+        """Unload the teacher."""
+        self._teacher.close()
+
+    def clip(self, utterance: Utterance, samples_T: NDArray[np.int16]) -> Clip:
+        """What the teacher is shown: without the human text, unless it is one that reads texts."""
+        if not self.task.reads_texts:
+            utterance = dataclasses.replace(utterance, text=None)
+        return Clip(utterance=utterance, samples_T=samples_T)
+
+    def _label(self, utterance: Utterance, transcription: Heard) -> Label:
+        return Label(
+            utterance_id=utterance.id,
+            recipe=self.task.recipe,
+            teacher=self.task.name,
+            text=transcription.text,
+            language=transcription.language,
+            mean_logprob=transcription.mean_logprob,
+            num_tokens=transcription.num_tokens,
+            finish="failed" if transcription.error else transcription.finish,
+            words=transcription.words,
+            error=transcription.error,
+        )

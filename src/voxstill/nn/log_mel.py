@@ -1,0 +1,145 @@
+"""Log-mel features on the device, equal to those of transformers' ParakeetFeatureExtractor; padding changes nothing.
+
+16 kHz, pre-emphasis 0.97, symmetric Hann window of 25 ms every 10 ms, 512-point FFT, 80 Slaney mel bands, natural
+logarithm, each band brought to zero mean and unit deviation over the utterance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from voxstill.core.records import RATE_HZ
+
+HOP = 160
+WINDOW = 400
+NUM_FFT = 512
+NUM_MELS = 80
+PREEMPHASIS = 0.97
+LOG_FLOOR = 2.0**-24
+DEVIATION_FLOOR = 1e-5
+_PHASE_ROUNDS = 40
+SUBSAMPLING = 8
+FRAME_MS = 10 * SUBSAMPLING
+"""Length of one output frame of a student."""
+EXTRACTOR = {
+    "feature_extractor_type": "ParakeetFeatureExtractor",
+    "feature_size": NUM_MELS,
+    "hop_length": HOP,
+    "n_fft": NUM_FFT,
+    "padding_side": "right",
+    "padding_value": 0.0,
+    "preemphasis": PREEMPHASIS,
+    "return_attention_mask": True,
+    "sampling_rate": RATE_HZ,
+    "win_length": WINDOW,
+}
+"""The configuration of the same features in `transformers`, saved with a student."""
+
+
+def feature_frames(num_samples: Any) -> Any:
+    """Number of feature frames of `num_samples` samples: one every 10 ms (ints, arrays or tensors)."""
+    return num_samples // HOP
+
+
+def output_frames(num_features: Any) -> Any:
+    """Number of a student's output frames for `num_features` feature frames: three halvings, each rounded up."""
+    return -(-num_features // SUBSAMPLING)
+
+
+class Frontend(nn.Module):
+    """The log-mel computation as a module without weights; its buffers follow it to the device and are not saved."""
+
+    window: Tensor
+    mels_DN: Tensor
+
+    def __init__(self, num_mels: int = NUM_MELS) -> None:
+        super().__init__()
+        self.num_mels = num_mels
+        self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
+        self.register_buffer("mels_DN", mel_filters(num_mels), persistent=False)
+
+    @torch.no_grad()
+    def log_mel(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-mels (B, F, D), not yet normalised, and frames (B,) of int16 or float audio (full scale 1)."""
+        wave_BT = audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
+        own_BT = torch.arange(wave_BT.shape[1], device=wave_BT.device)[None] < audio_len_B[:, None]
+        wave_BT = torch.cat([wave_BT[:, :1], wave_BT[:, 1:] - PREEMPHASIS * wave_BT[:, :-1]], dim=1) * own_BT
+        stft_BNF = torch.stft(
+            wave_BT, NUM_FFT, HOP, WINDOW, self.window, center=True, pad_mode="constant", return_complex=True
+        )
+        power_BNF = stft_BNF.real.square() + stft_BNF.imag.square()  # a sum over pairs is eight times slower
+        mel_BDF = self.mels_DN @ power_BNF
+        return torch.log(mel_BDF + LOG_FLOOR).transpose(1, 2), feature_frames(audio_len_B)
+
+    def forward(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised features (B, F, D) and frames (B,) of audio."""
+        mel_BFD, frames_B = self.log_mel(audio_BT, audio_len_B)
+        return normalise(mel_BFD, frames_B), frames_B
+
+    @torch.no_grad()
+    def sounding(self, mel_BFD: Tensor, frames_B: Tensor, generator: torch.Generator) -> Tensor:
+        """Invert log-mels to samples (B, T), 160 a frame, with phases by Griffin and Lim (1984) from random ones."""
+        mask_BF = frame_mask(frames_B, mel_BFD.shape[1])
+        mel_BDF = ((mel_BFD.exp() - LOG_FLOOR).clamp(min=0) * mask_BF[..., None]).transpose(1, 2)
+        power_BNF = (torch.linalg.pinv(self.mels_DN) @ mel_BDF).clamp(min=0)
+        magnitude_BNF = functional.pad(power_BNF.sqrt(), (0, 1))  # a centred STFT has a frame more
+        stft_options: Any = {
+            "n_fft": NUM_FFT,
+            "hop_length": HOP,
+            "win_length": WINDOW,
+            "window": self.window,
+            "center": True,
+        }
+        length = mel_BFD.shape[1] * HOP
+        angle_BNF = torch.rand(magnitude_BNF.shape, generator=generator, device=generator.device) * (2 * torch.pi)
+        for _ in range(_PHASE_ROUNDS):
+            wave_BT = torch.istft(torch.polar(magnitude_BNF, angle_BNF), length=length, **stft_options)
+            angle_BNF = torch.stft(wave_BT, pad_mode="constant", return_complex=True, **stft_options).angle()
+        wave_BT = torch.istft(torch.polar(magnitude_BNF, angle_BNF), length=length, **stft_options)
+        # undo pre-emphasis by division in the frequency domain, padded as its inverse filter is infinite
+        spectrum_BN = torch.fft.rfft(wave_BT, 2 * length)
+        angle_N = torch.arange(spectrum_BN.shape[1], device=wave_BT.device) * (torch.pi / length)
+        deemphasised_BN = spectrum_BN / (1 - torch.polar(torch.full_like(angle_N, PREEMPHASIS), -angle_N))
+        samples_BT: Tensor = torch.fft.irfft(deemphasised_BN, 2 * length)[:, :length]
+        return samples_BT
+
+
+def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Normalise each utterance and band to zero mean and unit deviation over its own frames; padding becomes zero."""
+    centred_BFD = centred(mel_BFD, frames_B)
+    count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
+    variance_B1D = centred_BFD.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
+    return centred_BFD / (variance_B1D.sqrt() + DEVIATION_FLOOR)
+
+
+def centred(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Subtract the mean of each utterance and band over its own frames; padding becomes zero."""
+    mask_BF1 = frame_mask(frames_B, mel_BFD.shape[1])[..., None]
+    count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
+    mean_B1D = (mel_BFD * mask_BF1).sum(1, keepdim=True) / count_B11.clamp(min=1)
+    return (mel_BFD - mean_B1D) * mask_BF1
+
+
+def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
+    """Mask (B, F), true where a frame belongs to the utterance and is no padding."""
+    return torch.arange(num_frames, device=frames_B.device)[None] < frames_B[:, None]
+
+
+def mel_filters(num_mels: int = NUM_MELS, num_fft: int = NUM_FFT) -> Tensor:
+    """Mel filter bank (D, N), the weights of FFT bins in each band: Slaney's scale, each band of equal area."""
+    from transformers.audio_utils import mel_filter_bank
+
+    filters_ND = mel_filter_bank(
+        num_frequency_bins=num_fft // 2 + 1,
+        num_mel_filters=num_mels,
+        min_frequency=0.0,
+        max_frequency=RATE_HZ / 2,
+        sampling_rate=RATE_HZ,
+        norm="slaney",
+        mel_scale="slaney",
+    )
+    return torch.from_numpy(filters_ND.T.copy()).float()

@@ -1,0 +1,1 @@
+"""Error rates of words, speakers, meetings and classes."""

@@ -1,0 +1,1 @@
+"""Folders, buckets and tables: what is read and written, and every name on disk."""

@@ -1,0 +1,141 @@
+"""A cache on disk of fetched objects: least recently used go first, checksums are verified, its size has a limit.
+
+One file for each address: a line with version, size and checksum, then the bytes. Files appear by renaming, so a reader
+sees all of one or none of it; one that was open when it was evicted is read to its end all the same. Addresses are
+stored as hashes only, since they may hold credentials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxstill.core.errors import StorageError
+
+_SPARE = 0.1
+"""Share of the limit that an eviction leaves free, so that not every new object causes one."""
+_DRAFT_PREFIX = "torn-"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The cached bytes of an address, and version and size of the object that they were read from."""
+
+    etag: str
+    num_bytes: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """At most `max_bytes` of objects in `folder`, shared by any number of processes on this machine; pickles.
+
+    A process that is killed leaves nothing half written under a name that is read. While objects are being written the
+    folder may be larger by one object for each writing process.
+    """
+
+    folder: Path
+    max_bytes: int
+
+    def read(self, uri: str, etag: str | None = None) -> Kept | None:
+        """The cached version of `uri`, or just the version `etag`; None where it is not cached or damaged."""
+        path = self._path(uri)
+        try:
+            with path.open("rb") as file:
+                head = json.loads(file.readline())
+                data = file.read()
+                if zlib.crc32(data) != head["crc32"] or etag not in (None, head["etag"]):
+                    return None
+                os.utime(file.fileno())  # the time of last use, which evicting goes by
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return Kept(head["etag"], head["num_bytes"], data)
+
+    def keep(self, uri: str, kept: Kept) -> None:
+        """Store `kept` under `uri`, in place of an older version, and evict what was least recently used.
+
+        An object larger than the cache is not stored, nor is anything where the disk is full. StorageError where the
+        folder cannot be written.
+        """
+        head = {"etag": kept.etag, "num_bytes": kept.num_bytes, "crc32": zlib.crc32(kept.data)}
+        line = json.dumps(head).encode() + b"\n"
+        size = len(line) + len(kept.data)
+        if size > self.max_bytes:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor, draft = tempfile.mkstemp(prefix=_DRAFT_PREFIX, dir=self.folder)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write into the cache `{self.folder}`",
+                why=error.strerror or str(error),
+                fix="check `cache.folder` and its rights",
+            ) from None
+        with contextlib.suppress(OSError), os.fdopen(descriptor, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when this process ends, however it ends: then the file is stale
+            file.write(line)
+            file.write(kept.data)
+            file.flush()
+            with self._total() as total:
+                total.add(size)  # before the file is there: a total too large is recounted, one too small never is
+                Path(draft).rename(self._path(uri))
+            return
+        with contextlib.suppress(OSError):
+            Path(draft).unlink()
+
+    def _path(self, uri: str) -> Path:
+        return self.folder / hashlib.sha256(uri.encode()).hexdigest()[:32]
+
+    @contextlib.contextmanager
+    def _total(self) -> Iterator[_Total]:
+        with os.fdopen(os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield _Total(self, file.fileno())
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """The size of the folder in bytes, never too small, stored in the lock file; whoever uses it holds the lock."""
+
+    cache: Cache
+    descriptor: int
+
+    def add(self, num_bytes: int) -> None:
+        """Add a file that is about to be written, after evicting others where the limit asks for it."""
+        digits = os.pread(self.descriptor, 32, 0)
+        total = int(digits) if digits.strip().isdigit() else self.cache.max_bytes  # not known: count
+        if total + num_bytes > self.cache.max_bytes:
+            total = self._evict(int(self.cache.max_bytes * (1 - _SPARE)) - num_bytes)
+        os.pwrite(self.descriptor, f"{total + num_bytes:<31}\n".encode(), 0)
+
+    def _evict(self, target_bytes: int) -> int:
+        """Remove stale drafts, then the least recently used files down to `target_bytes`; return what is left."""
+        files = []
+        for entry in os.scandir(self.cache.folder):
+            if entry.name.startswith(_DRAFT_PREFIX):
+                _remove_stale(Path(entry.path))
+            elif entry.name != "lock" and entry.is_file():  # a folder is not of this cache
+                stat = entry.stat()
+                files.append((stat.st_mtime_ns, stat.st_size, entry.path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= max(target_bytes, 0):
+                break
+            Path(path).unlink(missing_ok=True)
+            total -= size
+        return total
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the draft of a process that died; a living one holds a lock on it."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()

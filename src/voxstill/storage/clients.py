@@ -1,0 +1,162 @@
+"""The obstore clients behind addresses: one for each bucket, host, folder or memory, and for each purpose.
+
+Credentials and endpoints come from the environment or the provider's chain.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from voxstill.core import world
+from voxstill.core.errors import StorageError
+from voxstill.storage import retry
+from voxstill.storage.redaction import USER, shown
+from voxstill.storage.retry import storage_error
+from voxstill.storage.uri import is_local
+
+CONNECT_S = 5.0
+STALL_S = 30.0
+"""A read from which nothing comes for so long has failed."""
+WHOLE_S = 600.0
+"""A request may take so long altogether: a gigabyte at 2 MB/s."""
+_MEMORY: dict[str, Any] = {}
+"""The stores of `memory://`, each for as long as the process lives."""
+Purpose = Literal["read", "replace", "create"]
+
+
+@functools.lru_cache(maxsize=256)
+def client(base: str, purpose: Purpose = "read") -> Any:
+    """The obstore client of `base`, which is a bucket, a host or a folder; StorageError where there can be none.
+
+    Only creating is not retried in there: `Store.create` must know how often it asked.
+    """
+    try:
+        return _open(base, purpose)
+    except StorageError:
+        raise
+    except Exception as error:
+        raise storage_error("open", base, error) from None
+
+
+def _open(base: str, purpose: Purpose) -> Any:
+    from obstore.store import LocalStore, MemoryStore
+
+    if base.startswith("memory://"):
+        return _MEMORY.setdefault(base, MemoryStore())
+    if is_local(base):
+        return LocalStore(base, mkdir=True)
+    if base.startswith(("http://", "https://")):
+        return _open_web(base, purpose)
+    if base.startswith("oss://"):
+        return _open_oss(base.removeprefix("oss://"), purpose)
+    return _open_bucket(base, purpose)
+
+
+def _open_web(base: str, purpose: Purpose) -> Any:
+    from obstore.store import HTTPStore
+
+    scheme, _, rest = base.partition("://")
+    headers = {}
+    if user := USER.match(rest):
+        encoded = base64.b64encode(unquote(user[0].removesuffix("@")).encode())
+        headers["authorization"] = f"Basic {encoded.decode()}"
+    settings = _settings(purpose, allow_http=scheme == "http", headers=headers)
+    return HTTPStore.from_url(f"{scheme}://{USER.sub('', rest)}", **settings)
+
+
+def _open_oss(bucket: str, purpose: Purpose) -> Any:
+    from obstore.store import S3Store
+
+    endpoint = oss_endpoint(bucket)
+    headers = {"x-oss-forbid-overwrite": "true"} if purpose == "create" else {}
+    settings = _settings(purpose, allow_http=endpoint.startswith("http://"), headers=headers)
+    return S3Store(**_oss_options(bucket, endpoint), **settings)
+
+
+def _open_bucket(base: str, purpose: Purpose) -> Any:
+    from obstore.store import from_url
+
+    environment = world.environment()
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        if base.startswith("s3://") and name in environment:
+            _check_endpoint(base, name, environment[name])
+    allow_http = environment.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
+    return from_url(base, **_settings(purpose, allow_http=allow_http, headers={}))
+
+
+def _settings(purpose: Purpose, *, allow_http: bool, headers: dict[str, str]) -> dict[str, Any]:
+    """Time limits and retries, as every client of obstore takes them."""
+    options: dict[str, Any] = {
+        "allow_http": allow_http,
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "timeout": timedelta(seconds=WHOLE_S),
+        "default_headers": headers,
+    }
+    if purpose == "read":
+        options["read_timeout"] = timedelta(seconds=STALL_S)
+    max_pause = timedelta(seconds=retry.MAX_PAUSE_S)
+    retries = {
+        "max_retries": 0 if purpose == "create" else retry.MAX_RETRIES,
+        "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": max_pause, "base": 2},
+        "retry_timeout": timedelta(seconds=retry.MAX_RETRYING_S),
+    }
+    return {"client_options": options, "retry_config": retries}
+
+
+def oss_endpoint(bucket: str) -> str:
+    """Where a bucket of Alibaba Cloud OSS answers: only under a host name of its own; StorageError where unknown."""
+    environment = world.environment()
+    endpoint, region = environment.get("OSS_ENDPOINT", ""), environment.get("OSS_REGION", "")
+    if not endpoint and not region:
+        why = "neither `OSS_ENDPOINT` nor `OSS_REGION` says where it is"
+        raise StorageError(f"cannot open `oss://{bucket}`", why=why, fix="set OSS_REGION, such as cn-hangzhou")
+    endpoint = endpoint or f"oss-{region.removeprefix('oss-')}.aliyuncs.com"
+    scheme, colon, host = endpoint.rpartition("://")
+    endpoint = f"{scheme if colon else 'https'}://{bucket}.{host.rstrip('/')}"
+    _check_endpoint(f"oss://{bucket}", "OSS_ENDPOINT", endpoint)
+    return endpoint
+
+
+def _oss_options(bucket: str, endpoint: str) -> dict[str, Any]:
+    """How obstore's S3 client speaks to OSS. What the environment says of AWS must not reach it."""
+    environment = world.environment()
+
+    def credentials() -> Any:  # asked again by each client: a session's token may have been renewed
+        keys = {
+            "access_key_id": environment.get("OSS_ACCESS_KEY_ID", ""),
+            "secret_access_key": environment.get("OSS_ACCESS_KEY_SECRET", ""),
+            "expires_at": None,
+        }
+        token = environment.get("OSS_SESSION_TOKEN")
+        return {**keys, "token": token} if token else keys
+
+    return {
+        "bucket": bucket,
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,  # which would win over the other one, were it set for AWS
+        "region": environment.get("OSS_REGION", "").removeprefix("oss-") or "oss",
+        "virtual_hosted_style_request": True,
+        "credential_provider": credentials,
+        "skip_signature": not environment.get("OSS_ACCESS_KEY_ID"),
+    }
+
+
+def _check_endpoint(base: str, name: str, endpoint: str) -> None:
+    """StorageError where `endpoint` is no address of a server: the client would panic, not raise an error."""
+    match = re.fullmatch(r"https?://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?(/\S*)?", endpoint)
+    host = match[1].strip("[]") if match else ""
+    try:
+        if ":" in host or host.rstrip(".").rpartition(".")[2].isdigit():
+            ip_address(host)
+        if host:
+            return
+    except ValueError:
+        pass
+    why = f"`{name}` does not say where a server is"
+    raise StorageError(f"cannot open `{shown(base)}`", why=why, fix=f"set {name}, such as https://host.example:9000")

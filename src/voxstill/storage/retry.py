@@ -1,0 +1,90 @@
+"""Which failures of storage are transient, how long they are retried, and the StorageError that they end in.
+
+Transient are 500, 503, time-outs and broken connections: they are retried for about a minute.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+from voxstill.core.errors import StorageError
+from voxstill.storage.redaction import shown, without_secrets
+
+MAX_RETRIES = 8
+MAX_PAUSE_S = 5.0
+MAX_RETRYING_S = 60.0
+_BROKEN_CONNECTION = (
+    r"ConnectionReset|IncompleteMessage|UnexpectedEof|BrokenPipe|kind: (Interrupted|Request|Decode|Body)"
+)
+_CAUSES = {
+    r"dns error|failed to lookup|Name or service not known": "nobody knows that host name",
+    r"Connection refused|ConnectionRefused": "nobody answers at that address: the connection is refused",
+    r"kind: Timeout|TimedOut|timed out": "no answer in time, again and again",
+    _BROKEN_CONNECTION: "the connection breaks again and again",
+}
+
+
+class Retries:
+    """The retries of one operation: at most `MAX_RETRIES`, none after `MAX_RETRYING_S`."""
+
+    def __init__(self) -> None:
+        self._num_pauses = 0
+        self._give_up_at = time.monotonic() + MAX_RETRYING_S
+
+    @property
+    def are_spent(self) -> bool:
+        """Whether the operation is to fail now."""
+        return self._num_pauses == MAX_RETRIES or time.monotonic() > self._give_up_at
+
+    def pause(self) -> None:
+        """Wait before the next try: longer each time, and not the same for all who wait."""
+        time.sleep(min(0.1 * 2**self._num_pauses, MAX_PAUSE_S) * random.uniform(0.5, 1.0))
+        self._num_pauses += 1
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may well succeed a moment later."""
+    text = str(error)
+    if status := re.search(r"status code: (\d{3})", text):
+        return status[1] in ("408", "429") or status[1].startswith("5")
+    return "HTTP error" in text and "builder error" not in text
+
+
+def is_broken_connection(error: Exception) -> bool:
+    """Whether the connection broke in the middle of an answer."""
+    return is_transient(error) and re.search(_BROKEN_CONNECTION, str(error)) is not None
+
+
+def storage_error(verb: str, uri: str, error: Exception) -> StorageError:
+    """The StorageError for what a client raised when it was to `verb` what is at `uri`; it shows no credentials."""
+    why, fix = _why_and_fix(error)
+    return StorageError(f"cannot {verb} `{shown(uri)}`", why=why, fix=fix)
+
+
+def _why_and_fix(error: Exception) -> tuple[str, str]:
+    """Why and the fix. What a server answers is not repeated: it may hold keys, tokens and signed addresses."""
+    text = str(error)
+    status, code = re.search(r"status code: (\d{3}[\w ]*)", text), re.search(r"<Code>(\w+)</Code>", text)
+    answer = (status[1].strip() if status else "") + (f" ({code[1]})" if code else "")
+    if isinstance(error, FileNotFoundError):
+        why = "there is no such bucket" if code and code[1] == "NoSuchBucket" else "it does not exist"
+        return why, "check the path"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror, "check the path, the rights and the free space"
+    if re.search(r"/latest/(api/token|meta-data)|computeMetadata", text):  # the last place where they are looked for
+        fix = "set them in the environment, such as AWS_ACCESS_KEY_ID; AWS_SKIP_SIGNATURE=true for a public bucket"
+        return "there are no credentials", fix
+    if status and status[1][:3] in ("401", "403"):
+        return f"the server refuses: {answer}", "check the credentials in the environment, their rights and the address"
+    if status and (status[1].startswith("5") or status[1][:3] in ("408", "429")):
+        return f"the server keeps answering {answer}", "wait and run the step again; fewer workers ask for less"
+    if status:
+        return f"the server answers {answer}", "check the address"
+    if "BadScheme" in text or "builder error" in text:
+        return "plain HTTP is not allowed", "use https, or set AWS_ALLOW_HTTP=true for a server of your own"
+    for pattern, why in _CAUSES.items():
+        if re.search(pattern, text):
+            return why, "check the address and the network, then run the step again"
+    return without_secrets(text.splitlines()[0]), "check the path, the rights and the free space"

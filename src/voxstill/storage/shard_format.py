@@ -1,0 +1,173 @@
+"""The shard format: a tar that any WebDataset reader can read, and a sidecar that makes opening it unnecessary.
+
+A prefix holds shards numbered from 0, each of two objects, and one `_SUCCESS.json` written last::
+
+    00000.tar       for each utterance `<key>.flac` (or `.wav`), then `<key>.json`, in the order of the sidecar
+    00000.parquet   one `Sample` for each utterance: all that is known of it, and where its audio lies in the tar
+    _SUCCESS.json   {"shards": 1, "utterances": 2000, "duration_ms": 24680000, ...}
+
+The tar is POSIX ustar: members are regular files of mode 0644, owner 0 and time 0, so equal samples give equal bytes.
+The audio is 16 kHz mono int16, lossless. The JSON holds the fields of the `Sample` but for those that say where and
+how the audio is stored; absent fields are null.
+
+A key is the id with every byte but ASCII letters, digits, `_` and `-` written as `%XX`: WebDataset ends a key at the
+first dot, and a slash would be a folder. Of a key longer than 80 characters the first 63 stay, followed by `~` and the
+fingerprint of the id. The true id is in the JSON and in the sidecar.
+
+The audio of a sample is `num_bytes` bytes of the tar from `offset`. The sidecar is written after its tar: a tar without
+one is left over from a crash and means nothing. The splits of a corpus are never mixed in one shard.
+
+Where the audio was left in place, a shard is a sidecar alone. All its samples lie in one `tar`, in their order there,
+and may be of any split and of any format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import tarfile
+import urllib.parse
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from voxstill.core.errors import DataError
+from voxstill.core.records import Split, UtteranceInfo, Word, fingerprint
+from voxstill.storage import tables
+from voxstill.storage.store import Store
+
+_MAX_KEY = 80  # ustar has room for 100 characters, ending included
+_STORED = ("format", "tar", "offset", "num_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One row of a sidecar. `text` and `words` are what a student learns; `reference` is what a human wrote down.
+
+    `weight` multiplies the utterance's loss. `tar` is the address of the tar of the source, where the
+    audio was left there.
+    """
+
+    id: str
+    split: Split = "train"
+    duration_ms: int
+    num_samples: int
+    text: str = ""
+    words: tuple[Word, ...] = ()
+    reference: str | None = None
+    teacher: str | None = None
+    info: UtteranceInfo = field(default_factory=UtteranceInfo)
+    weight: float = 1.0
+    format: str = "flac"
+    tar: str | None = None
+    offset: int = 0
+    num_bytes: int = 0
+
+
+def tar_name(index: int) -> str:
+    """Name of a shard's tar below its prefix."""
+    return f"{index:05}.tar"
+
+
+def sidecar_name(index: int) -> str:
+    """Name of a shard's sidecar below its prefix."""
+    return f"{index:05}.parquet"
+
+
+def key_of(sample_id: str) -> str:
+    """The WebDataset key of an id: never empty, no dot, no slash, ASCII, and different for different ids."""
+    key = urllib.parse.quote(sample_id, safe="").replace("%", "\0").replace(".", "%2E").replace("~", "%7E")
+    key = key.replace("\0", "%")
+    return key if 0 < len(key) <= _MAX_KEY else f"{key[:63]}~{fingerprint(sample_id)}"
+
+
+def write(file: BinaryIO, samples: Iterable[tuple[Sample, bytes]]) -> list[Sample]:
+    """Write the samples with their audio as one tar and return them with `offset` and `num_bytes` filled in.
+
+    Holds one sample's audio at a time; equal samples give equal bytes.
+    """
+    rows: list[Sample] = []
+    at = 0
+
+    def add(name: str, data: bytes) -> int:
+        nonlocal at
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        header = member.tobuf(tarfile.USTAR_FORMAT)
+        padding = -len(data) % tarfile.BLOCKSIZE
+        for part in (header, data, bytes(padding)):
+            file.write(part)
+        start = at + len(header)
+        at = start + len(data) + padding
+        return start
+
+    for sample, audio in samples:
+        key = key_of(sample.id)
+        offset = add(f"{key}.{sample.format}", audio)
+        columns = {name: value for name, value in tables.to_columns(sample).items() if name not in _STORED}
+        add(f"{key}.json", json.dumps(columns, ensure_ascii=False).encode())
+        rows.append(dataclasses.replace(sample, offset=offset, num_bytes=len(audio)))
+    file.write(bytes(2 * tarfile.BLOCKSIZE + -(at + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE))
+    return rows
+
+
+def finish(store: Store, prefix: str, figures: dict[str, Any]) -> None:
+    """Write `_SUCCESS.json`: from now on the shards are whole. `figures` has at least `shards` and `utterances`."""
+    store.write_json(f"{prefix}/{tables.SUCCESS}", figures)
+
+
+def figures(store: Store, prefix: str) -> dict[str, Any]:
+    """Read `_SUCCESS.json` of finished shards; DataError where they are not finished."""
+    counted = store.read_json(f"{prefix}/{tables.SUCCESS}".lstrip("/"))
+    if counted is None:
+        raise DataError(
+            f"the shards in `{store.uri(prefix)}` are not finished",
+            why=f"there is no {tables.SUCCESS}",
+            fix="run `voxstill shard`; it goes on where it stopped",
+        )
+    return counted
+
+
+def version(store: Store, prefix: str) -> str:
+    """Hash all sidecars: training on equal ones is the same training. DataError where the shards are not finished."""
+    digest = hashlib.sha256()
+    for index in range(figures(store, prefix)["shards"]):
+        digest.update(hashlib.sha256(store.read(f"{prefix}/{sidecar_name(index)}".lstrip("/"))).digest())
+    return digest.hexdigest()
+
+
+def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -> Iterator[Any]:
+    """Each sidecar as an Arrow table: the fields of `Sample` and `shard`, the number of its tar, in stored order.
+
+    DataError where the shards are not finished, or are not what `_SUCCESS.json` counted.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    counted = figures(store, prefix)
+    schema = tables.schema(Sample)
+    num_rows = 0
+    for index in range(counted["shards"]):
+        key = f"{prefix}/{sidecar_name(index)}".lstrip("/")
+        try:
+            part = pq.read_table(io.BytesIO(store.read(key)), schema=schema)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"`{store.uri(key)}` is not a sidecar of shards",
+                why=str(error).splitlines()[0],
+                fix="remove the shards and run `voxstill shard` again",
+            ) from None
+        num_rows += len(part)
+        part = part.append_column("shard", pa.array([index] * len(part), pa.int32()))
+        if splits is not None:
+            part = part.filter(pc.is_in(part["split"], value_set=pa.array(splits, pa.string())))
+        yield part
+    if num_rows != counted["utterances"]:
+        raise DataError(
+            f"the shards in `{store.uri(prefix)}` have changed",
+            why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted['utterances']}",
+            fix="remove them and run `voxstill shard` again",
+        )

@@ -1,0 +1,190 @@
+"""Keys below a root: whatever is written is whole or absent, and a create-only write has exactly one winner.
+
+A folder, an object store and memory look alike: keys are read whole, listed by prefix, created or replaced. Reading by
+address, also a range of an object, is `fetch`; what a root may be is said in `uri`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from voxstill.core.errors import DataError, StorageError
+from voxstill.storage.clients import Purpose, client
+from voxstill.storage.redaction import shown
+from voxstill.storage.retry import Retries, is_broken_connection, is_transient, storage_error
+from voxstill.storage.uri import is_local, locate, normalize_root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One object as listed: its key below the root, its size and what changes when its content does."""
+
+    key: str
+    num_bytes: int
+    etag: str
+
+
+class Store:
+    """Keys below one root. Roots in one bucket share one client; pickles as its root, which holds no credentials.
+
+    `root` is a folder or any address but a single object's; StorageError where such an address cannot be read.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = normalize_root(root)
+        self._base, self._prefix = (self.root, "") if is_local(self.root) else locate(self.root)
+        if not is_local(self.root):
+            if shown(self.root) != self.root:
+                why = "a user or a query in it may be credentials, and it is written down in many places"
+                raise StorageError(f"cannot open `{shown(root)}`", why=why, fix="put them into the environment")
+            client(self._base)  # raises where the address is of no use
+
+    def __reduce__(self) -> tuple[type[Store], tuple[str]]:
+        return Store, (self.root,)
+
+    def __repr__(self) -> str:
+        return f"Store({self.root!r})"
+
+    def uri(self, key: str) -> str:
+        """The address of `key`, as `read_uri` and a person can open it."""
+        name = quote(key) if self.root.startswith(("http://", "https://")) else key
+        return f"{self.root}{name}" if self.root.endswith("/") else f"{self.root}/{name}"
+
+    def read(self, key: str) -> bytes:
+        """All bytes of `key`; StorageError where it is absent or cannot be read."""
+        try:
+            return self._bytes(key)
+        except Exception as error:
+            raise storage_error("read", self.uri(key), error) from None
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write `key` whole unless it exists; False says that another writer was first.
+
+        Exactly one of all writers gets True, and its bytes stay. Where the answer to a write was lost, what is there
+        then is compared with `data`: so of writers of equal bytes, and only of those, two may get True.
+        """
+        from obstore.exceptions import AlreadyExistsError
+
+        is_answer_lost = False  # whether a write of ours may have been done without our knowing
+        retries = Retries()
+        while True:
+            try:
+                self._put(key, data, "create")
+                return True
+            except AlreadyExistsError:
+                if not is_answer_lost and self.exists(key):
+                    return False
+                if is_answer_lost and (current := self._read_or_none(key)) is not None:
+                    return current == data
+                if retries.are_spent:
+                    why = "the server says that it exists, and that it does not"
+                    raise StorageError(
+                        f"cannot write `{shown(self.uri(key))}`", why=why, fix="let nobody else write there"
+                    ) from None
+                # 409 may also mean that it was being removed: then it is not there, and we try again
+            except Exception as error:
+                if not is_transient(error) or retries.are_spent:
+                    raise storage_error("write", self.uri(key), error) from None
+                is_answer_lost = True
+            retries.pause()
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write `key` whole, over what was there."""
+        try:
+            self._put(key, data, "replace")
+        except Exception as error:
+            raise storage_error("write", self.uri(key), error) from None
+
+    def upload(self, key: str, path: Path) -> None:
+        """Write `key` whole from a file of any size, over what was there."""
+        try:
+            client(self._base).put(self._path(key), path)
+        except Exception as error:
+            raise storage_error("write", self.uri(key), error) from None
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Every object below the folder `prefix`, streamed, in no promised order."""
+        start = len(self._prefix) + 1 if self._prefix else 0
+        last, retries = None, Retries()
+        while True:
+            try:
+                for page in self._reader().list(self._path(prefix) or None, offset=last):
+                    for meta in page:
+                        last = meta["path"]
+                        yield Entry(key=last[start:], num_bytes=meta["size"], etag=meta["e_tag"] or "")
+                    retries = Retries()
+                return
+            except FileNotFoundError:
+                return
+            except Exception as error:  # the client does not ask again for a page that broke off in the middle
+                if not is_transient(error) or retries.are_spent:
+                    raise storage_error("list", self.uri(prefix), error) from None
+            retries.pause()
+
+    def exists(self, key: str) -> bool:
+        """Whether `key` is there."""
+        try:
+            self._reader().head(self._path(key))
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            raise storage_error("read", self.uri(key), error) from None
+        return True
+
+    def read_json(self, key: str) -> dict[str, Any] | None:
+        """The object in `key`, None where there is none; DataError where it is not JSON."""
+        data = self._read_or_none(key)
+        if data is None:
+            return None
+        try:
+            value: dict[str, Any] = json.loads(data)
+        except ValueError as error:
+            raise DataError(
+                f"`{self.uri(key)}` is not JSON", why=str(error), fix="remove the file and run the step again"
+            ) from None
+        return value
+
+    def write_json(self, key: str, value: dict[str, Any]) -> None:
+        """`value` as indented JSON, its keys in their order."""
+        self.replace(key, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def _reader(self) -> Any:
+        """The client to read and list with; a folder that is absent reads as empty, and reading makes none."""
+        if is_local(self.root) and not Path(self.root).is_dir():
+            from obstore.store import MemoryStore
+
+            return MemoryStore()
+        return client(self._base)
+
+    def _path(self, key: str) -> str:
+        return f"{self._prefix}/{key}".rstrip("/") if self._prefix else key
+
+    def _put(self, key: str, data: bytes, purpose: Purpose) -> None:
+        """In one request, so that a key is never seen half written and only one writer can create it."""
+        uses_header = self._base.startswith("oss://")  # OSS is asked to create by a header, not by If-None-Match
+        mode = "create" if purpose == "create" and not uses_header else "overwrite"
+        client(self._base, purpose).put(self._path(key), data, mode=mode, use_multipart=False)
+
+    def _read_or_none(self, key: str) -> bytes | None:
+        try:
+            return self._bytes(key)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise storage_error("read", self.uri(key), error) from None
+
+    def _bytes(self, key: str) -> bytes:
+        """The client asks again by itself, but not where an answer that there is no such object breaks off."""
+        retries = Retries()
+        while True:
+            try:
+                return bytes(self._reader().get(self._path(key)).bytes())
+            except Exception as error:
+                if not is_broken_connection(error) or retries.are_spent:
+                    raise
+            retries.pause()

@@ -1,0 +1,293 @@
+"""Append-only Parquet tables of dataclasses: rows out equal rows in, and equal rows give equal bytes.
+
+The columns of a noun are its fields; a field that is itself a noun has no column but those of its own fields, side by
+side with the others.
+
+A table is a prefix in a store that holds parts; a part is written once, by `Store.create`, and never changed. A table
+is finished when its `_SUCCESS.json` exists; readers of a step's output go through it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import types
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.core.errors import DataError
+from voxstill.core.records import fingerprint
+from voxstill.storage.store import Store
+
+Row = TypeVar("Row")
+SUCCESS = "_SUCCESS.json"
+READERS = 8
+
+
+def to_parquet(rows: Sequence[Row], kind: type[Row]) -> bytes:
+    """The rows as one Parquet file; equal rows give equal bytes."""
+    return of_arrow(table(rows, kind))
+
+
+def table(rows: Sequence[Row], kind: type[Row]) -> Any:
+    """The rows as an Arrow table."""
+    import pyarrow as pa
+
+    fields = schema(kind)
+    columns = {column.name: list(map(attrgetter(column.path), rows)) for column in _columns(kind)}
+    for field in fields:
+        if pa.types.is_nested(field.type):
+            columns[field.name] = list(map(_plain, columns[field.name]))
+    return pa.table(columns, schema=fields)
+
+
+def to_columns(row: Any) -> dict[str, Any]:
+    """One row by the names of its columns, in their order, as lists, dicts and plain values."""
+    return {column.name: _plain(attrgetter(column.path)(row)) for column in _columns(type(row))}
+
+
+def from_columns(row: Mapping[str, Any], kind: type[Row]) -> Row:
+    """Build one row from its columns; fields whose columns are absent have their defaults."""
+    built: Row = _builder(kind)(row)
+    return built
+
+
+def of_arrow(table: Any) -> bytes:
+    """An Arrow table with the columns of a dataclass as one Parquet file; equal columns give equal bytes."""
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def from_parquet(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> list[Row]:
+    """The rows of one Parquet file; DataError where it is torn or of another kind.
+
+    With `names` only those fields are read, and the others have their defaults.
+    """
+    return list(map(_builder(kind), to_arrow(data, kind, where, names).to_pylist()))
+
+
+def to_arrow(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> Any:
+    """The columns of one Parquet file, all of its kind or those named, as an Arrow table; DataError as above."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = [field for field in schema(kind) if names is None or field.name in names]
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        present = [field.name for field in wanted if field.name in file.schema_arrow.names]
+        data_table = file.read(columns=present, use_threads=False)
+        num_rows = file.metadata.num_rows
+        columns = [
+            data_table[field.name].cast(field.type) if field.name in present else pa.nulls(num_rows, field.type)
+            for field in wanted
+        ]
+        for field, column in zip(wanted, columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise pa.ArrowInvalid(f"its column `{field.name}` is empty or absent")
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"`{where}` is not a table of {kind.__name__} rows",
+            why=str(error).splitlines()[0],
+            fix="remove the file and run the step again",
+        ) from None
+    return pa.table(columns, schema=pa.schema(wanted))
+
+
+def columns(store: Store, keys: Iterable[str], kind: type[Row], names: Sequence[str] | None = None) -> Iterator[Any]:
+    """`to_arrow` of every part in the order of `keys`; the next ones are read ahead."""
+    ahead: deque[Future[Any]] = deque()
+    with ThreadPoolExecutor(READERS) as pool:
+        try:
+            for key in keys:
+                ahead.append(pool.submit(lambda key: to_arrow(store.read(key), kind, store.uri(key), names), key))
+                if len(ahead) > 2 * READERS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def schema(kind: Any) -> Any:
+    """The Arrow schema of a dataclass; optional fields are nullable, the others are not."""
+    import pyarrow as pa
+
+    return pa.schema([_arrow_field(column.name, column.hint) for column in _columns(kind)])
+
+
+def parts(store: Store, prefix: str) -> list[str]:
+    """The keys of a table's parts, sorted."""
+    return sorted(entry.key for entry in store.list(prefix) if entry.key.endswith(".parquet"))
+
+
+def read(store: Store, prefix: str, kind: type[Row]) -> Iterator[Row]:
+    """Every row of a table, part by part."""
+    for key in parts(store, prefix):
+        yield from from_parquet(store.read(key), kind, store.uri(key))
+
+
+def listing(store: Store, prefix: str) -> str:
+    """A hash of the names and sizes of a table's parts: it changes when parts are added or removed. Reads no part."""
+    entries = sorted((entry.key, entry.num_bytes) for entry in store.list(prefix) if entry.key.endswith(".parquet"))
+    return fingerprint(len(entries), hashlib.sha256(json.dumps(entries).encode()).hexdigest())
+
+
+class Ids:
+    """A compact set of ids: 16 bytes an id, ten million in 160 MB; two of so many collide with probability 2**-82."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        source, digests = iter(ids), bytearray()
+        while block := list(islice(source, 4096)):
+            digests += _digests(block)
+        self._sorted_N = np.frombuffer(digests, "S16")
+        self._sorted_N.sort()
+
+    def __contains__(self, id_: object) -> bool:
+        return bool(self.has([str(id_)])[0])
+
+    def has(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether each id is in the set, [N]."""
+        digest_N = np.frombuffer(_digests(ids), "S16")
+        if not len(self._sorted_N):
+            return np.zeros(len(ids), np.bool_)
+        at_N = np.minimum(self._sorted_N.searchsorted(digest_N), len(self._sorted_N) - 1)
+        return np.asarray(self._sorted_N[at_N] == digest_N)
+
+
+class Places:
+    """A compact map from an id to the number of the sequence that holds it, the first of several; 20 bytes an id."""
+
+    def __init__(self, numbered: Iterable[Sequence[str]]) -> None:
+        digests, numbers = bytearray(), array("i")
+        for number, ids in enumerate(numbered):
+            digests += _digests(ids)
+            numbers.extend([number] * len(ids))
+        digest_N = np.frombuffer(digests, "S16")
+        order_N = np.argsort(digest_N, kind="stable")
+        self._sorted_N, self._number_N = digest_N[order_N], np.frombuffer(numbers, np.int32)[order_N]
+
+    def of(self, ids: Sequence[str]) -> NDArray[np.int32]:
+        """The number of the sequence of each id, -1 where none holds it, [N]."""
+        if not len(self._sorted_N):
+            return np.full(len(ids), -1, np.int32)
+        digest_N = np.frombuffer(_digests(ids), "S16")
+        at_N = np.minimum(self._sorted_N.searchsorted(digest_N), len(self._sorted_N) - 1)
+        return np.where(self._sorted_N[at_N] == digest_N, self._number_N[at_N], np.int32(-1))
+
+
+def _digests(ids: Iterable[str]) -> bytes:
+    return b"".join([hashlib.blake2b(id_.encode(), digest_size=16).digest() for id_ in ids])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Column:
+    """One column of a noun's table; `path` leads to its value, through the nested noun that it is a field of."""
+
+    name: str
+    path: str
+    hint: Any
+
+
+def _fields(kind: Any) -> tuple[tuple[str, str | None, Any], ...]:
+    """Name, column and type of each field; a nested noun has no column of its own, for its fields have.
+
+    A column is called as its field, unless the field's metadata says `column`.
+    """
+    return _resolved(kind)  # which mypy would let no caller call: to it a class is not hashable
+
+
+@functools.cache
+def _resolved(kind: Any) -> tuple[tuple[str, str | None, Any], ...]:
+    hints = get_type_hints(kind)
+    return tuple(
+        (
+            field.name,
+            None if dataclasses.is_dataclass(hints[field.name]) else field.metadata.get("column", field.name),
+            hints[field.name],
+        )
+        for field in dataclasses.fields(kind)
+    )
+
+
+def _columns(kind: Any) -> tuple[_Column, ...]:
+    """The columns of a noun's table, in their order."""
+    columns: list[_Column] = []
+    for name, column, hint in _fields(kind):
+        if column is not None:
+            columns.append(_Column(column, name, hint))
+        else:
+            columns += (_Column(inner.name, f"{name}.{inner.path}", inner.hint) for inner in _columns(hint))
+    return tuple(columns)
+
+
+def _arrow_field(name: str, hint: Any) -> Any:
+    import pyarrow as pa
+
+    inner = [arg for arg in get_args(hint) if arg is not types.NoneType]
+    if get_origin(hint) in (Union, types.UnionType):
+        return pa.field(name, _arrow_type(inner[0]), nullable=True)
+    return pa.field(name, _arrow_type(hint), nullable=False)
+
+
+def _arrow_type(hint: Any) -> Any:
+    import pyarrow as pa
+
+    origin = get_origin(hint)
+    if origin is Literal:
+        return pa.string()
+    if origin is tuple:
+        return pa.list_(pa.field("item", _arrow_type(get_args(hint)[0]), nullable=False))
+    if dataclasses.is_dataclass(hint):
+        return pa.struct([_arrow_field(column.name, column.hint) for column in _columns(hint)])
+    return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}[hint]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value
+
+
+def _builder(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """The function that builds a row from its columns, made once for each class: it runs for millions of rows."""
+    return _resolved_builder(kind)  # which mypy would let no caller call: to it a class is not hashable
+
+
+@functools.cache
+def _resolved_builder(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+    plain, converted, nested = [], [], []
+    for name, column, hint in _fields(kind):
+        if column is None:
+            nested.append((name, _builder(hint)))
+        elif get_origin(hint) is tuple:
+            item = get_args(hint)[0]
+            converted.append((name, column, _builder(item) if dataclasses.is_dataclass(item) else None))
+        else:
+            plain.append((name, column))
+
+    def build(row: Mapping[str, Any]) -> Any:
+        fields = {name: row[column] for name, column in plain if column in row}
+        for name, column, item_builder in converted:
+            if column in row:
+                fields[name] = tuple(row[column] if item_builder is None else map(item_builder, row[column]))
+        for name, nested_builder in nested:
+            fields[name] = nested_builder(row)
+        return kind(**fields)
+
+    return build

@@ -1,1 +1,0 @@
-"""The loop, its optimizer, checkpoints and guards."""

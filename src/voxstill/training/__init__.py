@@ -1,0 +1,1 @@
+"""The training loop, its experiment folder, checkpoints and processes."""

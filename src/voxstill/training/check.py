@@ -1,0 +1,73 @@
+"""Whether a training can begin: what is wrong with its configuration is told before anything heavy is done."""
+
+from __future__ import annotations
+
+from voxstill.core import world
+from voxstill.core.config import Config, Decode
+from voxstill.core.errors import ConfigError
+from voxstill.training import parallel, upload
+
+
+def check(cfg: Config) -> None:
+    """Raise ConfigError where the training would have no end, cannot be what `seed_mode` promises, or be judged.
+
+    StorageError where nothing can be brought to `train.upload`; where `decode.lm` is no language model, the error is
+    that of `lm.check`.
+    """
+    if cfg.train.upload:
+        upload.check(cfg.train.upload)
+    limits = (cfg.train.steps, cfg.train.epochs, cfg.train.max_minutes)
+    if all(limit is None for limit in limits):
+        raise ConfigError(
+            "the training has no end",
+            why="none of `train.steps`, `train.epochs` and `train.max_minutes` is set",
+            fix="set one of them",
+        )
+    _check_student(cfg)
+    if cfg.decode.lm is not None:
+        from voxstill.text import lm  # compiled code: training does without
+
+        lm.check(cfg.decode.lm)  # what is judged last would tell it last
+    if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
+        raise ConfigError(
+            "`train.seed_mode: debug` cannot follow a clock",
+            why="`train.max_minutes` makes the schedule depend on the speed of the machine",
+            fix="set `train.steps` or `train.epochs` instead of `train.max_minutes`",
+        )
+    ranks = world.ranks()
+    cfg, num = (parallel.with_ranks(ranks, cfg), ranks.num) if ranks else (cfg, cfg.train.devices)
+    if cfg.plan.batches_per_step % num:
+        source = "`train.devices` is" if ranks is None else f"{ranks.by} has started"
+        raise ConfigError(
+            f"`plan.batches_per_step` is {cfg.plan.batches_per_step} and {source} {num}",
+            why="the batches of a step are shared out evenly between the devices",
+            fix=f"set `plan.batches_per_step` to a multiple of {num}",
+        )
+
+
+def _check_student(cfg: Config) -> None:
+    """Raise ConfigError where options of the student do not go together."""
+    for option, needs in (("units", cfg.student.units == "checkpoint"), ("kind", cfg.student.kind == "seq2seq")):
+        if needs and cfg.student.checkpoint is None:
+            raise ConfigError(
+                f"`student.{option}: {getattr(cfg.student, option)}` has no checkpoint to start from",
+                why="`student.checkpoint` is not set",
+                fix=f"set it, or another `student.{option}`",
+            )
+    if cfg.student.freeze_layers and cfg.student.checkpoint is None:
+        raise ConfigError(
+            f"`student.freeze_layers: {cfg.student.freeze_layers:g}` has no checkpoint to keep",
+            why="the layers of a new student have learnt nothing, and would never",
+            fix="set `student.checkpoint`, or `student.freeze_layers: 0`, also beside `train.preset`",
+        )
+    if cfg.train.unfreeze_share and not cfg.student.freeze_layers:
+        raise ConfigError(
+            f"`train.unfreeze_share: {cfg.train.unfreeze_share:g}` has nothing to unfreeze",
+            why="`student.freeze_layers` is 0: no layer is frozen",
+            fix="set `student.freeze_layers` to a share of the layers, or leave `train.unfreeze_share` out",
+        )
+    helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
+    for name in (name for name, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
+        raise ConfigError(
+            f"{name} has no use", why="a `seq2seq` student writes its texts by itself", fix="leave it out"
+        )

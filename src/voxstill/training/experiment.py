@@ -1,0 +1,159 @@
+"""The folder of an experiment: found by its recipe or made, with its configuration, environment, summary and model."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import shutil
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import voxstill
+from voxstill.core import config, legacy, world
+from voxstill.core.config import Config
+from voxstill.core.monitor import log
+from voxstill.core.records import fingerprint
+from voxstill.nn import checkpoints
+from voxstill.nn.frontends import Hearing
+from voxstill.storage import shard_format as sidecars
+from voxstill.storage import workdir
+from voxstill.storage.redaction import shown
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+from voxstill.training import checkpoint
+
+PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
+
+
+def open_run(cfg: Config, shards: dict[str, Any], settings: dict[str, Any]) -> RunDir:
+    """The experiment folder of these settings on these shards: the one that is there, or a new one."""
+    recipe = fingerprint("train", settings, shards["recipe"])
+    former = legacy.experiment(cfg, settings, shards["recipe"])
+    root = Path(cfg.train.root)
+    experiments = [RunDir(path) for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True)]
+    for name in filter(None, (recipe, former)):
+        for run in experiments:
+            if noted(run).get("recipe") == name:
+                if name == former:
+                    log.info("train: version 0.1 began `%s`: it goes on, and is not trained again", run.path)
+                return run
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
+    run, number = RunDir(root / f"{stamp}_{cfg.train.name}"), 1
+    while run.path.exists():
+        number += 1
+        run = RunDir(root / f"{stamp}-{number}_{cfg.train.name}")
+    run.path.mkdir(parents=True)
+    run.config.write_text(snapshot(cfg), encoding="utf-8")
+    run.config.chmod(0o444)
+    shutil.copytree(
+        Path(voxstill.__file__).parent, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+    )
+    version = sidecars.version(Store(cfg.work), workdir.prefix("shards", shards["recipe"]))
+    data = {**shards, "sidecars_sha256": version}
+    note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
+    return run
+
+
+def snapshot(cfg: Config) -> str:
+    """The configuration as YAML that may be shown to anybody: addresses without what signs or opens them."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        return shown(value) if isinstance(value, str) else value
+
+    return config.dump(Config.model_validate(plain(cfg.model_dump())))
+
+
+def train_settings(cfg: Config) -> dict[str, Any]:
+    """What decides what is learnt: the seed and the identity of each section."""
+    return {
+        "seed": cfg.seed,
+        "student": {**config.identity(cfg.student), "weights": checkpoints.digest(cfg.student.checkpoint)},
+        "plan": config.identity(cfg.plan),
+        "augment": config.identity(cfg.augment),
+        "train": config.identity(cfg.train),
+    }
+
+
+def summary(run: RunDir) -> dict[str, Any] | None:
+    """Figures of a finished training; None where it has not ended."""
+    if not run.summary.is_file() or not run.model.is_dir():
+        return None
+    figures: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
+    return figures
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, voxstill and the packages that decide what a run computes."""
+    found = {"python": platform.python_version(), "voxstill": voxstill.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the run has to work with."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"system": platform.system(), "processor": platform.machine(), "cores": world.num_cores(), "gpus": gpus}
+
+
+def describe(statistics: dict[str, Any], more: str = "") -> str:
+    """A corpus and its plan in one sentence."""
+    dropped = ", ".join(f"{count} {reason}" for reason, count in statistics["dropped"].items() if count)
+    return (
+        f"{statistics['utterances']:,} utterances, {statistics['hours']:.2f} h, "
+        f"{statistics['steps']:,} steps an epoch, {statistics['padding']:.1%} padding"
+        f"{more}" + (f"; dropped: {dropped}" if dropped else "")
+    )
+
+
+def noted(run: RunDir) -> dict[str, Any]:
+    """What `environment.json` of a training says; nothing where there is none."""
+    try:
+        found: dict[str, Any] = json.loads(run.environment.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def note(run: RunDir, **facts: Any) -> None:
+    """Add facts to `environment.json`."""
+    write_whole(run.environment, {**noted(run), **facts})
+
+
+def write_whole(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON to a file, whole or not at all."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def save_model(run: RunDir, model: Any, weights: dict[str, torch.Tensor], rest: Callable[[Path], None]) -> None:
+    """A Hugging Face folder with these weights and what `rest` writes beside them, whole or absent."""
+    from transformers.utils import logging as transformers_logging
+
+    draft = run.model.with_name(".model.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    transformers_logging.disable_progress_bar()
+    with checkpoint.told_as_storage(draft):
+        model.save_pretrained(draft, state_dict=weights)
+    rest(draft)
+    shutil.rmtree(run.model, ignore_errors=True)
+    draft.rename(run.model)
+
+
+def write_extractor(hearing: Hearing, folder: Path) -> None:
+    """Write the features of a model beside it, as the feature extractor that `transformers` loads."""
+    text = json.dumps(dict(hearing.extractor), indent=2) + "\n"
+    (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")

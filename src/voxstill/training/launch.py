@@ -1,0 +1,182 @@
+"""Launch a training, new or resumed: in this process, in several, or on Ray."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxstill.core import world
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, Interrupted
+from voxstill.core.monitor import log, start_logging
+from voxstill.nn import students
+from voxstill.storage import workdir
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+from voxstill.training import checkpoint, loop, parallel, upload
+from voxstill.training.experiment import note, open_run, summary, write_whole
+from voxstill.training.setup import Build
+
+
+def launch(
+    cfg: Config, shards_of: Callable[[Config], dict[str, Any]], build: Build, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Train in an experiment folder of its own, from the beginning or from where it was stopped; return the figures.
+
+    `settings` are the options that change what is learnt: equal ones have the same folder. The finished model is
+    uploaded to `train.upload`. In a process that was started as one of several, the figures are empty but for the
+    first.
+    """
+    figures = _launch(cfg, shards_of, build, settings)
+    if figures and cfg.train.upload:
+        upload.upload(RunDir(Path(figures["path"])), cfg.train.upload)
+    return figures
+
+
+def _launch(
+    cfg: Config, shards_of: Callable[[Config], dict[str, Any]], build: Build, settings: dict[str, Any]
+) -> dict[str, Any]:
+    ranks = world.ranks()
+    cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
+    shards = shards_of(cfg)
+    if ranks:
+        return _as_one_of(ranks, cfg, shards, build, settings)
+    run = open_run(cfg, shards, settings)
+    done = summary(run)
+    if done is not None:
+        log.info("train: nothing to do, %s is finished", run.path)
+        return done
+    if cfg.train.launcher == "ray":
+        from voxstill.training import cluster  # Ray is not where one machine trains
+
+        run = RunDir(run.path.absolute())
+        cluster.train(functools.partial(_on_ray, cfg, run, shards, build, Path.cwd()), cfg.train.devices, cfg.engine)
+        return summary(run) or _stopped(run)
+    fabric = parallel.fabric(cfg.train)
+    # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
+    with parallel.ranks_told(run, cfg.train.devices):
+        figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards, build=build))
+    return figures or summary(run) or _stopped(run)
+
+
+def _as_one_of(
+    ranks: world.Ranks, cfg: Config, shards: dict[str, Any], build: Build, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """This process as one of those that torchrun, srun or Ray has started; rank 0 opens the folder for all."""
+    fabric = parallel.fabric(cfg.train, ranks)
+    fabric.launch()
+    run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: open_run(cfg, shards, settings).path))
+    _must_see(run)
+    if parallel.broadcast_from_rank0(fabric, lambda: summary(run)) is None:
+        _train_rank(fabric, cfg, run, shards, build)
+    figures = parallel.broadcast_from_rank0(fabric, lambda: summary(run) or _stopped(run))
+    return figures if ranks.rank == 0 else {}
+
+
+def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any], build: Build, where: Path) -> None:
+    """This worker of Ray as a rank of the training; it was begun `where`, and relative paths are meant from there."""
+    _must_see(run)
+    if where.is_dir():
+        os.chdir(where)
+    ranks = world.ranks()
+    fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_here if ranks else 1}), ranks)
+    fabric.launch()
+    _train_rank(fabric, cfg, run, shards, build)
+
+
+def _must_see(run: RunDir) -> None:
+    if not run.path.is_dir():
+        raise ConfigError(
+            f"`{run.path}` is not there on {platform.node()}",
+            why="all machines of a training write into one experiment folder",
+            fix="set `train.root` to a folder that all of them see; `work` must be seen by all, too",
+        )
+
+
+def _stopped(run: RunDir) -> dict[str, Any]:
+    step = json.loads((run.last / "state.json").read_text())["step"]
+    raise Interrupted(
+        f"training was stopped at step {step:,}",
+        why="a signal asked for it; the checkpoint of that step is whole",
+        fix="the same command goes on from there",
+    )
+
+
+def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build) -> dict[str, Any] | None:
+    """Run one process of the training; rank 0 writes the model and the summary. None where a signal has stopped it."""
+    with parallel.errors_kept(run, fabric):
+        return _train_rank(fabric, cfg, run, shards, build)
+
+
+def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build) -> dict[str, Any] | None:
+    if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
+        start_logging("info" if fabric.global_rank == 0 else "warning")
+    world.pin_threads(cfg.train.threads)
+    world.keep_memory()
+    torch.set_num_threads(cfg.train.threads)
+    torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)
+    first = fabric.global_rank == 0
+    handler = _log_to(run.log) if first else None
+    try:
+        setup = build(fabric, cfg, run, Store(cfg.work), workdir.prefix("shards", shards["recipe"]))
+        model, data = setup.model, setup.data
+        plan = data.plan(0, ascending=True)
+        log.info(
+            "train: %s of %.2f million parameters; precision %s, because %s; the loss is counted by %s",
+            setup.about,
+            students.num_parameters(model) / 1e6,
+            *parallel.precision(cfg.train),
+            setup.task.unit,
+        )
+        if first:
+            note(run, plan_hash=plan.sha256(), precision=parallel.precision(cfg.train)[0], **setup.notes)
+        steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
+        minutes = cfg.train.max_minutes
+        budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None, cfg.train.patience)
+        start = time.perf_counter()
+        state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen)
+        log.info("train: %s", data.limit(time.perf_counter() - start))
+        if state is None:
+            return None
+        data.finish()
+        figures = {
+            "path": str(run.path),
+            "steps": state.step,
+            "epochs": state.epoch,
+            "seconds": state.seconds,
+            "loss": state.loss,
+            "loss_unit": setup.task.unit,
+            setup.error: state.best_error,
+            "parameters": students.num_parameters(model),
+            "skipped": state.skipped,
+            "replaced": state.replaced,
+            "utterances": plan.statistics()["utterances"],
+            "dropped": dict(plan.dropped),
+        }
+        weights = checkpoint.whole_weights(model)
+        if first:
+            setup.save(run, weights)
+            write_whole(run.summary, figures)
+            shutil.rmtree(run.corpus, ignore_errors=True)
+        return figures
+    finally:
+        if handler is not None:
+            log.removeHandler(handler)
+            handler.close()
+
+
+def _log_to(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    log.addHandler(handler)
+    return handler

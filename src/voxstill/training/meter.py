@@ -1,0 +1,78 @@
+"""What a training logs of its steps and validations: `metrics.jsonl` and TensorBoard."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from voxstill.core.monitor import JsonLines, Timer
+from voxstill.core.records import Batch
+from voxstill.storage.rundir import RunDir
+from voxstill.training.checkpoint import State
+
+
+class Meter:
+    """What is logged: `metrics.jsonl` and TensorBoard, by rank 0 alone."""
+
+    def __init__(self, run: RunDir, writes: bool, state: State, ranks: int) -> None:
+        self.waiting, self._writes, self._ranks = Timer(), writes, ranks
+        self._since = time.perf_counter()
+        self._audio_s = self._padded_s = self._loss = 0.0
+        self._figures: dict[str, float] = {}
+        self._num = self._tokens = 0
+        self.flops_per_s = 0.0
+        """Floating-point operations for a second of padded audio."""
+        if writes:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._lines = JsonLines(run.metrics, state.rows)
+            self._board = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1 if state.step else None)
+
+    def count(self, batches: list[Batch], loss: float, figures: dict[str, float]) -> None:
+        """Add one step to the line to come; the other ranks had as many utterances, of nearly the same lengths."""
+        for batch in batches:
+            self._audio_s += self._ranks * float(batch.audio_len_B.sum()) / 16_000
+            self._padded_s += self._ranks * batch.audio_BT.numel() / 16_000
+            self._tokens += self._ranks * int(batch.token_len_B.sum())
+        self._loss += loss
+        self._num += 1
+        for name, value in figures.items():
+            self._figures[name] = self._figures.get(name, 0.0) + value
+
+    def write(self, state: State, norm: float, lr: float, progress: float) -> None:
+        """One line of means since the line before."""
+        elapsed = time.perf_counter() - self._since
+        row = {
+            "step": state.step,
+            "epoch": state.epoch,
+            "progress": round(progress, 4),
+            "loss": self._loss / max(self._num, 1),
+            **{name: value / self._num for name, value in self._figures.items()},
+            "lr": lr,
+            "grad_norm": norm if math.isfinite(norm) else None,  # JSON knows no other number
+            "audio_seconds_per_second": self._audio_s / elapsed,
+            "tokens_per_second": self._tokens / elapsed,
+            "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,
+            "data_wait": self.waiting.take() / elapsed,
+            "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
+            "skipped": state.skipped,
+            "replaced": state.replaced,
+            "seconds": state.seconds,
+        }
+        self._emit(row, state, "train")
+        self._since = time.perf_counter()
+        self._audio_s = self._padded_s = self._loss = 0.0
+        self._figures, self._num, self._tokens = {}, 0, 0
+
+    def write_split(self, split: str, state: State, figures: dict[str, float]) -> None:
+        """One line for a validation."""
+        self._emit({"step": state.step, "split": split, **figures, "seconds": state.seconds}, state, split)
+
+    def _emit(self, row: dict[str, Any], state: State, group: str) -> None:
+        if self._writes:
+            self._lines.write(row)
+            state.rows += 1
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{group}/{name}", value, state.step)

@@ -1,0 +1,71 @@
+"""The optimizer and its schedule; the schedule is a pure function of the share of the training done."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from voxstill.core.config import Train
+
+BETAS = (0.9, 0.98)
+
+
+def lr_at(progress: float, cfg: Train) -> float:
+    """Learning rate at `progress` in [0, 1]: linear rise, a plateau, and a fall to `final_lr` of the peak.
+
+    `tri_stage` falls exponentially, as in Baevski et al., "wav2vec 2.0" (2020), appendix B.
+    """
+    if progress < cfg.warmup:
+        return cfg.lr * max(progress / cfg.warmup, 1e-3)
+    start = max(cfg.warmup, cfg.hold)
+    if progress <= start or start >= 1:
+        return cfg.lr
+    fallen = min((progress - start) / (1 - start), 1.0)
+    if cfg.schedule == "tri_stage":
+        return cfg.lr * float(cfg.final_lr**fallen)
+    fall = 0.5 * (1 + math.cos(math.pi * fallen))
+    return cfg.lr * (cfg.final_lr + (1 - cfg.final_lr) * fall)
+
+
+def adamw(model: nn.Module, cfg: Train) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019); norms and biases do not decay."""
+    matrices = [weight for weight in model.parameters() if weight.ndim > 1]
+    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=cfg.lr, betas=BETAS, fused=True)
+
+
+class Average:
+    """The mean of the weights and buffers it was shown (Polyak and Juditsky 1992); what never changed is itself, to the
+    bit.
+
+    Each counts as much; with a `decay` those of a step ago count so much less, and the first no more than the others.
+    """
+
+    def __init__(self, decay: float = 0.0) -> None:
+        self.decay, self.count = decay, 0
+        self.mean: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, model: nn.Module) -> None:
+        """Count the present weights, BatchNorm's buffers included."""
+        state = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+        if not self.mean:
+            self.mean = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
+        self.count += 1
+        # its part of the sum of 1 + decay + decay ** 2 + ..., as many as there are
+        part = (1 - self.decay) / (1 - self.decay**self.count) if self.decay else 1 / self.count
+        sharded = [name for name in self.mean if isinstance(self.mean[name], DTensor)]
+        for names in (sharded, [name for name in self.mean if name not in set(sharded)]):
+            if names:  # no operation takes both kinds
+                torch._foreach_lerp_([self.mean[name] for name in names], [state[name].float() for name in names], part)
+
+    @torch.no_grad()
+    def apply(self, model: nn.Module) -> None:
+        """Give the model the mean; without a count it keeps its weights."""
+        state = model.state_dict()
+        for name, value in self.mean.items():
+            state[name].copy_(value)

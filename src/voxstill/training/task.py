@@ -1,0 +1,130 @@
+"""What the training loop asks of a task, and what the two hand to each other. The loop knows a task by this alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+
+from voxstill.core.records import Batch, fingerprint
+from voxstill.data.plan import EpochPlan
+
+Unit = Literal["tokens", "masked frames", "utterances", "frames"]
+"""What a loss is counted by. A plan of audio without texts counts masked frames where others count tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """Where a step stands: its share of the training, and what its sums are divided by on all ranks together."""
+
+    progress: float
+    num_tokens: int
+    num_frames: int
+    step: int = 0
+    """Steps made before it."""
+    num_utterances: int = 0
+
+    @classmethod
+    def of_step(cls, plan: EpochPlan, k: int, progress: float, step: int = 0) -> StepContext:
+        """Count step `k` of a plan."""
+        num_utterances = int(plan.bounds[(k + 1) * plan.slots] - plan.bounds[k * plan.slots])
+        return cls(progress, int(plan.step_tokens[k]), int(plan.step_frames[k]), step, num_utterances)
+
+    @classmethod
+    def of_plan(cls, plan: EpochPlan) -> StepContext:
+        """Count a whole plan as if it were the last step of a training: that of a dev split."""
+        return cls(1.0, int(plan.step_tokens.sum()), int(plan.step_frames.sum()), 0, int(plan.bounds[-1]))
+
+    def count(self, unit: Unit) -> int:
+        """Return what a loss in this unit is divided by, at least 1."""
+        counts = {"frames": self.num_frames, "utterances": self.num_utterances}
+        return max(counts.get(unit, self.num_tokens), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`value` is this batch's part of the step's loss: parts of all batches of all ranks add up to it."""
+
+    value: Tensor
+    figures: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """A batch as the model takes it: augmented features or samples, and the length of each utterance in them (B,).
+
+    `frame_ms_B` is the length of an output frame in milliseconds of the audio as it was.
+    """
+
+    batch: Batch
+    inputs: Tensor
+    len_B: Tensor
+    frame_ms_B: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DevBatch:
+    """A batch of the dev split with its references: one text for each utterance, empty where there is none.
+
+    `context` counts the whole dev split, so that losses of its batches add up to that of all.
+    """
+
+    batch: Batch
+    references: tuple[str, ...]
+    context: StepContext
+
+
+class Task(Protocol):
+    """One way to learn."""
+
+    @property
+    def unit(self) -> Unit:
+        """What its loss is counted by, and reported in."""
+        ...
+
+    def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
+        """Augment a batch and compute its features; all chance comes from `generator`.
+
+        It uses no weights, so it may run in another thread, while the step before is learnt from.
+        """
+        ...
+
+    def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
+        """Compute the batch's part of the step's loss: a sum divided by a count of `context`."""
+        ...
+
+    def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
+        """Judge the model, in evaluation mode, by the dev split; return figures, the first of which is to become small.
+
+        None where there is nothing to judge by.
+        """
+        ...
+
+    def watch(self, step: int, figures: Mapping[str, float]) -> None:
+        """Look at the figures that its loss had in a step, of all ranks, and warn in the log where it goes wrong."""
+        ...
+
+    def move(self, device: torch.device) -> None:
+        """Move what belongs to the task but not to the model."""
+        ...
+
+
+def make_generator(device: torch.device, seed: int, step: int, micro: int, rank: int) -> Generator:
+    """Make the generator that the augmentation of one batch is drawn from."""
+    generator = Generator(device)
+    return generator.manual_seed(int(fingerprint(seed, "augment", step, micro, rank), 16) % 2**63)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Copy a batch to a device; int16 audio travels, floats are made there."""
+    if device.type == "cpu":
+        return batch
+    tensors = {
+        name: value.to(device, non_blocking=True)
+        for name in Batch.__dataclass_fields__
+        if isinstance(value := getattr(batch, name), Tensor)
+    }
+    return Batch(ids=batch.ids, **tensors)

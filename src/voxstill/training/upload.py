@@ -1,0 +1,76 @@
+"""What a finished training leaves, brought to a folder, a bucket or the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from voxstill.core.errors import StorageError
+from voxstill.core.monitor import log
+from voxstill.storage.redaction import shown
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+
+DONE = "_SUCCESS.json"
+_HUB = "hf://"
+_LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+
+
+def check(target: str) -> None:
+    """StorageError where nothing can be brought there: it is no address, or nobody is logged in to the Hub."""
+    if not target.startswith(_HUB):
+        Store(target)
+        return
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    name = target.removeprefix(_HUB)
+    try:
+        if name.count("/") != 1:
+            raise HFValidationError("it is not OWNER/NAME")
+        validate_repo_id(name)
+    except HFValidationError as error:
+        fix = f"give `{_HUB}OWNER/NAME`"
+        raise StorageError(f"`{target}` is no repository of the Hub", why=str(error), fix=fix) from None
+    if get_token() is None:
+        raise StorageError(f"cannot write to `{target}`", why="nobody is logged in to the Hub here", fix=_LOGIN)
+
+
+def upload(run: RunDir, target: str) -> None:
+    """The model lies at `target`, with all that says how it came about; what is there is not sent again.
+
+    In a folder or a bucket both lie in a folder named as the experiment, and `_SUCCESS.json`, which counts the bytes of
+    each file, is written last. On the Hub they are one commit, to a private repository where there is none yet: the
+    model at its top, as `from_pretrained` wants it, the rest below `training/`. StorageError where they cannot be
+    written; the experiment stays as it is, and the same command again brings them there.
+    """
+    model = [path for path in sorted(run.model.rglob("*")) if path.is_file()]
+    notes = [path for path in (run.config, run.environment, run.metrics, run.log, run.summary) if path.is_file()]
+    if target.startswith(_HUB):
+        at = {path.relative_to(run.model).as_posix(): path for path in model}
+        _commit(run, target, at | {f"training/{path.name}": path for path in notes})
+        return
+    store = Store(f"{target.rstrip('/')}/{run.path.name}")
+    if store.exists(DONE):
+        return
+    paths = [*model, *notes]
+    for path in paths:
+        store.upload(path.relative_to(run.path).as_posix(), path)
+    store.write_json(DONE, {path.relative_to(run.path).as_posix(): path.stat().st_size for path in paths})
+    log.info("train: %d files are at %s", len(paths), shown(store.root))
+
+
+def _commit(run: RunDir, target: str, files: dict[str, Path]) -> None:
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    hub, name = HfApi(), target.removeprefix(_HUB)
+    adds = [CommitOperationAdd(path_in_repo=at, path_or_fileobj=path) for at, path in files.items()]
+    try:
+        hub.create_repo(name, private=True, exist_ok=True)
+        hub.create_commit(name, adds, commit_message=run.path.name)
+    except Exception as error:  # which HTTP library speaks, and raises, is the Hub library's own affair
+        cause = error.__cause__ or error
+        why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        fix = f"{_LOGIN}; then the same command brings it there"
+        raise StorageError(f"the model of `{run.path}` is not at `{target}`", why=why, fix=fix) from error
+    log.info("train: %d files are at %s", len(files), target)

@@ -1,0 +1,141 @@
+"""A rank that makes no step is found within a time limit, by itself or by those who wait for it, and all ranks end.
+
+Each rank notes its process and its last step in a file of the experiment folder. A thread of each looks whether its
+own steps go on. Where they do not, it writes the stacks of all ranks of its machine into the log and ends them: a
+collective that waits for somebody who never comes has no other way out. A rank that is ended by a fault in a library
+leaves its stacks there, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from voxstill.core.errors import TrainingError
+from voxstill.core.monitor import log
+from voxstill.storage.rundir import RunDir
+
+_WRITE_S = 1.0
+_STACKS_S = 1.0  # what the others have to write theirs
+
+
+class Watchdog:
+    """While entered, `limit_s` without a `beat` ends this process, and the other ranks on this machine.
+
+    Their exit code is that of a TrainingError, or -9. What stops a rank need not be known: it may wait for storage,
+    for another rank, or be stopped by SIGSTOP.
+    """
+
+    def __init__(self, run: RunDir, rank: int, limit_s: float) -> None:
+        self._run, self._rank, self._limit_s = run, rank, limit_s
+        self._file = run.ranks / f"{rank}.json"
+        self._step, self._beat, self._written = 0, time.monotonic(), -math.inf
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Watchdog:
+        self._run.ranks.mkdir(parents=True, exist_ok=True)
+        self._stacks = self._run.log.open("a", encoding="utf-8")
+        faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
+        self._tells_faults = not faulthandler.is_enabled()  # else somebody has chosen where they are told
+        if self._tells_faults:
+            faulthandler.enable(self._stacks, all_threads=True)
+        self.beat(0)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ends.set()
+        self._thread.join()
+        faulthandler.unregister(signal.SIGUSR1)
+        if self._tells_faults:
+            faulthandler.disable()
+        self._stacks.close()
+        self._file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # others are still there
+            self._run.ranks.rmdir()
+
+    def beat(self, step: int | None = None) -> None:
+        """Work goes on; with a `step`, that one has begun. What others read is written once a second."""
+        self._beat = time.monotonic()
+        self._step = self._step if step is None else step
+        if self._beat - self._written > _WRITE_S:
+            self._written = self._beat
+            about = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(), "step": self._step}
+            draft = self._file.with_suffix(".draft")  # a rank that is stopped in the middle is to be found all the same
+            draft.write_text(json.dumps(about))
+            draft.replace(self._file)
+
+    def _watch(self) -> None:
+        looked, pause_s = time.monotonic(), min(self._limit_s / 4, 5.0)
+        while not self._ends.wait(pause_s):
+            now = time.monotonic()
+            lost_s = now - looked - pause_s
+            if lost_s > pause_s + 1:  # this process did not run itself: it was stopped, by Ctrl-Z say
+                self._beat += lost_s
+            looked = now
+            if now - self._beat > self._limit_s:
+                self._end(now - self._beat)
+
+    def _end(self, waited_s: float) -> None:
+        others = self._others()
+        behind = sorted(rank for rank, each in others.items() if each["step"] < self._step)
+        told = (
+            f"rank {self._rank} has made no step for {waited_s:.0f} s, at step {self._step}; `train.step_timeout_s` is "
+        )
+        told += f"{self._limit_s:.0f}. Ranks behind it: {', '.join(map(str, behind)) or 'none'}. All stacks follow"
+        log.error("%s", told)
+        with self._run.log.open("a", encoding="utf-8") as file:
+            file.write(f"\n{told}\n\nstacks of rank {self._rank}, process {os.getpid()}:\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+            for rank, each in others.items():
+                file.write(f"\nstacks of rank {rank}, process {each['pid']}:\n")
+                file.flush()
+                _send(each["pid"], signal.SIGCONT)  # one that was stopped answers nothing else
+                _send(each["pid"], signal.SIGUSR1)
+                time.sleep(_STACKS_S)
+        for each in others.values():
+            _send(each["pid"], signal.SIGKILL)
+        os._exit(TrainingError.exit_code)
+
+    def _others(self) -> dict[int, dict[str, Any]]:
+        """The other ranks on this machine; a number that belongs to another process by now is none of them."""
+        found = {}
+        for path in sorted(self._run.ranks.glob("*.json")):
+            about = _read(path)
+            is_here = about.get("host") == socket.gethostname() and path != self._file
+            if is_here and about["born"] and about["born"] == _born(about["pid"]):
+                found[int(path.stem)] = about
+        return found
+
+
+def _born(pid: int) -> str | None:
+    """When a process started, as Linux counts it; None where it is not there or nobody says."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):  # it ends, or writes
+        return {}
+    return about
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        os.kill(pid, number)

@@ -1,0 +1,143 @@
+"""Samples as the table says: from folders and buckets, each recording once, and never those of a changed file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bad_line import bad_line
+from servers import moto_server, s3_environment
+from voxstill.audio import codec, read_utterances
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.records import Utterance, recording_id
+from voxstill.storage import clients
+from voxstill.storage.cache import Cache
+from voxstill.storage.fetch import Blob, fetch
+from voxstill.storage.store import Store
+
+RAMP_T = np.arange(16_000, dtype=np.int16)
+
+
+def utterance(uri: Path, start_ms: int, end_ms: int, *, id_: str = "") -> Utterance:
+    name = id_ or f"{uri.name}:{start_ms}"
+    return Utterance(id=name, recording_id="r", uri=str(uri), start_ms=start_ms, end_ms=end_ms)
+
+
+def test_every_utterance_has_its_samples_and_each_recording_is_decoded_once(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.wav", tmp_path / "b.wav"
+    for path in (a, b):
+        path.write_bytes(codec.encode(RAMP_T, "wav"))
+    wanted = [utterance(a, 0, 300), utterance(b, 0, 1000), utterance(a, 300, 1000)]
+    decoded: list[int] = []
+
+    def decode(data: bytes, **more: Any) -> codec.Audio:
+        decoded.append(len(data))
+        return codec.decode(data, **more)
+
+    found = {each.id: samples_T for each, samples_T in read_utterances.samples(wanted, None, decode)}
+    assert found.keys() == {each.id for each in wanted}
+    assert len(decoded) == 2
+    assert np.array_equal(found["a.wav:0"], RAMP_T[:4800])
+    assert np.array_equal(found["a.wav:300"], RAMP_T[4800:])
+    assert np.array_equal(found["b.wav:0"], RAMP_T)
+
+
+def test_what_is_not_there_is_an_error_of_its_utterances_alone(tmp_path: Path) -> None:
+    short, bad = tmp_path / "short.wav", tmp_path / "bad.wav"
+    short.write_bytes(codec.encode(RAMP_T[:8000], "wav"))
+    bad.write_text("no audio")
+    wanted = [
+        utterance(short, 0, 500),
+        utterance(short, 400, 600),
+        utterance(bad, 0, 500),
+        utterance(tmp_path / "gone.wav", 0, 500),
+    ]
+    found = {each.id: answer for each, answer in read_utterances.samples(wanted)}
+    assert len(found["short.wav:0"]) == 8000  # type: ignore[arg-type]
+    assert isinstance(found["short.wav:400"], DataError)
+    assert "ends at 600 ms" in str(found["short.wav:400"])
+    assert isinstance(found["bad.wav:0"], DataError)
+    assert isinstance(found["gone.wav:0"], StorageError)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with moto_server("audio") as port, bad_line(port, error=0.05, reset=0.05, cut=0.05) as line:
+        for name, value in s3_environment(line.port).items():
+            monkeypatch.setenv(name, value)
+        clients.client.cache_clear()
+        yield Store("s3://audio/in")
+    clients.client.cache_clear()
+
+
+def test_what_lies_far_away_is_the_same_audio_and_a_bad_object_harms_itself_alone(
+    bucket: Store, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    audio = {f"{i}.wav": rng.integers(-999, 999, 1600 + i, dtype=np.int16) for i in range(30)}
+    for name, samples_T in audio.items():
+        bucket.replace(name, codec.encode(samples_T, "wav"))
+    (tmp_path / "here.wav").write_bytes(codec.encode(RAMP_T, "wav"))
+    here = utterance(tmp_path / "here.wav", 0, 1000)
+    far = [Utterance(id=name, recording_id="r", uri=bucket.uri(name), end_ms=100) for name in [*audio, "gone.wav"]]
+    for cache in (None, Cache(tmp_path / "cache", 10**7), Cache(tmp_path / "cache", 10**7)):
+        found = {each.id: answer for each, answer in read_utterances.samples([*far[:10], here, *far[10:]], cache)}
+        assert np.array_equal(found[here.id], RAMP_T)
+        for name, samples_T in audio.items():
+            whole = len(samples_T) < 1616  # what is left of a millisecond at the end belongs to it
+            assert np.array_equal(found[name], samples_T if whole else samples_T[:1600])
+        assert isinstance(found["gone.wav"], StorageError)
+
+
+def indexed(blob: Blob) -> Utterance:
+    return Utterance(
+        id=blob.uri, recording_id=recording_id(blob.uri, blob.etag, blob.num_bytes), uri=blob.uri, end_ms=100
+    )
+
+
+def test_a_file_that_changed_since_it_was_indexed_is_told_even_where_it_is_as_long_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(codec.encode(RAMP_T, "wav"))
+    wanted = indexed(fetch(str(path)))
+    other = utterance(path, 0, 50)  # of somebody else's making: nothing to compare
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    found = {each.id: answer for each, answer in read_utterances.samples([wanted, other])}
+    assert isinstance(found[wanted.id], DataError)
+    assert found[wanted.id].what == "changed since it was indexed"  # type: ignore[union-attr]
+    assert np.array_equal(found[other.id], RAMP_T[:800])
+    path.write_text("no longer audio at all")
+    assert [str(answer).splitlines()[0] for _, answer in read_utterances.samples([wanted])] == [
+        "error: changed since it was indexed"
+    ]
+    path.write_bytes(codec.encode(RAMP_T, "wav"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert [len(answer) for _, answer in read_utterances.samples([wanted])] == [1600]  # type: ignore[arg-type]
+
+
+def test_an_object_that_changed_since_it_was_listed_is_told(bucket: Store) -> None:
+    bucket.replace("a.wav", codec.encode(RAMP_T, "wav"))
+    (entry,) = bucket.list()
+    uri = bucket.uri("a.wav")
+    wanted = Utterance(id="u", recording_id=recording_id(uri, entry.etag, entry.num_bytes), uri=uri, end_ms=100)
+    assert [len(answer) for _, answer in read_utterances.samples([wanted])] == [1600]  # type: ignore[arg-type]
+    bucket.replace("a.wav", codec.encode(RAMP_T[::-1].copy(), "wav"))
+    ((_, answer),) = read_utterances.samples([wanted])
+    assert isinstance(answer, DataError)
+    assert entry.etag not in answer.why
+
+
+def test_what_nobody_can_know_is_not_called_changed() -> None:
+    blob = Blob(uri="s3://b/k#5+4", data=b"1234", etag='"e"', num_bytes=100)
+    for etag, num_bytes in (('"e"', 7), (None, 100), (None, 4), (None, 0)):
+        assert read_utterances.changed(blob, recording_id(blob.uri, etag, num_bytes)) is None
+    for id_ in ("my recording", "", "0123456789ABCDEF"):
+        assert read_utterances.changed(blob, id_) is None
+    assert read_utterances.changed(Blob(uri=blob.uri, data=b"", etag=None, num_bytes=9), "0" * 16) is None
+    for etag, num_bytes in (('"f"', 100), (None, 101)):
+        assert isinstance(read_utterances.changed(blob, recording_id(blob.uri, etag, num_bytes)), DataError)

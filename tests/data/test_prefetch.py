@@ -1,0 +1,115 @@
+"""Fetching tars ahead changes nothing but the time it takes, and never takes more room than it may."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from noise_corpus import NUM, PER_SHARD, corpus_of, planned, read_all, same, write_corpus
+from voxstill.core.config import Plan
+from voxstill.data.loader import Batches, Loader
+from voxstill.data.plan import plan
+from voxstill.data.prefetch import Place, uses
+from voxstill.data.shard_index import Corpus
+from voxstill.storage.shard_format import tar_name
+from voxstill.storage.store import Store
+
+PLENTY = 1 << 30
+NAMES = itertools.count()
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir()) if folder.exists() else 0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Corpus:
+    local = Store(str(tmp_path / "local"))
+    write_corpus(local)
+    far = Store(f"memory://test-prefetch-{next(NAMES)}")
+    for entry in local.list("s"):
+        far.create(entry.key, local.read(entry.key))
+    return corpus_of(far)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_with_it_the_batches_are_those_without_and_nothing_stays_behind(
+    tmp_path: Path, s3: Store, workers: int
+) -> None:
+    place = Place(tmp_path / "tars", PLENTY)
+    write_corpus(s3)
+    remote = corpus_of(s3)
+    epoch_plan = planned(remote)
+    with_it = Loader(Batches(remote, epoch_plan, place=place), workers=workers)
+    assert same(read_all(with_it), read_all(Loader(Batches(remote, epoch_plan), workers=0)))
+    until(lambda: not size_of(place.folder))
+
+
+def test_the_place_never_holds_more_than_it_may(remote: Corpus, tmp_path: Path) -> None:
+    cfg = Plan(budget_ms=2000, layout="remote", window=10)
+    epoch_plan = plan(remote.durations_ms, None, cfg, seed=0, epoch=0, shard_of=remote.shard.astype(np.int64))
+    needed = uses(remote, epoch_plan, rank=0, ranks=1, first=0)
+    place = Place(tmp_path / "tars", max(use.num_bytes for use in needed) + 1)
+    fetched = set()
+    for _ in Loader(Batches(remote, epoch_plan, place=place), workers=0):
+        time.sleep(0.02)
+        assert size_of(place.folder) <= place.max_bytes
+        fetched |= {path.name for path in place.folder.glob("*.tar")}
+    assert len(fetched) > 1
+
+
+def test_a_tar_is_needed_from_its_first_step_to_its_last(remote: Corpus) -> None:
+    epoch_plan = planned(remote)
+    for rank in range(2):
+        for first in (0, 1, epoch_plan.steps - 1, epoch_plan.steps):
+            seen: dict[int, list[int]] = {}
+            for k in range(first, epoch_plan.steps):
+                for row in np.concatenate(epoch_plan.batches_of(k, rank, 2)).tolist():
+                    seen.setdefault(int(remote.shard[row]), []).append(k)
+            needed = uses(remote, epoch_plan, rank=rank, ranks=2, first=first)
+            assert {use.shard: (use.first, use.last) for use in needed} == {
+                shard: (min(steps), max(steps)) for shard, steps in seen.items()
+            }
+
+
+def test_what_another_start_left_is_used_again(remote: Corpus, tmp_path: Path) -> None:
+    place = Place(tmp_path / "tars", PLENTY)
+    epoch_plan = planned(remote)
+    steps = iter(Loader(Batches(remote, epoch_plan, place=place), workers=0))
+    next(steps)
+    until(lambda: len(list(place.folder.glob("*.tar"))) == NUM // PER_SHARD)
+    (place.folder / ".part-00009.tar").write_bytes(b"half of it")
+    del steps
+    without = Store(f"memory://test-prefetch-{next(NAMES)}")
+    for entry in remote.store.list("s"):
+        if not entry.key.endswith(".tar"):
+            without.create(entry.key, remote.store.read(entry.key))
+    loader = Loader(Batches(corpus_of(without), epoch_plan, place=place), first=1, workers=0)
+    assert same(read_all(loader), read_all(Loader(Batches(remote, epoch_plan), first=1, workers=0)))
+    assert not loader.replaced
+
+
+def test_a_tar_that_cannot_be_fetched_is_said_and_costs_what_it_would_without(
+    remote: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote.store.replace(f"s/{tar_name(1)}", b"short")
+    epoch_plan = planned(remote)
+    loader = Loader(Batches(remote, epoch_plan, place=Place(tmp_path / "tars", PLENTY)), workers=0, max_unread=1.0)
+    with caplog.at_level(logging.WARNING):
+        for _ in loader:
+            time.sleep(0.02)
+    assert loader.replaced == PER_SHARD
+    assert sum("read one by one" in line for line in caplog.messages) == 1

@@ -1,0 +1,152 @@
+"""The index of shards: what was written comes back row by row, from files that are opened and not read."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill.core.errors import ConfigError, StorageError
+from voxstill.core.records import UtteranceInfo, Word
+from voxstill.data.shard_index import Corpus, opened
+from voxstill.storage import shard_format, tables
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
+
+WORDS = st.lists(st.builds(Word, text=st.text(max_size=3), start_ms=st.integers(0, 9), end_ms=st.integers(9, 99)))
+SAMPLES = st.lists(
+    st.builds(
+        Sample,
+        split=st.sampled_from(["train", "dev"]),
+        id=st.text(max_size=12),
+        duration_ms=st.integers(1, 40_000),
+        num_samples=st.integers(1, 640_000),
+        text=st.text(max_size=20),
+        words=WORDS.map(tuple),
+        info=st.builds(
+            UtteranceInfo, dataset=st.sampled_from([None, "books", "街"]), dialect=st.sampled_from([None, "north"])
+        ),
+        weight=st.sampled_from([0.0, 0.5, 1.0]),
+    ),
+    max_size=12,
+)
+
+
+def encode(text: str, words: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
+    """Letters as tokens; the first word's time for all."""
+    span = (words[0].start_ms, words[0].end_ms) if words else (-1, -1)
+    return [ord(letter) for letter in text], [span] * len(text)
+
+
+def write(root: Path, parts: Sequence[Sequence[Sample]]) -> tuple[Store, list[list[Sample]]]:
+    store, written = Store(str(root)), []
+    for index, samples in enumerate(parts):
+        rows = shard_format.write(io.BytesIO(), ((sample, b"audio") for sample in samples))
+        store.create(f"s/{shard_format.sidecar_name(index)}", tables.to_parquet(rows, Sample))
+        written.append(rows)
+    shard_format.finish(store, "s", {"shards": len(parts), "utterances": sum(map(len, parts))})
+    return store, written
+
+
+def open_(store: Store, folder: Path, encoder: str = "letters") -> Corpus:
+    return opened(store, "s", folder, splits=("train",), encode=encode, encoder=encoder)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(SAMPLES, max_size=3))
+def test_every_row_of_the_split_comes_back_whole_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[Sample]]
+) -> None:
+    root = tmp_path_factory.mktemp("corpus")
+    store, written = write(root, parts)
+    corpus = open_(store, root / "kept")
+    rows = [(index, row) for index, part in enumerate(written) for row in part if row.split == "train"]
+    assert len(corpus) == len(rows)
+    for i, (index, row) in enumerate(rows):
+        tokens_U, times_U2 = corpus.tokens_of(i)
+        ids, spans = encode(row.text, row.words)
+        assert (corpus.id_of(i), corpus.text_of(i)) == (row.id, row.text)
+        assert (corpus.shard[i], corpus.offset[i], corpus.num_bytes[i]) == (index, row.offset, row.num_bytes)
+        assert (corpus.durations_ms[i], corpus.num_samples[i]) == (row.duration_ms, row.num_samples)
+        assert corpus.weight[i] == np.float32(row.weight)
+        assert (tokens_U.tolist(), times_U2.tolist()) == (ids, [list(span) for span in spans])
+        assert corpus.num_tokens[i] == len(row.text)
+        assert corpus.repeats[i] == sum(
+            letter == next_letter for letter, next_letter in zip(row.text, row.text[1:], strict=False)
+        )
+
+
+def test_what_is_kept_is_opened_again_without_the_sidecars(tmp_path: Path) -> None:
+    store, _ = write(tmp_path, [[Sample(id="a", duration_ms=5, num_samples=80, text="ab")]])
+    first = open_(store, tmp_path / "kept")
+    (tmp_path / "s/00000.parquet").unlink()
+    again = open_(store, tmp_path / "kept")
+    assert again.text_of(0) == first.text_of(0) == "ab"
+    elsewhere: Corpus = pickle.loads(pickle.dumps(again))
+    assert elsewhere.tokens_of(0)[0].tolist() == [97, 98]
+    with pytest.raises(StorageError):
+        open_(store, tmp_path / "kept", encoder="other letters")
+    assert len(list((tmp_path / "kept").iterdir())) == 1  # what could not be made is not left
+
+
+def test_what_a_dead_process_left_half_made_is_not_taken(tmp_path: Path) -> None:
+    store, _ = write(tmp_path, [[Sample(id="a", duration_ms=5, num_samples=80, text="ab")]])
+    open_(store, tmp_path / "kept")
+    (place,) = (tmp_path / "kept").iterdir()
+    place.rename(tmp_path / "kept/.new-dead")
+    (tmp_path / "kept/.new-dead/about.json").unlink()
+    assert open_(store, tmp_path / "kept").text_of(0) == "ab"
+
+
+ELSEWHERE = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_corpus import Path, Store, open_
+print(open_(Store({root!r}), Path({root!r}) / "kept").text_of(499))
+"""
+
+
+def test_many_processes_may_open_it_at_the_same_time(tmp_path: Path) -> None:
+    samples = [Sample(id=str(i), duration_ms=5, num_samples=80, text=f"text {i}") for i in range(500)]
+    write(tmp_path, [samples])
+    code = ELSEWHERE.format(tests=str(Path(__file__).parent), root=str(tmp_path))
+    started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [process.communicate(timeout=60)[0] for process in started] == ["text 499\n"] * 3
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_a_dialect_counts_as_much_as_is_said_in_another_process_too(tmp_path: Path) -> None:
+    dialects = ["north", None, "south", "north"]
+    row = Sample(id="a", split="train", duration_ms=10, num_samples=160, text="a")
+    samples = [
+        dataclasses.replace(row, id=str(i), info=UtteranceInfo(dialect=name), weight=0.5)
+        for i, name in enumerate(dialects)
+    ]
+    store, _ = write(tmp_path, [samples])
+
+    def weights(**dialect_weights: float) -> list[float]:
+        corpus = opened(
+            *(store, "s", tmp_path / "kept"),
+            splits=("train",),
+            encode=None,
+            encoder="none",
+            dialect_weights=dialect_weights,
+        )
+        again: Corpus = pickle.loads(pickle.dumps(corpus))
+        assert again.weight.tolist() == corpus.weight.tolist()
+        by_id = {corpus.id_of(i): float(corpus.weight[i]) for i in range(len(corpus))}
+        return [by_id[str(i)] for i in range(len(dialects))]
+
+    assert weights() == [0.5] * 4
+    assert weights(north=3, south=0) == [1.5, 0.5, 0.0, 1.5]
+    with pytest.raises(ConfigError, match=r"train\.dialect_weights"):
+        weights(west=1)

@@ -1,0 +1,84 @@
+"""What a worker hands over arrives as it was, errors too, and nobody waits for a thread that is not needed any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxstill.core.records import Batch
+from voxstill.data.transfer import DevicePrefetcher, PackedStep, Step, pack, unpack
+
+
+def a_batch(num: int, samples: int, tokens: int) -> Batch:
+    return Batch(
+        ids=tuple(f"u{i}" for i in range(num)),
+        audio_BT=torch.randint(-100, 100, (num, samples), dtype=torch.int16),
+        audio_len_B=torch.full((num,), samples),
+        tokens_BU=torch.randint(0, 9, (num, tokens)),
+        token_len_B=torch.full((num,), tokens),
+        times_BU2=torch.randint(0, 9, (num, tokens, 2)),
+        tempo_B=torch.rand(num),
+        weight_B=torch.rand(num),
+    )
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 99), st.integers(0, 7)), max_size=4))
+def test_what_is_packed_comes_out_the_same(shapes: list[tuple[int, int, int]]) -> None:
+    step = Step([a_batch(*shape) for shape in shapes], ["one"], 1.0, 2.0)
+    found = unpack(pack(step))
+    assert (found.unread, found.read_s, found.decode_s) == (step.unread, 1.0, 2.0)
+    assert len(found.batches) == len(shapes)
+    for each, before in zip(found.batches, step.batches, strict=True):
+        assert each.ids == before.ids
+        for name in Batch.__dataclass_fields__:
+            if name != "ids":
+                tensor, expected = getattr(each, name), getattr(before, name)
+                assert tensor.dtype == expected.dtype
+                assert torch.equal(tensor, expected)
+
+
+def steps(end: Exception | None = None) -> Iterator[PackedStep]:
+    for k in range(3):
+        yield pack(Step([a_batch(1, k + 1, 1)], [], 0.0, 0.0))
+    if end is not None:
+        raise end
+
+
+def as_it_is(step: Step) -> Step:
+    return step
+
+
+def test_steps_are_taken_in_order_and_end() -> None:
+    with DevicePrefetcher(steps(), as_it_is) as ahead:
+        assert [step.batches[0].audio_BT.shape[1] for step, _ in ahead] == [1, 2, 3]
+
+
+def test_an_error_comes_after_the_steps_before_it() -> None:
+    with DevicePrefetcher(steps(OSError("gone")), as_it_is) as ahead:
+        assert len([next(ahead) for _ in range(3)]) == 3
+        with pytest.raises(OSError, match="gone"):
+            next(ahead)
+
+
+def test_what_is_made_of_a_step_comes_with_it_and_an_error_of_the_maker_in_its_place() -> None:
+    def shortest(step: Step) -> int:
+        length = step.batches[0].audio_BT.shape[1]
+        if length == 3:
+            raise ValueError("too long")
+        return length
+
+    with DevicePrefetcher(steps(), shortest) as ahead:
+        assert [next(ahead)[1] for _ in range(2)] == [1, 2]
+        with pytest.raises(ValueError, match="too long"):
+            next(ahead)
+
+
+def test_who_leaves_early_leaves_no_thread() -> None:
+    with DevicePrefetcher(steps(), as_it_is) as ahead:
+        next(ahead)
+    assert not [each for each in threading.enumerate() if each.name == "batches"]

@@ -1,0 +1,138 @@
+"""The beam search of transducers, of those that say durations too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from voxstill.decoding import fusion, transducer
+from voxstill.decoding.transducer import Memory
+
+PIECES = ["▁one", "▁two", "teen"]
+BLANK = len(PIECES)
+
+
+class Tiny:
+    """A transducer of random numbers: what it says next depends on all that it said."""
+
+    def __init__(self, seed: int, durations: Sequence[int]) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        self.lstm = torch.nn.LSTM(4, 5, batch_first=True)
+        for weight in self.lstm.parameters():
+            torch.nn.init.normal_(weight, generator=draw)
+        self.embedding = torch.randn(BLANK + 1, 4, generator=draw)
+        self.out = torch.randn(5, BLANK + 1 + len(durations), generator=draw) * 2
+        self.durations = durations
+        self.encoded_BFE = torch.randn(2, 3, 5, generator=draw)
+
+    def predict(self, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
+        states, memory = self.lstm(self.embedding[tokens_BU], memory)
+        return states, memory  # type: ignore[return-value]
+
+    def joint(self, encoded: Tensor, predicted: Tensor) -> Tensor:
+        return torch.tanh(encoded + predicted) @ self.out
+
+    def decode(self, frames_B: list[int], width: int, fused: fusion.Fusion | None) -> list[tuple[int, ...]]:
+        named = {
+            "predict": self.predict,
+            "joint": self.joint,
+            "ids": ["a", "b"],
+            "pieces": PIECES,
+            "blank_id": BLANK,
+            "frame_ms": 80,
+            "durations": self.durations,
+        }
+        given = self.encoded_BFE, torch.tensor(frames_B)
+        if fused is None:
+            return [each.token_ids for each in transducer.greedy(*given, **named)]
+        return [each.token_ids for each in transducer.beam(*given, width=width, fusion=fused, **named)]
+
+    @torch.no_grad()
+    def totals(self, encoded_FE: Tensor) -> dict[tuple[int, ...], float]:
+        """Every text with the logarithm of its probability, one way after another."""
+        found: dict[tuple[int, ...], float] = {}
+
+        def walk(frame: int, said: int, text: tuple[int, ...], weight: float) -> None:
+            if frame >= len(encoded_FE):
+                found[text] = np.logaddexp(found.get(text, -np.inf), weight)
+                return
+            states, _ = self.predict(torch.tensor([[BLANK, *text]]), None)
+            logits_V = self.joint(encoded_FE[frame], states[0, -1])
+            token_V, passing_D = logits_V[: BLANK + 1].log_softmax(-1), logits_V[BLANK + 1 :].log_softmax(-1)
+            for token in range(BLANK + 1):
+                ways = list(zip(self.durations, passing_D.tolist(), strict=True)) or [(int(token == BLANK), 0.0)]
+                for duration, passing in ways:
+                    on = duration
+                    if token == BLANK or said + 1 >= transducer.MAX_SYMBOLS:
+                        on = max(duration, 1)
+                    longer = text if token == BLANK else (*text, token)
+                    walk(frame + on, 0 if on else said + 1, longer, weight + float(token_V[token]) + passing)
+
+        walk(0, 0, (), 0.0)
+        return found
+
+
+def weight(fused: fusion.Fusion, tokens: tuple[int, ...]) -> float:
+    texts_1 = np.zeros(1, np.dtype(list(fusion.TEXT_FIELDS), align=True))
+    fusion.start(fused, texts_1, 0)
+    for token in tokens:
+        fusion.append(fused, texts_1, 0, token)
+    return float(texts_1[0]["bonus"]) + fusion.end_score(fused, texts_1, 0)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2), (1, 2)])
+@pytest.mark.parametrize("boosted", [False, True])
+def test_a_wide_beam_finds_what_an_exhaustive_search_finds(
+    monkeypatch: pytest.MonkeyPatch, durations: Sequence[int], boosted: bool
+) -> None:
+    monkeypatch.setattr(transducer, "MAX_SYMBOLS", 2)  # else there are too many texts to try all
+    fused = (
+        fusion.fusion(PIECES, boost=["twoteen one", "one one"], boost_weight=2.0) if boosted else fusion.fusion(PIECES)
+    )
+    for seed in range(4):
+        tiny = Tiny(seed, durations)
+        frames_B = [2, 1] if not durations else [2, 2]
+        found = tiny.decode(frames_B, 2000, fused)
+        for tokens, encoded_FE, frames in zip(found, tiny.encoded_BFE, frames_B, strict=True):
+            totals = {text: total + weight(fused, text) for text, total in tiny.totals(encoded_FE[:frames]).items()}
+            assert totals[tokens] == pytest.approx(max(totals.values()), abs=1e-6)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+def test_a_beam_of_one_that_is_sure_says_what_greedy_says(durations: Sequence[int]) -> None:
+    same = 0
+    for seed in range(20):
+        tiny = Tiny(seed, durations)
+        tiny.out *= 40  # nothing is in doubt
+        same += tiny.decode([3, 2], 4, fusion.fusion(PIECES)) == tiny.decode([3, 2], 1, None)
+    assert same >= 19  # one way of a text may be the likeliest although another text is
+
+
+def test_no_frames_are_no_words() -> None:
+    assert Tiny(0, ()).decode([0, 0], 4, fusion.fusion(PIECES)) == [(), ()]
+
+
+def test_times_lie_in_order() -> None:
+    tiny = Tiny(3, (0, 1, 2))
+    found = transducer.beam(
+        tiny.encoded_BFE,
+        torch.tensor([3, 3]),
+        width=8,
+        fusion=fusion.fusion(PIECES),
+        predict=tiny.predict,
+        joint=tiny.joint,
+        ids=["a", "b"],
+        pieces=PIECES,
+        blank_id=BLANK,
+        frame_ms=80,
+        durations=tiny.durations,
+    )
+    for each in found:
+        for one, other in itertools.pairwise(each.words):
+            assert one.start_ms <= other.start_ms
+        assert all(0 <= word.start_ms < word.end_ms <= 240 and 0 < word.prob <= 1 for word in each.words)

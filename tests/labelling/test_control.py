@@ -1,0 +1,472 @@
+"""What is asked of a running job: what is taken, by whom, and what every row says of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill import cli, engine
+from voxstill.audio import codec, read_utterances
+from voxstill.core import config, monitor
+from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import StepMeter
+from voxstill.core.records import Label, Utterance
+from voxstill.labelling import control, label
+from voxstill.pipeline import compare_teachers
+from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import shard as sharding
+from voxstill.storage import tables, workdir
+from voxstill.storage.store import Store
+
+PREFIX = "utterances/test"
+READING = read_utterances.reading(config.Config())
+WORDS = "one two three four five six"
+
+
+@pytest.fixture(scope="module")
+def wav(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("audio") / "a.wav"
+    path.write_bytes(codec.encode(np.zeros(16_000, np.int16) + 100, "wav"))
+    return path
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job looks all the time."""
+    monkeypatch.setattr(control, "POLL_S", 0.02)
+    monkeypatch.setattr(control, "POLL_REMOTE_S", 0.02)
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    """One cluster for this file, ended after it."""
+    yield
+    engine.shutdown()
+
+
+def fill(work: Store, wav: Path, num: int) -> Store:
+    """A corpus of so many utterances, in one finished table."""
+    common = {"recording_id": "r", "uri": str(wav), "start_ms": 0, "end_ms": 1000, "text": WORDS}
+    rows = [Utterance(id=f"u{i:04}", **common) for i in range(num)]
+    work.create(f"{PREFIX}/0.parquet", tables.to_parquet(rows, Utterance))
+    work.write_json(f"{PREFIX}/{tables.SUCCESS}", {"recipe": "test", "utterances": num, "hours": num / 3600})
+    return work
+
+
+class Job(StepMeter):
+    """Counts what is safe, and asks for things when so many utterances are."""
+
+    def __init__(self, work: Store, asks: dict[int, list[str]], pause_s: float) -> None:
+        super().__init__("label", None, "utterances")
+        self._work, self._asks, self._pause_s = work, asks, pause_s
+
+    def engine(self, summary: Any) -> None:
+        super().engine(summary)
+        for number in [each for each in self._asks if each <= summary.num_items]:
+            ask(self._work, *self._asks.pop(number))
+            time.sleep(self._pause_s)  # in which the job looks
+
+
+def ask(work: Store, *overrides: str) -> None:
+    standing = control.requested(work).get("set", {})
+    control.request(work, control.merge(standing, control.parse_overrides(overrides)) if overrides else {})
+
+
+def run(
+    work: Store,
+    teacher: dict[str, Any],
+    asks: dict[int, list[str]] | None = None,
+    pause_s: float = 1.0,
+    **options: Any,
+) -> tuple[dict[str, Any], list[Label]]:
+    task = label.task(config.Teacher.model_validate(teacher))
+    cfg = config.Engine(**{"name": "inline", "chunk": 2, "workers": 1, "teachers": 1} | options)
+    with Job(work, dict(asks or {}), pause_s) as meter:
+        figures = label.label(work, PREFIX, task, cfg, READING, meter)
+    return figures, list(tables.read(work, task.prefix, Label))
+
+
+def task_of(**options: Any) -> label.Task:
+    return label.task(config.Teacher.model_validate({"name": "echo", **options}))
+
+
+def makers(labels: list[Label]) -> Counter[tuple[str, str]]:
+    return Counter((each.recipe, each.teacher) for each in labels)
+
+
+def key(task: label.Task) -> tuple[str, str]:
+    return task.recipe, task.name
+
+
+# ------------------------------------------------------------------------------------------------ what may be asked
+
+
+@pytest.mark.parametrize(
+    ("override", "what", "fix"),
+    [
+        ("engine.wrokers=3", "there is no option `engine.wrokers`", "did you mean `engine.workers`?"),
+        ("engin.workers=3", "there is no option `engin`", ""),
+        ("engine.workers=0", "option `engine.workers` cannot be 0", "give whole number"),
+        ("engine.chunk=3", "a running job cannot change `engine.chunk`", "goes on where it stopped"),
+        ("engine=inline", "a running job cannot change `engine.name`", "goes on where it stopped"),
+        ("seed=3", "a running job has its `seed`", "goes on where it stopped"),
+        ("filter.keep_share=0.5", "a running job cannot change `filter.keep_share`", "goes on where it stopped"),
+        ("monitor.log_level=loud", "option `monitor.log_level` cannot be 'loud'", "give"),
+    ],
+)
+def test_what_a_running_job_cannot_take_is_told(override: str, what: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        control.parse_overrides([override])
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_a_teacher_that_is_named_anew_keeps_no_option_of_the_one_before() -> None:
+    begun = control.Settings(config.Teacher.model_validate({"name": "echo", "seed": 3}), config.Engine(), "info")
+    more = control.parse_overrides(["teacher.substitute=0.5", "engine.workers=3"])
+    assert control.apply(more, begun).teacher.model_dump() == {"name": "echo", "seed": 3, "substitute": 0.5}
+    assert control.apply(more, begun).engine.workers == 3
+    other = control.merge(more, control.parse_overrides(["teacher=reference", "engine.attempts=5"]))
+    assert other == {"teacher": {"name": "reference"}, "engine": {"workers": 3, "attempts": 5}}
+    assert control.apply(other, begun).teacher.model_dump() == {"name": "reference"}
+    with pytest.raises(ConfigError, match=r"no option `teacher.sustitute`") as caught:
+        control.apply(control.parse_overrides(["teacher.sustitute=0.5"]), begun)
+    assert "teacher.substitute" in caught.value.fix
+    with pytest.raises(ConfigError, match="no preset"):
+        control.parse_overrides(["teacher.preset=whisper"])
+
+
+# ------------------------------------------------------------------------------------------------ teachers
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_a_teacher_takes_over_and_every_row_says_who_made_it(
+    wav: Path, tmp_path: Path, ray: None, fast: None, name: str
+) -> None:
+    num = 20 if name == "inline" else 600  # a worker that starts takes its time
+    work = fill(Store(str(tmp_path)), wav, num)
+    slow = {"name": "echo", "delay_ms": 60}
+    figures, labels = run(work, slow, {10: ["teacher.substitute=1.0", "teacher.delay_ms=0"]}, name=name, chunk=5)
+    old, new = task_of(delay_ms=60), task_of(delay_ms=0, substitute=1.0)
+    made = makers(labels)
+    assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(num)]
+    assert made.keys() == {key(old), key(new)}
+    assert made[key(old)] >= 10
+    assert all((each.text == WORDS) == (each.recipe == old.recipe) for each in labels)
+    assert figures["recipe"] == old.recipe
+    assert {each["recipe"]: each["labels"] for each in figures["teachers"]} == {
+        old.recipe: made[key(old)],
+        new.recipe: made[key(new)],
+    }
+    assert {each["recipe"]: each["options"] for each in figures["teachers"]} == {
+        old.recipe: old.teacher.model_dump(),
+        new.recipe: new.teacher.model_dump(),
+    }
+    assert set(figures["teacher"].split(label.AND)) == {old.name, new.name}
+    assert workdir.finished_recipes(work, "labels") == [old.recipe]
+    (job,) = control.job_statuses(work)
+    assert (job["teacher"]["substitute"], job["refused"], job["running"]) == (1.0, None, False)
+    assert run(work, slow)[0] == figures  # all is there: nothing is done, whatever stands
+
+
+def test_what_stands_holds_from_the_start_and_is_taken_back(wav: Path, tmp_path: Path, fast: None) -> None:
+    work, old, new = fill(Store(str(tmp_path)), wav, 40), task_of(), task_of(seed=1)
+    ask(work, "teacher.seed=1")
+    figures, labels = run(work, {"name": "echo"}, {8: []})
+    made = makers(labels)
+    assert made[key(new)] >= 8
+    assert made[key(old)] > 0
+    assert made.total() == 40
+    assert [each.recipe for each in labels if each.utterance_id < "u0008"] == [new.recipe] * 8
+    assert {each["teacher"] for each in figures["teachers"]} == {old.name, new.name}
+
+
+def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_another(
+    wav: Path, tmp_path: Path, fast: None
+) -> None:
+    work, new = fill(Store(str(tmp_path)), wav, 8), task_of(seed=1)
+    ask(work, "teacher.seed=1")
+    figures, labels = run(work, {"name": "echo"})
+    assert makers(labels) == {key(new): 8}
+    assert (figures["recipe"], figures["teacher"]) == (task_of().recipe, new.name)
+    assert [each["labels"] for each in figures["teachers"]] == [8]
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("teacher.name=ecko", "there is no teacher `ecko`"),
+        ("teacher.seeed=1", "there is no option `teacher.seeed`"),
+        ("teacher={name: transformers, model: /nowhere/at/all}", "/nowhere/at/all"),
+        ("teacher=pocketsphinx", "cannot take over"),
+        ("teacher={name: consensus, of: [aa, bb]}", "cannot take over"),
+    ],
+)
+def test_a_teacher_that_cannot_take_over_ends_no_job(
+    wav: Path, tmp_path: Path, fast: None, override: str, why: str
+) -> None:
+    work = fill(Store(str(tmp_path)), wav, 20)
+    figures, labels = run(work, {"name": "echo"}, {4: [override, "engine.attempts=1"]})
+    assert makers(labels) == {key(task_of()): 20}
+    assert "teachers" not in figures
+    (job,) = control.job_statuses(work)
+    assert why in job["refused"]
+    assert job["asked_at"] == control.requested(work)["at"]
+    assert job["engine"]["attempts"] == 3  # all or nothing
+
+
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
+    wav: Path, tmp_path: Path, ray: None, fast: None, name: str
+) -> None:
+    grammar = tmp_path / "g.jsgf"
+    grammar.write_text("#JSGF V1.0; grammar g; public <g> = one;")
+    unknown = tmp_path / "h.jsgf"
+    unknown.write_text("#JSGF V1.0; grammar g; public <g> = qwertzuiop;")
+    work = fill(Store(str(tmp_path / "work")), wav, 12)
+    teacher = {"name": "pocketsphinx", "grammar": str(grammar)}
+    asks = {(4 if name == "inline" else 0): [f"teacher.grammar={unknown}"]}
+    if 0 in asks:
+        ask(work, *asks.pop(0))
+    figures, labels = run(work, teacher, asks, name=name)
+    assert makers(labels) == {key(label.task(config.Teacher.model_validate(teacher))): 12}
+    assert "teachers" not in figures
+    (job,) = control.job_statuses(work)
+    assert "qwertzuiop" in job["refused"]
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.dictionaries(
+        st.integers(0, 29),
+        st.sampled_from(["teacher.seed=1", "teacher.seed=2", "teacher.fail_on=[u0003, u0028]", "teacher.seed=x", ""]),
+        max_size=6,
+    ),
+    st.integers(1, 5),
+)
+def test_every_utterance_is_labelled_once_whatever_is_asked_for(
+    wav: Path, tmp_path_factory: pytest.TempPathFactory, asks: dict[int, str], chunk: int
+) -> None:
+    work = fill(Store(str(tmp_path_factory.mktemp("work"))), wav, 30)
+    given: dict[int, list[str]] = {number: [one] if one else [] for number, one in asks.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control, "POLL_S", 0.001)
+        figures, labels = run(work, {"name": "echo", "delay_ms": 2}, given, 0.0, chunk=chunk)
+    assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(30)]
+    made = makers(labels)
+    told = figures.get("teachers", [{"recipe": figures["recipe"], "teacher": figures["teacher"], "labels": 30}])
+    assert {(each["recipe"], each["teacher"]): each["labels"] for each in told} == made
+    of_chunk = [{each.recipe for each in tables.from_parquet(work.read(part), Label)} for part in _parts(work)]
+    assert all(len(each) == 1 for each in of_chunk)
+
+
+def _parts(work: Store) -> list[str]:
+    return tables.parts(work, "labels")
+
+
+# ------------------------------------------------------------------------------------------------ limits and log level
+
+
+@pytest.mark.slow
+def test_workers_and_limits_change_while_the_job_goes_on(wav: Path, tmp_path: Path, ray: None, fast: None) -> None:
+    work = fill(Store(str(tmp_path)), wav, 80)
+    asks = {10: ["engine.teachers=3", "engine.in_flight=1"], 40: ["engine.teachers=1", "engine.workers=2"]}
+    figures, labels = run(work, {"name": "echo", "delay_ms": 50}, asks, name="ray")
+    assert makers(labels) == {key(task_of(delay_ms=50)): 80}
+    assert "teachers" not in figures
+    (job,) = control.job_statuses(work)
+    assert {name: job["engine"][name] for name in ("teachers", "workers", "in_flight")} == {
+        "teachers": 1,
+        "workers": 2,
+        "in_flight": 1,
+    }
+
+
+def test_the_log_level_is_that_asked_for_until_the_job_ends(
+    wav: Path, tmp_path: Path, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monitor.start_logging("warning")
+    work = fill(Store(str(tmp_path)), wav, 40)
+    run(work, {"name": "echo"}, {8: ["monitor.log_level=info"]})
+    assert "control: done what was asked for" in capfd.readouterr().err
+    assert monitor.level() == "warning"
+    assert [handler.level for handler in monitor.log.handlers] == [logging.WARNING]
+
+
+def test_storage_that_fails_while_a_job_looks_is_a_warning(
+    wav: Path, tmp_path: Path, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monitor.start_logging("warning")
+    work = fill(Store(str(tmp_path)), wav, 12)
+    (tmp_path / control.REQUEST).write_text("no JSON")
+    (tmp_path / control.STATUS).write_text("a file where a folder should be")
+    _, labels = run(work, {"name": "echo", "delay_ms": 10})
+    assert makers(labels) == {key(task_of(delay_ms=10)): 12}
+    told = capfd.readouterr().err
+    assert told.count("not known what is asked for") == 1
+    assert "cannot write" in told
+
+
+def test_what_somebody_wrote_by_hand_is_refused_and_not_fatal(wav: Path, tmp_path: Path, fast: None) -> None:
+    work = fill(Store(str(tmp_path)), wav, 12)
+    work.write_json(control.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
+    _, labels = run(work, {"name": "echo"})
+    assert makers(labels) == {key(task_of()): 12}
+    assert "cannot be understood" in control.job_statuses(work)[0]["refused"]
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+    capsys.readouterr()
+    code = cli.main(["control", *arguments, "--json"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else {}, err
+
+
+def test_the_command_writes_shows_adds_and_takes_back(
+    wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, name = fill(Store(str(tmp_path)), wav, 4), str(tmp_path)
+    run(work, {"name": "echo"})
+    assert command(capsys, name)[1]["asked"] == {}
+    assert command(capsys, name, "--set", "engine.workers=3")[0] == 0
+    _, found, _ = command(capsys, name, "--set", "teacher.seed=4")
+    assert found["asked"] == {"engine": {"workers": 3}, "teacher": {"seed": 4}}
+    assert [job["recipe"] for job in found["jobs"]] == [task_of().recipe]
+    code, _, err = command(capsys, name, "--set", "teacher.sed=4")
+    assert (code, "did you mean `teacher.seed`?" in err) == (2, True)
+    assert command(capsys, name, "--set", "engine.chunk=4")[0] == 2
+    assert command(capsys, name)[1]["asked"] == found["asked"]  # what is refused is not written
+    assert cli.main(["control", name]) == 0
+    assert "engine.workers = 3" in capsys.readouterr().out
+    assert command(capsys, name, "--clear", "--set", "engine.workers=2")[1]["asked"] == {"engine": {"workers": 2}}
+    assert command(capsys, name, "--clear")[1]["asked"] == {}
+    assert cli.main(["control", name]) == 0
+    assert "nothing is asked for" in capsys.readouterr().out
+    with socket.create_server(("127.0.0.1", 0)) as job:  # where its metrics are served
+        monkeypatch.setenv("VOXSTILL__MONITOR__PORT", str(job.getsockname()[1]))
+        assert command(capsys, name)[0] == 0
+    code, _, err = command(capsys, str(tmp_path / "typo"), "--set", "engine.workers=3")
+    assert (code, "has no utterances" in err) == (3, True)
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
+    s3: Store, wav: Path, fast: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = fill(Store(f"{s3.root}/work"), wav, 60)
+
+    class Commanded(Job):
+        def engine(self, summary: Any) -> None:
+            if summary.num_items == 10:
+                assert cli.main(["control", work.root, "--set", "teacher.seed=9"]) == 0
+                time.sleep(3)
+
+    task, cfg = task_of(), config.Engine(name="inline", chunk=2)
+    with Commanded(work, {}, 0.0) as meter:
+        label.label(work, PREFIX, task, cfg, READING, meter)
+    labels = list(tables.read(work, task.prefix, Label))
+    assert len({each.utterance_id for each in labels}) == len(labels) == 60
+    assert makers(labels).keys() == {key(task), key(task_of(seed=9))}
+    capsys.readouterr()
+    assert cli.main(["control", work.root]) == 0
+    assert "works by what was asked for" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------ killed, resumed, read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["inline", "ray"])
+def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path, tmp_path: Path, name: str) -> None:
+    work = fill(Store(str(tmp_path / "work")), wav, 240)
+    old, new = task_of(delay_ms=80), task_of(delay_ms=20, substitute=1.0)
+    cfg = {"work": work.root, "engine": {"name": name, "chunk": 2, "workers": 1, "teachers": 1}}
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps({**cfg, "teacher": {"name": "echo", "delay_ms": 80}}))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    voxstill = [sys.executable, "-m", "voxstill.cli"]
+
+    def start() -> subprocess.Popen[bytes]:
+        arguments = ["label", work.root, "--config", str(path)]
+        return subprocess.Popen([*voxstill, *arguments], env=environment, start_new_session=True)
+
+    def made() -> Counter[tuple[str, str]]:
+        return makers(list(tables.read(work, old.prefix, Label)))
+
+    def until(who: label.Task, num: int, job: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 200
+        while made()[key(who)] < num and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    job = start()
+    until(old, 4, job)
+    asked = [*voxstill, "control", work.root, "--set", "teacher.substitute=1.0", "--set", "teacher.delay_ms=20"]
+    subprocess.run(asked, check=True, env=environment)
+    until(new, 2, job)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    before = {part: work.read(part) for part in tables.parts(work, "labels")}
+    assert 0 < len(before) < 120
+    assert start().wait(200) == 0
+    after = {part: work.read(part) for part in tables.parts(work, "labels")}
+    assert after.items() >= before.items()  # nothing is made again
+    labels = list(tables.read(work, old.prefix, Label))
+    assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(240)]
+    assert makers(labels).keys() == {key(old), key(new)}
+    rest = [each for part in after.keys() - before.keys() for each in tables.from_parquet(after[part], Label)]
+    assert makers(rest).keys() == {key(new)}
+
+
+def test_what_comes_after_sees_one_table_of_labels_with_the_names_of_both(
+    wav: Path, tmp_path: Path, fast: None
+) -> None:
+    work = fill(Store(str(tmp_path)), wav, 60)
+    figures, labels = run(work, {"name": "echo", "delay_ms": 20}, {20: ["teacher.substitute=1.0"]})
+    run(work, {"name": "echo", "seed": 7})  # begins with what stands: another table, by another name
+    cfg = config.Config.model_validate(
+        {
+            "work": work.root,
+            "engine": {"name": "inline", "chunk": 2},
+            "teacher": {"name": "echo", "delay_ms": 20},
+            "filter": {"frame_ms": 1},
+        }
+    )
+    filtered = filtering.filter_labels(cfg)
+    wrong = sum(each.text != WORDS for each in labels)
+    assert (filtered["labels"], filtered["judged"]) == (figures["recipe"], 60)
+    assert filtered["wer_before"] == pytest.approx(wrong / 60)
+    sharded = sharding.shard(cfg)
+    assert sharded["utterances"] == 60
+    assert set(sharded["teacher"].split(label.AND)) == {each.teacher for each in labels}
+    found = compare_teachers.compared(cfg)
+    assert [each["teacher"] for each in found["teachers"] if each["recipe"] == figures["recipe"]] == [
+        figures["teacher"]
+    ]
+
+
+def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_path: Path, fast: None) -> None:
+    work = fill(Store(str(tmp_path)), wav, 40)
+    figures, _ = run(work, {"name": "echo", "delay_ms": 20}, {10: ["teacher=reference"]})
+    assert label.are_human_texts(figures)
+    cfg = config.Config.model_validate(
+        {"work": work.root, "engine": {"name": "inline", "chunk": 2}, "teacher": {"name": "echo", "delay_ms": 20}}
+    )
+    assert "wer_before" not in filtering.filter_labels(cfg)

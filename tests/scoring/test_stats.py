@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import itertools
+import operator
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill.core.records import ErrorCounts
+from voxstill.scoring.stats import blocks, interval, paired
+from voxstill.scoring.words import Scored
+
+counts = st.builds(
+    ErrorCounts,
+    hits=st.integers(0, 20),
+    substitutions=st.integers(0, 5),
+    insertions=st.integers(0, 5),
+    deletions=st.integers(0, 5),
+)
+
+
+def row(id_: str, errors: int) -> Scored:
+    return Scored(id=id_, words=ErrorCounts(hits=10 - errors, substitutions=errors), characters=ErrorCounts())
+
+
+@settings(deadline=None)
+@given(st.lists(counts, min_size=1, max_size=12), st.integers(0, 9))
+def test_the_interval_lies_between_the_best_and_the_worst_block(counts: list[ErrorCounts], seed: int) -> None:
+    result = interval(counts, 200, seed)
+    if not ErrorCounts.sum(counts).reference:
+        assert result is None
+        return
+    assert result is not None
+    low, high = result
+    assert 0 <= low <= high
+    if all(block.reference for block in counts):
+        rates = [block.rate or 0.0 for block in counts]
+        assert min(rates) - 1e-9 <= low <= high <= max(rates) + 1e-9
+    assert result == interval(counts, 200, seed)
+
+
+def test_alike_blocks_leave_no_doubt_and_unlike_ones_do() -> None:
+    assert interval([ErrorCounts(hits=8, substitutions=2)] * 20, 500, 0) == (0.2, 0.2)
+    low, high = interval([ErrorCounts(hits=10)] * 10 + [ErrorCounts(substitutions=10)] * 10, 1000, 0) or (0, 0)
+    assert low == pytest.approx(0.3, abs=0.06)  # binomial: 0.5 +- 1.96 * sqrt(0.25 / 20)
+    assert high == pytest.approx(0.7, abs=0.06)
+
+
+def test_nothing_said_has_no_interval() -> None:
+    assert interval([], 100, 0) is None
+    assert interval([ErrorCounts(insertions=3)], 100, 0) is None
+
+
+def test_speakers_are_drawn_where_there_are_two() -> None:
+    rows = [row("1", 1), row("2", 2), row("3", 3), row("4", 4)]
+    result = blocks(rows, {"1": "ann", "2": "bob", "3": "ann", "4": None})
+    assert result.unit == "speakers"
+    assert sorted(block.errors for block in result.counts) == [2, 4, 4]
+
+
+def test_utterances_are_drawn_and_named_where_there_are_fewer_than_two_speakers() -> None:
+    rows = [row("1", 1), row("2", 2)]
+    assert blocks(rows, {"1": "ann", "2": "ann"}).unit == "utterances"
+    assert blocks(rows, {}).unit == "utterances"
+    assert len(blocks(rows, {}).counts) == 2
+
+
+def test_a_thousand_draws_of_ten_thousand_take_about_a_second() -> None:
+    counts = [ErrorCounts(hits=i % 20, substitutions=i % 3) for i in range(10_000)]
+    began = time.perf_counter()
+    interval(counts, 1000, 0)
+    assert time.perf_counter() - began < 5  # 0.3 s alone on the machine
+
+
+def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
+    one = [ErrorCounts(hits=10 - i % 3, substitutions=i % 3) for i in range(40)]
+    two = [ErrorCounts(hits=10 - i % 4, substitutions=i % 4) for i in range(40)]
+    first, second = paired(one, two, 2000, 0), paired(two, one, 2000, 0)
+    assert first is not None
+    assert second is not None
+    assert first.difference == -second.difference > 0
+    assert first.p == second.p
+    assert first.interval[0] <= first.difference <= first.interval[1]
+    assert first.interval == tuple(-bound for bound in reversed(second.interval))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(counts, st.integers(0, 9)), min_size=1, max_size=9))
+def test_p_of_few_blocks_is_the_share_of_all_ways_to_swap(rows: list[tuple[ErrorCounts, int]]) -> None:
+    one, two = [counts for counts, _ in rows], [ErrorCounts(insertions=errors) for _, errors in rows]
+    result = paired(one, two, 100, 0)
+    if not ErrorCounts.sum(one).reference:
+        assert result is None
+        return
+    gaps = [b.errors - a.errors for a, b in zip(one, two, strict=True)]
+    sums = [sum(map(operator.mul, gaps, signs)) for signs in itertools.product((1, -1), repeat=len(gaps))]
+    assert result is not None
+    assert result.exact
+    assert result.p == pytest.approx(sum(abs(total) >= abs(sum(gaps)) for total in sums) / len(sums))
+
+
+def test_equal_systems_seldom_differ_and_unequal_ones_do() -> None:
+    chance = np.random.default_rng(0)
+
+    def drawn(rate: float) -> list[ErrorCounts]:
+        return [ErrorCounts(hits=100 - int(k), substitutions=int(k)) for k in chance.binomial(100, rate, 30)]
+
+    p_of_equal = [result.p for i in range(200) if (result := paired(drawn(0.2), drawn(0.2), 500, i))]
+    assert 0.01 <= np.mean([p <= 0.05 for p in p_of_equal]) <= 0.1  # 0.05 and its binomial spread
+    unlike = paired(drawn(0.2), drawn(0.25), 500, 0)
+    assert unlike is not None
+    assert not unlike.exact
+    assert unlike.p < 0.01
+    assert unlike.p >= 1 / 501

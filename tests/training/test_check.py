@@ -1,0 +1,15 @@
+"""What is wrong with a training is told before its first step."""
+
+from __future__ import annotations
+
+import pytest
+
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError
+from voxstill.training.check import check
+
+
+def test_a_checkpoints_pieces_need_a_checkpoint() -> None:
+    cfg = Config.model_validate({"student": {"units": "checkpoint"}, "train": {"steps": 1}})
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        check(cfg)

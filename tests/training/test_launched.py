@@ -1,0 +1,210 @@
+"""Processes that torchrun, srun or Ray has started train together, in one folder, to what one process learns."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tones import write_shards
+from voxstill.core import config, world
+from voxstill.core.errors import ConfigError, DataError, TrainingError
+from voxstill.core.world import Ranks
+from voxstill.storage import tables
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+from voxstill.training import cluster, parallel
+
+SETTINGS = """
+work: {work}
+plan: {{budget_ms: 6000{slots}}}
+augment: {{noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}}
+train: {{steps: 3, seed_mode: debug, loader_workers: 0, log_every: 1, root: {root}}}
+"""
+CLEAN = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM", "TORCHELASTIC"))}
+
+
+class Alone(NamedTuple):
+    figures: list[dict[str, float]]
+    weights: dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder of which every step says that it is finished."""
+    folder = tmp_path_factory.mktemp("work")
+    store = Store(str(folder))
+    for kind in ("utterances", "labels", "verdicts"):
+        store.write_json(f"{kind}/r/{tables.SUCCESS}", {"recipe": "r", "sha256": ""})
+    write_shards(store, "shards/r", {"train": 24, "dev": 4})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """What one process learns."""
+    folder = tmp_path_factory.mktemp("alone")
+    done = json.loads(voxstill(written(folder, corpus, slots=2)).stdout)
+    return Alone(figures(Path(done["path"])), learnt(folder, done))
+
+
+def written(folder: Path, corpus: Path, slots: int | None = None) -> Path:
+    path = folder / "train.yaml"
+    said = "" if slots is None else f", batches_per_step: {slots}"
+    path.write_text(SETTINGS.format(work=corpus, root=folder / "exp", slots=said))
+    return path
+
+
+def voxstill(path: Path, *overrides: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "voxstill.cli", "train", str(path), "--json"]
+    command += [word for each in overrides for word in ("--set", each)]
+    done = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=250, check=False)
+    return finished(done)
+
+
+def finished(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def figures(run: Path) -> list[dict[str, float]]:
+    rows = map(json.loads, RunDir(run).metrics.read_text().splitlines())
+    return [row for row in rows if "loss" in row]
+
+
+def learnt(folder: Path, figures: dict[str, object]) -> dict[str, torch.Tensor]:
+    (run,) = (folder / "exp").iterdir()
+    assert figures["path"] == str(run)
+    weights = load_file(RunDir(run).last / "model.safetensors")
+    return {name: weight for name, weight in weights.items() if "running_" not in name and "num_batches" not in name}
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    assert one.keys() == two.keys()
+    return max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    command += [str(free_port()), "-m", "voxstill.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=CLEAN, timeout=250, check=False)
+
+
+@pytest.mark.slow
+def test_torchrun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: Alone, tmp_path: Path) -> None:
+    path = written(tmp_path, corpus)
+    done = finished(torchrun("train", str(path), "--json"))
+    (line,) = done.stdout.splitlines()  # rank 0 alone says the figures
+    assert same(learnt(tmp_path, json.loads(line)), alone.weights)
+    rows = figures(Path(json.loads(line)["path"]))
+    for name in ("loss", "ctc", "align"):  # of all ranks together
+        one, two = ([row[name] for row in each if name in row] for each in (rows, alone.figures))
+        assert one == pytest.approx(two, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_an_error_of_a_rank_ends_all_of_them(corpus: Path, tmp_path: Path) -> None:
+    path = written(tmp_path, corpus)
+    done = torchrun("train", str(path), "--set", "train.devices=4")
+    assert done.returncode != 0
+    assert "`train.devices` is 4" in done.stderr
+    assert "torchrun has started 2 processes on this machine" in done.stderr
+    assert not (tmp_path / "exp").exists()
+
+
+@pytest.mark.slow
+def test_srun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: Alone, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "voxstill.cli", "train", str(written(tmp_path, corpus)), "--json"]
+    said = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
+    said |= {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_PORT": str(free_port())}
+    ranks = []
+    for rank in ("0", "1"):
+        env = CLEAN | said | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}
+        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
+    answers = [process.communicate(timeout=250) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], answers
+    (told, _), (silent, _) = answers
+    assert silent == ""
+    assert same(learnt(tmp_path, json.loads(told)), alone.weights)
+
+
+@pytest.mark.slow
+def test_two_workers_of_ray_learn_in_one_folder_what_one_process_learns(
+    corpus: Path, alone: Alone, tmp_path: Path
+) -> None:
+    pytest.importorskip("pandas", reason="Ray Train imports it")
+    # paths are relative to where the command was given, which is not where Ray runs its workers
+    relative = f"work={corpus.name}"
+    done = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2", relative, cwd=corpus.parent)
+    assert same(learnt(tmp_path, json.loads(done.stdout)), alone.weights)
+
+
+def test_of_the_errors_of_several_workers_the_one_that_says_what_to_do_is_told() -> None:
+    closed, empty = RuntimeError("first\nConnection closed by peer"), DataError("there is nothing to learn")
+    assert cluster._told({0: closed, 1: empty}) is empty
+    told = cluster._told({1: closed, 2: closed})
+    assert isinstance(told, TrainingError)
+    assert "rank 1" in told.what
+    assert told.why == "Connection closed by peer"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "nodes", "wanted"),
+    [
+        (("4", "2(x2)", "1"), "gpu[07-08]", (Ranks("srun", 3, 4, 2), "gpu07")),
+        (("2", "2", "1"), "alpha", (Ranks("srun", 3, 2, 2), "alpha")),
+        (("3", "1(x3)", "0"), "rack[1,3]n[2-4],login1", (Ranks("srun", 3, 3, 1), "rack1n2")),
+        (("1", "1", "0"), "alpha", (None, None)),
+    ],
+)
+def test_what_srun_says_is_understood(
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: tuple[str, str, str],
+    nodes: str,
+    wanted: tuple[Ranks | None, str | None],
+) -> None:
+    num, here, local = tasks
+    said = {"SLURM_STEP_NUM_TASKS": num, "SLURM_STEP_TASKS_PER_NODE": here, "SLURM_STEP_NODELIST": nodes}
+    said |= {"SLURM_JOB_ID": "99", "SLURM_STEP_ID": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": local}
+    monkeypatch.setattr(os, "environ", said)
+    assert world.ranks() == wanted[0]
+    assert world.ranks() == wanted[0]  # also when it has been said as torchrun says it
+    assert os.environ.get("MASTER_ADDR") == wanted[1]
+
+
+@pytest.mark.parametrize(("here", "num"), [("2(x2),1", "5"), ("2,1", "3")])
+def test_machines_with_different_numbers_of_processes_are_refused(
+    monkeypatch: pytest.MonkeyPatch, here: str, num: str
+) -> None:
+    said = {"SLURM_STEP_NUM_TASKS": num, "SLURM_STEP_TASKS_PER_NODE": here}
+    monkeypatch.setattr(os, "environ", said)
+    with pytest.raises(ConfigError, match="unevenly"):
+        world.ranks()
+
+
+def test_a_process_that_is_alone_is_none_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"})
+    assert world.ranks() is None
+
+
+def test_each_of_several_has_a_batch_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks("torchrun", 5, 8, 4)
+    assert parallel.with_ranks(ranks, config.load(None, [])).plan.batches_per_step == 8
+    assert parallel.with_ranks(ranks, config.load(None, ["train.devices=4"])).plan.batches_per_step == 8
+    assert parallel.with_ranks(ranks, config.load(None, ["plan.batches_per_step=16"])).plan.batches_per_step == 16
+    with pytest.raises(ConfigError, match=r"train\.devices"):
+        parallel.with_ranks(ranks, config.load(None, ["train.devices=8"]))

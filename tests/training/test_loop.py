@@ -1,0 +1,274 @@
+"""Training: resumed to the same bits after any crash, the same on any number of devices, and never silently wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from train.gradient_once import main as gradient_once
+from train.train_once import train_once
+
+from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
+from voxstill.audio import codec
+from voxstill.storage.rundir import RunDir
+from voxstill.training import checkpoint
+
+SCRIPT = Path(__file__).with_name("train_once.py")
+CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def straight(work: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run that nobody disturbed."""
+    run = RunDir(tmp_path_factory.mktemp("straight") / "run")
+    train_once(str(work), str(run.path), f"train.steps={STEPS}")
+    return run
+
+
+def figures(run: RunDir) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
+
+
+def weights(run: RunDir) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = load_file(run.model / "model.safetensors")
+    return tensors
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_writes_every_step_and_every_validation(straight: RunDir) -> None:
+    rows = figures(straight)
+    assert [row["step"] for row in rows if "split" not in row] == list(range(1, STEPS + 1))
+    assert [row["step"] for row in rows if "split" in row] == [4, 8, 12, 12]
+    needed = {"step", "loss", "lr", "grad_norm", "padding", "progress", "ctc", "align", "skipped", "replaced"}
+    assert needed <= set(rows[0])
+    clocks = json.loads(straight.metrics.read_text().splitlines()[0])
+    assert all(clocks[name] > 0 for name in CLOCKS)
+    # a tiny student needs about 10 million multiplications for a frame of 80 ms, three times that with its gradients
+    assert 0.1e9 < 1e12 * clocks["tflops"] / clocks["audio_seconds_per_second"] < 3e9
+    assert rows[-1]["wer"] >= 0
+    summary = json.loads(straight.summary.read_text())
+    assert (summary["steps"], summary["skipped"], summary["replaced"]) == (STEPS, 0, 0)
+    assert list(straight.tensorboard.iterdir())
+    assert "the largest step fits" in straight.log.read_text()
+
+
+def test_the_same_run_again_gives_the_same_bits(work: Path, straight: RunDir, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "again")
+    train_once(str(work), str(run.path), f"train.steps={STEPS}")
+    assert same(weights(run), weights(straight))
+    assert figures(run) == figures(straight)
+
+
+def test_a_run_that_computes_its_layers_again_gives_the_same_bits(work: Path, straight: RunDir, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "again")
+    train_once(str(work), str(run.path), f"train.steps={STEPS}", "train.activation_checkpointing=true")
+    assert same(weights(run), weights(straight))
+
+
+def test_a_run_with_dropout_that_computes_its_layers_again_gives_the_same_bits(work: Path, tmp_path: Path) -> None:
+    runs = [RunDir(tmp_path / "remembered"), RunDir(tmp_path / "again")]
+    for run, again in zip(runs, ("false", "true"), strict=True):
+        with_dropout = (f"train.steps={STEPS}", "student.dropout=0.2", f"train.activation_checkpointing={again}")
+        train_once(str(work), str(run.path), *with_dropout)
+    assert same(weights(runs[0]), weights(runs[1]))
+    assert figures(runs[0]) == figures(runs[1])
+
+
+def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
+    work: Path, straight: RunDir, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "killed")
+    command = [sys.executable, str(SCRIPT), str(work), str(run.path), f"train.steps={STEPS}"]
+    wanted = random.randint(2, STEPS - 2)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (run.metrics.exists() and len(figures_whole(run)) >= wanted):
+            time.sleep(0.002)
+        time.sleep(random.random() * 0.1)
+        os.kill(process.pid, signal.SIGKILL)
+    assert run.last.exists() or wanted <= 2
+    assert not run.summary.exists()
+    train_once(str(work), str(run.path), f"train.steps={STEPS}")
+    assert same(weights(run), weights(straight))
+    assert figures(run) == figures(straight)
+
+
+def test_the_mean_of_the_best_is_handed_over_and_a_resumed_run_has_the_same(work: Path, tmp_path: Path) -> None:
+    few = [f"train.steps={STEPS}", "train.average=best", "train.keep_best=2", "train.keep_every=6"]
+    runs = [RunDir(tmp_path / "straight"), RunDir(tmp_path / "resumed")]
+    for run in runs:
+        train_once(str(work), str(run.path), *few)
+    best = checkpoint.best(runs[0], 2)
+    assert len(best) == 2
+    first, second = (load_file(folder / "model.safetensors") for folder in best)
+    for name, value in weights(runs[0]).items():
+        if value.is_floating_point():
+            assert torch.allclose(value, (first[name] + second[name]) / 2, atol=1e-6)
+    (six,) = runs[1].checkpoints.glob("*step=6")
+    for folder in runs[1].checkpoints.glob("epoch=*"):  # as if it had been killed after step 6
+        if int(folder.name.rpartition("=")[2]) > 6:
+            shutil.rmtree(folder)
+    runs[1].last.unlink()
+    runs[1].last.symlink_to(six.name)
+    train_once(str(work), str(runs[1].path), *few)
+    assert same(weights(runs[0]), weights(runs[1]))
+
+
+def figures_whole(run: RunDir) -> list[str]:
+    return [line for line in run.metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def test_a_run_that_died_before_it_wrote_its_student_only_does_the_rest(
+    work: Path, straight: RunDir, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "late")
+    train_once(str(work), str(run.path), f"train.steps={STEPS}")
+    run.summary.unlink()
+    (run.model / "model.safetensors").unlink()
+    train_once(str(work), str(run.path), f"train.steps={STEPS}")
+    assert same(weights(run), weights(straight))
+    assert figures(run) == figures(straight)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Path, tmp_path: Path) -> None:
+    folder = write_samples_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer", masks=0.3)
+    for name, seconds in (("noise", 3), ("rooms", 0.2)):
+        (tmp_path / name).mkdir()
+        random = np.random.default_rng(0)
+        samples_T = random.normal(0, 900, int(seconds * 16_000)) * np.linspace(1, 0, int(seconds * 16_000)) ** 4
+        (tmp_path / name / "one.flac").write_bytes(codec.encode(samples_T.astype(np.int16), "flac"))
+    (tmp_path / "noise" / "torn.flac").write_bytes(b"fLaC and no more")
+    sounds = [f"augment.noise={tmp_path}/noise", f"augment.rirs={tmp_path}/rooms"]
+    overrides = [f"student.checkpoint={folder}", *sounds, "train.steps=3", "train.lr=1e-3"]
+    runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
+    for run in runs:
+        train_once(str(work), str(run.path), *overrides)
+    assert same(weights(runs[0]), weights(runs[1]))
+    assert all(row["loss"] < 1000 for row in figures(runs[0]) if "loss" in row)
+    assert "torn.flac" in runs[0].log.read_text()
+    assert json.loads((runs[0].model / "config.json").read_text())["model_type"] == "wav2vec2"
+    kept = load_file(folder / "model.safetensors")
+    frozen = [name for name in kept if "feature_extractor" in name]
+    assert all(torch.equal(weights(runs[0])[name], kept[name]) for name in frozen)
+
+
+@pytest.mark.slow
+def test_a_student_of_one_training_starts_the_next_with_all_its_weights(
+    work: Path, straight: RunDir, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "next")
+    overrides = [f"student.checkpoint={straight.model}", "student.units=checkpoint", "train.steps=1", "train.lr=1e-9"]
+    train_once(str(work), str(run.path), *overrides)
+    before, now = weights(straight), weights(run)
+    learnt = [name for name in before if "running_" not in name and "num_batches" not in name]
+    assert all(torch.allclose(now[name], before[name], atol=1e-6) for name in learnt)
+
+
+@pytest.mark.slow
+def test_fp16_finds_its_scale_and_learns_and_goes_on_with_it(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "half")
+    overrides = ["train.precision=fp16", "train.checkpoint_every=1", "train.validate_every=100"]
+    train_once(str(work), str(run.path), *overrides, "train.steps=8", "train.clip_norm=1e9")
+    rows = [row for row in figures(run) if "loss" in row]
+    norms = [row["grad_norm"] or math.inf for row in rows]
+    assert json.loads((run.last / "state.json").read_text())["scaling"]["scale"] > 1
+    # gradients are those of fp32, not 65,536 times as large, but for steps whose scale was too high
+    plain = RunDir(tmp_path / "plain")
+    train_once(str(work), str(plain.path), "train.steps=1", "train.clip_norm=1e9")
+    assert min(norms) < 10 * figures(plain)[0]["grad_norm"]
+    assert rows[-1]["skipped"] == 0
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    told = run.log.read_text().count("which is halved")
+    assert told == sum(not math.isfinite(norm) for norm in norms)
+
+
+@pytest.mark.slow
+def test_two_uneven_ranks_that_accumulate_have_the_gradient_of_one_process(work: Path, tmp_path: Path) -> None:
+    script = SCRIPT.with_name("gradient_once.py")
+    gradient_once(str(work), str(tmp_path / "one"))
+    command = [sys.executable, str(script), str(work), str(tmp_path / "two"), "train.devices=2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for kind in ("ctc", "rnnt"):
+        one, two = (load_file(tmp_path / folder / f"{kind}.safetensors") for folder in ("one", "two"))
+        assert one.keys() == two.keys()
+        assert float(torch.nn.utils.get_total_norm(one.values())) > 0.1
+        assert distance([*one.values()], [two[name] for name in one]) < 1e-6  # measured: 7e-8
+
+
+@pytest.mark.slow
+def test_a_whisper_is_trained_on_from_its_checkpoint_and_stopped_and_resumed_to_the_same_bits(
+    work: Path, tmp_path: Path
+) -> None:
+    folder = write_whisper_checkpoint(tmp_path / "checkpoint", ["ba du ko mi"])
+    overrides = [f"student.checkpoint={folder}", "student.kind=seq2seq", "train.lr=1e-3", "plan.budget_ms=60000"]
+    runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
+    train_once(str(work), str(runs[0].path), *overrides, "train.steps=4")
+    rows = [row for row in figures(runs[0]) if "loss" in row]
+    assert len(rows) == 4
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert "pieces" in runs[0].log.read_text()
+    command = [sys.executable, str(SCRIPT), str(work), str(runs[1].path), *overrides, "train.steps=4"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not runs[1].last.exists():
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    train_once(str(work), str(runs[1].path), *overrides, "train.steps=4")
+    assert same(weights(runs[0]), weights(runs[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "ways"), [("ctc", ["sharded first", "copied first"]), ("rnnt", ["sharded, recomputed"])]
+)
+def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
+    work: Path, tmp_path: Path, kind: str, ways: list[str]
+) -> None:
+    command = [sys.executable, str(SCRIPT.with_name("shard_once.py")), str(work), str(tmp_path), kind, "copied", *ways]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    wanted = RunDir(tmp_path / "copied")
+    for name in ways:
+        run = RunDir(tmp_path / name)
+        for one, two in ((weights(wanted), weights(run)), (last(wanted), last(run))):
+            assert one.keys() == two.keys()
+            # a bias before a BatchNorm has no gradient but rounding, of which Adam makes whole steps
+            certain = [each for each in one if not each.endswith(("depthwise_conv.bias", "norm.running_mean"))]
+            assert len(certain) > 0.9 * len(one)
+            assert distance([one[each] for each in certain], [two[each] for each in certain]) < 1e-4
+        one, two = ([row["loss"] for row in figures(each) if "loss" in row] for each in (wanted, run))
+        assert len(one) == 4
+        assert one == pytest.approx(two, rel=1e-5)
+        config = [json.loads((each.model / "config.json").read_text()) for each in (wanted, run)]
+        assert config[0] == config[1]
+
+
+def distance(one: list[torch.Tensor], two: list[torch.Tensor]) -> float:
+    """How far two lists of tensors are apart, as a share of their norm."""
+    whole = torch.nn.utils.get_total_norm([each.double() for each in one])
+    apart = [a.double() - b.double() for a, b in zip(one, two, strict=True)]
+    return float(torch.nn.utils.get_total_norm(apart) / whole)
+
+
+def last(run: RunDir) -> dict[str, torch.Tensor]:
+    """All that a training goes on from."""
+    files = [load_file(path) for path in sorted(run.last.glob("*.safetensors"))]
+    return {f"{i}.{name}": value for i, file in enumerate(files) for name, value in file.items()}

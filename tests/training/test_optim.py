@@ -1,0 +1,101 @@
+"""The schedule, the optimizer's groups and the mean of weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from voxstill.core.config import Train
+from voxstill.training import optim
+
+shares = st.floats(0, 0.95)
+schedules = st.builds(
+    Train,
+    warmup=shares,
+    hold=st.floats(0, 1),
+    final_lr=st.floats(1e-3, 1),
+    lr=st.floats(1e-5, 1),
+    schedule=st.sampled_from(["cosine", "tri_stage"]),
+)
+
+
+@given(schedules, st.floats(0, 1))
+def test_the_learning_rate_is_positive_and_never_above_its_peak(cfg: Train, progress: float) -> None:
+    found = optim.lr_at(progress, cfg)
+    assert 0 <= found <= cfg.lr * (1 + 1e-9)
+    if progress >= cfg.warmup:
+        assert found >= cfg.lr * cfg.final_lr * (1 - 1e-9)
+
+
+@given(schedules, st.floats(0, 1))
+def test_the_learning_rate_has_no_jumps(cfg: Train, progress: float) -> None:
+    step = 1e-6
+    start = max(cfg.warmup, cfg.hold)
+    fall = np.pi / 2 if cfg.schedule == "cosine" else -np.log(cfg.final_lr)
+    steepest = max(1 / cfg.warmup if cfg.warmup else 0, fall / (1 - start) if start < 1 else 0)
+    jump = abs(optim.lr_at(min(progress + step, 1.0), cfg) - optim.lr_at(progress, cfg))
+    assert jump <= cfg.lr * (steepest * step * 1.01 + 1.01e-3 * (progress < cfg.warmup * 1e-3 + step) + 1e-9)
+
+
+def test_the_learning_rate_rises_holds_and_falls_to_its_end() -> None:
+    cfg = Train(lr=1.0, warmup=0.1, hold=0.5, final_lr=0.01)
+    places = (0.0, 0.05, 0.1, 0.5, 0.75, 1.0)
+    assert [optim.lr_at(each, cfg) for each in places] == pytest.approx([1e-3, 0.5, 1.0, 1.0, 0.505, 0.01], rel=1e-6)
+    cfg = cfg.model_copy(update={"schedule": "tri_stage"})
+    assert [optim.lr_at(each, cfg) for each in places] == pytest.approx([1e-3, 0.5, 1.0, 1.0, 0.1, 0.01], rel=1e-6)
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    groups = optim.adamw(model, Train(weight_decay=0.2)).param_groups
+    assert [(group["weight_decay"], len(group["params"])) for group in groups] == [(0.2, 1), (0.0, 3)]
+
+
+def test_the_average_is_the_mean_of_weights_and_buffers_and_counts_stay_whole() -> None:
+    model, average = nn.BatchNorm1d(3), optim.Average()
+    shown = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        for value in (model.weight.data, model.bias.data, model.running_mean, model.running_var):
+            assert value is not None
+            value.copy_(torch.randn(3))
+        assert model.num_batches_tracked is not None
+        model.num_batches_tracked += 1
+        shown.append({name: value.clone() for name, value in model.state_dict().items()})
+        average.add(model)
+    average.apply(model)
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            assert torch.allclose(value, torch.stack([each[name] for each in shown]).mean(0), atol=1e-6)
+    assert int(model.state_dict()["num_batches_tracked"]) == 5
+
+
+def test_with_a_decay_the_average_is_the_exponential_mean_of_what_it_was_shown() -> None:
+    model, average = nn.Linear(1, 1, bias=False), optim.Average(decay=0.5)
+    for value in (1.0, 2.0, 6.0):
+        nn.init.constant_(model.weight, value)
+        average.add(model)
+    average.apply(model)
+    assert model.weight.item() == pytest.approx((0.25 * 1 + 0.5 * 2 + 1 * 6) / 1.75)
+
+
+def test_an_average_of_nothing_changes_nothing() -> None:
+    model = nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+    optim.Average().apply(model)
+    assert torch.equal(model.weight, before)
+
+
+@given(st.floats(0, 0.99), st.integers(1, 30), st.floats(-1e3, 1e3, width=32))
+def test_the_average_of_what_never_changed_is_itself(decay: float, times: int, value: float) -> None:
+    model, average = nn.Linear(5, 5), optim.Average(decay)
+    nn.init.constant_(model.weight, value)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    for _ in range(times):
+        average.add(model)
+    average.apply(model)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())

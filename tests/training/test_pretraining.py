@@ -1,0 +1,181 @@
+"""Pre-training: resumed to the same bits, right with accumulation and on two ranks, a start for students."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from train.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
+from train.pretrain_gradient_once import main as gradient_once
+from train.train_once import pretrain_once
+
+from pretraining import Given, like_theirs, theirs_like
+from voxstill.core import config
+from voxstill.nn import checkpoints, self_supervised
+from voxstill.storage.rundir import RunDir
+from voxstill.training import checkpoint
+
+SCRIPT = Path(__file__).with_name("train_once.py")
+CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
+STEPS = 8
+FIELDS = {"contrastive", "diversity", "masked", "perplexity", "temperature", "accuracy", "chance"}
+BEST_RQ = "pretrain={method: best_rq, crop_ms: 1000, mask_ms: 160, min_masks: 1, codes: 64}"
+
+
+def figures(run: RunDir) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines() if line.endswith("}")]
+    return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
+
+
+def weights(run: RunDir) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = load_file(run.model / "model.safetensors")
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def straight(work: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    run = RunDir(tmp_path_factory.mktemp("straight") / "run")
+    pretrain_once(str(work), str(run.path), f"train.steps={STEPS}")
+    return run
+
+
+def test_every_step_says_how_it_goes_and_the_best_is_that_of_the_least_contrastive_loss(straight: RunDir) -> None:
+    rows = figures(straight)
+    steps, judged = [row for row in rows if "split" not in row], [row for row in rows if "split" in row]
+    assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
+    assert all(row.keys() >= FIELDS for row in steps)
+    for i, row in enumerate(steps):
+        assert row["loss"] == pytest.approx(row["contrastive"] + 0.1 * row["diversity"], rel=1e-5)
+        assert row["temperature"] == pytest.approx(2 * 0.999995**i, rel=1e-6)
+        assert 0.3 < row["masked"] < 0.6
+        assert 2 <= row["perplexity"] <= 128
+        assert 0 < row["chance"] < 0.5
+    least = min(row["contrastive"] for row in judged)
+    assert json.loads(straight.summary.read_text())["dev_loss"] == least
+    state = json.loads((checkpoint.best(straight, 1)[0] / "state.json").read_text())
+    assert state["error"] == least
+
+
+@pytest.mark.parametrize("method", ["wav2vec2", "best_rq"])
+def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
+    work: Path, straight: RunDir, tmp_path: Path, method: str
+) -> None:
+    run, settings = RunDir(tmp_path / "killed"), [f"train.steps={STEPS}"]
+    if method == "best_rq":
+        straight, settings = RunDir(tmp_path / "straight"), [*settings, BEST_RQ]
+        pretrain_once(str(work), str(straight.path), *settings)
+    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *settings]
+    wanted = random.randint(3, STEPS - 2)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (run.metrics.exists() and len(figures(run)) >= wanted):
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+    assert not run.summary.exists()
+    pretrain_once(str(work), str(run.path), *settings)
+    one, two = weights(run), weights(straight)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert figures(run) == figures(straight)
+
+
+def test_what_was_learnt_loads_in_transformers_alone(straight: RunDir) -> None:
+    script = (
+        "import sys, torch, transformers\n"
+        "model = transformers.Wav2Vec2ForPreTraining.from_pretrained(sys.argv[1])\n"
+        "extractor = transformers.AutoFeatureExtractor.from_pretrained(sys.argv[1])\n"
+        "assert extractor.do_normalize and extractor.sampling_rate == 16_000\n"
+        "assert model.config.architectures == ['Wav2Vec2ForPreTraining']\n"
+        "model(torch.randn(1, 16_000)); assert 'voxstill' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(straight.model)], check=True, stderr=subprocess.DEVNULL)
+
+
+def test_a_student_that_hears_samples_starts_from_it(straight: RunDir) -> None:
+    wanted: dict[str, Any] = {"same_pieces": False, "dropout": None, "seed": 0, "frozen": True}
+    student = checkpoints.from_checkpoint(str(straight.model), 30, kind="ctc", **wanted)
+    learnt = weights(straight)
+    for name, weight in student.state_dict().items():
+        if not name.startswith("lm_head"):
+            assert torch.equal(weight, learnt[name])
+
+
+@pytest.mark.slow
+def test_the_encoder_of_random_codes_drops_into_any_student(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    pretrain_once(str(work), str(run.path), BEST_RQ, "train.steps=60", "train.lr=3e-3", "train.validate_every=60")
+    rows = [row for row in figures(run) if "split" not in row]
+    assert all({"masked", "perplexity", "accuracy"} <= row.keys() for row in rows)
+    assert np.mean([row["loss"] for row in rows[-5:]]) < 0.8 * rows[0]["loss"]
+    learnt = weights(run)
+    for kind in ("ctc", "rnnt"):
+        wanted: dict[str, Any] = {"same_pieces": False, "dropout": None, "seed": 0, "frozen": True}
+        student = checkpoints.from_checkpoint(str(run.model), 12, kind=kind, **wanted)
+        encoder = {name: value for name, value in student.state_dict().items() if name.startswith("encoder.")}
+        assert len(encoder) > 50
+        assert all(torch.equal(value, learnt[name]) for name, value in encoder.items())
+
+
+def test_a_training_without_progress_on_the_dev_split_ends(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    still = ["train.steps=40", "train.lr=1e-12", "train.validate_every=1", "train.patience=2"]
+    pretrain_once(str(work), str(run.path), *still)
+    assert json.loads(run.summary.read_text())["steps"] < 40
+
+
+@pytest.mark.slow
+def test_gradients_are_those_of_transformers_with_accumulation_and_on_two_ranks(work: Path, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("pretrain_gradient_once.py")
+    gradient_once(str(work), str(tmp_path / "one"))
+    two = [sys.executable, str(script), str(work), str(tmp_path / "two"), "train.devices=2"]
+    subprocess.run(two, check=True, stderr=subprocess.DEVNULL)
+    one, both = (load_file(tmp_path / name / "gradient.safetensors") for name in ("one", "two"))
+    heard = load_file(tmp_path / "one" / "heard-0.safetensors")
+    cfg = config.load(None, [*GRADIENT_SETTINGS])
+    theirs = theirs_like(self_supervised.wav2vec2(cfg.pretrain, cfg.seed)).train()
+    losses = []
+    for i in range(4):
+        step = given(heard, i)
+        loss = like_theirs(theirs, step)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    hidden = sum(int(heard[f"{i}.weight"].sum()) for i in range(4))
+    wanted = {name: weight.grad / hidden for name, weight in theirs.named_parameters()}
+    expected = float(torch.stack(losses).sum()) / hidden
+    noise = 1e-6 * max(float(each.norm()) for each in wanted.values())
+    for found in (one, both):
+        assert float(found["loss"]) == pytest.approx(expected, rel=1e-4)
+        for name, gradient in wanted.items():
+            assert float((found[name] - gradient).norm()) <= 1e-3 * float(gradient.norm()) + noise, name
+
+
+def given(heard: dict[str, torch.Tensor], i: int) -> Given:
+    """A batch as it was heard, its noise where theirs looks for it."""
+    place_BM, weight_BM, noise_BMGV = (heard[f"{i}.{name}"] for name in ("place", "weight", "noise"))
+    hidden_BF = heard[f"{i}.hidden"]
+    noise_BFGV = torch.zeros(*hidden_BF.shape, *noise_BMGV.shape[2:])
+    for b, num in enumerate(weight_BM.sum(1).long().tolist()):
+        noise_BFGV[b, place_BM[b, :num]] = noise_BMGV[b, :num]
+    return Given(
+        *(heard[f"{i}.samples"], heard[f"{i}.len"], weight_BM.sum(1).long(), hidden_BF, place_BM, weight_BM > 0),
+        *(heard[f"{i}.negatives"], noise_BFGV),
+    )
+
+
+@pytest.mark.slow
+def test_ranks_that_leave_out_different_layers_do_not_wait_for_each_other(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    often = ["train.devices=2", "train.steps=3", "pretrain.layer_drop=0.5", "train.step_timeout_s=120"]
+    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *often]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    assert json.loads(run.summary.read_text())["steps"] == 3

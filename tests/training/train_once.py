@@ -1,0 +1,61 @@
+"""Trains on shards that lie ready, as `voxstill train` or `pretrain` does, in a process that a test may kill.
+
+Arguments: `pretrain` or `classify` where that is meant, the work folder, the run folder, then `key=value` overrides.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+from voxstill.core import config
+from voxstill.storage.rundir import RunDir
+from voxstill.tasks import classification, pretraining, recognition
+from voxstill.training import parallel
+from voxstill.training.check import check
+from voxstill.training.launch import train_rank
+from voxstill.training.setup import Build
+
+SETTINGS = (
+    "train.seed_mode=debug",
+    "train.loader_workers=0",
+    "train.validate_every=4",
+    "train.checkpoint_every=2",
+    "train.log_every=1",
+)
+OF_STUDENT = ("train.average_share=0.3", "plan.budget_ms=6000")
+OF_PRETRAINING = ("plan.budget_ms=4000", "pretrain={size: tiny, crop_ms: 900, mask_ms: 100, negatives: 20}")
+OF_CLASSES = (
+    *OF_STUDENT,
+    "student.task=classes",
+    "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}",
+)
+
+
+def train_once(work: str, run: str, *overrides: str) -> None:
+    _train(recognition.build, work, run, *OF_STUDENT, *overrides)
+
+
+def pretrain_once(work: str, run: str, *overrides: str) -> None:
+    _train(pretraining.build, work, run, *OF_PRETRAINING, *overrides)
+
+
+def classify_once(work: str, run: str, *overrides: str) -> None:
+    _train(classification.build, work, run, *OF_CLASSES, *overrides)
+
+
+def _train(build: Build, work: str, run: str, *overrides: str) -> None:
+    cfg = config.load(None, [f"work={work}", *SETTINGS, *overrides])
+    check(cfg)
+    Path(run).mkdir(parents=True, exist_ok=True)
+    rank = functools.partial(train_rank, cfg=cfg, run=RunDir(Path(run)), shards={"recipe": "r"}, build=build)
+    parallel.fabric(cfg.train).launch(rank)
+
+
+if __name__ == "__main__":
+    ways = {"pretrain": pretrain_once, "classify": classify_once}
+    if (way := ways.get(sys.argv[1])) is not None:
+        way(*sys.argv[2:])
+    else:
+        train_once(*sys.argv[1:])
