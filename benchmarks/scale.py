@@ -44,7 +44,7 @@ WORDS = [
 ]
 PLAN = """
 import resource, sys, time
-from voxstill.factory import label
+from voxstill.labelling import label
 from voxstill.storage.store import Store
 start = time.perf_counter()
 count = sum(len(chunk.items) for chunk in label.plan(Store(sys.argv[1]), sys.argv[2], "labels/none", 256))
@@ -54,7 +54,7 @@ print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SEL
 SHARDS = """
 import resource, sys, time
 from voxstill.core.config import Shard
-from voxstill.factory import join
+from voxstill.storage import join
 from voxstill.sharding import assign
 from voxstill.storage.store import Store
 root, utterances, labels, verdicts, made = sys.argv[1:]

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 PACKAGE = "voxstill"
+ENTRY_POINTS = {PACKAGE, f"{PACKAGE}.__main__"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 FILLER_WORDS = ("each", "found", "told", "said", "some", "given", "made", "heard")
@@ -202,15 +203,15 @@ def is_between_commands(edge: Import) -> bool:
 
 
 def packages(checkout: Checkout) -> Figure:
-    """Folders and files directly in `src/voxstill`, `__init__.py` left out, and `benchmarks` as one."""
-    units = {unit(module.name) for module in (*checkout.package, *checkout.benchmarks)} - {PACKAGE}
+    """Folders and files directly in `src/voxstill` but `__init__.py` and `__main__.py`; `benchmarks` counts as one."""
+    units = {unit(module.name) for module in (*checkout.package, *checkout.benchmarks)} - ENTRY_POINTS
     return Figure(len(units), tuple(sorted(units)))
 
 
 def package_pairs(checkout: Checkout) -> Figure:
     """Ordered pairs of these of which one imports from the other, lazily or not."""
     pairs = {(unit(edge.importer), unit(edge.imported)) for edge in checkout.imports}
-    return Figure(sum(first != second and PACKAGE not in (first, second) for first, second in pairs))
+    return Figure(sum(first != second and not ENTRY_POINTS & {first, second} for first, second in pairs))
 
 
 def import_cycles(checkout: Checkout) -> Figure:

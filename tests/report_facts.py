@@ -8,8 +8,8 @@ import random
 import struct
 import wave
 
+from voxstill.evaluation.report.html import Compared, Comparison, Facts, Role
 from voxstill.filtering.rules import RULES
-from voxstill.report.html import Compared, Comparison, Facts, Role
 from voxstill.scoring.words import align
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

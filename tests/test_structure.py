@@ -24,7 +24,7 @@ LONG_FILES = {
     "src/voxstill/factory/segment.py": 414,
     "src/voxstill/factory/shard.py": 498,
     "src/voxstill/nn/students.py": 446,
-    "src/voxstill/report/html.py": 444,
+    "src/voxstill/evaluation/report/html.py": 444,
     "src/voxstill/store.py": 565,
     "src/voxstill/teachers/transformers.py": 504,
     "src/voxstill/training/loop.py": 422,

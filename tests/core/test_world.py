@@ -7,7 +7,7 @@ import sys
 
 FAULTS = """
 import resource, sys, torch
-from voxstill import world
+from voxstill.core import world
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":
     world.keep_memory()

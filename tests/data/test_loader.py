@@ -214,7 +214,7 @@ PARENT = """
 import os, signal, sys, time
 sys.path[:0] = {tests!r}
 from noise_corpus import *
-from test_load import Batches, children
+from test_loader import Batches, children
 corpus = corpus_of(Store({root!r}))
 steps = iter(Loader(Batches(corpus, planned(corpus)), workers=2))
 next(steps)

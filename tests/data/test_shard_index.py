@@ -110,7 +110,7 @@ def test_what_a_dead_process_left_half_made_is_not_taken(tmp_path: Path) -> None
 ELSEWHERE = """
 import sys
 sys.path.insert(0, {tests!r})
-from test_corpus import Path, Store, open_
+from test_shard_index import Path, Store, open_
 print(open_(Store({root!r}), Path({root!r}) / "kept").text_of(499))
 """
 

@@ -21,11 +21,11 @@ TDT = ((0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (1, 0), (2, 0), (3, 0), (4, 0))
 COMPARE = """
 import functools, json, sys
 import torch
-from voxstill.nn import lattice, losses
+from voxstill.nn import losses, transducer_triton
 
 device = torch.device(sys.argv[1])
-plain, kernels = lambda _: None, losses._triton_loss if device.type == "cuda" else lambda _: lattice.loss
-assert kernels(device) is lattice.loss
+plain, kernels = lambda _: None, losses._triton_loss if device.type == "cuda" else lambda _: transducer_triton.loss
+assert kernels(device) is transducer_triton.loss
 for frames, lengths, durations in json.loads(sys.argv[2]):
     torch.manual_seed(0)
     num, shape = len(frames), (max(frames) + 1, max(lengths) + 1)

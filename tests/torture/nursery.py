@@ -19,7 +19,7 @@ import torch.utils.tensorboard  # noqa: F401
 import transformers.modeling_utils  # noqa: F401
 
 from voxstill import cli
-from voxstill.pipeline import end_to_end, evaluate, prepare, train, transcribe  # noqa: F401
+from voxstill.pipeline import end_to_end, evaluate, transcribe  # noqa: F401
 
 
 def suffer(order: dict[str, object]) -> int:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from train.test_loop import figures, same, weights
-from train.test_watchdog import LIMIT_S, SCRIPT, is_alive, ranks, started
-from train.train_once import train_once
 
 from seeds import seeded_random
 from tones import write_shards
 from torture.runs import SHARE
+from training.test_loop import figures, same, weights
+from training.test_watchdog import LIMIT_S, SCRIPT, is_alive, ranks, started
+from training.train_once import train_once
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 

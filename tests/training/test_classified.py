@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from train.train_once import classify_once, train_once
 
 from checkpoints import write_samples_checkpoint
 from tones import write_voices
+from training.train_once import classify_once, train_once
 from voxstill.core.errors import DataError
 from voxstill.nn import classifiers, students
 from voxstill.storage.rundir import RunDir

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from train.gradient_once import main as gradient_once
-from train.train_once import train_once
 
 from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
+from training.gradient_once import main as gradient_once
+from training.train_once import train_once
 from voxstill.audio import codec
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from train.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
-from train.pretrain_gradient_once import main as gradient_once
-from train.train_once import pretrain_once
 
 from pretraining import Given, like_theirs, theirs_like
+from training.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
+from training.pretrain_gradient_once import main as gradient_once
+from training.train_once import pretrain_once
 from voxstill.core import config
 from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.rundir import RunDir

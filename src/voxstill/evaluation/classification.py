@@ -18,9 +18,9 @@ from voxstill.decoding.checkpoint_files import model_folder, on_hub
 from voxstill.decoding.classes import classify
 from voxstill.decoding.recognizer import batches_by_length
 from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_warnings, with_text
+from voxstill.evaluation.report import classes as report
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers, students
-from voxstill.report import classes as report
 from voxstill.scoring import classes as class_scores
 from voxstill.scoring import figures as scoring
 from voxstill.scoring import stats, verification

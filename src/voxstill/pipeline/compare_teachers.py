@@ -12,8 +12,8 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.evaluation.recognition import hidden_texts, read_audio
+from voxstill.evaluation.report import html
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.report import html
 from voxstill.scoring import words
 from voxstill.storage import join, tables, workdir
 from voxstill.storage.redaction import shown

@@ -14,6 +14,7 @@ from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import ErrorCounts, Label, Utterance, Verdict
 from voxstill.evaluation import recognition
+from voxstill.evaluation.report import html, plain
 from voxstill.evaluation.score import duration_ms
 from voxstill.filtering import tuning
 from voxstill.filtering.rules import current_name, rule_of
@@ -21,7 +22,6 @@ from voxstill.pipeline import tune_filter
 from voxstill.pipeline.compare import DOUBTFUL, Sides
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.report import html, plain
 from voxstill.scoring import words
 from voxstill.storage import tables, workdir
 from voxstill.storage.redaction import shown

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from browser import CHROMIUM, Browser
 from pages import Page
 from report_facts import compared, comparison, example, tone
-from voxstill.report.formatting import data_uri, duration, magnitude, number, percent
-from voxstill.report.html import Compared, Comparison, Facts, Version, render, render_comparison
+from voxstill.evaluation.report.formatting import data_uri, duration, magnitude, number, percent
+from voxstill.evaluation.report.html import Compared, Comparison, Facts, Version, render, render_comparison
 
 SECTIONS = {
     "systems": "result",

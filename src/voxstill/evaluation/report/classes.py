@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
-from voxstill.report.formatting import environment
+from voxstill.evaluation.report.formatting import environment
 from voxstill.scoring.classes import confusions
 
 MAX_CONFUSIONS = 20

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
-from voxstill.report import charts
-from voxstill.report.formatting import environment, percent
+from voxstill.evaluation.report import charts
+from voxstill.evaluation.report.formatting import environment, percent
 
 Role = Literal["teacher", "student", "student with LM", "first", "second"]
 Pair = tuple[str | None, str | None]
@@ -262,7 +262,7 @@ def _edits(pairs: Sequence[Pair]) -> tuple[str, str]:
 
 @functools.cache
 def _script() -> str:
-    return resources.files("voxstill.report").joinpath("templates/utterances.js").read_text(encoding="utf-8")
+    return resources.files("voxstill.evaluation.report").joinpath("templates/utterances.js").read_text(encoding="utf-8")
 
 
 def render_comparison(facts: Comparison) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from voxstill.report.formatting import number, percent
+from voxstill.evaluation.report.formatting import number, percent
 
 WIDTH, HEIGHT = 480, 200
 _MAX_POINTS = 160

@@ -72,7 +72,7 @@ def environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     templates = Environment(
-        loader=PackageLoader("voxstill.report"),
+        loader=PackageLoader("voxstill.evaluation.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from browser import CHROMIUM, Browser
 from pages import Page
-from voxstill.report.classes import Figures, page
+from voxstill.evaluation.report.classes import Figures, page
 from voxstill.scoring.classes import score
 
 

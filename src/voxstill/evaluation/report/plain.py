@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from voxstill.report.formatting import figure, magnitude, number, percent
-from voxstill.report.html import ROLES, Facts, System
+from voxstill.evaluation.report.formatting import figure, magnitude, number, percent
+from voxstill.evaluation.report.html import ROLES, Facts, System
 
 _LEFT_OUT = ("utterances", "metrics")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from report_facts import example
-from voxstill.report.plain import as_json, markdown
+from voxstill.evaluation.report.plain import as_json, markdown
 
 
 def test_json_holds_every_fact_but_those_with_a_file_of_their_own() -> None:

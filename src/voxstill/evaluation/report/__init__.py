@@ -1,0 +1,1 @@
+"""Reports: one HTML page, and the same as Markdown and JSON."""

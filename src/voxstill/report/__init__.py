@@ -1,1 +1,0 @@
-"""Reports: figures as an HTML page, Markdown and JSON."""
