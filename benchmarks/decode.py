@@ -38,7 +38,7 @@ import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from voxstill.core.records import ErrorCounts  # noqa: E402
-from voxstill.decoding import ctc, prefixes  # noqa: E402
+from voxstill.decoding import ctc, prefix_search  # noqa: E402
 from voxstill.decoding.fusion import Fusion, fusion  # noqa: E402
 from voxstill.scoring import words as scored  # noqa: E402
 from voxstill.text import kneser_ney, lm  # noqa: E402
@@ -130,10 +130,11 @@ def limits(args: argparse.Namespace) -> None:
     places = 1 << (args.beam - 1).bit_length()
     rows = {"without the model": greedy_row(references, utterances)}
     for name, (most, band) in LIMITS.items():
-        prefixes.search(utterances[0], args.tokens - 1, places, most, band, fused)  # compiled
+        prefix_search.search(utterances[0], args.tokens - 1, places, most, band, fused)  # compiled
         start = time.process_time()
         hypotheses = [
-            prefixes.search(log_probs_FV, args.tokens - 1, places, most, band, fused) for log_probs_FV in utterances
+            prefix_search.search(log_probs_FV, args.tokens - 1, places, most, band, fused)
+            for log_probs_FV in utterances
         ]
         seconds = time.process_time() - start
         rows[name] = {
@@ -247,7 +248,7 @@ def voxstill(log_probs_BFV: NDArray[np.float32], fused: Fusion, beam: int, piece
     seconds = time.process_time() - start
     places = 1 << (beam - 1).bit_length()
     scores = [
-        prefixes.search(log_probs_FV, tokens - 1, places, ctc.MOST_TOKENS, ctc.BAND, fused)[1]
+        prefix_search.search(log_probs_FV, tokens - 1, places, ctc.MOST_TOKENS, ctc.BAND, fused)[1]
         for log_probs_FV in log_probs_BFV[:COMPARED]
     ]
     return num / seconds, float(np.mean(scores))

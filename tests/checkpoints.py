@@ -93,13 +93,13 @@ def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Seq
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     from tones import PLAIN
-    from voxstill.nn.frontends import Windows
+    from voxstill.nn.frontends import WhisperFrontend
 
     write_whisper_checkpoint(folder, texts, languages=languages, longest=448)
     tokenizer = transformers.WhisperTokenizerFast.from_pretrained(folder)
-    hearing = Windows(PLAIN)
+    frontend = WhisperFrontend(PLAIN)
     transformers.WhisperProcessor(
-        transformers.WhisperFeatureExtractor.from_dict(dict(hearing.extractor)), tokenizer
+        transformers.WhisperFeatureExtractor.from_dict(dict(frontend.extractor)), tokenizer
     ).save_pretrained(folder)
     model: Any = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
     says, id_of = model.generation_config, tokenizer.convert_tokens_to_ids
@@ -118,7 +118,7 @@ def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Seq
     targets_BU[:, int(languages) : len(start) - 1] = -100  # the language is predicted, what follows is prompted
     spoken = [torch.from_numpy(samples_T) for samples_T in clips]
     audio_BT = torch.nn.utils.rnn.pad_sequence(spoken, batch_first=True)
-    features_BDF, _ = hearing.plain(audio_BT, torch.tensor(list(map(len, spoken))))
+    features_BDF, _ = frontend.extract(audio_BT, torch.tensor(list(map(len, spoken))))
     encoder, places = model.model.encoder, torch.nn.Embedding(NUM_PLACES, model.config.d_model)
     whole = encoder.embed_positions
     for num_steps, positions in ((110, places), (5, whole)):  # most steps on the first seconds of the window

@@ -17,7 +17,7 @@ from voxstill.core.config import Plan
 from voxstill.core.records import Batch, UtteranceInfo, Word
 from voxstill.data.loader import Loader
 from voxstill.data.plan import EpochPlan, plan
-from voxstill.data.shard_index import Corpus, Encode, opened
+from voxstill.data.shard_index import Encode, ShardIndex, open_index
 from voxstill.storage import shard_format, tables
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
@@ -85,19 +85,19 @@ def encode(text: str, words: Sequence[Word]) -> tuple[list[int], list[tuple[int,
     )
 
 
-def corpus_of(store: Store) -> Corpus:
+def corpus_of(store: Store) -> ShardIndex:
     return opened_with(store, encode)
 
 
-def opened_with(store: Store, encode: Encode | None) -> Corpus:
+def opened_with(store: Store, encode: Encode | None) -> ShardIndex:
     """Read the shards anew on every call, whatever `encode` is named."""
     folder = Path(tempfile.mkdtemp(prefix="voxstill-test-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return opened(store, "s", folder, splits=("train",), encode=encode, encoder="")
+    return open_index(store, "s", folder, splits=("train",), encode=encode, encoder="")
 
 
-def planned(corpus: Corpus, slots: int = 2) -> EpochPlan:
-    cfg = Plan(budget_ms=3000, batches_per_step=slots)
+def planned(corpus: ShardIndex, batches_per_step: int = 2) -> EpochPlan:
+    cfg = Plan(budget_ms=3000, batches_per_step=batches_per_step)
     return plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
 
 

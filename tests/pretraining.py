@@ -17,7 +17,7 @@ LENGTH, TEMPERATURE = 10, 2.0
 
 
 @dataclass(frozen=True)
-class Given:
+class StepInputs:
     samples_BT: Tensor
     len_B: Tensor
     num_B: Tensor
@@ -34,39 +34,39 @@ def random_audio(seconds: Sequence[float], seed: int = 0) -> tuple[Tensor, Tenso
     return samples_BT * frame_mask(len_B, samples_BT.shape[1]), len_B
 
 
-def step_of(model: Any, audio: tuple[Tensor, Tensor], cfg: Pretrain, *, noisy: bool, seed: int = 0) -> Given:
+def draw_step(model: Any, audio: tuple[Tensor, Tensor], cfg: Pretrain, *, noisy: bool, seed: int = 0) -> StepInputs:
     """The random draws for a batch; noise for every frame, as the model of transformers wants it."""
     samples_BT, len_B = audio
     generator = torch.Generator().manual_seed(seed)
     frames_B = model._get_feat_extract_output_lengths(len_B)
-    num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, cfg.min_masks)
-    hidden_BF = contrastive.hidden(frames_B, num_B, LENGTH, generator)
-    place_BM, own_BM = contrastive.places(hidden_BF, num_B)
+    num_B = contrastive.num_masked(frames_B, 0.65, LENGTH, cfg.min_masks)
+    hidden_BF = contrastive.draw_mask(frames_B, num_B, LENGTH, generator)
+    place_BM, own_BM = contrastive.masked_positions(hidden_BF, num_B)
     negative_BMK = contrastive.negatives(num_B, cfg.negatives, generator)
     book = model.quantizer
     shape = (*hidden_BF.shape, book.num_groups, book.num_vars)
     noise_BFGV = contrastive.gumbel(shape, generator) if noisy else None
-    return Given(samples_BT, len_B, num_B, hidden_BF, place_BM, own_BM, negative_BMK, noise_BFGV)
+    return StepInputs(samples_BT, len_B, num_B, hidden_BF, place_BM, own_BM, negative_BMK, noise_BFGV)
 
 
-def gathered(model: Any, step: Given, divided_by: int = 1) -> Tensor:
+def gathered(model: Any, step: StepInputs, divided_by: int = 1) -> Tensor:
     """The loss of voxstill: a sum, divided by `divided_by`."""
     noise_BMGV = None
     if step.noise_BFGV is not None:
         wide = step.noise_BFGV.shape[2:]
         noise_BMGV = step.noise_BFGV.gather(1, step.place_BM[:, :, None, None].expand(-1, -1, *wide))
-    predicted_BMD, targets_BMD, code_BM, probs_BMGV = self_supervised.found(
+    predicted_BMD, targets_BMD, code_BM, probs_BMGV = self_supervised.contrastive_outputs(
         model, step.samples_BT, step.len_B, step.hidden_BF, step.place_BM, noise_BMGV, TEMPERATURE
     )
     config, weight_BM = model.config, step.own_BM.float()
     likeness = config.contrastive_logits_temperature
-    loss_BM, *_ = contrastive.contrastive(predicted_BMD, targets_BMD, code_BM, step.negative_BMK, likeness)
+    loss_BM, *_ = contrastive.info_nce(predicted_BMD, targets_BMD, code_BM, step.negative_BMK, likeness)
     unused = 1 - contrastive.perplexity(probs_BMGV, weight_BM) / probs_BMGV[0, 0].numel()
     loss = (loss_BM * weight_BM).sum() + config.diversity_loss_weight * unused * weight_BM.sum()
     return loss / divided_by
 
 
-def theirs_like(model: Any) -> Any:
+def peer_of(model: Any) -> Any:
     """The model of transformers with the same weights."""
     from transformers import Wav2Vec2ForPreTraining
 
@@ -75,7 +75,7 @@ def theirs_like(model: Any) -> Any:
     return reference
 
 
-def like_theirs(model: Any, step: Given) -> Tensor:
+def peer_loss(model: Any, step: StepInputs) -> Tensor:
     """The loss of transformers' model, a sum, with the noise of `step`."""
     num, frames = step.hidden_BF.shape
     negative_BFK = torch.zeros(num, frames, step.negative_BMK.shape[2], dtype=torch.long)

@@ -45,7 +45,7 @@ class Shuffled(data.Corpus):
         planned = super().plan(epoch, ascending=ascending)
         budget_ms, train = self._cfg.plan.budget_ms, self._train
         order = np.random.default_rng([self._cfg.seed, epoch]).permutation(planned.order)
-        durations_ms = dataclasses.replace(planned, order=order).heard_ms()
+        durations_ms = dataclasses.replace(planned, order=order).augmented_ms()
         bounds, longest = [0], 0
         for at, length in enumerate(durations_ms.tolist()):
             longest = max(longest, length)

@@ -260,14 +260,14 @@ def start(folder: str, share: float) -> dict[str, float]:
     from voxstill.core.config import Plan
     from voxstill.data.loader import Batches, Loader
     from voxstill.data.plan import plan
-    from voxstill.data.shard_index import opened
+    from voxstill.data.shard_index import open_index
     from voxstill.storage.store import Store
     from voxstill.training.checkpoint import State
 
     torch.set_num_threads(1)
     before, resident = memory("RssAnon"), memory("VmRSS")
     begun = time.perf_counter()
-    corpus = opened(
+    corpus = open_index(
         Store(folder),
         "",
         Path(folder) / "index",
@@ -297,14 +297,14 @@ def growth() -> dict[str, float]:
     from voxstill.core.config import Plan
     from voxstill.data.loader import Batches, Loader
     from voxstill.data.plan import plan
-    from voxstill.data.shard_index import opened
+    from voxstill.data.shard_index import open_index
     from voxstill.storage.store import Store
 
     held = []
     with tempfile.TemporaryDirectory() as folder:
         write_shards(Path(folder), 4 * PER_SHARD)
         store = Store(folder)
-        corpus = opened(store, "", Path(folder) / "index", splits=("train",), encode=None, encoder="")
+        corpus = open_index(store, "", Path(folder) / "index", splits=("train",), encode=None, encoder="")
         for epoch in range(3):
             epoch_plan = plan(corpus.durations_ms, None, Plan(budget_ms=BUDGET_S * 1000), seed=0, epoch=epoch)
             most = 0

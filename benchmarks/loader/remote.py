@@ -34,8 +34,8 @@ from throughput import BUDGET_S, HERE, PER_SHARD, make
 from voxstill.core.config import Plan
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import EpochPlan, plan
-from voxstill.data.prefetch import Place
-from voxstill.data.shard_index import Corpus, opened
+from voxstill.data.prefetch import CacheDir
+from voxstill.data.shard_index import ShardIndex, open_index
 from voxstill.storage.store import Store
 
 sys.path.insert(0, str(HERE.parent.parent / "tests"))
@@ -62,7 +62,7 @@ def main() -> None:
         make(folder, args.utterances)
         local, remote = Store(str(folder / "shards")), Store("s3://bench/shards")
         corpora = {
-            store.root: opened(store, "", folder / "index", splits=("train",), encode=None, encoder="")
+            store.root: open_index(store, "", folder / "index", splits=("train",), encode=None, encoder="")
             for store in (local, remote)
         }
         rates: dict[str, list[float]] = {way: [] for way in ways}
@@ -73,8 +73,8 @@ def main() -> None:
                 epoch_plan = plan(
                     corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype("int64")
                 )
-                place = Place(folder / "tars", 1 << 40) if way == "S3, fetched ahead" else None
-                rates[way].append(hours_a_minute(corpus, epoch_plan, place, args.window))
+                cache_dir = CacheDir(folder / "tars", 1 << 40) if way == "S3, fetched ahead" else None
+                rates[way].append(hours_a_minute(corpus, epoch_plan, cache_dir, args.window))
                 shutil.rmtree(folder / "tars", ignore_errors=True)
     median = {way: statistics.median(rounds) for way, rounds in rates.items()}
     figures = {
@@ -147,11 +147,11 @@ def serve(folder: Path, delay_s: float) -> None:
         late.serve_forever()
 
 
-def hours_a_minute(corpus: Corpus, epoch_plan: EpochPlan, place: Place | None, window: int) -> float:
+def hours_a_minute(corpus: ShardIndex, epoch_plan: EpochPlan, cache_dir: CacheDir | None, window: int) -> float:
     """Hours of speech read a minute of wall time, after the first window; training takes no time."""
     read = 0
     samples = since = 0.0
-    loader = Loader(Batches(corpus, epoch_plan, place=place), workers=1)
+    loader = Loader(Batches(corpus, epoch_plan, cache_dir=cache_dir), workers=1)
     for batches in loader:
         if read > window:
             samples += sum(float(batch.audio_len_B.sum()) for batch in batches)

@@ -219,12 +219,12 @@ def voxstill(corpus: Path) -> Callable[[], Iterator[Any]]:
     from voxstill.core.config import Plan
     from voxstill.data.loader import Batches, Loader
     from voxstill.data.plan import plan
-    from voxstill.data.shard_index import opened
+    from voxstill.data.shard_index import open_index
     from voxstill.storage.store import Store
 
     def run() -> Iterator[Any]:
         store = Store(str(corpus / "shards"))
-        index = opened(store, "", corpus / "index", splits=("train",), encode=None, encoder="")
+        index = open_index(store, "", corpus / "index", splits=("train",), encode=None, encoder="")
         planned = plan(index.durations_ms, None, Plan(budget_ms=BUDGET_S * 1000), seed=0, epoch=0)
         for batches in Loader(Batches(index, planned), workers=0):
             for batch in batches:

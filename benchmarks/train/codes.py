@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from voxstill.audio import codec
 from voxstill.core.config import Pretrain
 from voxstill.nn import self_supervised
-from voxstill.nn.log_mel import Frontend, centred, normalise
+from voxstill.nn.log_mel import LogMel, centred, normalise
 
 PARTS = 3
 SMOOTHING = 0.1
@@ -38,11 +38,11 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in Path(args.digits).read_text(encoding="utf-8").splitlines()]
-    frontend = Frontend()
+    log_mel = LogMel()
     features: dict[Targets, list[torch.Tensor]] = {"mels": [], "cepstra": []}
     for row in rows:
         samples_T = codec.decode((Path(args.digits).parent / row["audio"]).read_bytes()).samples_T
-        mel_BFD, frames_B = frontend.log_mel(torch.from_numpy(samples_T)[None], torch.tensor([len(samples_T)]))
+        mel_BFD, frames_B = log_mel.unnormalised(torch.from_numpy(samples_T)[None], torch.tensor([len(samples_T)]))
         mel_BFD = mel_BFD[:, : int(frames_B)]
         features["mels"].append(normalise(mel_BFD, frames_B))
         features["cepstra"].append(centred(mel_BFD, frames_B))
@@ -52,7 +52,7 @@ def main() -> None:
     for targets, features_of_clips in features.items():
         for num in args.codes:
             cfg = Pretrain(method="best_rq", targets=targets, codes=num)
-            quantizer = self_supervised.quantizer(cfg, frontend.num_mels, 0)
+            quantizer = self_supervised.quantizer(cfg, log_mel.num_mels, 0)
             codes = [quantizer.codes(features_BFD)[0].numpy() for features_BFD in features_of_clips]
             print(
                 f"| {targets} | {num} | {perplexity(codes):.0f} | {100 * accuracy(codes, num, digits, speakers):.1f} |"

@@ -152,7 +152,7 @@ def task_of(model: Any, cfg: Any) -> Any:
     from voxstill.nn import checkpoints, self_supervised
     from voxstill.tasks.pretrain import ContrastiveTask
 
-    return ContrastiveTask(cfg, checkpoints.hearing(model.config, Augment()), self_supervised.codebook(model))
+    return ContrastiveTask(cfg, checkpoints.make_frontend(model.config, Augment()), self_supervised.codebook(model))
 
 
 def audio(args: Any) -> Any:
@@ -189,9 +189,9 @@ def steps(args: Any) -> dict[str, Callable[[], None]]:
     task.move(batch.audio_BT.device)
     generator = torch.Generator(batch.audio_BT.device)
     optimizer = optim.adamw(model, Train())
-    hidden = int(task.masks.frames(batch.audio_len_B).sum())
+    hidden = int(task.masks.num_masked(batch.audio_len_B).sum())
     peer_optimizer = torch.optim.AdamW(list(peer.parameters()), lr=5e-5, betas=(0.9, 0.999), eps=1e-8)
-    inputs_BT, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
+    inputs_BT, _ = task.frontend.extract(batch.audio_BT, batch.audio_len_B)
 
     def our_step() -> None:
         loss = task.loss(model, task.prepare(batch, 0.0, generator), StepContext(0.0, hidden, hidden))
@@ -223,8 +223,8 @@ def heads(args: Any) -> dict[str, Callable[[], None]]:
     task, batch = task_of(own_model, cfg), audio(args)
     device = batch.audio_BT.device
     generator = torch.Generator(device)
-    frames = int(task.hearing.frames(batch.audio_BT.shape[1]))
-    hidden = int(task.masks.frames(batch.audio_len_B).sum())
+    frames = int(task.frontend.num_frames(batch.audio_BT.shape[1]))
+    hidden = int(task.masks.num_masked(batch.audio_len_B).sum())
     outputs = {
         "last_hidden_state": torch.randn(args.batch, frames, own_model.config.hidden_size, device=device),
         "extract_features": torch.randn(args.batch, frames, own_model.config.conv_dim[-1], device=device),
@@ -259,8 +259,8 @@ def blocks(args: Any) -> dict[str, Callable[[], None]]:
     frames, wide = mask_BF.shape[1], model.config.proj_codevector_dim
     generator = torch.Generator(device).manual_seed(0)
     frames_B = torch.full((args.batch,), frames, device=device)
-    num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, 2)
-    place_BM, _ = contrastive.places(contrastive.hidden(frames_B, num_B, LENGTH, generator), num_B)
+    num_B = contrastive.num_masked(frames_B, 0.65, LENGTH, 2)
+    place_BM, _ = contrastive.masked_positions(contrastive.draw_mask(frames_B, num_B, LENGTH, generator), num_B)
     negative_BMK = contrastive.negatives(num_B, NEGATIVES, generator)
     code_BF = torch.randint(0, 320**2, (args.batch, frames), device=device)
     predicted_BFD, targets_BFD = (
@@ -271,7 +271,7 @@ def blocks(args: Any) -> dict[str, Callable[[], None]]:
     def our_block() -> None:
         own_BMD = predicted_BFD.gather(1, at_BMD), targets_BFD.gather(1, at_BMD)
         code_BM = code_BF.gather(1, place_BM)
-        loss_BM, *_ = contrastive.contrastive(own_BMD[0], own_BMD[1], code_BM, negative_BMK, 0.1)
+        loss_BM, *_ = contrastive.info_nce(own_BMD[0], own_BMD[1], code_BM, negative_BMK, 0.1)
         loss_BM.sum().backward()  # type: ignore[no-untyped-call]
 
     def their_block() -> None:
@@ -294,10 +294,10 @@ def blocks(args: Any) -> dict[str, Callable[[], None]]:
 def right() -> dict[str, float]:
     """Relative differences from the sum of all batches divided by all hidden frames, which is what is wanted."""
     import torch
-    from voxstill.tasks.task import Share
 
     from voxstill.nn import contrastive
-    from voxstill.tasks.pretrain import Hidden
+    from voxstill.tasks.pretrain import MaskedInput
+    from voxstill.training.task import StepContext
 
     model, peer, cfg = models("tiny", dropout=0.0)
     device = next(model.parameters()).device
@@ -312,9 +312,9 @@ def right() -> dict[str, float]:
         samples_BT = torch.randn(2, int(seconds * 16_000), generator=generator, device=device)
         len_B = torch.full((2,), samples_BT.shape[1], device=device)
         frames_B = model._get_feat_extract_output_lengths(len_B)
-        num_B = contrastive.num_hidden(frames_B, 0.65, LENGTH, 2)
-        hidden_BF = contrastive.hidden(frames_B, num_B, LENGTH, generator)
-        place_BM, own_BM = contrastive.places(hidden_BF, num_B)
+        num_B = contrastive.num_masked(frames_B, 0.65, LENGTH, 2)
+        hidden_BF = contrastive.draw_mask(frames_B, num_B, LENGTH, generator)
+        place_BM, own_BM = contrastive.masked_positions(hidden_BF, num_B)
         negative_BMK = contrastive.negatives(num_B, NEGATIVES, generator)
         batches.append((samples_BT, len_B, hidden_BF, place_BM, own_BM.float(), negative_BMK))
         all_hidden += int(num_B.sum())
@@ -339,8 +339,8 @@ def right() -> dict[str, float]:
         task = task_of(model, cfg)
         none: Any = None
         drawn = (negative_BMK, noise_BMGV)
-        model_input = Hidden(none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=drawn)
-        loss = task.loss(model, model_input, Share(0.0, all_hidden, all_hidden)).value
+        model_input = MaskedInput(none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=drawn)
+        loss = task.loss(model, model_input, StepContext(0.0, all_hidden, all_hidden)).value
         loss.backward()
         our_total += float(loss.detach())
     gradients = {name: weight.grad for name, weight in model.named_parameters()}

@@ -115,8 +115,8 @@ class Labelled:
         store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg)["recipe"])
         rows = [row for part in shard_format.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
         texts = [normalizer(cfg.student.text)(row["text"]) for row in rows]
-        self.hearing = recognition.hearing_of(cfg, None)
-        self.vocabulary = recognition.new_vocabulary(texts, cfg.student, self.hearing)
+        self.frontend = recognition.frontend_of(cfg, None)
+        self.vocabulary = recognition.new_vocabulary(texts, cfg.student, self.frontend)
         self.lengths = [row["num_samples"] for row in rows]
         tars = {row["shard"]: store.uri(f"{prefix}/{shard_format.tar_name(row['shard'])}") for row in rows}
         ranges = (f"{tars[row['shard']]}#{row['offset']}+{row['num_bytes']}" for row in rows)
@@ -185,7 +185,7 @@ def train_peer(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namesp
         seed=seed,
     )
     saved = RunDir(folder / f"theirs-{seed}")
-    recognition.save_student(saved, model, vocabulary, labelled.hearing, checkpoint.whole_weights(model))
+    recognition.save_student(saved, model, vocabulary, labelled.frontend, checkpoint.whole_weights(model))
     return figures_of(cfg, str(saved.model), seed, listener.steps)
 
 

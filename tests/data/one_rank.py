@@ -12,7 +12,7 @@ from noise_corpus import encode
 from voxstill.core.config import Plan
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import plan
-from voxstill.data.shard_index import opened
+from voxstill.data.shard_index import open_index
 from voxstill.storage.store import Store
 
 folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -22,7 +22,7 @@ dist.init_process_group(
 )
 for place in sorted(folder.glob("corpus-*")):
     prefix = next((f"shards/{folder.name}" for folder in place.glob("shards/*")), "s")
-    corpus = opened(Store(str(place)), prefix, place / "index", splits=("train",), encode=encode, encoder="")
+    corpus = open_index(Store(str(place)), prefix, place / "index", splits=("train",), encode=encode, encoder="")
     epoch_plan = plan(corpus.durations_ms, corpus.num_tokens, Plan(budget_ms=3000, batches_per_step=8), seed=0, epoch=0)
     ids, steps = [], 0
     loader = Loader(Batches(corpus, epoch_plan, rank=rank, ranks=ranks), workers=rank % 2, max_unread=0.5)
@@ -37,6 +37,6 @@ for place in sorted(folder.glob("corpus-*")):
         "steps": steps,
         "ids": ids,
         "replaced": loader.replaced,
-        "repeated": epoch_plan.repeated,
+        "repeated": epoch_plan.num_repeated,
     }
     sys.stdout.write(json.dumps(facts) + "\n")

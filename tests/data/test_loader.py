@@ -36,7 +36,7 @@ from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.data.loader import Batches, Loader, Spent
+from voxstill.data.loader import Batches, Loader, LoaderTimes
 from voxstill.data.plan import Crops, plan
 from voxstill.storage import tables
 from voxstill.storage.shard_format import Sample
@@ -106,11 +106,11 @@ def test_the_training_s_random_numbers_are_left_alone(store: Store) -> None:
 
 def test_repeats_count_equal_neighbours_within_an_utterance_only(store: Store) -> None:
     corpus = opened_with(store, lambda text, words: ([1, 1, 2, 1, 1], [(-1, -1)] * 5))
-    assert corpus.repeats.tolist() == [2] * NUM
+    assert corpus.equal_neighbours.tolist() == [2] * NUM
     alternating = iter(range(NUM))
     corpus = opened_with(store, lambda text, words: ([3] * (n := next(alternating) % 4), [(-1, -1)] * n))
     assert corpus.num_tokens.tolist() == [i % 4 for i in range(NUM)]
-    assert corpus.repeats.tolist() == [max(i % 4 - 1, 0) for i in range(NUM)]
+    assert corpus.equal_neighbours.tolist() == [max(i % 4 - 1, 0) for i in range(NUM)]
 
 
 def test_audio_without_texts_has_no_tokens(store: Store) -> None:
@@ -301,14 +301,14 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("spent", "says"),
     [
-        (Spent(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
-        (Spent(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
-        (Spent(waited_s=11, read_s=1, decode_s=4), "the machine is the limit, or epochs are so short"),
-        (Spent(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%; raise"),
+        (LoaderTimes(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
+        (LoaderTimes(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
+        (LoaderTimes(waited_s=11, read_s=1, decode_s=4), "the machine is the limit, or epochs are so short"),
+        (LoaderTimes(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%; raise"),
     ],
 )
-def test_a_run_knows_what_it_was_held_up_by(spent: Spent, says: str) -> None:
-    assert says in (spent + Spent()).limit(100.0, workers=2)
+def test_a_run_knows_what_it_was_held_up_by(spent: LoaderTimes, says: str) -> None:
+    assert says in (spent + LoaderTimes()).bottleneck(100.0, workers=2)
 
 
 def test_of_a_long_utterance_the_stretch_is_heard_that_the_plan_has_drawn(store: Store) -> None:
@@ -316,7 +316,7 @@ def test_of_a_long_utterance_the_stretch_is_heard_that_the_plan_has_drawn(store:
     longest = int(np.median(corpus.num_samples))
     seen = set()
     for epoch in range(3):
-        crops = Crops.drawn(corpus.num_samples, longest, seed=0, epoch=epoch)
+        crops = Crops.draw(corpus.num_samples, longest, seed=0, epoch=epoch)
         cropped = dataclasses.replace(planned(corpus), crops=crops)
         assert cropped.sha256() != planned(corpus).sha256()
         for batch in read_all(Loader(Batches(corpus, cropped), workers=0)):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.data.plan import EpochPlan, mixture, plan, tempos
+from voxstill.data.plan import EpochPlan, mixture_rates, plan, tempos
 
 # the last one fits any of the limits, so that there is always something to plan
 DURATIONS = st.lists(st.integers(0, 3000), max_size=200).map(lambda durations: np.array([*durations, 100], np.int64))
@@ -55,14 +55,14 @@ def test_nothing_is_lost_and_nothing_comes_twice_but_what_is_counted(durations_m
     epoch_plan = planned(durations_ms, cfg)
     seen = whole_corpus(epoch_plan)
     assert set(seen) == set(np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms)).tolist())
-    assert sum(seen.values()) - len(seen) == epoch_plan.repeated
+    assert sum(seen.values()) - len(seen) == epoch_plan.num_repeated
     assert sum(epoch_plan.dropped.values()) == len(durations_ms) - len(seen)
-    assert epoch_plan.repeated < cfg.batches_per_step * -(-len(durations_ms) // max(1, cfg.window // 2))
+    assert epoch_plan.num_repeated < cfg.batches_per_step * -(-len(durations_ms) // max(1, cfg.window // 2))
 
 
 @settings(max_examples=100, deadline=None)
 @given(DURATIONS, LIMITS)
-def test_every_step_has_a_batch_for_every_slot_and_they_differ_by_one_utterance_at_most(
+def test_every_step_has_all_its_batches_and_they_differ_by_one_utterance_at_most(
     durations_ms: np.ndarray, cfg: Plan
 ) -> None:
     epoch_plan = planned(durations_ms, cfg)
@@ -84,7 +84,7 @@ def test_the_global_batches_are_the_same_on_any_number_of_ranks(
             assert batches_of(epoch_plan, ranks) == alone
 
 
-def test_ranks_that_do_not_divide_the_slots_are_refused() -> None:
+def test_ranks_that_do_not_divide_the_batches_of_a_step_are_refused() -> None:
     epoch_plan = plan(np.full(64, 100), None, Plan(batches_per_step=4), seed=0, epoch=0)
     with pytest.raises(ConfigError, match="3 ranks"):
         epoch_plan.batches_of(0, 0, 3)
@@ -121,7 +121,7 @@ def test_what_cannot_be_trained_on_is_dropped_by_its_first_reason_and_counts_are
     empty = (durations_ms == 0) | (tokens == 0)
     longer = ~empty & (durations_ms > cfg.budget_ms)
     short = ~empty & ~longer & (frames < tokens + repeats)
-    epoch_plan = plan(durations_ms, tokens, cfg, seed=0, epoch=0, num_frames=frames, repeats=repeats)
+    epoch_plan = plan(durations_ms, tokens, cfg, seed=0, epoch=0, num_frames=frames, equal_neighbours=repeats)
     expected = {"empty": empty.sum(), "longer_than_a_batch": longer.sum(), "too_short_for_ctc": short.sum()}
     assert epoch_plan.dropped == expected
     assert set(whole_corpus(epoch_plan)) == set(np.flatnonzero(~empty & ~longer & ~short).tolist())
@@ -161,9 +161,11 @@ def like_librispeech(num: int) -> np.ndarray:
     return (np.clip(np.where(random.random(num) < 0.68, long_s, short_s), 1.3, 17) * 1000).astype(np.int64)
 
 
-@pytest.mark.parametrize(("slots", "least"), [(1, 0.998), (8, 0.99), (64, 0.97)])
-def test_almost_all_of_the_devices_time_goes_to_speech(slots: int, least: float) -> None:
-    epoch_plan = plan(like_librispeech(281_241), None, Plan(budget_ms=300_000, batches_per_step=slots), seed=0, epoch=0)
+@pytest.mark.parametrize(("batches_per_step", "least"), [(1, 0.998), (8, 0.99), (64, 0.97)])
+def test_almost_all_of_the_devices_time_goes_to_speech(batches_per_step: int, least: float) -> None:
+    epoch_plan = plan(
+        like_librispeech(281_241), None, Plan(budget_ms=300_000, batches_per_step=batches_per_step), seed=0, epoch=0
+    )
     assert epoch_plan.statistics()["efficiency"] > least
 
 
@@ -188,14 +190,14 @@ def test_no_batch_is_above_its_limits_after_tempo_augmentation(
     durations_ms: np.ndarray, cfg: Plan, most: float
 ) -> None:
     tempo_N = tempos(len(durations_ms), most, seed=0, epoch=0)
-    heard_ms = np.ceil(durations_ms * tempo_N).astype(int)
-    fit = (heard_ms > 0) & (heard_ms <= cfg.budget_ms)
+    augmented_ms = np.ceil(durations_ms * tempo_N).astype(int)
+    fit = (augmented_ms > 0) & (augmented_ms <= cfg.budget_ms)
     if not fit.any():
         return
     epoch_plan = planned(durations_ms, cfg, tempo_N=tempo_N)
     assert set(epoch_plan.order.tolist()) == set(np.flatnonzero(fit).tolist())
-    assert all(heard_ms[batch].max() * len(batch) <= cfg.budget_ms for batch in batches_of(epoch_plan))
-    assert np.array_equal(epoch_plan.heard_ms(), heard_ms[epoch_plan.order])
+    assert all(augmented_ms[batch].max() * len(batch) <= cfg.budget_ms for batch in batches_of(epoch_plan))
+    assert np.array_equal(epoch_plan.augmented_ms(), augmented_ms[epoch_plan.order])
     assert epoch_plan.sha256() == planned(durations_ms, cfg, tempo_N=tempo_N.copy()).sha256()
 
 
@@ -254,21 +256,21 @@ def test_every_utterance_comes_at_least_once_and_as_often_as_its_sampling_rate_s
     data: st.DataObject, durations_ms: np.ndarray, cfg: Plan
 ) -> None:
     often = st.lists(st.floats(1, 5), min_size=len(durations_ms), max_size=len(durations_ms))
-    times = np.array(data.draw(often))
-    epoch_plan = planned(durations_ms, cfg, times=times)
+    sampling_rate = np.array(data.draw(often))
+    epoch_plan = planned(durations_ms, cfg, sampling_rate=sampling_rate)
     seen = whole_corpus(epoch_plan)
     fit = np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms))
     assert set(seen) == set(fit.tolist())
-    assert sum(seen.values()) - len(seen) == epoch_plan.repeated
+    assert sum(seen.values()) - len(seen) == epoch_plan.num_repeated
     filled_up = cfg.batches_per_step * -(-len(epoch_plan.order) // max(1, cfg.window // 2))
-    assert -1 <= sum(seen.values()) - times[fit].sum() <= filled_up
+    assert -1 <= sum(seen.values()) - sampling_rate[fit].sum() <= filled_up
     if cfg.batches_per_step == 1:  # nothing is filled up
-        assert all(int(times[row]) <= num <= int(times[row]) + 1 for row, num in seen.items())
+        assert all(int(sampling_rate[row]) <= num <= int(sampling_rate[row]) + 1 for row, num in seen.items())
 
 
 def test_weights_and_temperature_set_the_shares_of_audio() -> None:
     hours = np.array([1.0, 10.0, 100.0])
-    assert mixture(hours, np.array([1.0, 1.0, 2.0]), 1.0) == pytest.approx([50.0, 5.0, 1.0])
-    assert mixture(hours, None, 1.0) == pytest.approx([1.0, 1.0, 1.0])
-    shares = hours * mixture(hours, None, 2.0)
+    assert mixture_rates(hours, np.array([1.0, 1.0, 2.0]), 1.0) == pytest.approx([50.0, 5.0, 1.0])
+    assert mixture_rates(hours, None, 1.0) == pytest.approx([1.0, 1.0, 1.0])
+    shares = hours * mixture_rates(hours, None, 2.0)
     assert shares / shares[0] == pytest.approx(np.sqrt(hours))

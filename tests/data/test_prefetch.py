@@ -15,8 +15,8 @@ from noise_corpus import NUM, PER_SHARD, corpus_of, planned, read_all, same, wri
 from voxstill.core.config import Plan
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import plan
-from voxstill.data.prefetch import Place, uses
-from voxstill.data.shard_index import Corpus
+from voxstill.data.prefetch import CacheDir, shard_uses
+from voxstill.data.shard_index import ShardIndex
 from voxstill.storage.shard_format import tar_name
 from voxstill.storage.store import Store
 
@@ -36,7 +36,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def remote(tmp_path: Path) -> Corpus:
+def remote(tmp_path: Path) -> ShardIndex:
     local = Store(str(tmp_path / "local"))
     write_corpus(local)
     far = Store(f"memory://test-prefetch-{next(NAMES)}")
@@ -49,29 +49,29 @@ def remote(tmp_path: Path) -> Corpus:
 def test_with_it_the_batches_are_those_without_and_nothing_stays_behind(
     tmp_path: Path, s3: Store, workers: int
 ) -> None:
-    place = Place(tmp_path / "tars", PLENTY)
+    cache_dir = CacheDir(tmp_path / "tars", PLENTY)
     write_corpus(s3)
     remote = corpus_of(s3)
     epoch_plan = planned(remote)
-    with_it = Loader(Batches(remote, epoch_plan, place=place), workers=workers)
+    with_it = Loader(Batches(remote, epoch_plan, cache_dir=cache_dir), workers=workers)
     assert same(read_all(with_it), read_all(Loader(Batches(remote, epoch_plan), workers=0)))
-    until(lambda: not size_of(place.folder))
+    until(lambda: not size_of(cache_dir.folder))
 
 
-def test_the_place_never_holds_more_than_it_may(remote: Corpus, tmp_path: Path) -> None:
+def test_the_place_never_holds_more_than_it_may(remote: ShardIndex, tmp_path: Path) -> None:
     cfg = Plan(budget_ms=2000, layout="remote", window=10)
     epoch_plan = plan(remote.durations_ms, None, cfg, seed=0, epoch=0, shard_of=remote.shard.astype(np.int64))
-    needed = uses(remote, epoch_plan, rank=0, ranks=1, first=0)
-    place = Place(tmp_path / "tars", max(use.num_bytes for use in needed) + 1)
+    needed = shard_uses(remote, epoch_plan, rank=0, ranks=1, first=0)
+    cache_dir = CacheDir(tmp_path / "tars", max(use.num_bytes for use in needed) + 1)
     fetched = set()
-    for _ in Loader(Batches(remote, epoch_plan, place=place), workers=0):
+    for _ in Loader(Batches(remote, epoch_plan, cache_dir=cache_dir), workers=0):
         time.sleep(0.02)
-        assert size_of(place.folder) <= place.max_bytes
-        fetched |= {path.name for path in place.folder.glob("*.tar")}
+        assert size_of(cache_dir.folder) <= cache_dir.max_bytes
+        fetched |= {path.name for path in cache_dir.folder.glob("*.tar")}
     assert len(fetched) > 1
 
 
-def test_a_tar_is_needed_from_its_first_step_to_its_last(remote: Corpus) -> None:
+def test_a_tar_is_needed_from_its_first_step_to_its_last(remote: ShardIndex) -> None:
     epoch_plan = planned(remote)
     for rank in range(2):
         for first in (0, 1, epoch_plan.steps - 1, epoch_plan.steps):
@@ -79,35 +79,37 @@ def test_a_tar_is_needed_from_its_first_step_to_its_last(remote: Corpus) -> None
             for k in range(first, epoch_plan.steps):
                 for row in np.concatenate(epoch_plan.batches_of(k, rank, 2)).tolist():
                     seen.setdefault(int(remote.shard[row]), []).append(k)
-            needed = uses(remote, epoch_plan, rank=rank, ranks=2, first=first)
+            needed = shard_uses(remote, epoch_plan, rank=rank, ranks=2, first=first)
             assert {use.shard: (use.first, use.last) for use in needed} == {
                 shard: (min(steps), max(steps)) for shard, steps in seen.items()
             }
 
 
-def test_what_another_start_left_is_used_again(remote: Corpus, tmp_path: Path) -> None:
-    place = Place(tmp_path / "tars", PLENTY)
+def test_what_another_start_left_is_used_again(remote: ShardIndex, tmp_path: Path) -> None:
+    cache_dir = CacheDir(tmp_path / "tars", PLENTY)
     epoch_plan = planned(remote)
-    steps = iter(Loader(Batches(remote, epoch_plan, place=place), workers=0))
+    steps = iter(Loader(Batches(remote, epoch_plan, cache_dir=cache_dir), workers=0))
     next(steps)
-    until(lambda: len(list(place.folder.glob("*.tar"))) == NUM // PER_SHARD)
-    (place.folder / ".part-00009.tar").write_bytes(b"half of it")
+    until(lambda: len(list(cache_dir.folder.glob("*.tar"))) == NUM // PER_SHARD)
+    (cache_dir.folder / ".part-00009.tar").write_bytes(b"half of it")
     del steps
     without = Store(f"memory://test-prefetch-{next(NAMES)}")
     for entry in remote.store.list("s"):
         if not entry.key.endswith(".tar"):
             without.create(entry.key, remote.store.read(entry.key))
-    loader = Loader(Batches(corpus_of(without), epoch_plan, place=place), first=1, workers=0)
+    loader = Loader(Batches(corpus_of(without), epoch_plan, cache_dir=cache_dir), first=1, workers=0)
     assert same(read_all(loader), read_all(Loader(Batches(remote, epoch_plan), first=1, workers=0)))
     assert not loader.replaced
 
 
 def test_a_tar_that_cannot_be_fetched_is_said_and_costs_what_it_would_without(
-    remote: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    remote: ShardIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote.store.replace(f"s/{tar_name(1)}", b"short")
     epoch_plan = planned(remote)
-    loader = Loader(Batches(remote, epoch_plan, place=Place(tmp_path / "tars", PLENTY)), workers=0, max_unread=1.0)
+    loader = Loader(
+        Batches(remote, epoch_plan, cache_dir=CacheDir(tmp_path / "tars", PLENTY)), workers=0, max_unread=1.0
+    )
     with caplog.at_level(logging.WARNING):
         for _ in loader:
             time.sleep(0.02)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from voxstill.core.errors import ConfigError, StorageError
 from voxstill.core.records import UtteranceInfo, Word
-from voxstill.data.shard_index import Corpus, opened
+from voxstill.data.shard_index import ShardIndex, open_index
 from voxstill.storage import shard_format, tables
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
@@ -57,8 +57,8 @@ def write(root: Path, parts: Sequence[Sequence[Sample]]) -> tuple[Store, list[li
     return store, written
 
 
-def open_(store: Store, folder: Path, encoder: str = "letters") -> Corpus:
-    return opened(store, "s", folder, splits=("train",), encode=encode, encoder=encoder)
+def open_(store: Store, folder: Path, encoder: str = "letters") -> ShardIndex:
+    return open_index(store, "s", folder, splits=("train",), encode=encode, encoder=encoder)
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,7 +80,7 @@ def test_every_row_of_the_split_comes_back_whole_and_in_order(
         assert corpus.weight[i] == np.float32(row.weight)
         assert (tokens_U.tolist(), times_U2.tolist()) == (ids, [list(span) for span in spans])
         assert corpus.num_tokens[i] == len(row.text)
-        assert corpus.repeats[i] == sum(
+        assert corpus.equal_neighbours[i] == sum(
             letter == next_letter for letter, next_letter in zip(row.text, row.text[1:], strict=False)
         )
 
@@ -91,7 +91,7 @@ def test_what_is_kept_is_opened_again_without_the_sidecars(tmp_path: Path) -> No
     (tmp_path / "s/00000.parquet").unlink()
     again = open_(store, tmp_path / "kept")
     assert again.text_of(0) == first.text_of(0) == "ab"
-    elsewhere: Corpus = pickle.loads(pickle.dumps(again))
+    elsewhere: ShardIndex = pickle.loads(pickle.dumps(again))
     assert elsewhere.tokens_of(0)[0].tolist() == [97, 98]
     with pytest.raises(StorageError):
         open_(store, tmp_path / "kept", encoder="other letters")
@@ -134,14 +134,14 @@ def test_a_dialect_counts_as_much_as_is_said_in_another_process_too(tmp_path: Pa
     store, _ = write(tmp_path, [samples])
 
     def weights(**dialect_weights: float) -> list[float]:
-        corpus = opened(
+        corpus = open_index(
             *(store, "s", tmp_path / "kept"),
             splits=("train",),
             encode=None,
             encoder="none",
             dialect_weights=dialect_weights,
         )
-        again: Corpus = pickle.loads(pickle.dumps(corpus))
+        again: ShardIndex = pickle.loads(pickle.dumps(corpus))
         assert again.weight.tolist() == corpus.weight.tolist()
         by_id = {corpus.id_of(i): float(corpus.weight[i]) for i in range(len(corpus))}
         return [by_id[str(i)] for i in range(len(dialects))]

@@ -30,14 +30,14 @@ def a_batch(num: int, samples: int, tokens: int) -> Batch:
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 99), st.integers(0, 7)), max_size=4))
 def test_what_is_packed_comes_out_the_same(shapes: list[tuple[int, int, int]]) -> None:
     step = Step([a_batch(*shape) for shape in shapes], ["one"], 1.0, 2.0)
-    found = unpack(pack(step))
-    assert (found.unread, found.read_s, found.decode_s) == (step.unread, 1.0, 2.0)
-    assert len(found.batches) == len(shapes)
-    for each, before in zip(found.batches, step.batches, strict=True):
-        assert each.ids == before.ids
+    unpacked = unpack(pack(step))
+    assert (unpacked.unread, unpacked.read_s, unpacked.decode_s) == (step.unread, 1.0, 2.0)
+    assert len(unpacked.batches) == len(shapes)
+    for batch, before in zip(unpacked.batches, step.batches, strict=True):
+        assert batch.ids == before.ids
         for name in Batch.__dataclass_fields__:
             if name != "ids":
-                tensor, expected = getattr(each, name), getattr(before, name)
+                tensor, expected = getattr(batch, name), getattr(before, name)
                 assert tensor.dtype == expected.dtype
                 assert torch.equal(tensor, expected)
 
@@ -81,4 +81,4 @@ def test_what_is_made_of_a_step_comes_with_it_and_an_error_of_the_maker_in_its_p
 def test_who_leaves_early_leaves_no_thread() -> None:
     with DevicePrefetcher(steps(), as_it_is) as ahead:
         next(ahead)
-    assert not [each for each in threading.enumerate() if each.name == "batches"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "batches"]

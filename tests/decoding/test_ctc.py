@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from voxstill.core.records import Hypothesis, Word
-from voxstill.decoding import ctc, fusion, prefixes
-from voxstill.decoding.ctc import greedy, likelihoods
+from voxstill.decoding import ctc, fusion, prefix_search
+from voxstill.decoding.ctc import greedy, mean_log_likelihoods
 from voxstill.decoding.fusion import Fusion
-from voxstill.decoding.tokens import spell
+from voxstill.decoding.tokens import detokenize
 from voxstill.text import kneser_ney, lm
 
 PIECES = ["▁one", "▁two", "teen", "▁"]
@@ -33,7 +33,7 @@ def log_probs(*paths: list[int], peak: float = 0.9) -> NDArray[np.float32]:
 
 
 def decode(path: list[int], frames: int | None = None) -> Hypothesis:
-    (found,) = greedy(
+    (hypothesis,) = greedy(
         log_probs(path),
         [len(path) if frames is None else frames],
         ids=["u"],
@@ -41,7 +41,7 @@ def decode(path: list[int], frames: int | None = None) -> Hypothesis:
         blank_id=len(PIECES),
         frame_ms=80,
     )
-    return found
+    return hypothesis
 
 
 def test_repeats_collapse_and_a_blank_parts_them() -> None:
@@ -50,13 +50,13 @@ def test_repeats_collapse_and_a_blank_parts_them() -> None:
 
 
 def test_words_have_times_and_confidence() -> None:
-    found = decode([BLANK, 1, 1, BLANK, 2, BLANK, 0])
-    assert found.text == "twoteen one"
-    assert found.words == (
+    hypothesis = decode([BLANK, 1, 1, BLANK, 2, BLANK, 0])
+    assert hypothesis.text == "twoteen one"
+    assert hypothesis.words == (
         Word(text="twoteen", start_ms=80, end_ms=400, prob=pytest.approx(0.9)),
         Word(text="one", start_ms=480, end_ms=560, prob=pytest.approx(0.9)),
     )
-    assert found.score == pytest.approx(np.log(0.9))
+    assert hypothesis.score == pytest.approx(np.log(0.9))
 
 
 def test_silence_is_an_empty_hypothesis_without_a_score() -> None:
@@ -66,8 +66,11 @@ def test_silence_is_an_empty_hypothesis_without_a_score() -> None:
 
 
 def test_a_lone_space_piece_parts_words_and_takes_no_time() -> None:
-    found = decode([3, BLANK, 2, 3, 2])
-    assert [(word.text, word.start_ms, word.end_ms) for word in found.words] == [("teen", 160, 240), ("teen", 320, 400)]
+    hypothesis = decode([3, BLANK, 2, 3, 2])
+    assert [(word.text, word.start_ms, word.end_ms) for word in hypothesis.words] == [
+        ("teen", 160, 240),
+        ("teen", 320, 400),
+    ]
 
 
 def test_padding_is_never_read() -> None:
@@ -78,23 +81,27 @@ def test_padding_is_never_read() -> None:
 def test_the_best_path_is_collapsed_as_the_definition_says(paths: list[list[int]]) -> None:
     ids = [str(i) for i in range(len(paths))]
     log_probs_BFV = log_probs(*paths)
-    found = greedy(
+    hypotheses = greedy(
         log_probs_BFV, [len(path) for path in paths], ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80
     )
-    assert [each.id for each in found] == ids
-    for path, each in zip(paths, found, strict=True):
-        assert list(each.token_ids) == [token for token, _ in itertools.groupby(path) if token != BLANK]
-        assert each.text == spell(each.token_ids, PIECES) == " ".join(word.text for word in each.words)
-        times = [time for word in each.words for time in (word.start_ms, word.end_ms)]
+    assert [hypothesis.id for hypothesis in hypotheses] == ids
+    for path, hypothesis in zip(paths, hypotheses, strict=True):
+        assert list(hypothesis.token_ids) == [token for token, _ in itertools.groupby(path) if token != BLANK]
+        assert (
+            hypothesis.text
+            == detokenize(hypothesis.token_ids, PIECES)
+            == " ".join(word.text for word in hypothesis.words)
+        )
+        times = [time for word in hypothesis.words for time in (word.start_ms, word.end_ms)]
         assert times == sorted(times)
-        assert all(word.start_ms < word.end_ms <= len(path) * 80 for word in each.words)
+        assert all(word.start_ms < word.end_ms <= len(path) * 80 for word in hypothesis.words)
     frames_B = torch.tensor([len(path) for path in paths])
     tensor = torch.from_numpy(log_probs_BFV)
-    assert greedy(tensor, frames_B, ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80) == found
+    assert greedy(tensor, frames_B, ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80) == hypotheses
     assert [
-        each.text
-        for each in greedy(tensor.bfloat16(), frames_B, ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
-    ] == [each.text for each in found]
+        hypothesis.text
+        for hypothesis in greedy(tensor.bfloat16(), frames_B, ids=ids, pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
+    ] == [hypothesis.text for hypothesis in hypotheses]
 
 
 @given(st.integers(1, 5), st.lists(st.integers(0, 1), max_size=3), st.integers(0, 2), st.integers(0, 99))
@@ -110,20 +117,22 @@ def test_how_well_a_text_fits_is_the_sum_over_all_paths_that_say_it(
     other = [int(blank_id == 0)]  # another of the batch, whose padding is never read
     padded_BFV = np.full((2, frames + 1, 3), np.nan, np.float32)
     padded_BFV[0, :frames], padded_BFV[1, :1] = log_probs_FV, log_probs_FV[:1]
-    (found, alone) = likelihoods(torch.from_numpy(padded_BFV), torch.tensor([frames, 1]), [tokens, other], blank_id)
+    (score, alone) = mean_log_likelihoods(
+        torch.from_numpy(padded_BFV), torch.tensor([frames, 1]), [tokens, other], blank_id
+    )
     assert alone == pytest.approx(log_probs_FV[0, other[0]], abs=1e-5)
     if not tokens or not sum_:
-        assert found is None
+        assert score is None
     else:
-        assert found == pytest.approx(math.log(sum_) / len(tokens), abs=1e-5)
+        assert score == pytest.approx(math.log(sum_) / len(tokens), abs=1e-5)
 
 
 def test_a_word_is_as_sure_as_the_mean_of_its_frames() -> None:
     probs_BFV = np.full((1, 2, BLANK + 1), 0.01, np.float32)
     probs_BFV[0, 0, 0], probs_BFV[0, 1, 0] = 0.5, 1.0
-    (found,) = greedy(np.log(probs_BFV), [2], ids=["u"], pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
-    assert found.words[0].prob == pytest.approx(0.75)
-    assert found.score == pytest.approx(np.log(0.5) / 2)
+    (hypothesis,) = greedy(np.log(probs_BFV), [2], ids=["u"], pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
+    assert hypothesis.words[0].prob == pytest.approx(0.75)
+    assert hypothesis.score == pytest.approx(np.log(0.5) / 2)
 
 
 WORDS = ["▁one", "▁two", "▁", "teen", "o", ""]
@@ -180,7 +189,7 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(tiny_lm: lm.LanguageM
         fused = fusions(tiny_lm, pieces)[number]
         totals = exhaustive(log_probs_FV, num_tokens - 1, fused)
         places = 2 << (len(totals) - 1).bit_length()
-        tokens_U, total = prefixes.search(log_probs_FV, num_tokens - 1, places, 99, np.inf, fused)
+        tokens_U, total = prefix_search.search(log_probs_FV, num_tokens - 1, places, 99, np.inf, fused)
         assert total == pytest.approx(max(totals.values()), abs=1e-9), case
         assert total == pytest.approx(totals[tuple(tokens_U.tolist())], abs=1e-9)
 
@@ -191,7 +200,7 @@ def test_the_score_never_falls_as_the_beam_grows(tiny_lm: lm.LanguageModel, numb
     fused = fusions(tiny_lm, WORDS)[number]
     for _ in range(250):
         log_probs_FV = emissions(draw, int(draw.integers(1, 40)), len(WORDS), draw.choice([0.3, 1, 2, 4]))
-        totals = [prefixes.search(log_probs_FV, len(WORDS) - 1, 2**k, 99, np.inf, fused)[1] for k in range(7)]
+        totals = [prefix_search.search(log_probs_FV, len(WORDS) - 1, 2**k, 99, np.inf, fused)[1] for k in range(7)]
         assert all(narrow <= wide + 1e-9 for narrow, wide in itertools.pairwise(totals)), totals
 
 
@@ -202,9 +211,9 @@ def test_what_is_left_out_without_a_model_is_no_loss() -> None:
     few, all_ = fusion.fusion(pieces), fusion.fusion(pieces, word_bonus=1e-15)
     for _ in range(100):
         log_probs_FV = emissions(draw, 30, 41, 2)
-        found, expected = (prefixes.search(log_probs_FV, 40, 8, 99, np.inf, each) for each in (few, all_))
-        assert found[0].tolist() == expected[0].tolist()
-        assert found[1] == pytest.approx(expected[1], abs=1e-9)
+        best, expected = (prefix_search.search(log_probs_FV, 40, 8, 99, np.inf, fused) for fused in (few, all_))
+        assert best[0].tolist() == expected[0].tolist()
+        assert best[1] == pytest.approx(expected[1], abs=1e-9)
 
 
 def beamed(log_probs_BFV: NDArray[np.float32], pieces: list[str], fused: Fusion, width: int = 10) -> list[Hypothesis]:
@@ -216,18 +225,18 @@ def beamed(log_probs_BFV: NDArray[np.float32], pieces: list[str], fused: Fusion,
 
 def test_where_nothing_is_in_doubt_a_beam_says_what_greedy_says() -> None:
     path = [BLANK, 1, 1, BLANK, 2, BLANK, 0, 0, BLANK, 0]
-    (found,) = beamed(log_probs(path, peak=0.99), [*PIECES, ""], fusion.fusion([*PIECES, ""]))
+    (hypothesis,) = beamed(log_probs(path, peak=0.99), [*PIECES, ""], fusion.fusion([*PIECES, ""]))
     (expected,) = greedy(log_probs(path, peak=0.99), [len(path)], ids=["0"], pieces=PIECES, blank_id=BLANK, frame_ms=80)
-    assert found == expected
+    assert hypothesis == expected
 
 
 def test_padding_and_silence_are_no_matter_to_a_beam() -> None:
     silent = log_probs([BLANK, BLANK], [0, 1])
     fused = fusion.fusion([*PIECES, ""])
     named = {"ids": ["a", "b"], "pieces": PIECES, "blank_id": BLANK, "frame_ms": 80}
-    found = ctc.beam(silent, [2, 0], width=4, fusion=fused, **named)
-    assert [each.text for each in found] == ["", ""]
-    assert [each.score for each in found] == [None, None]
+    hypotheses = ctc.beam(silent, [2, 0], width=4, fusion=fused, **named)
+    assert [hypothesis.text for hypothesis in hypotheses] == ["", ""]
+    assert [hypothesis.score for hypothesis in hypotheses] == [None, None]
     (short,) = ctc.beam(
         torch.from_numpy(silent[1:]), torch.tensor([1]), width=4, fusion=fused, **(named | {"ids": "b"})
     )
@@ -238,11 +247,13 @@ def test_padding_and_silence_are_no_matter_to_a_beam() -> None:
 @settings(deadline=None, max_examples=50)
 def test_words_of_a_beam_lie_in_order_and_tokens_are_parted(seed: int, frames: int, width: int) -> None:
     log_probs_BFV = emissions(np.random.default_rng(seed), frames, len(WORDS), 2)[None]
-    (found,) = beamed(log_probs_BFV, WORDS, fusion.fusion(WORDS), width)
-    times = [time for word in found.words for time in (word.start_ms, word.end_ms)]
+    (hypothesis,) = beamed(log_probs_BFV, WORDS, fusion.fusion(WORDS), width)
+    times = [time for word in hypothesis.words for time in (word.start_ms, word.end_ms)]
     assert times == sorted(times)
-    assert all(0 < word.prob <= 1 and word.start_ms < word.end_ms <= frames * 80 for word in found.words)
-    assert found.text == spell(found.token_ids, WORDS) == " ".join(word.text for word in found.words)
+    assert all(0 < word.prob <= 1 and word.start_ms < word.end_ms <= frames * 80 for word in hypothesis.words)
+    assert (
+        hypothesis.text == detokenize(hypothesis.token_ids, WORDS) == " ".join(word.text for word in hypothesis.words)
+    )
 
 
 def test_an_alignment_is_the_likeliest_of_all() -> None:
@@ -252,11 +263,11 @@ def test_an_alignment_is_the_likeliest_of_all() -> None:
         log_probs_FV = emissions(draw, num_frames, 3, 1)
         path = max(
             itertools.product(range(3), repeat=num_frames),
-            key=lambda each: sum(log_probs_FV[f, token] for f, token in enumerate(each)),
+            key=lambda path: sum(log_probs_FV[f, token] for f, token in enumerate(path)),
         )
         starts = [f for f in range(num_frames) if path[f] != 2 and (f == 0 or path[f - 1] != path[f])]
         tokens_U = np.array([path[f] for f in starts], np.int64)
-        start_U, end_U = prefixes.aligned(log_probs_FV, tokens_U, 2)
+        start_U, end_U = prefix_search.viterbi_align(log_probs_FV, tokens_U, 2)
         assert start_U.tolist() == starts
         for start, end in zip(start_U, end_U, strict=True):
             assert len(set(path[start:end])) == 1
@@ -265,18 +276,18 @@ def test_an_alignment_is_the_likeliest_of_all() -> None:
 
 def test_a_language_model_decides_between_words_that_sound_alike(tiny_lm: lm.LanguageModel) -> None:
     """Whole words, pieces and characters: after `two one`, `one` is likelier than `two`, although it sounds less so."""
-    for pieces, spelling in (
+    for pieces, tokenized in (
         (["▁one", "▁two", ""], {"one": [0], "two": [1]}),
         (["▁", "o", "n", "e", "t", "w", ""], {"one": [0, 1, 2, 3], "two": [0, 4, 5, 1]}),
         (["▁o", "ne", "▁tw", "o", ""], {"one": [0, 1], "two": [2, 3]}),
     ):
         blank = len(pieces) - 1
         rows: list[NDArray[np.float64]] = []
-        for word, chance in (("two", 1.0), ("one", 1.0), ("one", 0.4)):
-            for token, other in zip(spelling[word], spelling["two"], strict=True):
+        for word, prob in (("two", 1.0), ("one", 1.0), ("one", 0.4)):
+            for token, other in zip(tokenized[word], tokenized["two"], strict=True):
                 probs_V = np.full(len(pieces), 1e-6)
-                probs_V[token] += chance
-                probs_V[other] += 1 - chance
+                probs_V[token] += prob
+                probs_V[other] += 1 - prob
                 rows += [probs_V, np.eye(len(pieces))[blank] + 1e-6]
         log_probs_BFV = np.log(np.array(rows) / np.sum(rows, 1, keepdims=True))[None].astype(np.float32)
         (plain,) = beamed(log_probs_BFV, pieces, fusion.fusion(pieces))
@@ -308,10 +319,12 @@ def test_phrases_are_worth_their_words_as_often_as_they_are_said(phrases: list[s
         for at, char in enumerate(text)
         if char != " "
     ]
-    words, said = text.split(), 0
-    for phrase in {tuple(each.split()) for each in phrases if each.split()}:
-        said += len(phrase) * sum(tuple(words[at : at + len(phrase)]) == phrase for at in range(len(words)))
-    assert added(fusion.fusion(pieces, boost=phrases, boost_weight=1.5), tokens) == pytest.approx(1.5 * said, abs=1e-9)
+    words, num_boosted = text.split(), 0
+    for phrase in {tuple(phrase.split()) for phrase in phrases if phrase.split()}:
+        num_boosted += len(phrase) * sum(tuple(words[at : at + len(phrase)]) == phrase for at in range(len(words)))
+    assert added(fusion.fusion(pieces, boost=phrases, boost_weight=1.5), tokens) == pytest.approx(
+        1.5 * num_boosted, abs=1e-9
+    )
 
 
 def test_the_known_sentence_of_a_peer(shared_data: Callable[[str], Path]) -> None:
@@ -332,9 +345,9 @@ def test_the_known_model_of_a_peer_prefers_its_own_words(shared_data: Callable[[
     tiny = lm.read(str(shared_data("peer-vectors") / "ctc-decode/bugs_bunny_kenlm.arpa"))
     pieces = ["▁", "b", "g", "n", "s", "u", "y", ""]
     probs_FV = np.full((13, len(pieces)), 1e-9)
-    for chance, spoken in ((0.55, "bun_ny"), (0.45, "bugs__")):
+    for prob, spoken in ((0.55, "bun_ny"), (0.45, "bugs__")):
         for f, character in enumerate(f"{spoken} bun_ny"):
-            probs_FV[f, pieces.index({"_": "", " ": "▁"}.get(character, character))] += chance
+            probs_FV[f, pieces.index({"_": "", " ": "▁"}.get(character, character))] += prob
     log_probs_BFV = np.log(probs_FV)[None].astype(np.float32)
     assert beamed(log_probs_BFV, pieces, fusion.fusion(pieces))[0].text == "bunny bunny"
     assert beamed(log_probs_BFV, pieces, fusion.fusion(pieces, tiny, 0.5, 1.5))[0].text == "bugs bunny"

@@ -30,8 +30,8 @@ def recognizer(tone_student: Path) -> Recognizer:
 
 
 def test_every_utterance_gets_its_own_text_in_order(recognizer: Recognizer) -> None:
-    assert [each.text for each in recognizer.transcribe_batch(SPOKEN)] == list(TEXTS)
-    assert [each.text for each in recognizer.transcribe_batch(SPOKEN[::-1])] == list(TEXTS[::-1])
+    assert [hypothesis.text for hypothesis in recognizer.transcribe_batch(SPOKEN)] == list(TEXTS)
+    assert [hypothesis.text for hypothesis in recognizer.transcribe_batch(SPOKEN[::-1])] == list(TEXTS[::-1])
 
 
 def test_an_answer_has_confidence_tokens_and_words_within_the_clip(recognizer: Recognizer) -> None:
@@ -57,8 +57,8 @@ def test_the_batch_a_clip_is_heard_in_changes_nothing(tone_student: Path, recogn
 
 def test_a_clip_too_short_to_hear_is_an_error_row_among_the_others(recognizer: Recognizer) -> None:
     hypotheses = recognizer.transcribe_batch([SPOKEN[0], np.zeros(0, np.int16), np.ones(159, np.int16), SPOKEN[1]])
-    assert [each.text for each in hypotheses] == [TEXTS[0], "", "", TEXTS[1]]
-    assert [each.error is None for each in hypotheses] == [True, False, False, True]
+    assert [hypothesis.text for hypothesis in hypotheses] == [TEXTS[0], "", "", TEXTS[1]]
+    assert [hypothesis.error is None for hypothesis in hypotheses] == [True, False, False, True]
     assert hypotheses[1].finish == "failed"
     assert recognizer.transcribe_batch([]) == []
 
@@ -69,7 +69,7 @@ def test_silence_is_no_error(recognizer: Recognizer) -> None:
 
 
 def test_it_says_how_large_it_is_and_what_is_too_long_for_it(recognizer: Recognizer) -> None:
-    assert recognizer.longest_ms is None
+    assert recognizer.max_duration_ms is None
     assert 1_000_000 < recognizer.num_parameters < 3_000_000
 
 
@@ -90,8 +90,8 @@ def test_a_text_that_cannot_be_written_or_has_no_time_fits_neither_well_nor_badl
     assert [value is None for value in values] == [False, True, True, True, False]
     assert values[0] == pytest.approx(values[-1], abs=1e-4)
     short_T = np.zeros(9, np.int16)
-    found = recognizer.log_likelihoods([short_T, SPOKEN[0]], ["ba", "ba du ko"])
-    assert found == [None, pytest.approx(values[-1], abs=1e-4)]
+    likelihoods = recognizer.log_likelihoods([short_T, SPOKEN[0]], ["ba", "ba du ko"])
+    assert likelihoods == [None, pytest.approx(values[-1], abs=1e-4)]
     assert recognizer.log_likelihoods([], []) == []
 
 
@@ -138,7 +138,7 @@ def test_a_saved_student_says_the_same_with_transformers_alone(
     assert done.returncode == 0, done.stderr[-2000:]
     kind, texts = json.loads(done.stdout.splitlines()[-1])
     assert kind == "ParakeetForCTC"
-    assert texts == [each.text for each in recognizer.transcribe_batch(SPOKEN)] == list(TEXTS)
+    assert texts == [hypothesis.text for hypothesis in recognizer.transcribe_batch(SPOKEN)] == list(TEXTS)
 
 
 def test_the_revision_tells_other_weights_and_vocabularies_apart(tone_student: Path, tmp_path: Path) -> None:

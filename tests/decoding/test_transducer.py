@@ -47,19 +47,19 @@ class Tiny:
             "frame_ms": 80,
             "durations": self.durations,
         }
-        given = self.encoded_BFE, torch.tensor(frames_B)
+        inputs = self.encoded_BFE, torch.tensor(frames_B)
         if fused is None:
-            return [each.token_ids for each in transducer.greedy(*given, **named)]
-        return [each.token_ids for each in transducer.beam(*given, width=width, fusion=fused, **named)]
+            return [hypothesis.token_ids for hypothesis in transducer.greedy(*inputs, **named)]
+        return [hypothesis.token_ids for hypothesis in transducer.beam(*inputs, width=width, fusion=fused, **named)]
 
     @torch.no_grad()
     def totals(self, encoded_FE: Tensor) -> dict[tuple[int, ...], float]:
         """Every text with the logarithm of its probability, one way after another."""
-        found: dict[tuple[int, ...], float] = {}
+        scores: dict[tuple[int, ...], float] = {}
 
-        def walk(frame: int, said: int, text: tuple[int, ...], weight: float) -> None:
+        def walk(frame: int, num_symbols: int, text: tuple[int, ...], weight: float) -> None:
             if frame >= len(encoded_FE):
-                found[text] = np.logaddexp(found.get(text, -np.inf), weight)
+                scores[text] = np.logaddexp(scores.get(text, -np.inf), weight)
                 return
             states, _ = self.predict(torch.tensor([[BLANK, *text]]), None)
             logits_V = self.joint(encoded_FE[frame], states[0, -1])
@@ -68,13 +68,13 @@ class Tiny:
                 ways = list(zip(self.durations, passing_D.tolist(), strict=True)) or [(int(token == BLANK), 0.0)]
                 for duration, passing in ways:
                     on = duration
-                    if token == BLANK or said + 1 >= transducer.MAX_SYMBOLS:
+                    if token == BLANK or num_symbols + 1 >= transducer.MAX_SYMBOLS:
                         on = max(duration, 1)
                     longer = text if token == BLANK else (*text, token)
-                    walk(frame + on, 0 if on else said + 1, longer, weight + float(token_V[token]) + passing)
+                    walk(frame + on, 0 if on else num_symbols + 1, longer, weight + float(token_V[token]) + passing)
 
         walk(0, 0, (), 0.0)
-        return found
+        return scores
 
 
 def weight(fused: fusion.Fusion, tokens: tuple[int, ...]) -> float:
@@ -97,8 +97,8 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(
     for seed in range(4):
         tiny = Tiny(seed, durations)
         frames_B = [2, 1] if not durations else [2, 2]
-        found = tiny.decode(frames_B, 2000, fused)
-        for tokens, encoded_FE, frames in zip(found, tiny.encoded_BFE, frames_B, strict=True):
+        texts = tiny.decode(frames_B, 2000, fused)
+        for tokens, encoded_FE, frames in zip(texts, tiny.encoded_BFE, frames_B, strict=True):
             totals = {text: total + weight(fused, text) for text, total in tiny.totals(encoded_FE[:frames]).items()}
             assert totals[tokens] == pytest.approx(max(totals.values()), abs=1e-6)
 
@@ -119,7 +119,7 @@ def test_no_frames_are_no_words() -> None:
 
 def test_times_lie_in_order() -> None:
     tiny = Tiny(3, (0, 1, 2))
-    found = transducer.beam(
+    hypotheses = transducer.beam(
         tiny.encoded_BFE,
         torch.tensor([3, 3]),
         width=8,
@@ -132,7 +132,7 @@ def test_times_lie_in_order() -> None:
         frame_ms=80,
         durations=tiny.durations,
     )
-    for each in found:
-        for one, other in itertools.pairwise(each.words):
+    for hypothesis in hypotheses:
+        for one, other in itertools.pairwise(hypothesis.words):
             assert one.start_ms <= other.start_ms
-        assert all(0 <= word.start_ms < word.end_ms <= 240 and 0 < word.prob <= 1 for word in each.words)
+        assert all(0 <= word.start_ms < word.end_ms <= 240 and 0 < word.prob <= 1 for word in hypothesis.words)

@@ -55,10 +55,10 @@ def test_a_stretch_keeps_both_ends_and_order_and_reads_no_padding(frames: list[i
 
 def test_a_warp_by_one_changes_nothing_and_others_move_along_the_bands() -> None:
     mel_BFD = log_mels(2, 5)
-    assert torch.equal(augment_features.warp_mels(mel_BFD, torch.ones(2)), mel_BFD)
+    assert torch.equal(augment_features.vtlp(mel_BFD, torch.ones(2)), mel_BFD)
     ramp_BFD = torch.arange(NUM_MELS).float().expand(2, 5, -1)
     factor_B = torch.tensor([0.9, 1.1])
-    augmented_BFD = augment_features.warp_mels(ramp_BFD, factor_B)
+    augmented_BFD = augment_features.vtlp(ramp_BFD, factor_B)
     for b in range(2):
         expected_D = (torch.arange(NUM_MELS) * factor_B[b]).clamp(max=NUM_MELS - 1)
         assert torch.allclose(augmented_BFD[b, 0], expected_D, atol=1e-4)
@@ -143,7 +143,7 @@ def test_silence_and_one_frame_stay_finite_under_noise() -> None:
 def test_masks_are_bounded_and_change_nothing_else(frames: list[int], seed: int) -> None:
     features_BFD = torch.rand(len(frames), max(frames), NUM_MELS) + 1
     cfg = Augment(time_masks=1, mel_masks=1)
-    augmented_BFD = augment_features.mask_spans(features_BFD, torch.tensor(frames), cfg, generator(seed))
+    augmented_BFD = augment_features.spec_augment(features_BFD, torch.tensor(frames), cfg, generator(seed))
     hidden_BFD = augmented_BFD == 0
     assert torch.equal(augmented_BFD[~hidden_BFD], features_BFD[~hidden_BFD])
     for b, num in enumerate(frames):
@@ -160,7 +160,7 @@ def test_everything_is_a_function_of_the_generator() -> None:
     def drawn(seed: int) -> list[Tensor]:
         return [
             augment_features.add_noise(mel_BFD, frames_B, torch.ones(4, dtype=torch.bool), cfg, generator(seed)),
-            augment_features.mask_spans(mel_BFD, frames_B, cfg, generator(seed)),
+            augment_features.spec_augment(mel_BFD, frames_B, cfg, generator(seed)),
             augment_features.coloured_noise(generator(seed), 3, 9, NUM_MELS),
             augment_features.uniform(generator(seed), (5,), -1, 1),
         ]

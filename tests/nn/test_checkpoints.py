@@ -18,7 +18,14 @@ FAMILIES = [("Wav2Vec2", "group"), ("Wav2Vec2", "layer"), ("Hubert", "group"), (
 
 
 def from_checkpoint(folder: Path, num_pieces: int = 7, **changes: Any) -> Any:
-    options = {"same_pieces": False, "dropout": None, "seed": 0, "kind": "ctc", "frozen": True, **changes}
+    options = {
+        "keep_vocabulary": False,
+        "dropout": None,
+        "seed": 0,
+        "kind": "ctc",
+        "freeze_convolutions": True,
+        **changes,
+    }
     return checkpoints.from_checkpoint(str(folder), num_pieces, **options)
 
 
@@ -38,23 +45,23 @@ def test_the_weights_are_kept_and_the_head_is_new(folder: Path) -> None:
     again, other = from_checkpoint(folder), from_checkpoint(folder, seed=1)
     assert torch.equal(model.lm_head.weight, again.lm_head.weight)
     assert not torch.equal(model.lm_head.weight, other.lm_head.weight)
-    assert torch.equal(from_checkpoint(folder, 31, same_pieces=True).lm_head.weight, kept["lm_head.weight"])
+    assert torch.equal(from_checkpoint(folder, 31, keep_vocabulary=True).lm_head.weight, kept["lm_head.weight"])
     assert not torch.equal(from_checkpoint(folder, 31).lm_head.weight, kept["lm_head.weight"])
 
 
 def test_padding_changes_nothing_and_frames_are_what_comes_out(folder: Path) -> None:
     model = from_checkpoint(folder).eval()
-    hearing = checkpoints.hearing(model.config, Augment(), checkpoint=str(folder))
-    assert hearing.frame_ms == 20
+    frontend = checkpoints.make_frontend(model.config, Augment(), checkpoint=str(folder))
+    assert frontend.frame_ms == 20
     lengths = [16000, 7013, 401]
     audio_BT = torch.zeros(3, 16000, dtype=torch.int16)
     for row_T, num in zip(audio_BT, lengths, strict=True):
         row_T[:num] = torch.randint(-3000, 3000, (num,), generator=torch.Generator().manual_seed(num))
     with torch.inference_mode():
-        logits_BFV, out_B = students.logits(model, *hearing.plain(audio_BT, torch.tensor(lengths)))
-        assert out_B.tolist() == [hearing.frames(num) for num in lengths]
+        logits_BFV, out_B = students.logits(model, *frontend.extract(audio_BT, torch.tensor(lengths)))
+        assert out_B.tolist() == [frontend.num_frames(num) for num in lengths]
         for b, num in enumerate(lengths):
-            inputs = hearing.plain(audio_BT[b : b + 1, :num], torch.tensor([num]))
+            inputs = frontend.extract(audio_BT[b : b + 1, :num], torch.tensor([num]))
             single_1FV, _ = students.logits(model, *inputs)
             assert single_1FV.shape[1] == int(out_B[b])
             assert torch.allclose(single_1FV[0], logits_BFV[b, : int(out_B[b])], atol=1e-4)
@@ -82,7 +89,7 @@ def test_every_trainable_weight_gets_a_gradient_and_frozen_ones_do_not(folder: P
     without_gradient = {name for name, weight in model.named_parameters() if weight.grad is None}
     assert without_gradient == {name for name, weight in model.named_parameters() if not weight.requires_grad}
     assert all("feature_extractor" in name or "masked_spec" in name for name in without_gradient)
-    free = from_checkpoint(folder, frozen=False)
+    free = from_checkpoint(folder, freeze_convolutions=False)
     assert not any("feature_extractor" in name for name, weight in free.named_parameters() if not weight.requires_grad)
 
 
@@ -108,14 +115,14 @@ def test_a_parakeet_gives_its_encoder_to_any_kind_and_all_of_it_to_its_own(
     before = students.build("tiny", 7, dropout=0.0, seed=3, kind=old)
     before.save_pretrained(tmp_path)
     kept = before.state_dict()
-    for same_pieces, num_pieces in ((False, 7), (False, 11), (True, 7)):
-        model = from_checkpoint(tmp_path, num_pieces, same_pieces=same_pieces, kind=new)
-        assert students.kind_of(model) == new
+    for keep_vocabulary, num_pieces in ((False, 7), (False, 11), (True, 7)):
+        model = from_checkpoint(tmp_path, num_pieces, keep_vocabulary=keep_vocabulary, kind=new)
+        assert students.student_kind(model) == new
         now = model.state_dict()
         encoder = [name for name in kept if name.startswith("encoder.")]
         assert all(torch.equal(now[name], kept[name]) for name in encoder)
         others = [name for name in kept if name in now and name not in encoder and kept[name].ndim > 1]
-        if same_pieces and old == new:
+        if keep_vocabulary and old == new:
             assert all(torch.equal(now[name], kept[name]) for name in others)
         else:
             assert not any(
@@ -143,10 +150,10 @@ def test_a_checkpoint_that_cannot_be_used_is_an_error_that_says_why(folder: Path
 
 
 def test_the_digest_of_a_folder_is_that_of_its_weights(folder: Path) -> None:
-    digest = checkpoints.digest(str(folder))
+    digest = checkpoints.weights_digest(str(folder))
     (folder / "note.txt").write_text("nothing")
-    assert checkpoints.digest(str(folder)) == digest
+    assert checkpoints.weights_digest(str(folder)) == digest
     (folder / "more.safetensors").write_bytes(b"x")
-    assert checkpoints.digest(str(folder)) != digest
-    assert checkpoints.digest(None) is None
-    assert checkpoints.digest("someone/something") == "someone/something"
+    assert checkpoints.weights_digest(str(folder)) != digest
+    assert checkpoints.weights_digest(None) is None
+    assert checkpoints.weights_digest("someone/something") == "someone/something"

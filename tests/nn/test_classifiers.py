@@ -49,9 +49,9 @@ def audio() -> tuple[Tensor, Tensor]:
 
 
 def run(model: Any, checkpoint: str | None) -> tuple[Tensor, Tensor | None]:
-    hearing = checkpoints.hearing(model.config, Augment(), None, checkpoint)
+    frontend = checkpoints.make_frontend(model.config, Augment(), None, checkpoint)
     with torch.no_grad():
-        return classifiers.scores(model, *hearing.plain(*audio()))
+        return classifiers.scores(model, *frontend.extract(*audio()))
 
 
 KINDS = ("Wav2Vec2 layer", "Wav2Vec2 group", "WavLM layer", "Hubert group", "parakeet", None)
@@ -68,11 +68,11 @@ def test_padding_changes_nothing(folders: dict[str, str], kind: str | None, task
     model = student(task, checkpoint)
     together_BC, embedding_BE = run(model, checkpoint)
     assert (embedding_BE is None) == (task == "classes")
-    hearing = checkpoints.hearing(model.config, Augment(), None, checkpoint)
+    frontend = checkpoints.make_frontend(model.config, Augment(), None, checkpoint)
     audio_BT, len_B = audio()
     for b, num in enumerate(LENGTHS):
         with torch.no_grad():
-            alone = classifiers.scores(model, *hearing.plain(audio_BT[b : b + 1, :num], len_B[b : b + 1]))
+            alone = classifiers.scores(model, *frontend.extract(audio_BT[b : b + 1, :num], len_B[b : b + 1]))
         assert torch.allclose(alone[0][0], together_BC[b], atol=1e-5)
         if embedding_BE is not None and alone[1] is not None:
             assert torch.allclose(alone[1][0], embedding_BE[b], atol=1e-5)
@@ -88,9 +88,9 @@ def test_transformers_alone_gives_the_same_scores(folders: dict[str, str], kind:
     reference = AutoModelForAudioClassification.from_pretrained(tmp_path).eval()
     assert reference.config.id2label == dict(enumerate(NAMES))
     scores_BC, _ = run(model, folders[kind])
-    hearing = checkpoints.hearing(model.config, Augment(), None, folders[kind])
+    frontend = checkpoints.make_frontend(model.config, Augment(), None, folders[kind])
     for b, num in enumerate(LENGTHS):
-        samples_BT, _ = hearing.plain(audio()[0][b : b + 1, :num], torch.tensor([num]))
+        samples_BT, _ = frontend.extract(audio()[0][b : b + 1, :num], torch.tensor([num]))
         with torch.no_grad():
             assert torch.allclose(reference(samples_BT).logits[0], scores_BC[b], atol=1e-5)
     assert torch.equal(run(classifiers.load(tmp_path).eval(), folders[kind])[0], scores_BC)
@@ -106,8 +106,8 @@ def test_transformers_alone_gives_the_same_embeddings_also_of_a_padded_batch(
     model.save_pretrained(tmp_path)
     reference = AutoModelForAudioXVector.from_pretrained(tmp_path).eval()
     _, embedding_BE = run(model, kind)
-    hearing = checkpoints.hearing(model.config, Augment(), None, kind)
-    samples_BT, len_B = hearing.plain(*audio())
+    frontend = checkpoints.make_frontend(model.config, Augment(), None, kind)
+    samples_BT, len_B = frontend.extract(*audio())
     with torch.no_grad():
         out = reference(samples_BT, attention_mask=frame_mask(len_B, samples_BT.shape[1]).long())
     assert embedding_BE is not None

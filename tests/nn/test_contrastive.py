@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import write_samples_checkpoint
-from pretraining import gathered, like_theirs, random_audio, step_of, theirs_like
+from pretraining import draw_step, gathered, peer_loss, peer_of, random_audio
 from voxstill.core.config import Pretrain
 from voxstill.core.errors import ConfigError
 from voxstill.nn import contrastive, self_supervised
@@ -31,10 +31,10 @@ def test_masks_cover_as_many_own_frames_as_their_number_says(
     frames: list[int], prob: float, length: int, least: int, seed: int
 ) -> None:
     frames_B = torch.tensor([max(1, *frames), *frames])
-    num_B = contrastive.num_hidden(frames_B, prob, length, least)
-    assert num_B.tolist() == contrastive.num_hidden(frames_B.numpy(), prob, length, least).tolist()
+    num_B = contrastive.num_masked(frames_B, prob, length, least)
+    assert num_B.tolist() == contrastive.num_masked(frames_B.numpy(), prob, length, least).tolist()
     assert all(n == 0 or max(2, least * length) <= n <= f - length for n, f in zip(num_B, frames_B, strict=True))
-    hidden_BF = contrastive.hidden(frames_B, num_B, length, torch.Generator().manual_seed(seed))
+    hidden_BF = contrastive.draw_mask(frames_B, num_B, length, torch.Generator().manual_seed(seed))
     assert hidden_BF.shape == (len(frames_B), int(frames_B.max()))
     assert hidden_BF.sum(1).tolist() == num_B.tolist()
     for row, own in zip(hidden_BF, frames_B.tolist(), strict=True):
@@ -44,10 +44,10 @@ def test_masks_cover_as_many_own_frames_as_their_number_says(
 
 
 def test_about_as_many_frames_are_masked_as_in_the_paper() -> None:
-    assert contrastive.num_hidden(499, 0.65, 10, 2) / 499 == pytest.approx(0.49, abs=0.005)
+    assert contrastive.num_masked(499, 0.65, 10, 2) / 499 == pytest.approx(0.49, abs=0.005)
     frames_B = torch.full((400,), 200)
-    num_B = contrastive.num_hidden(frames_B, 0.65, 10, 2)
-    hidden_BF = contrastive.hidden(frames_B, num_B, 10, torch.Generator().manual_seed(0))
+    num_B = contrastive.num_masked(frames_B, 0.65, 10, 2)
+    hidden_BF = contrastive.draw_mask(frames_B, num_B, 10, torch.Generator().manual_seed(0))
     share_F = hidden_BF.float().mean(0)
     assert share_F[20:-20].std() < 0.04  # no place is preferred
     assert share_F[20:-20].mean() == pytest.approx(0.49, abs=0.03)
@@ -68,9 +68,9 @@ def test_negatives_are_other_masked_frames_each_as_likely() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_loss_and_gradients_are_those_of_transformers(training: bool) -> None:
     model = self_supervised.wav2vec2(PLAIN, seed=0).train(training)
-    reference = theirs_like(model).train(training)
-    step = step_of(model, random_audio([4.0, 3.0, 2.0]), PLAIN, noisy=training)
-    expected = like_theirs(reference, step)
+    reference = peer_of(model).train(training)
+    step = draw_step(model, random_audio([4.0, 3.0, 2.0]), PLAIN, noisy=training)
+    expected = peer_loss(reference, step)
     loss = gathered(model, step)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
     expected.backward()  # type: ignore[no-untyped-call]
@@ -94,7 +94,7 @@ def test_a_negative_of_the_same_code_does_not_count_and_is_no_success() -> None:
     predicted_BMD = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
     code_BM = torch.tensor([[3, 3, 5]])
     negative_BMK = torch.tensor([[[1, 1], [0, 2], [0, 1]]])
-    loss_BM, right_BM, chance_BM = contrastive.contrastive(predicted_BMD, predicted_BMD, code_BM, negative_BMK, 0.1)
+    loss_BM, right_BM, chance_BM = contrastive.info_nce(predicted_BMD, predicted_BMD, code_BM, negative_BMK, 0.1)
     assert loss_BM[0, 0] == 0  # nothing to tell it from
     assert loss_BM[0, 1] == pytest.approx(np.log1p(np.exp(-10)), abs=1e-6)
     assert right_BM.tolist() == [[False, True, True]]
@@ -119,7 +119,7 @@ def test_layers_are_left_out_in_training_and_their_gradients_are_zero() -> None:
     cfg = PLAIN.model_copy(update={"layer_drop": 0.99})
     model = self_supervised.wav2vec2(cfg, seed=0)
     torch.manual_seed(0)
-    gathered(model, step_of(model, random_audio([2.0]), cfg, noisy=True)).backward()  # type: ignore[no-untyped-call]
+    gathered(model, draw_step(model, random_audio([2.0]), cfg, noisy=True)).backward()  # type: ignore[no-untyped-call]
     norms = [sum(float(weight.grad.norm()) for weight in layer.parameters()) for layer in model.wav2vec2.encoder.layers]
     assert norms == [0.0] * 4
     assert all(weight.grad is not None for weight in model.parameters())
@@ -129,7 +129,7 @@ def test_the_gradient_of_the_convolutions_is_scaled_and_no_other() -> None:
     gradients = []
     for factor in (1.0, 0.25):
         model = self_supervised.wav2vec2(PLAIN.model_copy(update={"feature_gradient": factor}), seed=0)
-        step = step_of(model, random_audio([2.0]), PLAIN, noisy=True)
+        step = draw_step(model, random_audio([2.0]), PLAIN, noisy=True)
         gathered(model, step).backward()  # type: ignore[no-untyped-call]
         gradients.append({name: weight.grad for name, weight in model.named_parameters()})
     for name, gradient in gradients[0].items():
@@ -142,8 +142,8 @@ def test_a_checkpoint_goes_on_and_one_of_another_kind_is_refused(tmp_path: Any) 
     cfg = PLAIN.model_copy(update={"checkpoint": str(folder)})
     model = self_supervised.wav2vec2(cfg, seed=0)
     assert model.config.hidden_size == 48
-    step = step_of(model, random_audio([2.0, 1.0]), cfg, noisy=False)
-    alone = step_of(model, random_audio([1.0]), cfg, noisy=False)
+    step = draw_step(model, random_audio([2.0, 1.0]), cfg, noisy=False)
+    alone = draw_step(model, random_audio([1.0]), cfg, noisy=False)
     assert gathered(model.eval(), step).isfinite()
     assert gathered(model, alone).isfinite()
     other = write_samples_checkpoint(tmp_path / "h", "Hubert")

@@ -49,7 +49,13 @@ def test_the_norm_of_all_layers_goes_with_what_it_stands_beside(tmp_path: Path, 
 
 def test_a_whisper_keeps_its_decoder(tmp_path: Path) -> None:
     folder = str(write_whisper_checkpoint(tmp_path, ["a b"]))
-    wanted: dict[str, Any] = {"same_pieces": True, "dropout": None, "seed": 0, "kind": "seq2seq", "frozen": True}
+    wanted: dict[str, Any] = {
+        "keep_vocabulary": True,
+        "dropout": None,
+        "seed": 0,
+        "kind": "seq2seq",
+        "freeze_convolutions": True,
+    }
     model = checkpoints.from_checkpoint(folder, 9, **wanted)
     freeze(model, 1.0, 0.0)
     assert held(model) == {name for name, _ in model.named_parameters() if name.startswith("model.encoder.")}
@@ -64,17 +70,17 @@ def test_what_is_frozen_has_no_dropout_and_counts_nothing_until_it_is_unfrozen()
         out: torch.Tensor = model.encoder(features_BFD, mask_BF).last_hidden_state
         return out
 
-    frozen.hold(0.0)
+    frozen.set_modes(0.0)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     assert torch.equal(encoded(), encoded())
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
-    frozen.hold(0.49)  # three of four layers
+    frozen.set_modes(0.49)  # three of four layers
     assert not torch.equal(encoded(), encoded())
     counted = [
         not torch.equal(buffer, before[name]) for name, buffer in model.named_buffers() if name.endswith("running_mean")
     ]
     assert counted == [False, True, True, True]
-    frozen.hold(0.5)
+    frozen.set_modes(0.5)
     encoded()
     assert all(module.training for module in model.modules())
 
@@ -91,7 +97,7 @@ def test_gradients_are_dropped_until_the_layer_is_unfrozen() -> None:
     for progress, thawed in ((0.0, 0), (0.19, 0), (0.2, 1), (0.5, 2), (0.79, 3), (0.8, 4), (1.0, 4)):
         for weight in model.parameters():
             weight.grad = torch.ones_like(weight)
-        frozen.drop(progress)
+        frozen.drop_gradients(progress)
         assert [learns(layer) for layer in layers] == [i >= 4 - thawed for i in range(4)]
         assert learns(model.encoder.subsampling) == (thawed == 4)
         assert learns(model.ctc_head)

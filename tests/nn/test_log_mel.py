@@ -15,9 +15,9 @@ from transformers import ParakeetFeatureExtractor
 
 from voxstill.audio import codec
 from voxstill.nn import log_mel, students
-from voxstill.nn.log_mel import HOP, LOG_FLOOR, NUM_MELS, Frontend, feature_frames, frame_mask, normalise, output_frames
+from voxstill.nn.log_mel import HOP, LOG_FLOOR, NUM_MELS, LogMel, feature_frames, frame_mask, normalise, output_frames
 
-FRONTEND = Frontend()
+LOG_MEL = LogMel()
 EXTRACTOR = ParakeetFeatureExtractor.from_dict(dict(log_mel.EXTRACTOR))
 
 
@@ -43,7 +43,7 @@ def padded(clips: list[Tensor], extra: int = 0) -> tuple[Tensor, Tensor]:
 )
 def test_features_are_those_of_transformers(num_samples: int, loudness: int, seed: int) -> None:
     clip = noise(num_samples, seed, loudness)
-    features_BFD, frames_B = FRONTEND(clip[None], torch.tensor([num_samples]))
+    features_BFD, frames_B = LOG_MEL(clip[None], torch.tensor([num_samples]))
     reference = EXTRACTOR(clip.numpy() / np.float32(32768.0), sampling_rate=16_000, return_tensors="pt")
     valid = int(reference["attention_mask"].sum())
     assert int(frames_B[0]) == valid == feature_frames(num_samples)
@@ -59,9 +59,9 @@ def test_features_are_those_of_transformers(num_samples: int, loudness: int, see
 @given(lengths=st.lists(st.integers(HOP, 12_000), min_size=1, max_size=4), extra=st.integers(0, 3000))
 def test_a_clip_has_the_same_features_alone_and_in_a_padded_batch(lengths: list[int], extra: int) -> None:
     clips = [noise(n, seed) for seed, n in enumerate(lengths)]
-    features_BFD, frames_B = FRONTEND(*padded(clips, extra))
+    features_BFD, frames_B = LOG_MEL(*padded(clips, extra))
     for i, clip in enumerate(clips):
-        (alone_FD,), (frames,) = FRONTEND(clip[None], torch.tensor([len(clip)]))
+        (alone_FD,), (frames,) = LOG_MEL(clip[None], torch.tensor([len(clip)]))
         assert frames == frames_B[i]
         assert torch.allclose(features_BFD[i, :frames], alone_FD[:frames], atol=1e-4)
         assert not features_BFD[i, frames:].any()
@@ -71,17 +71,17 @@ def test_a_clip_has_the_same_logits_alone_and_in_a_padded_batch() -> None:
     model = students.build("tiny", 10, dropout=0.1, seed=0).eval()
     clips = [noise(n, seed) for seed, n in enumerate((160, 1000, 1600, 5000, 17_000))]
     with torch.inference_mode():
-        logits_BFV, out_B = students.logits(model, *FRONTEND(*padded(clips, 1111)))
+        logits_BFV, out_B = students.logits(model, *LOG_MEL(*padded(clips, 1111)))
         for i, clip in enumerate(clips):
-            alone_BFV, (frames,) = students.logits(model, *FRONTEND(clip[None], torch.tensor([len(clip)])))
+            alone_BFV, (frames,) = students.logits(model, *LOG_MEL(clip[None], torch.tensor([len(clip)])))
             assert frames == out_B[i]
             assert torch.allclose(logits_BFV[i, :frames], alone_BFV[0, :frames], atol=1e-4)
 
 
 def test_integers_and_floats_of_full_scale_one_have_equal_features() -> None:
     clip = noise(3000)
-    integers, _ = FRONTEND(clip[None], torch.tensor([3000]))
-    floats, _ = FRONTEND(clip[None].float() / 32768, torch.tensor([3000]))
+    integers, _ = LOG_MEL(clip[None], torch.tensor([3000]))
+    floats, _ = LOG_MEL(clip[None].float() / 32768, torch.tensor([3000]))
     assert torch.equal(integers, floats)
 
 
@@ -95,7 +95,7 @@ def test_features_have_no_mean_and_unit_deviation_over_their_own_frames() -> Non
 
 
 def test_one_frame_or_none_is_finite_where_transformers_divides_by_zero() -> None:
-    features_BFD, frames_B = FRONTEND(*padded([noise(10), noise(200), noise(3000)]))
+    features_BFD, frames_B = LOG_MEL(*padded([noise(10), noise(200), noise(3000)]))
     assert frames_B.tolist() == [0, 1, 18]
     assert features_BFD.isfinite().all()
 
@@ -111,8 +111,8 @@ def test_the_mask_is_true_where_a_frame_is_the_utterances_own() -> None:
 
 
 def test_the_frontend_has_no_weights_and_saves_nothing() -> None:
-    assert not list(FRONTEND.parameters())
-    assert not FRONTEND.state_dict()
+    assert not list(LOG_MEL.parameters())
+    assert not LOG_MEL.state_dict()
 
 
 @pytest.mark.parametrize("size", ["tiny"])
@@ -144,7 +144,7 @@ def test_features_are_those_of_kaldi_native_fbank_half_a_hop_later(shared_data: 
     reference.accept_waveform(16_000, (audio_T[HOP // 2 :] / np.float32(32768.0)).tolist())
     reference.input_finished()
     expected_FD = torch.from_numpy(np.stack([reference.get_frame(i) for i in range(reference.num_frames_ready)]))
-    mel_BFD, _ = FRONTEND.log_mel(torch.from_numpy(audio_T)[None], torch.tensor([len(audio_T)]))
+    mel_BFD, _ = LOG_MEL.unnormalised(torch.from_numpy(audio_T)[None], torch.tensor([len(audio_T)]))
     inner = slice(2, len(expected_FD) - 3)  # what is beyond the ends is silence here and a mirror there
     difference_FD = (expected_FD[inner].exp() + LOG_FLOOR).log() - mel_BFD[0, 1:][inner]
     audible_FD = expected_FD[inner] > np.log(2.0**-22)

@@ -141,7 +141,7 @@ def test_smoothed_ctc_adds_the_divergence_from_uniform_over_an_utterances_own_fr
         assert loss_B[b].item() == pytest.approx((1 - smoothing) * plain_B[b].item() + smoothing * divergence, rel=1e-5)
 
 
-def test_consistency_draws_each_hearing_to_the_other_and_is_zero_where_they_agree() -> None:
+def test_consistency_draws_each_view_to_the_other_and_is_zero_where_they_agree() -> None:
     frames_B = torch.tensor([4, 6])
     one_BFV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
     other_BFV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
@@ -290,7 +290,7 @@ def test_a_transducer_with_durations_is_the_recursion_over_all_ways_and_the_loss
     logits_BFUV.requires_grad_()
     loss_B = transducer_of(logits_BFUV, frames, tokens, 5, chunk, durations)
     assert loss_B.tolist() == pytest.approx([nll.item() for nll in expected], rel=1e-5)
-    theirs_B = tdt_loss(
+    peer_B = tdt_loss(
         logits_BFUV[..., :6],
         logits_BFUV[..., 6:],
         torch.tensor([labels + [0] * (num_states - 1 - len(labels)) for labels in tokens], dtype=torch.long).view(
@@ -302,7 +302,7 @@ def test_a_transducer_with_durations_is_the_recursion_over_all_ways_and_the_loss
         list(durations),
         reduction="none",
     )
-    assert loss_B.tolist() == pytest.approx(theirs_B.tolist(), rel=1e-5)
+    assert loss_B.tolist() == pytest.approx(peer_B.tolist(), rel=1e-5)
     total = sum(nll for nll in expected if nll.requires_grad and nll.isfinite())
     if not isinstance(total, torch.Tensor):
         return

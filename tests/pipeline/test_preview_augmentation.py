@@ -13,7 +13,7 @@ from checkpoints import write_samples_checkpoint
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.nn.log_mel import Frontend
+from voxstill.nn.log_mel import LogMel
 
 EVERYTHING = {"before", "heard", "noise", "room", "gain", "tempo", "warp", "masks", "all"}
 
@@ -55,7 +55,7 @@ def heard(options: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def log_mels(samples_T: np.ndarray) -> torch.Tensor:
-    mel_BFD, _ = Frontend().log_mel(torch.from_numpy(samples_T)[None], torch.tensor([len(samples_T)]))
+    mel_BFD, _ = LogMel().unnormalised(torch.from_numpy(samples_T)[None], torch.tensor([len(samples_T)]))
     return mel_BFD[0]
 
 

@@ -16,7 +16,7 @@ from voxstill.audio import codec
 from voxstill.core.config import Plan, Source
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import plan
-from voxstill.data.shard_index import opened
+from voxstill.data.shard_index import open_index
 from voxstill.indexing.scan import scan
 from voxstill.storage import shard_format
 from voxstill.storage.fetch import read_uri
@@ -83,7 +83,7 @@ def test_audio_can_stay_in_somebody_else_s_tars_and_is_learnt_from_there(
     assert (told["shards"], told["utterances"], told["left_out"]) == (3, 12, {})
     prefix = f"shards/{told['recipe']}"
     assert not list(Path(work, prefix).glob("*.tar"))
-    corpus = opened(Store(work), prefix, tmp_path / "index", splits=("train",), encode=None, encoder="")
+    corpus = open_index(Store(work), prefix, tmp_path / "index", splits=("train",), encode=None, encoder="")
     for layout in ("local", "remote"):
         cfg = Plan(budget_ms=2000, layout=layout)
         made = plan(corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype(np.int64))

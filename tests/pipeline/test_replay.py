@@ -108,9 +108,9 @@ def test_of_a_pre_training_too(own: Pretrain, tmp_path: Path, capsys: pytest.Cap
     run.environment.write_text(json.dumps({"method": own.method}))
     _, model, task = pretraining.begun(cfg)
     checkpoint.save(run, model, optim.adamw(model, cfg.train), optim.Average(), State(step=1), cfg.train)
-    num_B, weight_B = task.masks.frames(BATCH.audio_len_B), torch.ones(len(BATCH.ids))
+    num_B, weight_B = task.masks.num_masked(BATCH.audio_len_B), torch.ones(len(BATCH.ids))
     assert bool((num_B > 0).all())
-    share = StepContext(0.5, int(num_B.sum()), int(task.hearing.frames(BATCH.audio_len_B).sum()), 5)
+    share = StepContext(0.5, int(num_B.sum()), int(task.frontend.num_frames(BATCH.audio_len_B).sum()), 5)
     weight_B[2] = float("nan")
     path = run.skipped / "step=5-rank=0.safetensors"
     for batch, at_fault in ((BATCH, []), (dataclasses.replace(BATCH, weight_B=weight_B), [BATCH.ids[2]])):

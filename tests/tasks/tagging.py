@@ -20,7 +20,7 @@ from voxstill.core.records import Batch, Utterance, Word
 from voxstill.evaluation.recognition import read_audio
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
@@ -55,11 +55,13 @@ class TaggingTask:
 
     unit: Unit = "utterances"
 
-    def __init__(self, names: Sequence[str], hearing: Hearing) -> None:
-        self.names, self.hearing = names, hearing
+    def __init__(self, names: Sequence[str], frontend: Frontend) -> None:
+        self.names, self.frontend = names, frontend
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
-        augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
+        augmented = self.frontend.extract_augmented(
+            batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator
+        )
         return ModelInput(batch, *augmented)
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
@@ -73,25 +75,25 @@ class TaggingTask:
         pairs = []
         for dev in batches:
             tags = self.tags(model, dev.batch.audio_BT, dev.batch.audio_len_B)
-            pairs += [(set(text.split()), found) for text, found in zip(dev.references, tags, strict=True)]
+            pairs += [(set(text.split()), predicted) for text, predicted in zip(dev.references, tags, strict=True)]
         return figures(pairs) if pairs else None
 
     @torch.no_grad()
     def tags(self, model: nn.Module, audio_BT: Tensor, audio_len_B: Tensor) -> list[set[str]]:
-        score_BC, _ = classifiers.scores(model, *self.hearing.plain(audio_BT, audio_len_B))
+        score_BC, _ = classifiers.scores(model, *self.frontend.extract(audio_BT, audio_len_B))
         return [{self.names[c] for c in row.nonzero()[:, 0].tolist()} for row in score_BC > 0]
 
     def watch(self, step: int, figures: Mapping[str, float]) -> None: ...
 
     def move(self, device: torch.device) -> None:
-        self.hearing.move(device)
+        self.frontend.move(device)
 
 
 def figures(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, float]:
     """The share of utterances with a wrong tag, a tag too many or too few; F1 over all tags; exact matches."""
-    right = sum(len(wanted & found) for wanted, found in pairs)
-    exact = sum(wanted == found for wanted, found in pairs) / len(pairs)
-    of_all = sum(len(wanted) + len(found) for wanted, found in pairs)
+    right = sum(len(wanted & predicted) for wanted, predicted in pairs)
+    exact = sum(wanted == predicted for wanted, predicted in pairs) / len(pairs)
+    of_all = sum(len(wanted) + len(predicted) for wanted, predicted in pairs)
     return {"error": 1 - exact, "exact_match": exact, "f1": 2 * right / of_all, "utterances": len(pairs)}
 
 
@@ -108,25 +110,25 @@ class Tagging:
             names = sorted({tag for text in texts for tag in text.split()})
             run.corpus.mkdir(parents=True, exist_ok=True)
             write_whole(run.corpus / "tags.json", {"names": names})
-            hearing = checkpoints.hearing(None, cfg.augment)
+            frontend = checkpoints.make_frontend(None, cfg.augment)
             ranks = {"rank": fabric.global_rank, "ranks": fabric.world_size}
-            data = Corpus(store, prefix, run.corpus, TagEncoder(names), normalize, hearing, cfg, **ranks)
+            data = Corpus(store, prefix, run.corpus, TagEncoder(names), normalize, frontend, cfg, **ranks)
         model = self._model(cfg, names)
 
         def save(run: RunDir, weights: dict[str, Tensor]) -> None:
-            save_model(run, model, weights, functools.partial(write_extractor, hearing))
+            save_model(run, model, weights, functools.partial(write_extractor, frontend))
 
-        task = TaggingTask(names, hearing)
+        task = TaggingTask(names, frontend)
         about = f"a {cfg.student.size} FastConformer of {len(names)} tags"
         return TrainingSetup(model, task, data, about, notes={"tags": len(names)}, error="dev_error", save=save)
 
-    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
         if run.model.is_dir():  # finished: what was made of the corpus is gone
             names = classifiers.names_of(classifiers.load(run.model))
         else:
             names = json.loads((run.corpus / "tags.json").read_text())["names"]
-        hearing = checkpoints.hearing(None, cfg.augment)
-        return hearing, self._model(cfg, names), TaggingTask(names, hearing)
+        frontend = checkpoints.make_frontend(None, cfg.augment)
+        return frontend, self._model(cfg, names), TaggingTask(names, frontend)
 
     def recognizes(self, target: str) -> bool:
         folder = next(
@@ -138,7 +140,7 @@ class Tagging:
 
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         model = classifiers.load(Path(target) / "model").eval()
-        task = TaggingTask(classifiers.names_of(model), checkpoints.hearing(model.config, cfg.augment))
+        task = TaggingTask(classifiers.names_of(model), checkpoints.make_frontend(model.config, cfg.augment))
         audio, unread = read_audio(cfg, [row for row in utterances if row.text])
         tags = {}
         for utterance, samples_T in audio:
@@ -146,7 +148,7 @@ class Tagging:
             (tags[utterance.id],) = task.tags(model, audio_1T, torch.tensor([len(samples_T)]))
         pairs = [(set((utterance.text or "").split()), tags[utterance.id]) for utterance, _ in audio]
         split = cfg.evaluate.split
-        rows = "".join(json.dumps({"id": id_, "tags": sorted(found)}) + "\n" for id_, found in tags.items())
+        rows = "".join(json.dumps({"id": id_, "tags": sorted(names)}) + "\n" for id_, names in tags.items())
         about = {"model": target, "split": split, "task": "tagging", "unread": unread}
         return Evaluation({**about, **figures(pairs)}, files={f"{split}.tags.jsonl": rows})
 

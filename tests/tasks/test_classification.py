@@ -33,17 +33,17 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"{speaker}-{word}-{time}.flac"
         (folder / name).write_bytes(codec.encode(voiced(word, speaker, i), "flac"))
         split = "test" if speaker in NEW else "train"
-        said = "never" if (speaker, word, time) == ("eve", "mi", 2) else word
-        rows.append({"audio": name, "text": said, "speaker": speaker, "split": split, "language": "en"})
+        text = "never" if (speaker, word, time) == ("eve", "mi", 2) else word
+        rows.append({"audio": name, "text": text, "speaker": speaker, "split": split, "language": "en"})
     (folder / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
     assert cli.main([*words, "--json"]) == code
-    told = capsys.readouterr().out
-    found: dict[str, Any] = json.loads(told) if told else {}
-    return found
+    output = capsys.readouterr().out
+    figures: dict[str, Any] = json.loads(output) if output else {}
+    return figures
 
 
 def written(corpus: Path, folder: Path, task: str, target: str, steps: int) -> str:
@@ -58,19 +58,19 @@ def test_words_are_classes_by_what_a_teacher_heard(
     config = written(corpus, tmp_path, "classes", "text", 80)
     run(capsys, "shard", str(tmp_path / "work"), "--from", str(corpus / "all.jsonl"), "--config", config)
     trained = run(capsys, "train", config)
-    found = run(capsys, "evaluate", trained["path"], "--on", "test")
-    assert found["task"] == "classes"
-    assert found["utterances"] == 24
-    assert found["unknown"] == 1
-    assert sum(each["count"] for each in found["classes"].values()) == 23
-    assert found["accuracy"] > 0.5  # chance is 0.25
-    assert found["interval"][0] <= found["accuracy"] <= found["interval"][1]
-    assert found["interval_over"] == "speakers"
-    assert 0 <= found["macro_f1"] <= 1
-    assert sum(sum(row.values()) for row in found["confusion"].values()) == 23
-    assert found["rtfx"] > 0
+    figures = run(capsys, "evaluate", trained["path"], "--on", "test")
+    assert figures["task"] == "classes"
+    assert figures["utterances"] == 24
+    assert figures["unknown"] == 1
+    assert sum(row["count"] for row in figures["classes"].values()) == 23
+    assert figures["accuracy"] > 0.5  # chance is 0.25
+    assert figures["interval"][0] <= figures["accuracy"] <= figures["interval"][1]
+    assert figures["interval_over"] == "speakers"
+    assert 0 <= figures["macro_f1"] <= 1
+    assert sum(sum(row.values()) for row in figures["confusion"].values()) == 23
+    assert figures["rtfx"] > 0
     evaluation = Path(trained["path"]) / "evaluation"
-    assert json.loads((evaluation / "test.json").read_text())["accuracy"] == found["accuracy"]
+    assert json.loads((evaluation / "test.json").read_text())["accuracy"] == figures["accuracy"]
     assert "<html" in (evaluation / "test.html").read_text()
     assert cli.main(["transcribe", trained["path"], str(corpus / "ann-ba-0.flac")]) == 2
     assert "writes no text" in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_classes_by_text_need_labels(corpus: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ("student.freeze_layers=0.5", "no checkpoint to keep"),
         ("train.preset=fine_tune", "no checkpoint to keep"),
@@ -111,7 +111,7 @@ def test_classes_by_text_need_labels(corpus: Path, tmp_path: Path, capsys: pytes
     ],
 )
 def test_what_would_freeze_or_thaw_nothing_of_worth_is_told(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, told: str
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, message: str
 ) -> None:
     assert cli.main(["train", written(corpus, tmp_path, "classes", "speaker", 1), "--set", wrong]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

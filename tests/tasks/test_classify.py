@@ -12,7 +12,7 @@ from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.core.config import Student
 from voxstill.core.records import Batch
 from voxstill.nn import classifiers
-from voxstill.nn.frontends import Mels
+from voxstill.nn.frontends import LogMelFrontend
 from voxstill.tasks import classify
 from voxstill.text import tokenizer
 from voxstill.training.task import StepContext
@@ -31,15 +31,15 @@ def batch() -> Batch:
     )
 
 
-def only(whole: Batch, some: slice, **changes: Any) -> Batch:
-    fields = [each.name for each in dataclasses.fields(Batch) if each.name != "ids"]
-    return Batch(ids=whole.ids[some], **({name: getattr(whole, name)[some] for name in fields} | changes))
+def only(whole: Batch, rows: slice, **changes: Any) -> Batch:
+    fields = [field.name for field in dataclasses.fields(Batch) if field.name != "ids"]
+    return Batch(ids=whole.ids[rows], **({name: getattr(whole, name)[rows] for name in fields} | changes))
 
 
 @pytest.mark.parametrize("task", ["classes", "speakers"])
 def test_the_parts_of_a_step_add_up_to_it_and_weights_count(task: classifiers.Task) -> None:
     model = classifiers.new(Student(task=task), NAMES, 0, {}).eval()
-    learnt = classify.ClassifyTask(NAMES, Mels(PLAIN), speakers=task == "speakers")
+    learnt = classify.ClassifyTask(NAMES, LogMelFrontend(PLAIN), speakers=task == "speakers")
 
     def loss(part: Batch) -> float:
         return float(loss_of(learnt, model, part, CONTEXT, torch.Generator()).value.detach())
@@ -48,13 +48,13 @@ def test_the_parts_of_a_step_add_up_to_it_and_weights_count(task: classifiers.Ta
     alone = [loss(only(whole, slice(i, i + 1))) for i in range(len(TEXTS))]
     assert loss(whole) == pytest.approx(sum(alone), rel=1e-4)
     weight_B = torch.tensor([0.0, 2.0, 1.0, 0.5])
-    wanted = sum(w * each for w, each in zip(weight_B.tolist(), alone, strict=True))
+    wanted = sum(w * loss for w, loss in zip(weight_B.tolist(), alone, strict=True))
     assert loss(dataclasses.replace(whole, weight_B=weight_B)) == pytest.approx(wanted, rel=1e-4)
 
 
 def test_cosines_are_fp32_in_any_precision() -> None:
     model = classifiers.new(Student(task="speakers"), NAMES, 0, {}).eval()
-    inputs, len_B = Mels(PLAIN).plain(batch().audio_BT, batch().audio_len_B)
+    inputs, len_B = LogMelFrontend(PLAIN).extract(batch().audio_BT, batch().audio_len_B)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         cosine_BC, embedding_BE = classifiers.scores(model, inputs, len_B)
     assert cosine_BC.dtype == torch.float32

@@ -37,9 +37,9 @@ def test_a_tiny_student_learns_four_utterances_by_heart(timed: bool) -> None:
     before = float(one_loss(task, new, batch, 1.0).value.detach())
     model, _ = by_heart(WORDS, timed=timed, num_steps=58)
     assert float(one_loss(task, model, batch, 1.0).value.detach()) < before / 5
-    said = task.decode(model, batch)
-    assert [each.id for each in said] == list(batch.ids)
-    assert [each.text for each in said] == list(TEXTS)
+    hypotheses = task.decode(model, batch)
+    assert [hypothesis.id for hypothesis in hypotheses] == list(batch.ids)
+    assert [hypothesis.text for hypothesis in hypotheses] == list(TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,10 @@ def test_an_utterance_of_weight_zero_teaches_nothing(model: Any) -> None:
     for progress in (0.0, 1.0):
         at = dataclasses.replace(context, progress=progress)
         weight_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
-        some = loss_of(task, model, dataclasses.replace(batch, weight_B=weight_B), at, generator()).value
+        weighted = loss_of(task, model, dataclasses.replace(batch, weight_B=weight_B), at, generator()).value
         others = loss_of(task, model, dataclasses.replace(batch, weight_B=1 - weight_B), at, generator()).value
         both = loss_of(task, model, batch, at, generator()).value
-        assert float((some + others).detach()) == pytest.approx(float(both.detach()), rel=1e-4)
+        assert float((weighted + others).detach()) == pytest.approx(float(both.detach()), rel=1e-4)
         none = loss_of(task, model, dataclasses.replace(batch, weight_B=weight_B * 0), at, generator()).value
         assert float(none.detach()) == 0
 
@@ -88,21 +88,21 @@ def test_without_word_times_the_loss_is_ctc_alone_from_the_start(model: Any) -> 
     early, late = one_loss(task, model, batch, 0.0), one_loss(task, model, batch, 1.0)
     assert float(early.value) == pytest.approx(float(late.value), rel=1e-5)
     assert float(early.figures["align"]) == 0
-    logits_BFV, out_B = students.logits(model, *task.hearing.plain(batch.audio_BT, batch.audio_len_B))
+    logits_BFV, out_B = students.logits(model, *task.frontend.extract(batch.audio_BT, batch.audio_len_B))
     plain_B = losses.ctc(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, LETTERS.blank_id)
     assert float(late.value) == pytest.approx(float(plain_B.sum() / batch.token_len_B.sum()), rel=1e-4)
 
 
-def test_two_hearings_that_are_equal_cost_what_one_does_and_unequal_ones_are_drawn_together(model: Any) -> None:
+def test_two_views_that_are_equal_cost_what_one_does_and_unequal_ones_are_drawn_together(model: Any) -> None:
     batch, noisy = batch_of(LETTERS), Augment(noise_prob=1.0, tempo=0.0)
     once, twice = CtcTask(LETTERS, Train(), PLAIN), CtcTask(LETTERS, Train(consistency=0.2), PLAIN)
     for progress in (0.0, 1.0):
         one, two = (one_loss(task, model, batch, progress) for task in (once, twice))
         assert float(two.value.detach()) == pytest.approx(float(one.value.detach()), rel=1e-4)
         assert float(two.figures["apart"]) == pytest.approx(0, abs=1e-6)
-    apart = one_loss(CtcTask(LETTERS, Train(consistency=0.2), noisy), model, batch, 1.0)
-    assert float(apart.figures["apart"]) > 1e-4
-    whole, parts = float(apart.value.detach()), []
+    noisy_loss = one_loss(CtcTask(LETTERS, Train(consistency=0.2), noisy), model, batch, 1.0)
+    assert float(noisy_loss.figures["apart"]) > 1e-4
+    whole, parts = float(noisy_loss.value.detach()), []
     for weight_B in torch.eye(4):
         part = one_loss(
             CtcTask(LETTERS, Train(consistency=0.2), noisy), model, dataclasses.replace(batch, weight_B=weight_B), 1.0
@@ -154,8 +154,8 @@ def test_a_run_of_words_keeps_tokens_times_and_audio_together(
         starts = [start for start in first if torch.equal(batch.audio_BT[b, start : start + samples], own_T)]
         assert len(starts) == 1
         times_as_they_were = (times_U2 + starts[0] // 16).tolist()
-        everything = [tuple(each) for each in batch.times_BU2[b].tolist()]
-        assert all(tuple(each) in everything for each in times_as_they_were)
+        everything = [tuple(times) for times in batch.times_BU2[b].tolist()]
+        assert all(tuple(times) in everything for times in times_as_they_were)
     assert is_timed(shorter).all()
     assert shorter.audio_BT.shape[1] == int(shorter.audio_len_B.max())
 

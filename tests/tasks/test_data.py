@@ -13,7 +13,7 @@ from voxstill.audio import codec
 from voxstill.core.config import Augment, Config, Plan
 from voxstill.core.records import Batch
 from voxstill.nn import augment_features
-from voxstill.nn.frontends import Mels
+from voxstill.nn.frontends import LogMelFrontend
 from voxstill.nn.log_mel import NUM_MELS, output_frames
 from voxstill.storage import shard_format, tables
 from voxstill.storage.shard_format import Sample
@@ -25,8 +25,8 @@ from voxstill.text.normalize import normalizer
 
 
 def corpus_of(store: Store, vocabulary: tokenizer.Vocabulary, cfg: Config) -> Corpus:
-    folder, hearing = Path(store.root) / "corpus", Mels(cfg.augment)
-    return Corpus(store, "s", folder, vocabulary, normalizer("basic"), hearing, cfg, rank=0, ranks=1)
+    folder, frontend = Path(store.root) / "corpus", LogMelFrontend(cfg.augment)
+    return Corpus(store, "s", folder, vocabulary, normalizer("basic"), frontend, cfg, rank=0, ranks=1)
 
 
 def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(
         for row in plan.order.tolist():
             num_samples, num_tokens = rows[written[row].id]
             mel_BFD, frames_B = torch.zeros(1, num_samples // 160, NUM_MELS), torch.tensor([num_samples // 160])
-            _, heard_B = augment_features.stretch(mel_BFD, frames_B, torch.from_numpy(plan.tempo_N[[row]]))
-            assert int(output_frames(heard_B)) >= num_tokens, written[row].id
-            num_frames += int(output_frames(heard_B))
+            _, stretched_B = augment_features.stretch(mel_BFD, frames_B, torch.from_numpy(plan.tempo_N[[row]]))
+            assert int(output_frames(stretched_B)) >= num_tokens, written[row].id
+            num_frames += int(output_frames(stretched_B))
         assert plan.step_frames.sum() == num_frames
-        learnable = [each for each, (samples, tokens) in rows.items() if output_frames(samples // 160) >= tokens]
+        learnable = [row for row, (samples, tokens) in rows.items() if output_frames(samples // 160) >= tokens]
         assert sorted(written[row].id for row in plan.order) == sorted(learnable)
         assert 0 < len(learnable) < len(rows)
         changed.add(plan.tempo_N.tobytes())
@@ -82,8 +82,8 @@ def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step
     plan = corpus.plan(0, ascending=True)
     assert corpus.plan(0, ascending=True) is plan  # three places ask for the first one
     steps = list(corpus.steps(plan, 0, as_read))
-    seen = [each for batches in steps for batch in batches for each in batch.ids]
-    assert len(seen) - plan.repeated == 17
+    seen = [id_ for batches in steps for batch in batches for id_ in batch.ids]
+    assert len(seen) - plan.num_repeated == 17
     assert set(seen) == {f"train/{i}" for i in range(17)}
     rest = list(corpus.steps(plan, 2, as_read))
     assert [[batch.ids for batch in batches] for batches in rest] == [
@@ -105,12 +105,12 @@ def test_dev_batches_come_with_their_references_and_the_counts_of_the_whole_spli
     store, beats = Store(str(tmp_path)), list[int]()
     write_shards(store, "s", {"train": 3, "dev": 5})
     vocabulary = tokenizer.train(TEXTS, "word", 9)
-    found = list(corpus_of(store, vocabulary, Config()).dev_batches(lambda: beats.append(1)))
-    assert len(beats) == len(found)
-    assert sum(len(dev.batch.ids) for dev in found) == 5
-    for dev in found:
+    batches = list(corpus_of(store, vocabulary, Config()).dev_batches(lambda: beats.append(1)))
+    assert len(beats) == len(batches)
+    assert sum(len(dev.batch.ids) for dev in batches) == 5
+    for dev in batches:
         assert dev.context.num_utterances == 5
-        assert dev.context.num_tokens == sum(int(other.batch.token_len_B.sum()) for other in found)
+        assert dev.context.num_tokens == sum(int(other.batch.token_len_B.sum()) for other in batches)
         for text, ids, num in zip(dev.references, dev.batch.tokens_BU, dev.batch.token_len_B, strict=True):
             assert vocabulary.decode(ids[: int(num)].tolist()) == text
 

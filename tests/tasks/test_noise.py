@@ -35,20 +35,20 @@ def test_a_folder_and_a_manifest_are_read_and_the_order_is_always_the_same(
     assert sorted(one.length_R.tolist()) == [100, 101, 102, 103, 104]
     assert one.length_R.tolist() == two.length_R.tolist()
     assert sorted(one.noise_T.unique().tolist()) == [1, 2, 3, 4, 5]
-    assert one.rooms_RK.shape == (1, 50)
+    assert one.rir_RK.shape == (1, 50)
 
 
 def test_without_either_there_is_none() -> None:
-    found = noise.load(Augment())
-    assert (len(found.noise_T), len(found.rooms_RK)) == (0, 0)
+    noise_bank = noise.load(Augment())
+    assert (len(noise_bank.noise_T), len(noise_bank.rir_RK)) == (0, 0)
 
 
 def test_of_too_much_a_part_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(noise.MOST_S, "augment.noise", 2)
     for i in range(4):
         write(tmp_path / f"{i}.flac", 15_000)
-    found = noise.load(Augment(noise=str(tmp_path)))
-    assert int(found.length_R.sum()) == 32_000
+    noise_bank = noise.load(Augment(noise=str(tmp_path)))
+    assert int(noise_bank.length_R.sum()) == 32_000
 
 
 def test_no_audio_is_an_error_that_says_where(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tones import PITCH_HZ, batch_of, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.nn import classifiers
-from voxstill.nn.log_mel import Frontend
+from voxstill.nn.log_mel import LogMel
 from voxstill.tasks import registry
 from voxstill.training import guard
 from voxstill.training.task import StepContext
@@ -70,7 +70,7 @@ def counted(model: Any, files: dict[Path, str]) -> dict[str, float]:
     names, true, false, missed, exact = classifiers.names_of(model), 0, 0, 0, 0
     for path, text in files.items():
         samples_T = codec.decode(path.read_bytes()).samples_T
-        features, frames = Frontend()(torch.from_numpy(samples_T)[None], torch.tensor([len(samples_T)]))
+        features, frames = LogMel()(torch.from_numpy(samples_T)[None], torch.tensor([len(samples_T)]))
         with torch.no_grad():
             prob_C = model(input_features=features, attention_mask=torch.ones(1, int(frames)))[0].sigmoid()[0]
         errors = 0

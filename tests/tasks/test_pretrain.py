@@ -13,9 +13,9 @@ from voxstill.core.config import Pretrain
 from voxstill.core.monitor import log
 from voxstill.core.records import Batch
 from voxstill.nn import self_supervised
-from voxstill.nn.frontends import Mels
+from voxstill.nn.frontends import LogMelFrontend
 from voxstill.nn.log_mel import centred
-from voxstill.tasks.pretrain import Hidden, RandomCodesTask, Watch
+from voxstill.tasks.pretrain import MaskedInput, RandomCodesTask, Watch
 
 
 def batch_of(texts: list[str]) -> Batch:
@@ -36,21 +36,21 @@ def batch_of(texts: list[str]) -> Batch:
 @pytest.mark.parametrize("targets", ["mels", "cepstra"])
 def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there(targets: Any) -> None:
     cfg = Pretrain(method="best_rq", mask_ms=160, min_masks=1, codes=64, targets=targets)
-    task = RandomCodesTask(cfg, Mels(PLAIN), seed=0)
+    task = RandomCodesTask(cfg, LogMelFrontend(PLAIN), seed=0)
     batch = batch_of(["ba du ko mi ba du", "mi ba ko du"])
     model_input = task.prepare(batch, 0.0, torch.Generator().manual_seed(0))
-    assert isinstance(model_input, Hidden)
-    plain_BFD, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
+    assert isinstance(model_input, MaskedInput)
+    plain_BFD, _ = task.frontend.extract(batch.audio_BT, batch.audio_len_B)
     frames = model_input.inputs.shape[1]
     over_BF = model_input.hidden_BF.repeat_interleave(8, dim=1)[:, :frames]
     own_BF = torch.arange(frames) < model_input.len_B[:, None]
     assert torch.equal(model_input.inputs[~over_BF], plain_BFD[:, :frames][~over_BF])
     assert model_input.inputs[over_BF & own_BF].std() == pytest.approx(0.1, rel=0.1)
-    centred_BFD = centred(*task.hearing.frontend.log_mel(batch.audio_BT, batch.audio_len_B))
+    centred_BFD = centred(*task.frontend.log_mel.unnormalised(batch.audio_BT, batch.audio_len_B))
     codes_BF = task.quantizer.codes(plain_BFD if targets == "mels" else centred_BFD)
     for b, num in enumerate(model_input.hidden_BF.sum(1).tolist()):
         assert model_input.drawn[0][b, :num].tolist() == codes_BF[b][model_input.place_BM[b, :num]].tolist()
-    assert task.masks.frames(batch.audio_len_B).tolist() == model_input.hidden_BF.sum(1).tolist()
+    assert task.masks.num_masked(batch.audio_len_B).tolist() == model_input.hidden_BF.sum(1).tolist()
 
 
 @pytest.mark.parametrize("targets", ["mels", "cepstra"])
@@ -77,7 +77,7 @@ def test_the_codes_of_cepstra_hear_the_shape_of_a_spectrum_and_not_its_detail() 
     assert torch.equal(quantizer.codes(shape_BFD + in_time_F * ripple_D.roll(7)), code_BF)
 
 
-class Told(logging.Handler):
+class MessageHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.messages: list[str] = []
@@ -87,26 +87,26 @@ class Told(logging.Handler):
 
 
 def watched(figures: dict[str, float]) -> list[str]:
-    watch, told = Watch(2, "do this"), Told()
-    log.addHandler(told)
+    watch, handler = Watch(2, "do this"), MessageHandler()
+    log.addHandler(handler)
     try:
         for step in range(1, 201):
             watch.see(step, figures)
     finally:
-        log.removeHandler(told)
-    return told.messages
+        log.removeHandler(handler)
+    return handler.messages
 
 
 def test_a_collapse_is_told_once_within_200_steps_with_what_to_do() -> None:
-    (told,) = watched({"perplexity": 2.1, "accuracy": 0.5, "chance": 0.01})
-    assert "2.1 codes are in use" in told
-    assert "do this" in told
+    (message,) = watched({"perplexity": 2.1, "accuracy": 0.5, "chance": 0.01})
+    assert "2.1 codes are in use" in message
+    assert "do this" in message
 
 
 def test_accuracy_at_chance_is_told_within_200_steps() -> None:
-    (told,) = watched({"perplexity": 90.0, "accuracy": 0.011, "chance": 0.01})
-    assert "1.10 % of the hidden frames" in told
-    assert "train.lr" in told
+    (message,) = watched({"perplexity": 90.0, "accuracy": 0.011, "chance": 0.01})
+    assert "1.10 % of the hidden frames" in message
+    assert "train.lr" in message
 
 
 def test_a_pre_training_that_goes_well_warns_of_nothing() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from voxstill.core.config import Config
-from voxstill.nn.frontends import Mels, Samples
+from voxstill.nn.frontends import LogMelFrontend, WaveformFrontend
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks.recognition import vocabulary_of
 
-MELS = Mels(Config().augment)
+MELS = LogMelFrontend(Config().augment)
 
 
 @pytest.mark.parametrize("text", ["a word or two", "a b"])
@@ -23,14 +23,14 @@ def test_another_start_has_the_same_vocabulary_and_reads_no_text(tmp_path: Path,
         yield
 
     cfg = Config.model_validate({"student": {"units": units}})
-    made = vocabulary_of(RunDir(tmp_path), [text], cfg, MELS)
-    assert made.unit == units
-    assert vocabulary_of(RunDir(tmp_path), untouchable(), cfg, MELS) == made
+    vocabulary = vocabulary_of(RunDir(tmp_path), [text], cfg, MELS)
+    assert vocabulary.unit == units
+    assert vocabulary_of(RunDir(tmp_path), untouchable(), cfg, MELS) == vocabulary
 
 
 def test_left_alone_long_frames_get_pieces_and_short_ones_letters(tmp_path: Path) -> None:
     cfg = Config.model_validate({"student": {"max_words": 2}})
-    samples = Samples(cfg.augment, kernels=[320], strides=[320])
+    samples = WaveformFrontend(cfg.augment, kernels=[320], strides=[320])
     assert vocabulary_of(RunDir(tmp_path / "a"), ["a b c"], cfg, MELS).unit == "bpe"
     assert vocabulary_of(RunDir(tmp_path / "b"), ["a b c"], cfg, samples).unit == "character"
     assert vocabulary_of(RunDir(tmp_path / "c"), ["a b"], cfg, MELS).unit == "word"

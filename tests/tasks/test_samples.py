@@ -31,17 +31,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def new(checkpoint: Path, augmentation: Augment = PLAIN) -> tuple[Any, CtcTask]:
-    wanted: dict[str, Any] = {"same_pieces": False, "dropout": 0.0, "seed": 0, "kind": "ctc", "frozen": False}
+    wanted: dict[str, Any] = {
+        "keep_vocabulary": False,
+        "dropout": 0.0,
+        "seed": 0,
+        "kind": "ctc",
+        "freeze_convolutions": False,
+    }
     model = checkpoints.from_checkpoint(str(checkpoint), len(WORDS.pieces), **wanted)
-    hearing = checkpoints.hearing(model.config, augmentation, checkpoint=str(checkpoint))
-    return model, CtcTask(WORDS, Train(), augmentation, hearing)
+    frontend = checkpoints.make_frontend(model.config, augmentation, checkpoint=str(checkpoint))
+    return model, CtcTask(WORDS, Train(), augmentation, frontend)
 
 
 @pytest.fixture(scope="module")
 def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student that knows four utterances by heart, as a training leaves it."""
     (model, task), batch = new(checkpoint), batch_of(WORDS)
-    context = StepContext(0.0, int(batch.token_len_B.sum()), int(task.hearing.frames(batch.audio_len_B).sum()))
+    context = StepContext(0.0, int(batch.token_len_B.sum()), int(task.frontend.num_frames(batch.audio_len_B).sum()))
     optimizer = optim.adamw(model, Train(lr=LR))
     for k in range(NUM_STEPS):
         for group in optimizer.param_groups:
@@ -51,11 +57,11 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         optimizer.zero_grad()
-    assert [each.text for each in task.decode(model.eval(), batch)] == list(TEXTS)
-    made: Path = tmp_path_factory.mktemp("student")
-    model.save_pretrained(made)
-    WORDS.save(made, task.hearing.extractor)
-    return made
+    assert [hypothesis.text for hypothesis in task.decode(model.eval(), batch)] == list(TEXTS)
+    student: Path = tmp_path_factory.mktemp("student")
+    model.save_pretrained(student)
+    WORDS.save(student, task.frontend.extractor)
+    return student
 
 
 @pytest.mark.slow
@@ -67,19 +73,19 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(fo
         (audio_T[:length].numpy(), id_)
         for audio_T, length, id_ in zip(batch.audio_BT, batch.audio_len_B, batch.ids, strict=True)
     ]
-    processor, theirs = AutoProcessor.from_pretrained(folder), AutoModelForCTC.from_pretrained(folder).eval()
-    said = []
+    processor, model = AutoProcessor.from_pretrained(folder), AutoModelForCTC.from_pretrained(folder).eval()
+    texts = []
     for samples_T, _ in clips:
         inputs = processor(samples_T.astype(np.float32) / 32768, sampling_rate=16_000, return_tensors="pt")
         with torch.no_grad():
-            said.append(processor.decode(theirs(**inputs).logits.argmax(-1)[0], skip_special_tokens=True))
-    assert said == list(TEXTS)
-    ours = Recognizer(RecognizerOptions(model=str(folder)))
-    ours.load()
-    heard = ours.transcribe_batch([samples_T for samples_T, _ in clips])
-    assert [each.text for each in heard] == list(TEXTS)
-    for text, each in zip(TEXTS, heard, strict=True):
-        starts = [word.start_ms for word in each.words]
+            texts.append(processor.decode(model(**inputs).logits.argmax(-1)[0], skip_special_tokens=True))
+    assert texts == list(TEXTS)
+    recognizer = Recognizer(RecognizerOptions(model=str(folder)))
+    recognizer.load()
+    hypotheses = recognizer.transcribe_batch([samples_T for samples_T, _ in clips])
+    assert [hypothesis.text for hypothesis in hypotheses] == list(TEXTS)
+    for text, hypothesis in zip(TEXTS, hypotheses, strict=True):
+        starts = [word.start_ms for word in hypothesis.words]
         # a word of the tones begins every 360 ms, and a frame lasts 20
         assert starts == pytest.approx([120 + 360 * i for i in range(len(text.split()))], abs=200)
 

@@ -19,18 +19,18 @@ from voxstill.decoding import seq2seq
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.nn import checkpoints
-from voxstill.nn.frontends import Windows
+from voxstill.nn.frontends import WhisperFrontend
 from voxstill.tasks.seq2seq import Seq2SeqTask
 from voxstill.text.pretrained import Pretrained
 from voxstill.training import optim
 from voxstill.training.task import StepContext
 
-SAID = TEXTS[:2]
+LEARNT = TEXTS[:2]
 
 
-def batch_of(spelling: Pretrained) -> Batch:
-    spoken = [torch.from_numpy(speak(text, i)[0]) for i, text in enumerate(SAID)]
-    tokens = [torch.tensor(spelling.encode(text)[0]) for text in SAID]
+def batch_of(tokenizer: Pretrained) -> Batch:
+    spoken = [torch.from_numpy(speak(text, i)[0]) for i, text in enumerate(LEARNT)]
+    tokens = [torch.tensor(tokenizer.encode(text)[0]) for text in LEARNT]
     tokens_BU = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=-1)
     return Batch(
         ids=("a", "b"),
@@ -45,7 +45,13 @@ def batch_of(spelling: Pretrained) -> Batch:
 
 
 def from_checkpoint(folder: Path) -> Any:
-    wanted: dict[str, Any] = {"same_pieces": False, "dropout": 0.0, "seed": 0, "kind": "seq2seq", "frozen": True}
+    wanted: dict[str, Any] = {
+        "keep_vocabulary": False,
+        "dropout": 0.0,
+        "seed": 0,
+        "kind": "seq2seq",
+        "freeze_convolutions": True,
+    }
     return checkpoints.from_checkpoint(str(folder), 0, **wanted)
 
 
@@ -57,9 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that knows two utterances by heart."""
-    model, spelling = from_checkpoint(folder), Pretrained(str(folder), None, 0)
-    task = Seq2SeqTask(spelling, Train(), PLAIN, checkpoints.hearing(model.config, PLAIN))
-    batch, optimizer = batch_of(spelling), optim.adamw(model, Train())
+    model, tokenizer = from_checkpoint(folder), Pretrained(str(folder), None, 0)
+    task = Seq2SeqTask(tokenizer, Train(), PLAIN, checkpoints.make_frontend(model.config, PLAIN))
+    batch, optimizer = batch_of(tokenizer), optim.adamw(model, Train())
     for k in range(90):
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * min(1, (k + 1) / 20)
@@ -68,11 +74,11 @@ def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    assert [each.text for each in task.decode(model.eval(), batch)] == list(SAID)
-    made: Path = tmp_path_factory.mktemp("student")
-    model.save_pretrained(made)
-    spelling.save(made, task.hearing.extractor, "seq2seq")
-    return made
+    assert [hypothesis.text for hypothesis in task.decode(model.eval(), batch)] == list(LEARNT)
+    student: Path = tmp_path_factory.mktemp("student")
+    model.save_pretrained(student)
+    tokenizer.save(student, task.frontend.extractor, "seq2seq")
+    return student
 
 
 @pytest.mark.slow
@@ -80,47 +86,52 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(le
     from transformers import AutoProcessor, WhisperForConditionalGeneration
 
     processor = AutoProcessor.from_pretrained(learnt)
-    theirs = WhisperForConditionalGeneration.from_pretrained(learnt).eval()
-    spelling = Pretrained(str(learnt), None, 0)
-    clips = [speak(text, i)[0] for i, text in enumerate(SAID)]
-    for samples_T, text in zip(clips, SAID, strict=True):
+    model = WhisperForConditionalGeneration.from_pretrained(learnt).eval()
+    tokenizer = Pretrained(str(learnt), None, 0)
+    clips = [speak(text, i)[0] for i, text in enumerate(LEARNT)]
+    for samples_T, text in zip(clips, LEARNT, strict=True):
         inputs = processor(samples_T.astype(np.float32) / 32768, sampling_rate=16_000, return_tensors="pt")
-        given = list(spelling.prefix)
+        tokens = list(tokenizer.prefix)
         with torch.no_grad():
-            while len(given) < 30:
-                logits_1UV = theirs(**inputs, decoder_input_ids=torch.tensor([given])).logits
-                given.append(int(logits_1UV[0, -1].argmax()))
-                if given[-1] == spelling.end_id:
+            while len(tokens) < 30:
+                logits_1UV = model(**inputs, decoder_input_ids=torch.tensor([tokens])).logits
+                tokens.append(int(logits_1UV[0, -1].argmax()))
+                if tokens[-1] == tokenizer.end_id:
                     break
-        assert processor.decode(given, skip_special_tokens=True) == text
-    ours = Recognizer(RecognizerOptions(model=str(learnt)))
-    ours.load()
+        assert processor.decode(tokens, skip_special_tokens=True) == text
+    recognizer = Recognizer(RecognizerOptions(model=str(learnt)))
+    recognizer.load()
     long_T = np.zeros(31 * 16_000, np.int16)
     empty_T = np.zeros(0, np.int16)
-    heard = ours.transcribe_batch([clips[0], long_T, empty_T, clips[1]])
-    assert [heard[0].text, heard[3].text] == list(SAID)
-    assert heard[0].score is not None
-    assert heard[0].score > -1
-    assert heard[0].words == ()
-    assert "30 s" in (heard[1].error or "")
-    assert heard[2].error == "no audio"
+    hypotheses = recognizer.transcribe_batch([clips[0], long_T, empty_T, clips[1]])
+    assert [hypotheses[0].text, hypotheses[3].text] == list(LEARNT)
+    assert hypotheses[0].score is not None
+    assert hypotheses[0].score > -1
+    assert hypotheses[0].words == ()
+    assert "30 s" in (hypotheses[1].error or "")
+    assert hypotheses[2].error == "no audio"
 
 
 def test_features_are_those_of_transformers() -> None:
     from transformers import WhisperFeatureExtractor
 
-    hearing = Windows(PLAIN)
+    frontend = WhisperFrontend(PLAIN)
     audio_BT = torch.from_numpy(speak(TEXTS[0])[0])[None]
-    theirs = WhisperFeatureExtractor.from_dict(dict(hearing.extractor))
-    wanted = theirs(audio_BT[0].numpy() / np.float32(32768), sampling_rate=16_000, return_tensors="pt").input_features
-    found_BDF, frames_B = hearing.plain(audio_BT, torch.tensor([audio_BT.shape[1]]))
-    assert torch.allclose(found_BDF, wanted, atol=1e-4)
+    extractor = WhisperFeatureExtractor.from_dict(dict(frontend.extractor))
+    wanted = extractor(
+        audio_BT[0].numpy() / np.float32(32768), sampling_rate=16_000, return_tensors="pt"
+    ).input_features
+    features_BDF, frames_B = frontend.extract(audio_BT, torch.tensor([audio_BT.shape[1]]))
+    assert torch.allclose(features_BDF, wanted, atol=1e-4)
     assert frames_B.tolist() == [audio_BT.shape[1] // 160]
 
 
 def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Path) -> None:
-    model, spelling = from_checkpoint(folder).eval(), Pretrained(str(folder), None, 0)
-    task, batch = Seq2SeqTask(spelling, Train(), PLAIN, checkpoints.hearing(model.config, PLAIN)), batch_of(spelling)
+    model, tokenizer = from_checkpoint(folder).eval(), Pretrained(str(folder), None, 0)
+    task, batch = (
+        Seq2SeqTask(tokenizer, Train(), PLAIN, checkpoints.make_frontend(model.config, PLAIN)),
+        batch_of(tokenizer),
+    )
     context = StepContext(0.0, int(batch.token_len_B.sum()), 1)
 
     def loss(weight_B: torch.Tensor, task: Seq2SeqTask = task) -> float:
@@ -129,32 +140,32 @@ def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Pat
 
     whole = loss(torch.ones(2))
     assert sum(map(loss, torch.eye(2))) == pytest.approx(whole, rel=1e-5)
-    given_BU, targets_BU = task.texts(batch)
-    for b, text in enumerate(SAID):
-        ids = spelling.encode(text)[0]
-        assert given_BU[b, : len(ids) + 2].tolist() == [*spelling.prefix, *ids]
-        assert targets_BU[b, 1 : len(ids) + 2].tolist() == [*ids, spelling.end_id]
+    decoder_input_BU, targets_BU = task.texts(batch)
+    for b, text in enumerate(LEARNT):
+        ids = tokenizer.encode(text)[0]
+        assert decoder_input_BU[b, : len(ids) + 2].tolist() == [*tokenizer.prefix, *ids]
+        assert targets_BU[b, 1 : len(ids) + 2].tolist() == [*ids, tokenizer.end_id]
         assert (targets_BU[b, len(ids) + 2 :] == -1).all()
     labels_BU = torch.where(targets_BU < 0, -100, targets_BU)
-    inputs, _ = task.hearing.plain(batch.audio_BT, batch.audio_len_B)
-    wanted = model(input_features=inputs, decoder_input_ids=given_BU, labels=labels_BU).loss
+    inputs, _ = task.frontend.extract(batch.audio_BT, batch.audio_len_B)
+    wanted = model(input_features=inputs, decoder_input_ids=decoder_input_BU, labels=labels_BU).loss
     assert whole * context.num_tokens == pytest.approx(float(wanted.detach()) * int((targets_BU >= 0).sum()), rel=1e-4)
-    smooth = Seq2SeqTask(spelling, Train(label_smoothing=0.2), PLAIN, task.hearing)
+    smooth = Seq2SeqTask(tokenizer, Train(label_smoothing=0.2), PLAIN, task.frontend)
     assert loss(torch.ones(2), smooth) != whole
-    noisy = Seq2SeqTask(spelling, Train(), Augment(noise_prob=1.0), checkpoints.hearing(model.config, Augment()))
+    noisy = Seq2SeqTask(tokenizer, Train(), Augment(noise_prob=1.0), checkpoints.make_frontend(model.config, Augment()))
     assert loss(torch.ones(2), noisy) != whole
 
 
 def test_the_prefix_says_the_language_and_one_that_is_needed_or_unknown_is_told(tmp_path: Path) -> None:
     folder = str(write_whisper_checkpoint(tmp_path, TEXTS, languages=True))
-    made = Pretrained(folder, "de", 51_865)
-    names = [made.pieces[i] for i in made.prefix]
+    tokenizer = Pretrained(folder, "de", 51_865)
+    names = [tokenizer.pieces[i] for i in tokenizer.prefix]
     assert names == ["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>"]
-    assert made.key != Pretrained(folder, "en", 51_865).key
-    assert made.decode(made.encode("ba du ko")[0]) == "ba du ko"
+    assert tokenizer.key != Pretrained(folder, "en", 51_865).key
+    assert tokenizer.decode(tokenizer.encode("ba du ko")[0]) == "ba du ko"
     (tmp_path / "student").mkdir()
-    made.save(tmp_path / "student", Windows(PLAIN).extractor, "seq2seq")
-    assert Pretrained(str(tmp_path / "student"), None, 51_865).prefix == made.prefix
+    tokenizer.save(tmp_path / "student", WhisperFrontend(PLAIN).extractor, "seq2seq")
+    assert Pretrained(str(tmp_path / "student"), None, 51_865).prefix == tokenizer.prefix
     with pytest.raises(ConfigError, match="is not set"):
         Pretrained(folder, None, 51_865)
     with pytest.raises(ConfigError, match="klingon"):
@@ -174,9 +185,9 @@ def test_greedy_says_the_likeliest_and_no_command_and_ends() -> None:
         logits_BV[1, 4] = 4.0
         return logits_BV, at + 1
 
-    found = seq2seq.greedy(step, 3, prefix=[7, 8], end_id=5, longest=4, device=torch.device("cpu"))
-    assert [tokens for tokens, _ in found] == [[2, 3], [4], [1, 0, 0, 0]]
-    assert all(score is not None and score < 0 for _, score in found)
+    hypotheses = seq2seq.greedy(step, 3, prefix=[7, 8], end_id=5, longest=4, device=torch.device("cpu"))
+    assert [tokens for tokens, _ in hypotheses] == [[2, 3], [4], [1, 0, 0, 0]]
+    assert all(score is not None and score < 0 for _, score in hypotheses)
     silent = seq2seq.greedy(
         lambda newest_BU, _: (torch.eye(6)[5][None] * 9, None),
         1,

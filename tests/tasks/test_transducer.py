@@ -28,15 +28,15 @@ TASK = TransducerTask(WORDS, Train(), PLAIN)
 def model(request: pytest.FixtureRequest) -> Any:
     """A tiny transducer that knows four utterances: until its loss is small, then some small steps, which settle the
     statistics of BatchNorm. How many steps that takes depends on the machine's arithmetic."""
-    made = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=request.param)
-    optimizer, batch = optim.adamw(made, Train(lr=4e-3)), batch_of(WORDS)
+    model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=request.param)
+    optimizer, batch = optim.adamw(model, Train(lr=4e-3)), batch_of(WORDS)
     left: int | None = None
     for k in range(600):
         lr = 4e-3 * (min(1, (k + 1) / 10) if left is None else 0.1)
         optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = lr
-        loss = loss_of(TASK, made, batch, context_of(batch, 1.0), torch.Generator().manual_seed(0)).value
+        loss = loss_of(TASK, model, batch, context_of(batch, 1.0), torch.Generator().manual_seed(0)).value
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(made.parameters(), 5.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if left is not None:
@@ -45,19 +45,19 @@ def model(request: pytest.FixtureRequest) -> Any:
             left = 30
         if left == 0:
             break
-    return made.eval()
+    return model.eval()
 
 
 def test_a_tiny_transducer_learns_four_utterances_by_heart(model: Any) -> None:
     batch = batch_of(WORDS)
-    said = TASK.decode(model, batch)
-    assert [each.id for each in said] == list(batch.ids)
-    assert [each.text for each in said] == list(TEXTS)
-    for each in said:
-        assert each.score is not None
-        assert -1 < each.score <= 0
-        assert [word.text for word in each.words] == each.text.split()
-        starts = [word.start_ms for word in each.words]
+    hypotheses = TASK.decode(model, batch)
+    assert [hypothesis.id for hypothesis in hypotheses] == list(batch.ids)
+    assert [hypothesis.text for hypothesis in hypotheses] == list(TEXTS)
+    for hypothesis in hypotheses:
+        assert hypothesis.score is not None
+        assert -1 < hypothesis.score <= 0
+        assert [word.text for word in hypothesis.words] == hypothesis.text.split()
+        starts = [word.start_ms for word in hypothesis.words]
         assert starts == sorted(starts)
 
 
@@ -81,7 +81,7 @@ def test_losses_of_parts_add_up_and_every_weight_learns(kind: students.Kind) -> 
 def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(model: Any, tmp_path: Path) -> None:
     import transformers
 
-    kind = students.kind_of(model)
+    kind = students.student_kind(model)
     model.save_pretrained(tmp_path)
     WORDS.save(tmp_path, EXTRACTOR, kind)
     batch = batch_of(WORDS)
@@ -90,15 +90,15 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(mo
         for audio_T, length, id_ in zip(batch.audio_BT, batch.audio_len_B, batch.ids, strict=True)
     ]
     processor = transformers.AutoProcessor.from_pretrained(tmp_path)
-    theirs = getattr(transformers, students.TRANSDUCERS[kind]).from_pretrained(tmp_path).eval()
+    peer = getattr(transformers, students.TRANSDUCERS[kind]).from_pretrained(tmp_path).eval()
     for (samples_T, _), text in zip(clips, TEXTS, strict=True):
         # one by one: in a batch its `generate` goes on through the padding of the shorter ones, and may write more
         inputs = processor([samples_T.astype(np.float32) / 32768], sampling_rate=16_000)
         with torch.no_grad():
-            tokens = theirs.generate(**inputs.to(theirs.device)).sequences
+            tokens = peer.generate(**inputs.to(peer.device)).sequences
         assert processor.batch_decode(tokens, skip_special_tokens=True) == [text]
     for decoding in (Decode(), Decode(beam=4), Decode(beam=4, boost=["ba du"], boost_weight=0.1)):
-        ours = Recognizer(RecognizerOptions(model=str(tmp_path)), decoding)
-        ours.load()
-        heard = ours.transcribe_batch([samples_T for samples_T, _ in clips])
-        assert [each.text for each in heard] == list(TEXTS)
+        recognizer = Recognizer(RecognizerOptions(model=str(tmp_path)), decoding)
+        recognizer.load()
+        hypotheses = recognizer.transcribe_batch([samples_T for samples_T, _ in clips])
+        assert [hypothesis.text for hypothesis in hypotheses] == list(TEXTS)

@@ -25,7 +25,7 @@ from voxstill.core.errors import TeacherError
 from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import label
-from voxstill.nn.frontends import Windows
+from voxstill.nn.frontends import WhisperFrontend
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
@@ -94,14 +94,14 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # vLLM has no attention narrower than 32
     torch.manual_seed(0)
     model: Any = transformers.WhisperForConditionalGeneration(shape)
-    hearing, rows = Windows(PLAIN), []
+    frontend, rows = WhisperFrontend(PLAIN), []
     for text, language in SAID.items():
         spelling = Pretrained(str(folder), language, 0)
         rows.append(torch.tensor([*spelling.prefix, *spelling.encode(text)[0], spelling.end_id]))
     said_BU = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     audio = [torch.from_numpy(clip.samples_T) for clip in CLIPS]
     audio_BT = torch.nn.utils.rnn.pad_sequence(audio, batch_first=True)
-    features_BDF, _ = hearing.plain(audio_BT, torch.tensor(list(map(len, audio))))
+    features_BDF, _ = frontend.extract(audio_BT, torch.tensor(list(map(len, audio))))
     optimizer = torch.optim.AdamW(model.parameters())
     for step in range(NUM_STEPS):
         for group in optimizer.param_groups:
@@ -114,7 +114,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.save_pretrained(folder)
-    spelling.save(folder, hearing.extractor, "seq2seq")
+    spelling.save(folder, frontend.extractor, "seq2seq")
     return folder
 
 

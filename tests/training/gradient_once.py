@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.nn import students
-from voxstill.nn.frontends import Mels
+from voxstill.nn.frontends import LogMelFrontend
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.tasks.recognition import KINDS
@@ -41,7 +41,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     store = Store(cfg.work)
     vocabulary = tokenizer.train(Corpus.texts(store, "shards/r", "train", normalize), "word", 99)
     data = Corpus(
-        *(store, "shards/r", folder, vocabulary, normalize, Mels(cfg.augment), cfg),
+        *(store, "shards/r", folder, vocabulary, normalize, LogMelFrontend(cfg.augment), cfg),
         rank=fabric.global_rank,
         ranks=fabric.world_size,
     )

@@ -20,7 +20,7 @@ from voxstill.core.config import Config
 from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
-from voxstill.tasks.pretrain import ContrastiveTask, Hidden
+from voxstill.tasks.pretrain import ContrastiveTask, MaskedInput
 from voxstill.training import loop, optim, parallel
 from voxstill.training.guard import MemoryGuard
 from voxstill.training.task import StepContext, make_generator
@@ -36,10 +36,10 @@ SETTINGS = (
 
 def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     model = self_supervised.wav2vec2(cfg.pretrain, cfg.seed)
-    hearing = checkpoints.hearing(model.config, cfg.augment)
-    task = ContrastiveTask(cfg.pretrain, hearing, self_supervised.codebook(model))
+    frontend = checkpoints.make_frontend(model.config, cfg.augment)
+    task = ContrastiveTask(cfg.pretrain, frontend, self_supervised.codebook(model))
     data = Unlabelled(
-        *(Store(cfg.work), "shards/r", folder, hearing, task.masks, cfg),
+        *(Store(cfg.work), "shards/r", folder, frontend, task.masks, cfg),
         rank=fabric.global_rank,
         ranks=fabric.world_size,
     )
@@ -47,7 +47,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     bounds = np.cumsum([0, *SIZES])
     plan = dataclasses.replace(plan, bounds=bounds)
     rows = plan.order[: bounds[-1]]
-    hidden = int(task.masks.frames(np.minimum(data._train.num_samples[rows], 16_000)).sum())
+    hidden = int(task.masks.num_masked(np.minimum(data._train.num_samples[rows], 16_000)).sum())
     context = StepContext(0.0, hidden, 1000)
     batches = next(iter(data.steps(plan, 0, lambda _, batches: batches)))
     wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
@@ -63,22 +63,22 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     )
     sums = loop.all_sums(fabric, {"loss": loss, **figures})
     if fabric.global_rank == 0:
-        found = {name: weight.grad for name, weight in model.named_parameters()}
-        save_file({**found, "loss": torch.tensor(sums["loss"])}, folder / "gradient.safetensors")
+        gradients = {name: weight.grad for name, weight in model.named_parameters()}
+        save_file({**gradients, "loss": torch.tensor(sums["loss"])}, folder / "gradient.safetensors")
     parts = {}
-    for i, each in enumerate(inputs):
-        assert isinstance(each, Hidden)
-        negative_BMK, noise_BMGV = each.drawn
+    for i, masked_input in enumerate(inputs):
+        assert isinstance(masked_input, MaskedInput)
+        negative_BMK, noise_BMGV = masked_input.drawn
         parts |= {
-            f"{i}.samples": each.inputs.contiguous(),
-            f"{i}.len": each.len_B,
-            f"{i}.hidden": each.hidden_BF,
-            f"{i}.place": each.place_BM.contiguous(),
-            f"{i}.weight": each.weight_BM,
+            f"{i}.samples": masked_input.inputs.contiguous(),
+            f"{i}.len": masked_input.len_B,
+            f"{i}.hidden": masked_input.hidden_BF,
+            f"{i}.place": masked_input.place_BM.contiguous(),
+            f"{i}.weight": masked_input.weight_BM,
             f"{i}.negatives": negative_BMK.contiguous(),
             f"{i}.noise": noise_BMGV.contiguous(),
         }
-    save_file(parts, folder / f"heard-{fabric.global_rank}.safetensors")
+    save_file(parts, folder / f"inputs-{fabric.global_rank}.safetensors")
 
 
 def main(work: str, folder: str, *overrides: str) -> None:

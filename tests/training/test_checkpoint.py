@@ -16,7 +16,7 @@ from voxstill.training import checkpoint, optim
 from voxstill.training.checkpoint import State
 
 
-def made(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+def new_model(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     return model, optim.adamw(model, Train())
@@ -47,18 +47,18 @@ def same(one: nn.Module, two: nn.Module) -> bool:
 
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    model, optimizer = made()
+    model, optimizer = new_model()
     average = optim.Average()
     for number in range(3):
         step(model, optimizer, number)
         average.add(model)
     state = State(step=3, epoch=1, step_in_epoch=2, seconds=1.5, ascending=False, best_error=0.1, loss=0.3, rows=7)
     checkpoint.save(run, model, optimizer, average, state, Train())
-    other, other_optimizer = made(1)
+    other, other_optimizer = new_model(1)
     other_average = optim.Average()
     assert checkpoint.load(run, other, other_optimizer, other_average) == state
-    for each, each_optimizer in ((model, optimizer), (other, other_optimizer)):
-        step(each, each_optimizer, 99)
+    for each_model, each_optimizer in ((model, optimizer), (other, other_optimizer)):
+        step(each_model, each_optimizer, 99)
     assert same(model, other)
     average.add(model)
     other_average.add(other)
@@ -67,7 +67,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
 
 
 def test_where_there_is_no_checkpoint_there_is_none(tmp_path: Path) -> None:
-    assert checkpoint.load(RunDir(tmp_path), *made(), optim.Average()) is None
+    assert checkpoint.load(RunDir(tmp_path), *new_model(), optim.Average()) is None
 
 
 @pytest.mark.parametrize("files", range(4))
@@ -75,7 +75,7 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
     run = RunDir(tmp_path)
-    model, optimizer = made()
+    model, optimizer = new_model()
     save(run, model, optimizer, 1)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     step(model, optimizer, 0)
@@ -91,9 +91,9 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before_it(
     with pytest.raises(KeyboardInterrupt):
         save(run, model, optimizer, 2)
     monkeypatch.undo()
-    found = checkpoint.load(run, model, optimizer, optim.Average())
-    assert found is not None
-    assert found.step == 1
+    state = checkpoint.load(run, model, optimizer, optim.Average())
+    assert state is not None
+    assert state.step == 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     save(run, model, optimizer, 2)
     assert {path.name for path in run.checkpoints.iterdir()} >= {"last", "best"}
@@ -102,21 +102,21 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before_it(
 
 def test_a_draft_is_never_taken_for_a_checkpoint_and_goes_with_the_next(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    model, optimizer = made()
+    model, optimizer = new_model()
     save(run, model, optimizer, 1)
     draft = run.checkpoints / ".epoch=0-step=2.draft"
     draft.mkdir()
     (draft / "model.safetensors").write_bytes(b"half")
-    found = checkpoint.load(run, model, optimizer, optim.Average())
-    assert found is not None
-    assert found.step == 1
+    state = checkpoint.load(run, model, optimizer, optim.Average())
+    assert state is not None
+    assert state.step == 1
     save(run, model, optimizer, 3)
     assert not draft.exists()
 
 
 def test_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    model, optimizer = made()
+    model, optimizer = new_model()
     for number in range(1, 6):
         save(run, model, optimizer, number, error=abs(number - 3) / 10)
     assert {path.name for path in run.checkpoints.iterdir()} == {"last", "best", "epoch=0-step=3", "epoch=0-step=5"}
@@ -125,7 +125,7 @@ def test_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
 
 def test_the_best_stay_and_those_of_every_so_many_steps(tmp_path: Path) -> None:
     run, cfg = RunDir(tmp_path), Train(keep_best=3, keep_every=4)
-    model, optimizer = made()
+    model, optimizer = new_model()
     errors = {1: 0.5, 2: 0.2, 3: None, 4: 0.9, 5: 0.2, 6: 0.4, 7: 0.6, 8: None, 9: None}
     for number, error in errors.items():
         save(run, model, optimizer, number, error, cfg)
@@ -138,7 +138,7 @@ def test_the_best_stay_and_those_of_every_so_many_steps(tmp_path: Path) -> None:
 
 def test_what_is_handed_over_may_be_the_mean_of_the_best(tmp_path: Path) -> None:
     run, cfg = RunDir(tmp_path), Train(keep_best=2)
-    model, optimizer = made()
+    model, optimizer = new_model()
     seen = []
     for number, error in enumerate((0.3, 0.9, 0.1, None), 1):
         step(model, optimizer, number)
@@ -152,7 +152,7 @@ def test_what_is_handed_over_may_be_the_mean_of_the_best(tmp_path: Path) -> None
 
 def test_saving_the_same_step_twice_never_removes_what_is_there(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    model, optimizer = made()
+    model, optimizer = new_model()
     file = save(run, model, optimizer, 1) / "model.safetensors"
     before = file.stat().st_ino
     save(run, model, optimizer, 1)
@@ -161,7 +161,7 @@ def test_saving_the_same_step_twice_never_removes_what_is_there(tmp_path: Path) 
 
 
 def test_a_checkpoint_holds_tensors_and_json_and_no_pickles(tmp_path: Path) -> None:
-    model, optimizer = made()
+    model, optimizer = new_model()
     step(model, optimizer, 0)
     average = optim.Average()
     average.add(model)
@@ -175,5 +175,5 @@ def test_a_checkpoint_holds_tensors_and_json_and_no_pickles(tmp_path: Path) -> N
 
 
 def test_weights_that_cannot_be_written_are_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot write"), checkpoint.told_as_storage(tmp_path):
+    with pytest.raises(StorageError, match="cannot write"), checkpoint.as_storage_error(tmp_path):
         save_file({"w": torch.zeros(1)}, tmp_path / "no" / "such" / "folder" / "w.safetensors")

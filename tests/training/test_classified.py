@@ -50,8 +50,8 @@ def run_of(work: Path, path: Path, *overrides: str) -> RunDir:
 
 
 def summary(run: RunDir) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run.summary.read_text())
-    return found
+    outcome: dict[str, Any] = json.loads(run.summary.read_text())
+    return outcome
 
 
 def weights(run: RunDir) -> dict[str, torch.Tensor]:
@@ -66,9 +66,9 @@ def figures(run: RunDir) -> list[dict[str, Any]]:
 
 def test_a_new_fast_conformer_tells_words_apart_in_a_voice_it_never_heard(voices: Path, tmp_path: Path) -> None:
     run = run_of(voices, tmp_path, *QUICK, "train.steps=30")
-    told = summary(run)
-    assert told["dev_error"] <= 0.4  # chance is 0.75
-    assert told["utterances"] == 3 * 4 * 3 + 3  # their words are known
+    outcome = summary(run)
+    assert outcome["dev_error"] <= 0.4  # chance is 0.75
+    assert outcome["utterances"] == 3 * 4 * 3 + 3  # their words are known
     assert classifiers.names_of(classifiers.load(run.model)) == ["ba", "du", "ko", "mi"]
 
 
@@ -94,10 +94,10 @@ def test_speakers_are_told_apart_and_new_ones_are_verified(tmp_path: Path, wav2v
 
 def test_who_has_no_speaker_is_left_out_and_counted(voices: Path, tmp_path: Path) -> None:
     target = ("student.target=speaker", "train.steps=1")
-    told = summary(run_of(voices, tmp_path, *QUICK, *target))
-    assert told["dropped"]["without_a_class"] == 3
-    assert told["utterances"] == 3 * 4 * 3
-    assert told["dev_error"] is None  # its voice was never heard
+    outcome = summary(run_of(voices, tmp_path, *QUICK, *target))
+    assert outcome["dropped"]["without_a_class"] == 3
+    assert outcome["utterances"] == 3 * 4 * 3
+    assert outcome["dev_error"] is None  # its voice was never heard
 
 
 def test_one_class_is_nothing_to_tell_apart(voices: Path, tmp_path: Path) -> None:
@@ -131,11 +131,11 @@ def start_of(checkpoint: str) -> dict[str, torch.Tensor]:
 
 def changed(run: RunDir, checkpoint: str) -> set[str]:
     """What of the encoder is no longer as the checkpoint has it, layers by number."""
-    before, found = start_of(checkpoint), set()
+    before, changed_layers = start_of(checkpoint), set()
     for name, value in weights(run).items():
         if name in before and not torch.equal(value, before[name]):
-            found.add(name.partition("encoder.layers.")[2].partition(".")[0] or name)
-    return found
+            changed_layers.add(name.partition("encoder.layers.")[2].partition(".")[0] or name)
+    return changed_layers
 
 
 FROZEN = {
@@ -156,11 +156,11 @@ def test_frozen_layers_stay_to_the_bit_and_thawed_ones_learn(
     overrides, expected = FROZEN[way]
     start = (f"student.checkpoint={wav2vec2}", "train.steps=6", "train.average_share=0.6", "train.weight_decay=0.1")
     run = run_of(voices, tmp_path, *QUICK, *start, *overrides)
-    found = {name.removesuffix(".weight").removesuffix(".bias") for name in changed(run, wav2vec2)}
-    others = {name for name in found if not (name.isdigit() or name.endswith("encoder.layer_norm"))}
-    assert found - others == expected
+    layers = {name.removesuffix(".weight").removesuffix(".bias") for name in changed(run, wav2vec2)}
+    others = {name for name in layers if not (name.isdigit() or name.endswith("encoder.layer_norm"))}
+    assert layers - others == expected
     assert bool(others) == (way == "thawed")  # what is beneath the layers
-    assert not any("feature_extractor" in name for name in found)  # `student.freeze_features`
+    assert not any("feature_extractor" in name for name in layers)  # `student.freeze_features`
 
 
 def test_the_batch_norm_of_frozen_layers_counts_nothing(voices: Path, tmp_path: Path) -> None:
@@ -195,5 +195,5 @@ def test_two_ranks_thaw_and_freeze_as_one_does(voices: Path, wav2vec2: str, tmp_
     assert {"0", "1"} <= changed(one, wav2vec2) == changed(two, wav2vec2)
     if task == "classes":  # in recognition each rank has masks and noise of its own
         assert not changed(still, wav2vec2)
-        theirs = weights(two)
-        assert all(torch.allclose(value, theirs[name], atol=1e-4) for name, value in weights(one).items())
+        other = weights(two)
+        assert all(torch.allclose(value, other[name], atol=1e-4) for name, value in weights(one).items())

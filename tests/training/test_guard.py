@@ -69,9 +69,9 @@ def test_memory_that_has_run_out_is_known_by_what_torch_says() -> None:
     assert guarding.out_of_memory(caught.value)
     assert guarding.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not guarding.out_of_memory(RuntimeError("shapes differ"))
-    told = guarding.oom_error(BATCH, 5, 120_000, 900, caught.value)
-    assert "step 5" in told.what
-    assert "`plan.budget_ms` to 900" in told.fix
+    error = guarding.oom_error(BATCH, 5, 120_000, 900, caught.value)
+    assert "step 5" in error.what
+    assert "`plan.budget_ms` to 900" in error.fix
 
 
 def too_large(memory: MemoryGuard) -> None:

@@ -25,7 +25,7 @@ from voxstill.training import cluster, parallel
 
 SETTINGS = """
 work: {work}
-plan: {{budget_ms: 6000{slots}}}
+plan: {{budget_ms: 6000{batches_per_step}}}
 augment: {{noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}}
 train: {{steps: 3, seed_mode: debug, loader_workers: 0, log_every: 1, root: {root}}}
 """
@@ -52,20 +52,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """What one process learns."""
     folder = tmp_path_factory.mktemp("alone")
-    done = json.loads(voxstill(written(folder, corpus, slots=2)).stdout)
+    done = json.loads(voxstill(written(folder, corpus, batches_per_step=2)).stdout)
     return Alone(figures(Path(done["path"])), learnt(folder, done))
 
 
-def written(folder: Path, corpus: Path, slots: int | None = None) -> Path:
+def written(folder: Path, corpus: Path, batches_per_step: int | None = None) -> Path:
     path = folder / "train.yaml"
-    said = "" if slots is None else f", batches_per_step: {slots}"
-    path.write_text(SETTINGS.format(work=corpus, root=folder / "exp", slots=said))
+    option = "" if batches_per_step is None else f", batches_per_step: {batches_per_step}"
+    path.write_text(SETTINGS.format(work=corpus, root=folder / "exp", batches_per_step=option))
     return path
 
 
 def voxstill(path: Path, *overrides: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "voxstill.cli", "train", str(path), "--json"]
-    command += [word for each in overrides for word in ("--set", each)]
+    command += [word for override in overrides for word in ("--set", override)]
     done = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=250, check=False)
     return finished(done)
 
@@ -93,9 +93,9 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -112,7 +112,7 @@ def test_torchrun_learns_in_one_folder_what_one_process_learns(corpus: Path, alo
     assert same(learnt(tmp_path, json.loads(line)), alone.weights)
     rows = figures(Path(json.loads(line)["path"]))
     for name in ("loss", "ctc", "align"):  # of all ranks together
-        one, two = ([row[name] for row in each if name in row] for each in (rows, alone.figures))
+        one, two = ([row[name] for row in run_rows if name in row] for run_rows in (rows, alone.figures))
         assert one == pytest.approx(two, rel=1e-5)
 
 
@@ -129,17 +129,17 @@ def test_an_error_of_a_rank_ends_all_of_them(corpus: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_srun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: Alone, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "voxstill.cli", "train", str(written(tmp_path, corpus)), "--json"]
-    said = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
-    said |= {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_PORT": str(free_port())}
+    variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
+    variables |= {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_PORT": str(free_port())}
     ranks = []
     for rank in ("0", "1"):
-        env = CLEAN | said | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}
+        env = CLEAN | variables | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
     answers = [process.communicate(timeout=250) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], answers
-    (told, _), (silent, _) = answers
+    (output, _), (silent, _) = answers
     assert silent == ""
-    assert same(learnt(tmp_path, json.loads(told)), alone.weights)
+    assert same(learnt(tmp_path, json.loads(output)), alone.weights)
 
 
 @pytest.mark.slow
@@ -155,11 +155,11 @@ def test_two_workers_of_ray_learn_in_one_folder_what_one_process_learns(
 
 def test_of_the_errors_of_several_workers_the_one_that_says_what_to_do_is_told() -> None:
     closed, empty = RuntimeError("first\nConnection closed by peer"), DataError("there is nothing to learn")
-    assert cluster._told({0: closed, 1: empty}) is empty
-    told = cluster._told({1: closed, 2: closed})
-    assert isinstance(told, TrainingError)
-    assert "rank 1" in told.what
-    assert told.why == "Connection closed by peer"
+    assert cluster._rank_error({0: closed, 1: empty}) is empty
+    error = cluster._rank_error({1: closed, 2: closed})
+    assert isinstance(error, TrainingError)
+    assert "rank 1" in error.what
+    assert error.why == "Connection closed by peer"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_what_srun_says_is_understood(
     wanted: tuple[Ranks | None, str | None],
 ) -> None:
     num, here, local = tasks
-    said = {"SLURM_STEP_NUM_TASKS": num, "SLURM_STEP_TASKS_PER_NODE": here, "SLURM_STEP_NODELIST": nodes}
-    said |= {"SLURM_JOB_ID": "99", "SLURM_STEP_ID": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": local}
-    monkeypatch.setattr(os, "environ", said)
+    variables = {"SLURM_STEP_NUM_TASKS": num, "SLURM_STEP_TASKS_PER_NODE": here, "SLURM_STEP_NODELIST": nodes}
+    variables |= {"SLURM_JOB_ID": "99", "SLURM_STEP_ID": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": local}
+    monkeypatch.setattr(os, "environ", variables)
     assert world.ranks() == wanted[0]
     assert world.ranks() == wanted[0]  # also when it has been said as torchrun says it
     assert os.environ.get("MASTER_ADDR") == wanted[1]
@@ -190,8 +190,8 @@ def test_what_srun_says_is_understood(
 def test_machines_with_different_numbers_of_processes_are_refused(
     monkeypatch: pytest.MonkeyPatch, here: str, num: str
 ) -> None:
-    said = {"SLURM_STEP_NUM_TASKS": num, "SLURM_STEP_TASKS_PER_NODE": here}
-    monkeypatch.setattr(os, "environ", said)
+    variables = {"SLURM_STEP_NUM_TASKS": num, "SLURM_STEP_TASKS_PER_NODE": here}
+    monkeypatch.setattr(os, "environ", variables)
     with pytest.raises(ConfigError, match="unevenly"):
         world.ranks()
 

@@ -156,8 +156,8 @@ def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Pat
         samples_T = random.normal(0, 900, int(seconds * 16_000)) * np.linspace(1, 0, int(seconds * 16_000)) ** 4
         (tmp_path / name / "one.flac").write_bytes(codec.encode(samples_T.astype(np.int16), "flac"))
     (tmp_path / "noise" / "torn.flac").write_bytes(b"fLaC and no more")
-    sounds = [f"augment.noise={tmp_path}/noise", f"augment.rirs={tmp_path}/rooms"]
-    overrides = [f"student.checkpoint={folder}", *sounds, "train.steps=3", "train.lr=1e-3"]
+    augmentation = [f"augment.noise={tmp_path}/noise", f"augment.rirs={tmp_path}/rooms"]
+    overrides = [f"student.checkpoint={folder}", *augmentation, "train.steps=3", "train.lr=1e-3"]
     runs = [RunDir(tmp_path / "one"), RunDir(tmp_path / "two")]
     for run in runs:
         train_once(str(work), str(run.path), *overrides)
@@ -196,8 +196,8 @@ def test_fp16_finds_its_scale_and_learns_and_goes_on_with_it(work: Path, tmp_pat
     assert min(norms) < 10 * figures(plain)[0]["grad_norm"]
     assert rows[-1]["skipped"] == 0
     assert rows[-1]["loss"] < rows[0]["loss"]
-    told = run.log.read_text().count("which is halved")
-    assert told == sum(not math.isfinite(norm) for norm in norms)
+    num_halved = run.log.read_text().count("which is halved")
+    assert num_halved == sum(not math.isfinite(norm) for norm in norms)
 
 
 @pytest.mark.slow
@@ -251,21 +251,21 @@ def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
         for one, two in ((weights(wanted), weights(run)), (last(wanted), last(run))):
             assert one.keys() == two.keys()
             # a bias before a BatchNorm has no gradient but rounding, of which Adam makes whole steps
-            certain = [each for each in one if not each.endswith(("depthwise_conv.bias", "norm.running_mean"))]
+            certain = [name for name in one if not name.endswith(("depthwise_conv.bias", "norm.running_mean"))]
             assert len(certain) > 0.9 * len(one)
-            assert distance([one[each] for each in certain], [two[each] for each in certain]) < 1e-4
-        one, two = ([row["loss"] for row in figures(each) if "loss" in row] for each in (wanted, run))
+            assert distance([one[name] for name in certain], [two[name] for name in certain]) < 1e-4
+        one, two = ([row["loss"] for row in figures(run_dir) if "loss" in row] for run_dir in (wanted, run))
         assert len(one) == 4
         assert one == pytest.approx(two, rel=1e-5)
-        config = [json.loads((each.model / "config.json").read_text()) for each in (wanted, run)]
+        config = [json.loads((run_dir.model / "config.json").read_text()) for run_dir in (wanted, run)]
         assert config[0] == config[1]
 
 
 def distance(one: list[torch.Tensor], two: list[torch.Tensor]) -> float:
     """How far two lists of tensors are apart, as a share of their norm."""
-    whole = torch.nn.utils.get_total_norm([each.double() for each in one])
-    apart = [a.double() - b.double() for a, b in zip(one, two, strict=True)]
-    return float(torch.nn.utils.get_total_norm(apart) / whole)
+    whole = torch.nn.utils.get_total_norm([tensor.double() for tensor in one])
+    differences = [a.double() - b.double() for a, b in zip(one, two, strict=True)]
+    return float(torch.nn.utils.get_total_norm(differences) / whole)
 
 
 def last(run: RunDir) -> dict[str, torch.Tensor]:

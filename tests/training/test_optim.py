@@ -25,10 +25,10 @@ schedules = st.builds(
 
 @given(schedules, st.floats(0, 1))
 def test_the_learning_rate_is_positive_and_never_above_its_peak(cfg: Train, progress: float) -> None:
-    found = optim.lr_at(progress, cfg)
-    assert 0 <= found <= cfg.lr * (1 + 1e-9)
+    lr = optim.lr_at(progress, cfg)
+    assert 0 <= lr <= cfg.lr * (1 + 1e-9)
     if progress >= cfg.warmup:
-        assert found >= cfg.lr * cfg.final_lr * (1 - 1e-9)
+        assert lr >= cfg.lr * cfg.final_lr * (1 - 1e-9)
 
 
 @given(schedules, st.floats(0, 1))
@@ -44,9 +44,13 @@ def test_the_learning_rate_has_no_jumps(cfg: Train, progress: float) -> None:
 def test_the_learning_rate_rises_holds_and_falls_to_its_end() -> None:
     cfg = Train(lr=1.0, warmup=0.1, hold=0.5, final_lr=0.01)
     places = (0.0, 0.05, 0.1, 0.5, 0.75, 1.0)
-    assert [optim.lr_at(each, cfg) for each in places] == pytest.approx([1e-3, 0.5, 1.0, 1.0, 0.505, 0.01], rel=1e-6)
+    assert [optim.lr_at(progress, cfg) for progress in places] == pytest.approx(
+        [1e-3, 0.5, 1.0, 1.0, 0.505, 0.01], rel=1e-6
+    )
     cfg = cfg.model_copy(update={"schedule": "tri_stage"})
-    assert [optim.lr_at(each, cfg) for each in places] == pytest.approx([1e-3, 0.5, 1.0, 1.0, 0.1, 0.01], rel=1e-6)
+    assert [optim.lr_at(progress, cfg) for progress in places] == pytest.approx(
+        [1e-3, 0.5, 1.0, 1.0, 0.1, 0.01], rel=1e-6
+    )
 
 
 def test_norms_and_biases_do_not_decay() -> None:
@@ -70,7 +74,7 @@ def test_the_average_is_the_mean_of_weights_and_buffers_and_counts_stay_whole() 
     average.apply(model)
     for name, value in model.state_dict().items():
         if value.is_floating_point():
-            assert torch.allclose(value, torch.stack([each[name] for each in shown]).mean(0), atol=1e-6)
+            assert torch.allclose(value, torch.stack([weights[name] for weights in shown]).mean(0), atol=1e-6)
     assert int(model.state_dict()["num_batches_tracked"]) == 5
 
 
@@ -94,8 +98,8 @@ def test_an_average_of_nothing_changes_nothing() -> None:
 def test_the_average_of_what_never_changed_is_itself(decay: float, times: int, value: float) -> None:
     model, average = nn.Linear(5, 5), optim.Average(decay)
     nn.init.constant_(model.weight, value)
-    before = {name: each.clone() for name, each in model.state_dict().items()}
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(times):
         average.add(model)
     average.apply(model)
-    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

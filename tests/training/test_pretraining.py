@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pretraining import Given, like_theirs, theirs_like
+from pretraining import StepInputs, peer_loss, peer_of
 from training.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
 from training.pretrain_gradient_once import main as gradient_once
 from training.train_once import pretrain_once
@@ -102,7 +102,7 @@ def test_what_was_learnt_loads_in_transformers_alone(straight: RunDir) -> None:
 
 
 def test_a_student_that_hears_samples_starts_from_it(straight: RunDir) -> None:
-    wanted: dict[str, Any] = {"same_pieces": False, "dropout": None, "seed": 0, "frozen": True}
+    wanted: dict[str, Any] = {"keep_vocabulary": False, "dropout": None, "seed": 0, "freeze_convolutions": True}
     student = checkpoints.from_checkpoint(str(straight.model), 30, kind="ctc", **wanted)
     learnt = weights(straight)
     for name, weight in student.state_dict().items():
@@ -119,7 +119,7 @@ def test_the_encoder_of_random_codes_drops_into_any_student(work: Path, tmp_path
     assert np.mean([row["loss"] for row in rows[-5:]]) < 0.8 * rows[0]["loss"]
     learnt = weights(run)
     for kind in ("ctc", "rnnt"):
-        wanted: dict[str, Any] = {"same_pieces": False, "dropout": None, "seed": 0, "frozen": True}
+        wanted: dict[str, Any] = {"keep_vocabulary": False, "dropout": None, "seed": 0, "freeze_convolutions": True}
         student = checkpoints.from_checkpoint(str(run.model), 12, kind=kind, **wanted)
         encoder = {name: value for name, value in student.state_dict().items() if name.startswith("encoder.")}
         assert len(encoder) > 50
@@ -140,35 +140,35 @@ def test_gradients_are_those_of_transformers_with_accumulation_and_on_two_ranks(
     two = [sys.executable, str(script), str(work), str(tmp_path / "two"), "train.devices=2"]
     subprocess.run(two, check=True, stderr=subprocess.DEVNULL)
     one, both = (load_file(tmp_path / name / "gradient.safetensors") for name in ("one", "two"))
-    heard = load_file(tmp_path / "one" / "heard-0.safetensors")
+    recorded = load_file(tmp_path / "one" / "inputs-0.safetensors")
     cfg = config.load(None, [*GRADIENT_SETTINGS])
-    theirs = theirs_like(self_supervised.wav2vec2(cfg.pretrain, cfg.seed)).train()
+    peer = peer_of(self_supervised.wav2vec2(cfg.pretrain, cfg.seed)).train()
     losses = []
     for i in range(4):
-        step = given(heard, i)
-        loss = like_theirs(theirs, step)
+        step = step_inputs(recorded, i)
+        loss = peer_loss(peer, step)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
-    hidden = sum(int(heard[f"{i}.weight"].sum()) for i in range(4))
-    wanted = {name: weight.grad / hidden for name, weight in theirs.named_parameters()}
+    hidden = sum(int(recorded[f"{i}.weight"].sum()) for i in range(4))
+    wanted = {name: weight.grad / hidden for name, weight in peer.named_parameters()}
     expected = float(torch.stack(losses).sum()) / hidden
-    noise = 1e-6 * max(float(each.norm()) for each in wanted.values())
-    for found in (one, both):
-        assert float(found["loss"]) == pytest.approx(expected, rel=1e-4)
+    noise = 1e-6 * max(float(gradient.norm()) for gradient in wanted.values())
+    for gradients in (one, both):
+        assert float(gradients["loss"]) == pytest.approx(expected, rel=1e-4)
         for name, gradient in wanted.items():
-            assert float((found[name] - gradient).norm()) <= 1e-3 * float(gradient.norm()) + noise, name
+            assert float((gradients[name] - gradient).norm()) <= 1e-3 * float(gradient.norm()) + noise, name
 
 
-def given(heard: dict[str, torch.Tensor], i: int) -> Given:
+def step_inputs(recorded: dict[str, torch.Tensor], i: int) -> StepInputs:
     """A batch as it was heard, its noise where theirs looks for it."""
-    place_BM, weight_BM, noise_BMGV = (heard[f"{i}.{name}"] for name in ("place", "weight", "noise"))
-    hidden_BF = heard[f"{i}.hidden"]
+    place_BM, weight_BM, noise_BMGV = (recorded[f"{i}.{name}"] for name in ("place", "weight", "noise"))
+    hidden_BF = recorded[f"{i}.hidden"]
     noise_BFGV = torch.zeros(*hidden_BF.shape, *noise_BMGV.shape[2:])
     for b, num in enumerate(weight_BM.sum(1).long().tolist()):
         noise_BFGV[b, place_BM[b, :num]] = noise_BMGV[b, :num]
-    return Given(
-        *(heard[f"{i}.samples"], heard[f"{i}.len"], weight_BM.sum(1).long(), hidden_BF, place_BM, weight_BM > 0),
-        *(heard[f"{i}.negatives"], noise_BFGV),
+    return StepInputs(
+        *(recorded[f"{i}.samples"], recorded[f"{i}.len"], weight_BM.sum(1).long(), hidden_BF, place_BM, weight_BM > 0),
+        *(recorded[f"{i}.negatives"], noise_BFGV),
     )
 
 

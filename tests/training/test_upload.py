@@ -50,13 +50,13 @@ def uploaded(run: RunDir, target: str, **variables: str) -> str:
 
 def test_the_hub_has_the_model_at_its_top_and_how_it_came_about_in_one_commit(run: RunDir) -> None:
     with hub_server() as hub:
-        said = uploaded(run, "hf://team/student", **hub.environment())
+        output = uploaded(run, "hf://team/student", **hub.environment())
         assert hub.files == {
             **{f"team/student/{path.name}": path.read_bytes() for path in run.model.iterdir()},
             **{
                 f"team/student/training/{path.name}": path.read_bytes() for path in run.path.iterdir() if path.is_file()
             },
-        }, said
+        }, output
         assert hub.private == {"team/student": True}
         assert hub.commits == [run.path.name]
         uploaded(run, "hf://team/student", **hub.environment())  # as the same command again does
@@ -69,23 +69,23 @@ def test_the_hub_has_the_model_at_its_top_and_how_it_came_about_in_one_commit(ru
 
 def test_a_token_that_the_hub_does_not_take_is_an_error_that_says_so(run: RunDir) -> None:
     with hub_server() as hub:
-        said = uploaded(run, "hf://team/student", **{**hub.environment(), "HF_TOKEN": "hf_another"})
-        assert "is not at `hf://team/student`" in said
-        assert "401" in said
-        assert "hf auth login" in said
-        assert "Traceback" not in said
+        output = uploaded(run, "hf://team/student", **{**hub.environment(), "HF_TOKEN": "hf_another"})
+        assert "is not at `hf://team/student`" in output
+        assert "401" in output
+        assert "hf auth login" in output
+        assert "Traceback" not in output
         assert not hub.private
 
 
 def test_a_hub_that_does_not_answer_is_an_error_that_says_so(run: RunDir) -> None:
-    said = uploaded(run, "hf://team/student", **Hub(port=9).environment())
-    assert "is not at `hf://team/student`" in said
-    assert "Traceback" not in said
+    output = uploaded(run, "hf://team/student", **Hub(port=9).environment())
+    assert "is not at `hf://team/student`" in output
+    assert "Traceback" not in output
 
 
 def test_that_nobody_is_logged_in_is_told_before_the_training(run: RunDir) -> None:
-    said = uploaded(run, "hf://team/student", HF_TOKEN="")
-    assert "nobody is logged in" in said
+    output = uploaded(run, "hf://team/student", HF_TOKEN="")
+    assert "nobody is logged in" in output
 
 
 @pytest.mark.parametrize("target", ["hf://student", "hf://team/student/more", "hf://team/stu dent", "nowhere://bucket"])

@@ -53,7 +53,7 @@ def test_a_rank_that_is_stopped_is_found_and_all_ranks_end(work: Path, tmp_path:
         os.kill(pids[victim], signal.SIGSTOP)
         begun = time.monotonic()
         try:
-            _, said = process.communicate(timeout=60)
+            _, output = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -65,8 +65,8 @@ def test_a_rank_that_is_stopped_is_found_and_all_ranks_end(work: Path, tmp_path:
     assert f"stacks of rank {victim}" in log
     assert f"stacks of rank {1 - victim}" in log
     stacks = log.split("stacks of rank ")[1:]  # which thread runs is not said of a process that holds no lock
-    assert len([each for each in stacks if "most recent call first" in each]) >= 2
-    assert "has made no step" in log, said
+    assert len([stack for stack in stacks if "most recent call first" in stack]) >= 2
+    assert "has made no step" in log, output
 
 
 def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(work: Path, tmp_path: Path) -> None:

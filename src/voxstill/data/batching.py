@@ -1,15 +1,15 @@
 """Windows of utterances, sorted by length and cut into steps of batches that are equally full and of nearly one length.
 
 Shuffled utterances are divided into windows. A window is sorted by length, longest first, and cut into steps of
-`slots * n` neighbours, `n` being what the longest of them lets into a batch. So the batches of one step have as many
-utterances each, of nearly one length. Before that, places in the sorted order are exchanged within about a batch:
-where a corpus is no larger than a window, batches would be the same in every epoch. The limits of a window are lowered
-together until its steps are equally full, as what is left over would else be one small step (carried into the next
-window it would be the same short utterances for ever).
+`batches_per_step * n` neighbours, `n` being what the longest of them lets into a batch. So the batches of one step have
+as many utterances each, of nearly one length. Before that, places in the sorted order are exchanged within about a
+batch: where a corpus is no larger than a window, batches would be the same in every epoch. The limits of a window are
+lowered together until its steps are equally full, as what is left over would else be one small step (carried into the
+next window it would be the same short utterances for ever).
 
-Shard by shard, it is shards that are shuffled, and a window is cut into as many lanes as there are slots: stretches of
-a few neighbouring shards with as much audio each. Every lane is sorted by itself and feeds its own slot, a step takes
-the same share of each. So a rank reads each shard in one window only, and no other rank reads it but for the one shard
+Shard by shard, it is shards that are shuffled, and a window is cut into as many lanes as a step has batches:
+stretches of a few neighbouring shards with as much audio each. Every lane is sorted by itself and feeds its own batch
+of each step. So a rank reads each shard in one window only, and no other rank reads it but for the one shard
 where two lanes meet. Where shards differ too much in audio there is one lane, and all ranks read all of a window.
 """
 
@@ -44,13 +44,13 @@ class Steps:
     num_repeated: int
     """Utterances that come twice, to fill small pieces."""
 
-    def in_order(self, order_S: Ints, slots: int) -> tuple[NDArray[np.int32], Ints]:
+    def in_order(self, order_S: Ints, batches_per_step: int) -> tuple[NDArray[np.int32], Ints]:
         """Rows of all batches with the steps in this order, and the bounds of the batches in them."""
         starts, sizes = self.start_SL[order_S].ravel(), self.size_SL[order_S].ravel()
         before = np.cumsum(sizes) - sizes
         order = self.rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int32)
         # of the batches that share a piece, the first `size % share` have one utterance more
-        share = slots // self.size_SL.shape[1]
+        share = batches_per_step // self.size_SL.shape[1]
         sizes_B = ((sizes[:, None] + share - 1 - np.arange(share)) // share).ravel()
         return order, np.concatenate([[0], np.cumsum(sizes_B)])
 

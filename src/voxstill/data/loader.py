@@ -33,8 +33,8 @@ from voxstill.core.records import Batch
 from voxstill.data import transfer
 from voxstill.data.batching import Ints
 from voxstill.data.plan import EpochPlan, Rows
-from voxstill.data.prefetch import Place, Prefetch, path_in, uses
-from voxstill.data.shard_index import Corpus
+from voxstill.data.prefetch import CacheDir, Prefetch, path_in, shard_uses
+from voxstill.data.shard_index import ShardIndex
 from voxstill.data.transfer import Step
 from voxstill.storage.fetch import fetch
 from voxstill.storage.uri import is_local, local_path
@@ -50,17 +50,17 @@ Make = Callable[[int, list[Batch]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class LoaderTimes:
     """Seconds that the training waited for batches, and that all workers together spent reading tars and decoding."""
 
     waited_s: float = 0.0
     read_s: float = 0.0
     decode_s: float = 0.0
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.waited_s + other.waited_s, self.read_s + other.read_s, self.decode_s + other.decode_s)
+    def __add__(self, other: LoaderTimes) -> LoaderTimes:
+        return LoaderTimes(self.waited_s + other.waited_s, self.read_s + other.read_s, self.decode_s + other.decode_s)
 
-    def limit(self, seconds: float, workers: int) -> str:
+    def bottleneck(self, seconds: float, workers: int) -> str:
         """Name the bottleneck of a training of so many seconds, with the figures, in a sentence."""
         waiting = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
         if self.waited_s < _LITTLE_WAITING * seconds:
@@ -82,12 +82,12 @@ class Batches(Dataset[Step]):
     """Item k is this rank's part of step k of the plan; the same bytes in give the same tensors out."""
 
     def __init__(
-        self, corpus: Corpus, plan: EpochPlan, *, rank: int = 0, ranks: int = 1, place: Place | None = None
+        self, corpus: ShardIndex, plan: EpochPlan, *, rank: int = 0, ranks: int = 1, cache_dir: CacheDir | None = None
     ) -> None:
-        plan.batches_of(0, rank, ranks)  # refuses ranks that do not divide the slots
+        plan.batches_of(0, rank, ranks)  # raises where ranks do not divide the batches of a step
         self.corpus, self.plan, self.rank, self.ranks = corpus, plan, rank, ranks
-        self.place = place if corpus.is_far else None
-        self._tars = _Tars(corpus, self.place.folder if self.place else None)
+        self.cache_dir = cache_dir if corpus.is_far else None
+        self._tars = _Tars(corpus, self.cache_dir.folder if self.cache_dir else None)
 
     def __len__(self) -> int:
         return self.plan.steps
@@ -173,7 +173,7 @@ class Loader:
     Each comes as its batches, or as what `make` makes of the step's number and its batches, ahead of time in a thread.
     `spent` says what took how long, `replaced` how many utterances could not be read; each is named in the log.
     DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
-    that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches have a place for them.
+    that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches have a cache folder.
     """
 
     def __init__(
@@ -182,13 +182,14 @@ class Loader:
         self._batches, self._first, self._workers, self._make = batches, first, workers, make or _as_read
         plan = batches.plan
         self._most = max(1, int(max_unread * len(plan.order) / batches.ranks))
-        self.spent = Spent()
+        self.spent = LoaderTimes()
         self.replaced = 0
 
     def __iter__(self) -> Iterator[Any]:
         numbers = itertools.count(self._first)
         with contextlib.ExitStack() as stack:
-            prefetch = stack.enter_context(self._prefetch(place)) if (place := self._batches.place) else None
+            cache_dir = self._batches.cache_dir
+            prefetch = stack.enter_context(self._prefetch(cache_dir)) if cache_dir else None
             ready = transfer.DevicePrefetcher(
                 iter(self._reader()), lambda step: self._make(next(numbers), step.batches)
             )
@@ -197,16 +198,16 @@ class Loader:
                 for k in range(self._first, len(self._batches)):
                     step, item = self._next(steps)
                     if prefetch is not None:
-                        prefetch.passed(k)
+                        prefetch.step_done(k)
                     self._count(step)
                     yield item
             finally:
                 del steps, ready  # ends the workers now, not when an error's traceback is freed
 
-    def _prefetch(self, place: Place) -> Prefetch:
+    def _prefetch(self, cache_dir: CacheDir) -> Prefetch:
         batches, corpus = self._batches, self._batches.corpus
-        needed = uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
-        return Prefetch(corpus, place, needed)
+        needed = shard_uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
+        return Prefetch(corpus, cache_dir, needed)
 
     def _next(self, steps: Iterator[tuple[Step, Any]]) -> tuple[Step, Any]:
         start = time.perf_counter()
@@ -220,10 +221,10 @@ class Loader:
                 fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
             ) from error
         finally:
-            self.spent += Spent(waited_s=time.perf_counter() - start)
+            self.spent += LoaderTimes(waited_s=time.perf_counter() - start)
 
     def _count(self, step: Step) -> None:
-        self.spent += Spent(read_s=step.read_s, decode_s=step.decode_s)
+        self.spent += LoaderTimes(read_s=step.read_s, decode_s=step.decode_s)
         self.replaced += len(step.unread)
         for line in step.unread:
             log.warning("a neighbour stands in for %s", line)
@@ -265,7 +266,7 @@ def _die_with_parent(parent: int, worker: int) -> None:
 class _Tars:
     """Reads tars by offset: local ones, or those in `folder` by now, through open files; others by range requests."""
 
-    def __init__(self, corpus: Corpus, folder: Path | None) -> None:
+    def __init__(self, corpus: ShardIndex, folder: Path | None) -> None:
         self._corpus, self._folder = corpus, folder
         self._files: OrderedDict[int, int] = OrderedDict()
 

@@ -1,6 +1,6 @@
 """All batches of an epoch before it starts: every utterance once, every rank as many steps, none longer than its peers.
 
-A step has a fixed number of batches, its slots, and ranks divide them: the global batches, and so the training, are the
+A step has a fixed number of batches, and ranks share them evenly: the global batches, and so the training, are the
 same on any number of ranks, no rank waits for one with more steps, and the token count of a step is known before it is
 read. `voxstill.data.batching` cuts windows of utterances into steps. Pure numpy: no I/O, no torch.
 """
@@ -22,7 +22,7 @@ from voxstill.data.batching import Ints
 
 Rows = NDArray[np.int32]
 """Row numbers of an index, which has fewer than 2 ** 31."""
-Times = NDArray[np.float64]
+SamplingRate = NDArray[np.float64]
 Tempos = NDArray[np.float32]
 _TEMPOS, _CROPS = 1, 2  # keys that make their random streams independent of the epoch's
 
@@ -35,7 +35,7 @@ class Crops:
     start_N: Ints
 
     @staticmethod
-    def drawn(num_samples: Ints, longest: int, *, seed: int, epoch: int) -> Crops:
+    def draw(num_samples: Ints, longest: int, *, seed: int, epoch: int) -> Crops:
         """Draw crops with uniform starts, new ones in each epoch."""
         random = np.random.default_rng([seed, epoch, _CROPS])
         return Crops(longest, random.integers(0, np.maximum(num_samples - longest, 0), endpoint=True))
@@ -49,11 +49,12 @@ class Crops:
 class EpochPlan:
     """The batches of one epoch; a batch is an array of row numbers of the index the plan was made from.
 
-    Batch `s` of step `k` is `order[bounds[k * slots + s] : bounds[k * slots + s + 1]]`. `step_tokens` and
-    `step_frames` count a whole step, all slots together; they are 0 where the plan was made without them.
+    Batch `b` of the epoch is `order[bounds[b] : bounds[b + 1]]`, and step `k` has the `batches_per_step` batches from
+    `k * batches_per_step` on. `step_tokens` and `step_frames` count a whole step, all batches together; they are 0
+    where the plan was made without them.
     """
 
-    slots: int
+    batches_per_step: int
     order: Rows
     bounds: Ints
     durations_ms: Ints
@@ -63,32 +64,32 @@ class EpochPlan:
     step_tokens: Ints
     step_frames: Ints
     dropped: Mapping[str, int]
-    repeated: int
-    """Number of repetitions of utterances: by their sampling rate, or because there were fewer of them than slots."""
+    num_repeated: int
+    """Number of repetitions of utterances: by their sampling rate, or because a step had fewer of them than batches."""
     crops: Crops | None = None
     """Crops of long utterances; None without cropping. Lengths and counts above are those after it."""
 
     @property
     def steps(self) -> int:
         """Steps of the epoch, the same for every rank."""
-        return (len(self.bounds) - 1) // self.slots
+        return (len(self.bounds) - 1) // self.batches_per_step
 
     def batches_of(self, step: int, rank: int = 0, ranks: int = 1) -> list[Rows]:
-        """Row numbers of each of a rank's batches of a step; ConfigError where the ranks do not divide the slots."""
-        if self.slots % ranks:
+        """Row numbers of each of a rank's batches of a step; ConfigError where the ranks do not divide them."""
+        if self.batches_per_step % ranks:
             raise ConfigError(
-                f"{ranks} ranks cannot share {self.slots} batches a step evenly",
+                f"{ranks} ranks cannot share {self.batches_per_step} batches a step evenly",
                 why="a rank with fewer batches would wait for the others, or they for it",
                 fix=f"set `plan.batches_per_step` to a multiple of {ranks}",
             )
-        per_rank = self.slots // ranks
-        first = step * self.slots + rank * per_rank
+        per_rank = self.batches_per_step // ranks
+        first = step * self.batches_per_step + rank * per_rank
         bounds = self.bounds[first : first + per_rank + 1]
         return [self.order[start:end] for start, end in pairwise(bounds)]
 
     def sha256(self) -> str:
         """Hash of the sequence of global batches: plans of equal hash train equally, whatever the number of ranks."""
-        digest = hashlib.sha256(f"{self.slots}:{self.steps}".encode())
+        digest = hashlib.sha256(f"{self.batches_per_step}:{self.steps}".encode())
         for array in (self.bounds, self.order):
             digest.update(array.astype("<i8", copy=False).data)
         if self.tempo_N is not None:
@@ -97,7 +98,7 @@ class EpochPlan:
             digest.update(self.crops.start_N[self.order].astype("<i8", copy=False).data)
         return digest.hexdigest()
 
-    def heard_ms(self) -> Ints:
+    def augmented_ms(self) -> Ints:
         """Length in milliseconds of each utterance of `order` after tempo augmentation."""
         tempo_N = None if self.tempo_N is None else self.tempo_N[self.order]
         return _with_tempo(self.durations_ms[self.order], tempo_N)
@@ -106,11 +107,11 @@ class EpochPlan:
         """Figures of the plan for people: sizes, padding, imbalance of ranks, and what was dropped or repeated.
 
         `efficiency` is the share of the devices' time spent on speech: (1 - padding) / imbalance, where a step lasts as
-        long as the padded batches of its slowest rank; without `ranks` each slot is a rank of its own. The mean
-        imbalance is weighted by cost, so that the equation holds.
+        long as the padded batches of its slowest rank; without `ranks` each batch of a step has a rank of its own. The
+        mean imbalance is weighted by cost, so that the equation holds.
         """
-        ranks = ranks or self.slots
-        lengths_ms = self.heard_ms()
+        ranks = ranks or self.batches_per_step
+        lengths_ms = self.augmented_ms()
         audio_ms = int(lengths_ms.sum())
         padded_ms_B = np.maximum.reduceat(lengths_ms, self.bounds[:-1]) * np.diff(self.bounds)
         padded_ms_SR = padded_ms_B.reshape(self.steps, ranks, -1).sum(axis=2)
@@ -124,7 +125,7 @@ class EpochPlan:
             "efficiency": audio_ms / waited_ms,
             "imbalance_mean": waited_ms / padded_ms,
             "imbalance_p99": float(np.quantile(ranks * slowest_S / total_S, 0.99)),
-            "repeated": self.repeated,
+            "repeated": self.num_repeated,
             "dropped": dict(self.dropped),
         }
 
@@ -137,30 +138,30 @@ def plan(
     seed: int,
     epoch: int,
     num_frames: Ints | None = None,
-    longest_ms: int | None = None,
-    repeats: Ints | None = None,
+    max_duration_ms: int | None = None,
+    equal_neighbours: Ints | None = None,
     shard_of: Ints | None = None,
-    times: Times | None = None,
+    sampling_rate: SamplingRate | None = None,
     tempo_N: Tempos | None = None,
     ascending: bool = False,
 ) -> EpochPlan:
     """Plan one epoch: every usable utterance in a batch, no batch above the budget, as many batches in each step.
 
     Dropped, with a count: `empty` utterances (no audio, or no tokens where `num_tokens` is known), those
-    `longer_than_a_batch`, `longer_than_is_heard` (than `longest_ms`), and `too_short_for_ctc`: fewer output frames
-    (`num_frames`) than tokens and `repeats` (equal neighbours, which CTC separates by a blank). Equal arguments give
-    equal plans; another `epoch` is another shuffle. `ascending` puts short steps first, else their order is random;
-    where `cfg.layout` is `remote` (and `shard_of` is known), it is so within a window, which holds few shards. `times`
-    are sampling rates, at least 1 for each row; a fractional rate is met in the mean of the epochs. `tempo_N`
+    `longer_than_a_batch`, `longer_than_is_heard` (than `max_duration_ms`), and `too_short_for_ctc`: fewer output frames
+    (`num_frames`) than tokens and `equal_neighbours` (pairs of equal tokens, which CTC separates by a blank). Equal
+    arguments give equal plans; another `epoch` is another shuffle. `ascending` puts short steps first, else their order
+    is random; where `cfg.layout` is `remote` (and `shard_of` is known), it is so within a window, which holds few
+    shards. `sampling_rate` is at least 1 for each row; a fractional one is met in the mean of the epochs. `tempo_N`
     multiplies lengths in this epoch, and budgets hold for the result. DataError where nothing is left.
     """
     recorded_ms = np.ascontiguousarray(durations_ms, np.int64)
     durations_ms = _with_tempo(recorded_ms, tempo_N)
-    rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, longest_ms, repeats)
+    rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, max_duration_ms, equal_neighbours)
     if not len(rows):
         raise _nothing_left(len(durations_ms), dropped)
     random = np.random.default_rng([seed, epoch])
-    rows, num_repeated = _sampled(rows, times, random)
+    rows, num_repeated = _sampled(rows, sampling_rate, random)
     if by_shard := cfg.layout == "remote" and shard_of is not None:
         rows, lanes = _shuffled_by_shard(rows, shard_of, random), cfg.batches_per_step
     else:
@@ -175,7 +176,7 @@ def plan(
         return np.zeros(len(first_S), np.int64) if counts is None else np.add.reduceat(counts[order], first_S)
 
     return EpochPlan(
-        slots=cfg.batches_per_step,
+        batches_per_step=cfg.batches_per_step,
         order=order,
         bounds=bounds,
         durations_ms=recorded_ms,
@@ -183,7 +184,7 @@ def plan(
         step_tokens=per_step(num_tokens),
         step_frames=per_step(num_frames),
         dropped=dropped,
-        repeated=num_repeated + steps.num_repeated,
+        num_repeated=num_repeated + steps.num_repeated,
     )
 
 
@@ -201,25 +202,27 @@ def _with_tempo(durations_ms: Ints, tempo_N: Tempos | None) -> Ints:
     return durations_ms if tempo_N is None else np.ceil(durations_ms * tempo_N).astype(np.int64)
 
 
-def mixture(hours_G: NDArray[np.float64], weights_G: NDArray[np.float64] | None, temperature: float) -> Times:
+def mixture_rates(
+    hours_G: NDArray[np.float64], weights_G: NDArray[np.float64] | None, temperature: float
+) -> SamplingRate:
     """Sampling rate of each group (G,), at least 1, so that every utterance comes in every epoch.
 
     Shares of audio are proportional to the weights, or to the hours to the power of 1 / `temperature` (Arivazhagan et
     al., "Massively Multilingual Neural Machine Translation in the Wild", 2019).
     """
     shares_G = hours_G ** (1 / temperature) if weights_G is None else weights_G
-    rate_G: Times = shares_G / hours_G
+    rate_G: SamplingRate = shares_G / hours_G
     rate_G /= rate_G.min()
     return rate_G
 
 
-def _sampled(rows: Ints, times: Times | None, random: np.random.Generator) -> tuple[Ints, int]:
+def _sampled(rows: Ints, sampling_rate: SamplingRate | None, random: np.random.Generator) -> tuple[Ints, int]:
     """Rows, each repeated by its sampling rate, in no promised order; and the number of repetitions."""
-    if times is None:
+    if sampling_rate is None:
         return rows, 0
     rows = random.permutation(rows)
     # systematic sampling: the total is as expected to less than one
-    end_N = np.floor(np.cumsum(times[rows]) + random.random()).astype(np.int64)
+    end_N = np.floor(np.cumsum(sampling_rate[rows]) + random.random()).astype(np.int64)
     count_N = np.maximum(np.diff(end_N, prepend=0), 1)
     return np.repeat(rows, count_N), int(count_N.sum()) - len(rows)
 
@@ -249,8 +252,8 @@ def _usable(
     num_tokens: Ints | None,
     cfg: Plan,
     num_frames: Ints | None,
-    longest_ms: int | None,
-    repeats: Ints | None,
+    max_duration_ms: int | None,
+    equal_neighbours: Ints | None,
 ) -> tuple[Ints, dict[str, int]]:
     """Rows that can be trained on, and the number of the others by the first reason that holds."""
     empty = durations_ms <= 0
@@ -260,10 +263,10 @@ def _usable(
     if num_tokens is not None and cfg.budget_tokens is not None:
         too_long |= num_tokens > cfg.budget_tokens
     bad = {"empty": empty, "longer_than_a_batch": too_long}
-    if longest_ms is not None:
-        bad["longer_than_is_heard"] = durations_ms > longest_ms
+    if max_duration_ms is not None:
+        bad["longer_than_is_heard"] = durations_ms > max_duration_ms
     if num_tokens is not None and num_frames is not None:
-        bad["too_short_for_ctc"] = num_frames < num_tokens + (0 if repeats is None else repeats)
+        bad["too_short_for_ctc"] = num_frames < num_tokens + (0 if equal_neighbours is None else equal_neighbours)
     kept = np.ones(len(durations_ms), bool)
     dropped = {}
     for reason, mask in bad.items():

@@ -13,7 +13,7 @@ import numpy as np
 from voxstill.core.errors import StorageError
 from voxstill.core.monitor import log
 from voxstill.data.plan import EpochPlan
-from voxstill.data.shard_index import Corpus
+from voxstill.data.shard_index import ShardIndex
 from voxstill.storage import shard_format
 from voxstill.storage.fetch import stream
 from voxstill.storage.redaction import shown
@@ -26,7 +26,7 @@ _PART = ".part-"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CacheDir:
     """A local cache folder for the tars of one rank, and its limit in bytes."""
 
     folder: Path
@@ -34,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ShardUse:
     """When a rank needs a tar: the bytes of it that are needed, and the steps of its first and last utterance."""
 
     shard: int
@@ -43,11 +43,11 @@ class Use:
     last: int
 
 
-def uses(corpus: Corpus, plan: EpochPlan, *, rank: int, ranks: int, first: int) -> list[Use]:
+def shard_uses(corpus: ShardIndex, plan: EpochPlan, *, rank: int, ranks: int, first: int) -> list[ShardUse]:
     """The remote tars that a rank needs from step `first` on, in the order of their first use."""
-    per_rank = plan.slots // ranks
-    start_S = plan.bounds[:-1].reshape(-1, plan.slots)[first:, rank * per_rank]
-    num_S = plan.bounds[1:].reshape(-1, plan.slots)[first:, (rank + 1) * per_rank - 1] - start_S
+    per_rank = plan.batches_per_step // ranks
+    start_S = plan.bounds[:-1].reshape(-1, plan.batches_per_step)[first:, rank * per_rank]
+    num_S = plan.bounds[1:].reshape(-1, plan.batches_per_step)[first:, (rank + 1) * per_rank - 1] - start_S
     step_N = np.repeat(np.arange(first, first + len(num_S)), num_S)
     row_N = plan.order[np.repeat(start_S - (np.cumsum(num_S) - num_S), num_S) + np.arange(num_S.sum())]
     shard_N = corpus.shard[row_N]
@@ -57,7 +57,7 @@ def uses(corpus: Corpus, plan: EpochPlan, *, rank: int, ranks: int, first: int) 
     num_bytes_K = np.zeros(len(shard_K), np.int64)
     np.maximum.at(num_bytes_K, inverse_N, corpus.offset[row_N] + corpus.num_bytes[row_N])
     columns = (column_K.tolist() for column_K in (shard_K, num_bytes_K, step_N[first_K], last_K))
-    needed = (Use(*row) for row in zip(*columns, strict=True) if not is_local(corpus.tar(row[0])))
+    needed = (ShardUse(*row) for row in zip(*columns, strict=True) if not is_local(corpus.tar(row[0])))
     return sorted(needed, key=lambda use: use.first)
 
 
@@ -68,10 +68,10 @@ class Prefetch:
     fetched, is read utterance by utterance. Tars that an earlier run left in the cache are used.
     """
 
-    def __init__(self, corpus: Corpus, place: Place, needed: Iterable[Use]) -> None:
-        self._corpus, self._place = corpus, place
-        self._needed = [use for use in needed if use.num_bytes <= place.max_bytes]
-        self._held: dict[int, Use] = {}
+    def __init__(self, corpus: ShardIndex, cache_dir: CacheDir, needed: Iterable[ShardUse]) -> None:
+        self._corpus, self._cache_dir = corpus, cache_dir
+        self._needed = [use for use in needed if use.num_bytes <= cache_dir.max_bytes]
+        self._held: dict[int, ShardUse] = {}
         self._step = -1
         self._ends = False
         self._changed = threading.Condition()
@@ -80,7 +80,7 @@ class Prefetch:
         ]
 
     def __enter__(self) -> Prefetch:
-        folder = self._place.folder
+        folder = self._cache_dir.folder
         folder.mkdir(parents=True, exist_ok=True)
         wanted = {path_in(folder, use.shard).name: use for use in self._needed}
         for path in folder.iterdir():
@@ -101,13 +101,13 @@ class Prefetch:
         for thread in self._threads:
             thread.join(_CLOSING_S)
 
-    def passed(self, step: int) -> None:
-        """Tell that `step` has been read: tars whose last use it was are deleted."""
+    def step_done(self, step: int) -> None:
+        """Note that `step` has been read, and delete the tars whose last use it was."""
         with self._changed:
             self._step = step
             for use in [held for held in self._held.values() if held.last <= step]:
                 del self._held[use.shard]
-                path_in(self._place.folder, use.shard).unlink(missing_ok=True)
+                path_in(self._cache_dir.folder, use.shard).unlink(missing_ok=True)
             self._changed.notify_all()
 
     def _fetch_all(self) -> None:
@@ -121,7 +121,7 @@ class Prefetch:
                     self._held.pop(use.shard, None)
                     self._changed.notify_all()
 
-    def _next(self) -> Use | None:
+    def _next(self) -> ShardUse | None:
         """Wait until there is room for the next tar, and return it; None where none is left."""
         with self._changed:
             while not self._ends:
@@ -130,15 +130,15 @@ class Prefetch:
                 if not self._needed:
                     return None
                 held = sum(use.num_bytes for use in self._held.values())
-                if held + self._needed[0].num_bytes <= self._place.max_bytes:
+                if held + self._needed[0].num_bytes <= self._cache_dir.max_bytes:
                     use = self._needed.pop(0)
                     self._held[use.shard] = use
                     return use
                 self._changed.wait()
             return None
 
-    def _fetch(self, use: Use) -> None:
-        path = path_in(self._place.folder, use.shard)
+    def _fetch(self, use: ShardUse) -> None:
+        path = path_in(self._cache_dir.folder, use.shard)
         part = path.with_name(_PART + path.name)
         uri = self._corpus.tar(use.shard)
         try:

@@ -15,20 +15,23 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError
 from voxstill.core.records import Split, Word, fingerprint
 from voxstill.data.batching import Ints
-from voxstill.data.plan import Times, mixture
+from voxstill.data.plan import SamplingRate, mixture_rates
 from voxstill.storage import shard_format
 from voxstill.storage.redaction import shown
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
@@ -44,10 +47,10 @@ _KINDS = {
 _ROWS = 10_000
 
 
-class Corpus:
+class ShardIndex:
     """The index of a set of shards, by row as in the plan; every column is a file that is read where it is accessed.
 
-    `num_tokens` and `repeats` (equal neighbours, for each of which CTC needs a frame more) are 0 without
+    `num_tokens` and `equal_neighbours` (pairs of equal tokens in a row, for which CTC needs a frame more) are 0 without
     texts. `weight` is that of the sidecar times the one of its dialect in `dialect_weights`; ConfigError where
     that names a dialect which no utterance has.
     """
@@ -66,7 +69,7 @@ class Corpus:
         self.num_samples: Ints = self._column("num_samples")
         self.durations_ms: Ints = self._column("duration_ms")
         self.num_tokens: Ints = self._column("num_tokens")
-        self.repeats: Ints = self._column("repeats")
+        self.equal_neighbours: Ints = self._column("repeats")
         self.weight = self._column("weight")
         if self._dialect_weights:
             of_dialect_G = _by_name("train.dialect_weights", self.dialects, self._dialect_weights, 1.0, least=0)
@@ -77,7 +80,7 @@ class Corpus:
         self._time = self._column("time").reshape(-1, 2)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Corpus, (self.store, self.prefix, self._folder, self._dialect_weights)
+        return ShardIndex, (self.store, self.prefix, self._folder, self._dialect_weights)
 
     def __len__(self) -> int:
         return len(self.durations_ms)
@@ -109,7 +112,7 @@ class Corpus:
         """An utterance and its tar, for messages."""
         return f"utterance `{self.id_of(row)}` in `{shown(self.tar(int(self.shard[row])))}`"
 
-    def times(self, cfg: Plan) -> Times | None:
+    def sampling_rate(self, cfg: Plan) -> SamplingRate | None:
         """Sampling rate of each row, by its data set and its dialect; None where all rows come once in an epoch.
 
         ConfigError where some data sets have a weight and others have none, or where no utterance has a named dialect.
@@ -119,9 +122,9 @@ class Corpus:
         dataset_N, dialect_N = self._column("dataset"), self._column("dialect")
         weights_G = _by_name("plan.weights", self.datasets, cfg.weights, None, least=1e-6) if cfg.weights else None
         hours_G = np.bincount(dataset_N, self.durations_ms, len(self.datasets)) / 3_600_000
-        of_dataset_G = mixture(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
+        of_dataset_G = mixture_rates(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
         of_dialect_G = _by_name("plan.dialect_sampling_rate", self.dialects, cfg.dialect_sampling_rate, 1.0, least=1)
-        rate_N: Times = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
+        rate_N: SamplingRate = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
         return rate_N
 
     def _column(self, name: str) -> NDArray[Any]:
@@ -131,7 +134,7 @@ class Corpus:
         return np.memmap(path, _KINDS[name], "r").view(np.ndarray)
 
 
-def opened(
+def open_index(
     store: Store,
     prefix: str,
     folder: Path,
@@ -141,7 +144,7 @@ def opened(
     encoder: str,
     column: str = "text",
     dialect_weights: Mapping[str, float] | None = None,
-) -> Corpus:
+) -> ShardIndex:
     """Open the index of the utterances of some splits; it is built in `folder` if it is not there yet.
 
     `encode` tokenizes the text, which is a `column` of the sidecars; None without texts. `encoder` identifies it.
@@ -149,17 +152,17 @@ def opened(
     what their `_SUCCESS.json` counted.
     """
     figures = shard_format.figures(store, prefix)
-    place = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), column, encoder)
-    if not (place / _ABOUT).exists():
+    index_folder = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), column, encoder)
+    if not (index_folder / _ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
         try:
             _write(new, store, prefix, splits, encode, column)
             with contextlib.suppress(OSError):  # another process was first and wrote the same
-                os.rename(new, place)
+                os.rename(new, index_folder)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-    return Corpus(store, prefix, place, dialect_weights)
+    return ShardIndex(store, prefix, index_folder, dialect_weights)
 
 
 def _write(
@@ -181,7 +184,7 @@ def _write(
 
 def _add(
     files: Mapping[str, BinaryIO],
-    rows: Any,
+    rows: pa.RecordBatch,
     encode: Encode | None,
     column: str,
     names: Mapping[str, dict[str, int]],
@@ -189,10 +192,10 @@ def _add(
 ) -> None:
     """Append rows of a sidecar to every column."""
 
-    def put(name: str, values: Any) -> None:
+    def put(name: str, values: ArrayLike) -> None:
         np.asarray(values, _KINDS[name]).tofile(files[name])
 
-    def put_all(name: str, pieces: Sequence[Any], values: Any) -> None:
+    def put_all(name: str, pieces: Sequence[Any], values: ArrayLike) -> None:
         end_N = ends[name] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
         ends[name] = int(end_N[-1]) if len(end_N) else ends[name]
         put(f"{name}_end", end_N)
@@ -224,7 +227,7 @@ def _span(end_N: Ints, row: int) -> slice:
 
 def _by_name(
     option: str, names: Sequence[str], numbers: Mapping[str, float], default: float | None, *, least: float
-) -> Times:
+) -> SamplingRate:
     """The number of each name, from an option; ConfigError for an unknown name, or a number that is too small.
 
     Without a `default` each name needs one.

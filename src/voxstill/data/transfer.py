@@ -23,7 +23,7 @@ _TENSORS = [field.name for field in fields(Batch) if field.name != "ids"]
 _ALIGNED = 64  # bytes
 _LOOKS_S = 0.2  # between two looks whether anybody still wants steps
 _ENDS_S = 10.0  # for a worker to finish what it reads
-Made = TypeVar("Made")
+Prepared = TypeVar("Prepared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ def unpack(packed: PackedStep, *, pinned: bool = False) -> Step:
     return Step(batches, packed.unread, packed.read_s, packed.decode_s)
 
 
-class DevicePrefetcher(Generic[Made]):
+class DevicePrefetcher(Generic[Prepared]):
     """The steps of an iterator of packed ones, each with what `make` makes of it, while the one before is in use.
 
     What either raises is raised in its place. Left at the end of `with`, the thread ends with it.
     """
 
-    def __init__(self, steps: Iterator[PackedStep], make: Callable[[Step], Made]) -> None:
-        self._taken: queue.Queue[tuple[Step, Made] | Exception] = queue.Queue(1)
+    def __init__(self, steps: Iterator[PackedStep], make: Callable[[Step], Prepared]) -> None:
+        self._taken: queue.Queue[tuple[Step, Prepared] | Exception] = queue.Queue(1)
         self._make = make
         self._ends = threading.Event()
         self._gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
@@ -106,7 +106,7 @@ class DevicePrefetcher(Generic[Made]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> tuple[Step, Made]:
+    def __next__(self) -> tuple[Step, Prepared]:
         item = self._taken.get()
         if isinstance(item, Exception):
             raise item

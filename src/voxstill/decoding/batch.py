@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,12 +13,15 @@ from voxstill.core.config import Decode
 from voxstill.core.records import Hypothesis
 from voxstill.decoding import ctc, seq2seq, transducer
 from voxstill.nn import students
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def decode_batch(
-    model: Any,
-    hearing: Hearing,
+    model: PreTrainedModel,
+    frontend: Frontend,
     tokenizer: Any,
     audio_BT: Tensor,
     audio_len_B: Tensor,
@@ -29,24 +32,24 @@ def decode_batch(
 
     `audio_BT` is int16 at 16 kHz. Decoding is greedy, or the beam search that `beam_search` describes.
     """
-    inputs, len_B = hearing.plain(audio_BT, audio_len_B)
+    inputs, len_B = frontend.extract(audio_BT, audio_len_B)
     inputs = inputs.to(model.dtype)
-    if students.kind_of(model) == "seq2seq":
+    if students.student_kind(model) == "seq2seq":
         return _decode_seq2seq(model, tokenizer, inputs, ids)
     common: dict[str, Any] = {
         "ids": ids,
         "pieces": tokenizer.pieces,
         "blank_id": tokenizer.blank_id,
-        "frame_ms": hearing.frame_ms,
+        "frame_ms": frontend.frame_ms,
     }
-    if students.kind_of(model) == "ctc":
+    if students.student_kind(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)
         log_probs_BFV = logits_BFV.float().log_softmax(-1)
         if beam:
             return ctc.beam(log_probs_BFV, out_B.tolist(), **beam, **common)
         return ctc.greedy(log_probs_BFV, out_B.tolist(), **common)
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
-    encoded_BFP, out_B, _ = students.transduced(model, inputs, len_B, no_tokens_B0)
+    encoded_BFP, out_B, _ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
     common |= {
         "predict": functools.partial(students.predict, model),
         "joint": functools.partial(students.joint, model),
@@ -57,9 +60,9 @@ def decode_batch(
     return transducer.greedy(encoded_BFP, out_B, **common)
 
 
-def _decode_seq2seq(model: Any, tokenizer: Any, inputs: Tensor, ids: Sequence[str]) -> list[Hypothesis]:
+def _decode_seq2seq(model: PreTrainedModel, tokenizer: Any, inputs: Tensor, ids: Sequence[str]) -> list[Hypothesis]:
     texts = seq2seq.greedy(
-        students.step_of(model, inputs),
+        students.decoder_step(model, inputs),
         len(ids),
         prefix=tokenizer.prefix,
         end_id=tokenizer.end_id,

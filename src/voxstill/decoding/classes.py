@@ -8,17 +8,22 @@ from torch import Tensor, nn
 
 from voxstill.core.records import Hypothesis
 from voxstill.nn import classifiers
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 
 
 def classify(
-    model: nn.Module, hearing: Hearing, names: Sequence[str], audio_BT: Tensor, audio_len_B: Tensor, ids: Sequence[str]
+    model: nn.Module,
+    frontend: Frontend,
+    names: Sequence[str],
+    audio_BT: Tensor,
+    audio_len_B: Tensor,
+    ids: Sequence[str],
 ) -> tuple[list[Hypothesis], Tensor | None]:
     """Classify one batch; return the likeliest class of each utterance as its text, in order.
 
     And embeddings of unit length (B, E) on the CPU, where the model has them.
     """
-    inputs, len_B = hearing.plain(audio_BT, audio_len_B)
+    inputs, len_B = frontend.extract(audio_BT, audio_len_B)
     score_BC, embedding_BE = classifiers.scores(model, inputs, len_B)
     classes = score_BC.argmax(1).tolist()
     hypotheses = [Hypothesis(id=id_, text=names[i], token_ids=(i,)) for id_, i in zip(ids, classes, strict=True)]

@@ -44,7 +44,7 @@ def greedy(
     ]
 
 
-def likelihoods(
+def mean_log_likelihoods(
     log_probs_BFV: torch.Tensor, frames_B: torch.Tensor, tokens: Sequence[Sequence[int]], blank_id: int
 ) -> list[float | None]:
     """CTC log-probability per token of each utterance's tokens; None where it has no tokens or too few frames.
@@ -90,15 +90,17 @@ def beam(
     of a language model and phrases. Times and confidences are those of the text's likeliest alignment, by the rules of
     `greedy`. Frames beyond `frames_B` are never read.
     """
-    from voxstill.decoding import prefixes  # compiled code, which greedy decoding does not need
+    from voxstill.decoding import prefix_search  # compiled code, which greedy decoding does not need
 
     if not isinstance(log_probs_BFV, np.ndarray):
         log_probs_BFV = log_probs_BFV.detach().float().cpu().numpy()
     hypotheses = []
     for id_, logprob_FV, frames in zip(ids, log_probs_BFV, map(int, frames_B), strict=True):
         logprobs_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
-        tokens_U, _ = prefixes.search(logprobs_FV, blank_id, 1 << (width - 1).bit_length(), MOST_TOKENS, BAND, fusion)
-        start_U, end_U = prefixes.aligned(logprobs_FV, tokens_U, blank_id)
+        tokens_U, _ = prefix_search.search(
+            logprobs_FV, blank_id, 1 << (width - 1).bit_length(), MOST_TOKENS, BAND, fusion
+        )
+        start_U, end_U = prefix_search.viterbi_align(logprobs_FV, tokens_U, blank_id)
         tokens = [
             Token(token, start, end, logprobs_FV[start:end, token])
             for token, start, end in zip(tokens_U.tolist(), start_U.tolist(), end_U.tolist(), strict=True)

@@ -21,7 +21,7 @@ from voxstill.text.pretrained import Pieces
 class FrameModel:
     """A CTC model or a transducer; a `LoadedModel`. ConfigError where options are set that only `generate` knows."""
 
-    longest_ms: int | None = None
+    max_duration_ms: int | None = None
     takes_batches = True
 
     def __init__(
@@ -34,9 +34,9 @@ class FrameModel:
                 fix=f"take `{section}{name}` away",
             )
         self.model = checkpoints.load(folder).eval().to(device, dtype_of(options, device))
-        self._tokenizer = Pieces(folder, students.blank_of(self.model), self.model.config.vocab_size)
-        self._hearing = checkpoints.hearing(self.model.config, Augment(), checkpoint=str(folder))
-        self._hearing.move(device)
+        self._tokenizer = Pieces(folder, students.blank_id(self.model), self.model.config.vocab_size)
+        self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
+        self._frontend.move(device)
         self._beam = beam_search(decoding, self._tokenizer.pieces)
         if self._beam is not None:  # compiled now, and not while it is timed
             silence_BT = torch.zeros(1, RATE_HZ, dtype=torch.int16, device=device)
@@ -45,7 +45,7 @@ class FrameModel:
 
     def transcribe(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Hypothesis]:
         """Transcribe one batch; return one Hypothesis per utterance, in order."""
-        return decode_batch(self.model, self._hearing, self._tokenizer, audio_BT, audio_len_B, ids, self._beam)
+        return decode_batch(self.model, self._frontend, self._tokenizer, audio_BT, audio_len_B, ids, self._beam)
 
 
 class CtcModel(FrameModel):
@@ -55,11 +55,11 @@ class CtcModel(FrameModel):
         self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, texts: Sequence[str]
     ) -> list[float | None]:
         """Return the log-probability per token of each text, the best of its spellings; None where it has none."""
-        inputs, len_B = self._hearing.plain(audio_BT, audio_len_B)
+        inputs, len_B = self._frontend.extract(audio_BT, audio_len_B)
         logits_BFV, frames_B = students.logits(self.model, inputs.to(self.model.dtype), len_B)
         tokenized = [(b, ids) for b, text in enumerate(texts) for ids in self._tokenizer.spellings(text)]
         rows = [b for b, _ in tokenized]
-        log_probs = ctc.likelihoods(
+        log_probs = ctc.mean_log_likelihoods(
             logits_BFV.float().log_softmax(-1)[rows],
             frames_B[rows],
             [ids for _, ids in tokenized],

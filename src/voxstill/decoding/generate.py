@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,8 +19,12 @@ from voxstill.core.records import RATE_HZ, Hypothesis, fingerprint
 from voxstill.decoding.loaded import dtype_of, no_recognizer_error
 from voxstill.decoding.options import GENERATION, RecognizerOptions
 from voxstill.nn import checkpoints
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.text.pretrained import LANGUAGES_FROM
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers.modeling_outputs import BaseModelOutput
 
 
 class GenerateModel:
@@ -30,7 +34,7 @@ class GenerateModel:
     """
 
     def __init__(
-        self, folder: Path, config: Any, options: RecognizerOptions, device: torch.device, section: str
+        self, folder: Path, config: PretrainedConfig, options: RecognizerOptions, device: torch.device, section: str
     ) -> None:
         logging.disable_progress_bar()
         local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
@@ -44,16 +48,16 @@ class GenerateModel:
         except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
             raise no_recognizer_error(folder, error) from None
         self._options, self._device, self._dtype = options, device, dtype
-        self.longest_ms: int | None = None
-        self._hearing: Hearing | None = None
+        self.max_duration_ms: int | None = None
+        self._frontend: Frontend | None = None
         self._languages: dict[int, str] = {}
         self._language: str | None = None
         # what is drawn would depend on the neighbours, and a Moonshine hears the padding that their lengths make
         self.takes_batches = config.model_type == "whisper" and not options.temperature
         if config.model_type == "whisper":
-            self._hearing = checkpoints.hearing(config, Augment())
-            self._hearing.move(device)
-            self.longest_ms = self._hearing.longest_ms
+            self._frontend = checkpoints.make_frontend(config, Augment())
+            self._frontend.move(device)
+            self.max_duration_ms = self._frontend.max_duration_ms
             self._languages = _languages(self._tokenizer, config.vocab_size)
             self._language = options.language or self._tokenizer.language  # a student of one language says which
         if options.language is not None and options.language not in self._languages.values():
@@ -112,8 +116,8 @@ class GenerateModel:
         )
 
     def _inputs(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor) -> dict[str, Any]:
-        if self._hearing is not None:
-            return {"input_features": self._hearing.plain(audio_BT, audio_len_B)[0].to(self._dtype)}
+        if self._frontend is not None:
+            return {"input_features": self._frontend.extract(audio_BT, audio_len_B)[0].to(self._dtype)}
         waves = [
             audio_T[:num].float().div(2**15).cpu().numpy()
             for audio_T, num in zip(audio_BT, audio_len_B.tolist(), strict=True)
@@ -148,14 +152,14 @@ class GenerateModel:
         tokenizer.set_prefix_tokens(language, "transcribe" if language else None, False)
         return list(tokenizer.prefix_tokens)
 
-    def _detect_language(self, encoded: Any, start_B1: torch.Tensor) -> torch.Tensor:
+    def _detect_language(self, encoded: BaseModelOutput, start_B1: torch.Tensor) -> torch.Tensor:
         """Return the likeliest language token (B,) as first token after the start (Radford et al. 2022)."""
         known_L = torch.tensor(list(self._languages), device=self._device)
         logits_BV = self.model(encoder_outputs=encoded, decoder_input_ids=start_B1).logits[:, -1]
         return known_L[logits_BV[:, known_L].argmax(-1)]
 
 
-def _languages(tokenizer: Any, vocab_size: int) -> dict[int, str]:
+def _languages(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> dict[int, str]:
     """Return token and code of each language that a Whisper knows; none where it knows one alone."""
     if vocab_size < LANGUAGES_FROM:
         return {}

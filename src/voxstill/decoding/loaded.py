@@ -17,7 +17,7 @@ class LoadedModel(Protocol):
     """A model on its device that transcribes padded batches of int16 samples at 16 kHz."""
 
     model: Any
-    longest_ms: int | None
+    max_duration_ms: int | None
     """The most audio that it takes at once, and pads each utterance to; None where there is no limit."""
     takes_batches: bool
     """Whether several utterances in one batch are transcribed as each of them alone would be."""

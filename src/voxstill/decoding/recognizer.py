@@ -7,6 +7,7 @@ greedily or with a beam search, encoder-decoders by `generate`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from voxstill.decoding.options import RecognizerOptions
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PretrainedConfig
 
     from voxstill.decoding.loaded import LoadedModel
 
@@ -84,7 +86,7 @@ class Recognizer:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._loaded = self._load(folder, config)
 
-    def _load(self, folder: Any, config: Any) -> LoadedModel:
+    def _load(self, folder: Path, config: PretrainedConfig) -> LoadedModel:
         from voxstill.decoding.frame_models import CtcModel, FrameModel
         from voxstill.nn import students
 
@@ -113,9 +115,9 @@ class Recognizer:
         return sum(weight.numel() for weight in self._model.model.parameters())
 
     @property
-    def longest_ms(self) -> int | None:
+    def max_duration_ms(self) -> int | None:
         """The longest utterance that the loaded model takes; None where there is no limit."""
-        return self._model.longest_ms
+        return self._model.max_duration_ms
 
     def transcribe_batch(self, samples: Sequence[Samples], ids: Sequence[str] | None = None) -> list[Hypothesis]:
         """Transcribe utterances; return one Hypothesis per utterance, in order, errors included.
@@ -127,12 +129,12 @@ class Recognizer:
 
         ids = [str(i) for i in range(len(samples))] if ids is None else ids
         hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
-        lengths, longest_ms = [len(samples_T) for samples_T in samples], self.longest_ms
-        if longest_ms is not None:  # it takes so much of each utterance, silence behind the speech
-            longest = longest_ms * RATE_HZ // 1000
+        lengths, max_duration_ms = [len(samples_T) for samples_T in samples], self.max_duration_ms
+        if max_duration_ms is not None:  # it takes so much of each utterance, silence behind the speech
+            longest = max_duration_ms * RATE_HZ // 1000
             for i, num in enumerate(lengths):
                 if num > longest:
-                    error = f"longer than the {longest_ms // 1000} s heard at once"
+                    error = f"longer than the {max_duration_ms // 1000} s heard at once"
                     hypotheses[i] = Hypothesis(id=ids[i], text="", error=error, finish="failed")
                 lengths[i] = longest if _SHORTEST <= num <= longest else 0
         for members in batches_by_length(lengths, self.options.batch_ms if self._model.takes_batches else 0):

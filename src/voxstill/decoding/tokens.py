@@ -25,7 +25,7 @@ class Token(NamedTuple):
     logprobs_F: NDArray[np.float32]
 
 
-def spell(token_ids: Iterable[int], pieces: Sequence[str]) -> str:
+def detokenize(token_ids: Iterable[int], pieces: Sequence[str]) -> str:
     """Join tokens to text, one space between words."""
     return " ".join("".join(pieces[id_] for id_ in token_ids).replace(WORD_START, " ").split())
 
@@ -36,7 +36,7 @@ def hypothesis(id_: str, tokens: Sequence[Token], pieces: Sequence[str], frame_m
     token_ids = tuple(token.id for token in tokens)
     return Hypothesis(
         id=id_,
-        text=spell(token_ids, pieces),
+        text=detokenize(token_ids, pieces),
         score=_mean([_mean(token.logprobs_F.tolist()) for token in tokens]) if tokens else None,
         token_ids=token_ids,
         words=tuple(_words(tokens, pieces, frame_ms)),
@@ -47,7 +47,7 @@ def _words(tokens: Sequence[Token], pieces: Sequence[str], frame_ms: int) -> Ite
     nth_word = np.cumsum([pieces[token.id].startswith(WORD_START) for token in tokens]).tolist()
     for _, group in groupby(zip(nth_word, tokens, strict=True), key=lambda pair: pair[0]):
         word_tokens = [token for _, token in group if pieces[token.id] != WORD_START]  # a lone `▁` is a space
-        if text := spell([token.id for token in word_tokens], pieces):
+        if text := detokenize([token.id for token in word_tokens], pieces):
             yield Word(
                 text=text,
                 start_ms=word_tokens[0].start * frame_ms,

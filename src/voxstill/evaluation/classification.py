@@ -52,15 +52,15 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
     audio, unread = read_audio(cfg, judged)
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    hearing = checkpoints.hearing(config, cfg.augment, None, str(folder))
-    hearing.move(device)
+    frontend = checkpoints.make_frontend(config, cfg.augment, None, str(folder))
+    frontend.move(device)
     model.eval().to(device)
     names, model_s = classifiers.names_of(model), 0.0
     classes: dict[str, str] = {}
     embedded: dict[str, Any] = {}
     with Progress("evaluate", len(audio), "utterances") as bar:
         lengths = [len(samples_T) for _, samples_T in audio]
-        usable = [num if hearing.frames(num) else 0 for num in lengths]
+        usable = [num if frontend.num_frames(num) else 0 for num in lengths]
         unread |= {row.id: "too short" for (row, _), num in zip(audio, usable, strict=True) if not num}
         for members in batches_by_length(usable, _BATCH_MS):
             waves = [torch.from_numpy(audio[i][1]) for i in members]
@@ -69,7 +69,7 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
             with torch.inference_mode():
                 audio_BT = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
                 len_B = torch.tensor([len(samples_T) for samples_T in waves], device=device)
-                hypotheses, embedding_BE = classify(model, hearing, names, audio_BT, len_B, ids)
+                hypotheses, embedding_BE = classify(model, frontend, names, audio_BT, len_B, ids)
             model_s += time.perf_counter() - begin
             classes |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses}
             if embedding_BE is not None:

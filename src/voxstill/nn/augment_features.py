@@ -64,7 +64,7 @@ def stretch(mel_BFD: Tensor, frames_B: Tensor, factor_B: Tensor) -> tuple[Tensor
     return torch.lerp(mel_BFD.gather(1, index[0]), mel_BFD.gather(1, index[1]), share_BF1), new_B
 
 
-def warp_mels(mel_BFD: Tensor, factor_B: Tensor) -> Tensor:
+def vtlp(mel_BFD: Tensor, factor_B: Tensor) -> Tensor:
     """VTLP: read the mel axis at `factor` times its position, as of another vocal tract (Jaitly and Hinton 2013)."""
     num_mels = mel_BFD.shape[2]
     position_BD = (torch.arange(num_mels, device=mel_BFD.device)[None] * factor_B[:, None]).clamp(max=num_mels - 1)
@@ -131,7 +131,7 @@ def add_noise(mel_BFD: Tensor, frames_B: Tensor, chosen_B: Tensor, cfg: Augment,
     return torch.where(chosen_B[:, None, None], noisy_BFD, mel_BFD)
 
 
-def mask_spans(features_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
+def spec_augment(features_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
     """SpecAugment (Park et al. 2019): set random spans of time and of mel bands to zero, the mean of the features.
 
     A time mask is at most a fifth of the utterance.

@@ -27,37 +27,37 @@ _SILENCE = 1e-5  # root mean square below which audio counts as silent; full sca
 class NoiseBank:
     """Noise recordings, concatenated, and room impulse responses: those of `augment.noise` and `augment.rirs`.
 
-    `noise_T` is int16; recording r is the `length_R[r]` samples from `start_R[r]` on. Each response in `rooms_RK`
+    `noise_T` is int16; recording r is the `length_R[r]` samples from `start_R[r]` on. Each response in `rir_RK`
     begins with its direct sound.
     """
 
     noise_T: Tensor
     start_R: Tensor
     length_R: Tensor
-    rooms_RK: Tensor
+    rir_RK: Tensor
 
     @staticmethod
-    def of(noises: list[Tensor], rooms: list[Tensor]) -> NoiseBank:
+    def from_recordings(noises: list[Tensor], rirs: list[Tensor]) -> NoiseBank:
         """Build the bank from one int16 tensor for each recording and each response; empty recordings are left out."""
         noises = [noise for noise in noises if len(noise)]
         length_R = torch.tensor([len(noise) for noise in noises], dtype=torch.long)
         direct = [
             response.float()[max(int(response.abs().argmax()) - _SAMPLES_BEFORE_PEAK, 0) :]
-            for response in rooms
+            for response in rirs
             if len(response) and response.any()
         ]
-        rooms_RK = torch.nn.utils.rnn.pad_sequence(direct, batch_first=True) if direct else torch.zeros(0, 1)
+        rir_RK = torch.nn.utils.rnn.pad_sequence(direct, batch_first=True) if direct else torch.zeros(0, 1)
         return NoiseBank(
             torch.cat(noises) if noises else torch.zeros(0, dtype=torch.int16),
             length_R.cumsum(0) - length_R,
             length_R,
-            functional.normalize(rooms_RK, dim=1),
+            functional.normalize(rir_RK, dim=1),
         )
 
     def to(self, device: torch.device) -> NoiseBank:
         """A copy on a device."""
         return NoiseBank(
-            self.noise_T.to(device), self.start_R.to(device), self.length_R.to(device), self.rooms_RK.to(device)
+            self.noise_T.to(device), self.start_R.to(device), self.length_R.to(device), self.rir_RK.to(device)
         )
 
 
@@ -66,7 +66,7 @@ def full_scale(audio_BT: Tensor) -> Tensor:
     return audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
 
 
-def own(len_B: Tensor, num_samples: int) -> Tensor:
+def sample_mask(len_B: Tensor, num_samples: int) -> Tensor:
     """Mask (B, T), true where a sample belongs to the utterance and is no padding."""
     return torch.arange(num_samples, device=len_B.device)[None] < len_B[:, None]
 
@@ -76,7 +76,7 @@ def power(wave_BT: Tensor, len_B: Tensor) -> Tensor:
     return wave_BT.square().sum(1) / len_B.clamp(min=1)
 
 
-def speed(wave_BT: Tensor, len_B: Tensor, factor_B: Tensor) -> tuple[Tensor, Tensor]:
+def speed_perturb(wave_BT: Tensor, len_B: Tensor, factor_B: Tensor) -> tuple[Tensor, Tensor]:
     """Speed perturbation: make each utterance `factor` times as long by resampling, which changes its pitch as well.
 
     Band-limited interpolation (Smith and Gossett 1984), 16 samples wide, low-pass at the lower of both rates. A length
@@ -93,18 +93,18 @@ def speed(wave_BT: Tensor, len_B: Tensor, factor_B: Tensor) -> tuple[Tensor, Ten
         window_BT = (distance_BT * (math.pi / 2 / _TAPS)).cos().square()
         sample_BT = wave_BT.gather(1, index_BT.clamp(0, last).long()) * ((index_BT >= 0) & (index_BT <= last))
         resampled_BT += sample_BT * window_BT * torch.sinc(distance_BT * cutoff_B1) * cutoff_B1
-    return resampled_BT * own(new_B, resampled_BT.shape[1]), new_B
+    return resampled_BT * sample_mask(new_B, resampled_BT.shape[1]), new_B
 
 
-def reverberate(wave_BT: Tensor, len_B: Tensor, rooms_BK: Tensor) -> Tensor:
+def reverberate(wave_BT: Tensor, len_B: Tensor, rir_BK: Tensor) -> Tensor:
     """Convolve each utterance with its room impulse response; lengths and loudness stay as they were.
 
     A response begins with the direct sound, so the times of words stay.
     """
     num_samples = wave_BT.shape[1]
-    size = num_samples + rooms_BK.shape[1] - 1
-    wet_BT = torch.fft.irfft(torch.fft.rfft(wave_BT, size) * torch.fft.rfft(rooms_BK, size), size)[:, :num_samples]
-    wet_BT = wet_BT * own(len_B, num_samples)
+    size = num_samples + rir_BK.shape[1] - 1
+    wet_BT = torch.fft.irfft(torch.fft.rfft(wave_BT, size) * torch.fft.rfft(rir_BK, size), size)[:, :num_samples]
+    wet_BT = wet_BT * sample_mask(len_B, num_samples)
     gain_B = (power(wave_BT, len_B) / power(wet_BT, len_B).clamp(min=_SILENCE**2)).sqrt()
     scaled_BT: Tensor = wet_BT * gain_B[:, None]
     return scaled_BT
@@ -112,7 +112,7 @@ def reverberate(wave_BT: Tensor, len_B: Tensor, rooms_BK: Tensor) -> Tensor:
 
 def mix(wave_BT: Tensor, len_B: Tensor, noise_BT: Tensor, snr_db_B: Tensor) -> Tensor:
     """Add noise to utterances at a signal-to-noise ratio of mean powers; nothing is added where either is silent."""
-    noise_BT = noise_BT * own(len_B, wave_BT.shape[1])
+    noise_BT = noise_BT * sample_mask(len_B, wave_BT.shape[1])
     speech_B, noise_B = power(wave_BT, len_B), power(noise_BT, len_B)
     gain_B = (speech_B / noise_B.clamp(min=_SILENCE**2) * 10 ** (-snr_db_B / 10)).sqrt()
     return wave_BT + noise_BT * torch.where(noise_B > _SILENCE**2, gain_B, 0)[:, None]
@@ -147,17 +147,19 @@ def babble(wave_BT: Tensor, len_B: Tensor) -> Tensor:
     return babble_BT
 
 
-def in_rooms(wave_BT: Tensor, len_B: Tensor, cfg: Augment, noise_bank: NoiseBank, generator: Generator) -> Tensor:
+def reverberate_some(
+    wave_BT: Tensor, len_B: Tensor, cfg: Augment, noise_bank: NoiseBank, generator: Generator
+) -> Tensor:
     """Reverberate a random share of the utterances, each with a random room impulse response."""
-    if not len(noise_bank.rooms_RK) or not cfg.rir_prob:
+    if not len(noise_bank.rir_RK) or not cfg.rir_prob:
         return wave_BT
-    room_B = torch.randint(len(noise_bank.rooms_RK), (len(wave_BT),), generator=generator, device=generator.device)
-    wet_BT = reverberate(wave_BT, len_B, noise_bank.rooms_RK[room_B])
+    rir_B = torch.randint(len(noise_bank.rir_RK), (len(wave_BT),), generator=generator, device=generator.device)
+    wet_BT = reverberate(wave_BT, len_B, noise_bank.rir_RK[rir_B])
     chosen_B = uniform(generator, (len(wave_BT),), 0, 1) < cfg.rir_prob
     return torch.where(chosen_B[:, None], wet_BT, wave_BT)
 
 
-def gained(wave_BT: Tensor, cfg: Augment, generator: Generator) -> Tensor:
+def apply_gain(wave_BT: Tensor, cfg: Augment, generator: Generator) -> Tensor:
     """Make each utterance louder or quieter by up to `cfg.gain_db`."""
     if not cfg.gain_db:
         return wave_BT
@@ -165,14 +167,14 @@ def gained(wave_BT: Tensor, cfg: Augment, generator: Generator) -> Tensor:
     return wave_BT * 10 ** (gain_db_B / 20)[:, None]
 
 
-def which_noise(num: int, cfg: Augment, noise_bank: NoiseBank, generator: Generator) -> tuple[Tensor, Tensor]:
+def choose_noise(num: int, cfg: Augment, noise_bank: NoiseBank, generator: Generator) -> tuple[Tensor, Tensor]:
     """Choose the utterances that get recorded noise and those that get synthetic noise, (B,) each; none gets both."""
     noisy_B = uniform(generator, (num,), 0, 1) < cfg.noise_prob
     recorded_B = uniform(generator, (num,), 0, 1) < (RECORDED_SHARE if len(noise_bank.start_R) else 0)
     return noisy_B & recorded_B, noisy_B & ~recorded_B
 
 
-def with_recorded(
+def add_recorded_noise(
     wave_BT: Tensor, len_B: Tensor, chosen_B: Tensor, cfg: Augment, noise_bank: NoiseBank, generator: Generator
 ) -> Tensor:
     """Add recorded noise to the chosen utterances at a random signal-to-noise ratio."""
@@ -183,7 +185,7 @@ def with_recorded(
     return torch.where(chosen_B[:, None], mix(wave_BT, len_B, noise_BT, snr_db_B), wave_BT)
 
 
-def with_made(wave_BT: Tensor, len_B: Tensor, chosen_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
+def add_synthetic_noise(wave_BT: Tensor, len_B: Tensor, chosen_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
     """Add babble of the batch or coloured noise to the chosen utterances at a random signal-to-noise ratio."""
     num, num_samples = wave_BT.shape
     noise_BT = coloured(num, num_samples, generator)

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from voxstill.core.config import Augment
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.conv_cpu import padding_ignored
-from voxstill.nn.frontends import Hearing, Mels, Samples, Windows
+from voxstill.nn.frontends import Frontend, LogMelFrontend, WaveformFrontend, WhisperFrontend
 from voxstill.nn.students import (
     KINDS,
     PARAKEET_TYPES,
@@ -27,8 +27,11 @@ from voxstill.nn.students import (
     transducer_class,
 )
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
-def load(folder: Path) -> Any:
+
+def load(folder: Path) -> PreTrainedModel:
     """Load the student saved in `folder`; DataError where there is none."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCTC, ParakeetForCTC, WhisperForConditionalGeneration
@@ -36,7 +39,7 @@ def load(folder: Path) -> Any:
 
     logging.disable_progress_bar()  # two lines of noise for half a second of loading
     try:
-        config = described(str(folder))
+        config = read_config(str(folder))
         if config.model_type in SAMPLES_TYPES:
             return padding_ignored(AutoModelForCTC.from_pretrained(folder, local_files_only=True))
         classes = {
@@ -53,7 +56,7 @@ def load(folder: Path) -> Any:
         ) from None
 
 
-def described(checkpoint: str, also: Sequence[str] = ()) -> Any:
+def read_config(checkpoint: str, also: Sequence[str] = ()) -> PretrainedConfig:
     """Read the `config.json` of a checkpoint, a folder or a name on the Hugging Face Hub.
 
     DataError where there is none, or its `model_type` is neither in `KINDS` nor in `also`.
@@ -75,7 +78,7 @@ def described(checkpoint: str, also: Sequence[str] = ()) -> Any:
     return config
 
 
-def digest(checkpoint: str | None) -> str | None:
+def weights_digest(checkpoint: str | None) -> str | None:
     """SHA-256 of the weights in a folder; a name on the Hub, and None, are returned as they are."""
     if checkpoint is None or not Path(checkpoint).is_dir():
         return checkpoint
@@ -86,30 +89,41 @@ def digest(checkpoint: str | None) -> str | None:
     return weights.hexdigest()
 
 
-def hearing(config: Any, cfg: Augment, noise_bank: NoiseBank | None = None, checkpoint: str | None = None) -> Hearing:
+def make_frontend(
+    config: PretrainedConfig | None, cfg: Augment, noise_bank: NoiseBank | None = None, checkpoint: str | None = None
+) -> Frontend:
     """The frontend for the model of a `config`, log-mel for a new one (None).
 
     The extractor saved in `checkpoint` says whether a waveform is normalised.
     """
     if config is None:
-        return Mels(cfg, noise_bank)
+        return LogMelFrontend(cfg, noise_bank)
     if config.model_type == "whisper":
-        return Windows(cfg, noise_bank, config.num_mel_bins)
+        return WhisperFrontend(cfg, noise_bank, config.num_mel_bins)
     if config.model_type not in SAMPLES_TYPES:
-        return Mels(cfg, noise_bank, getattr(config, "encoder_config", config).num_mel_bins)
+        return LogMelFrontend(cfg, noise_bank, getattr(config, "encoder_config", config).num_mel_bins)
     normalises = _normalises(checkpoint) if checkpoint else True
-    return Samples(cfg, noise_bank, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises)
+    return WaveformFrontend(
+        cfg, noise_bank, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises
+    )
 
 
 def from_checkpoint(
-    checkpoint: str, num_pieces: int, *, same_pieces: bool, dropout: float | None, seed: int, kind: Kind, frozen: bool
-) -> Any:
-    """A student with the weights of a checkpoint: all where its vocabulary is kept (`same_pieces`), else its encoder's.
+    checkpoint: str,
+    num_pieces: int,
+    *,
+    keep_vocabulary: bool,
+    dropout: float | None,
+    seed: int,
+    kind: Kind,
+    freeze_convolutions: bool,
+) -> PreTrainedModel:
+    """A student with the weights of a checkpoint: all of them with `keep_vocabulary`, else those of its encoder.
 
-    New weights are drawn from `seed`. `frozen` freezes the convolutions of a student that takes a waveform. ConfigError
-    where this kind of student cannot be made from the checkpoint, DataError where there is none.
+    New weights are drawn from `seed`. `freeze_convolutions` is for a student that takes a waveform. ConfigError where
+    this kind of student cannot be made from the checkpoint, DataError where there is none.
     """
-    config = described(checkpoint)
+    config = read_config(checkpoint)
     checkpoint_kind = KINDS[config.model_type]
     if kind != checkpoint_kind and (kind == "seq2seq" or config.model_type not in PARAKEET_TYPES):
         raise ConfigError(
@@ -117,17 +131,17 @@ def from_checkpoint(
             why=f"it is a `{config.model_type}`, whose kind is `{checkpoint_kind}`",
             fix=f"set `student.kind: {checkpoint_kind}`, or start from another checkpoint",
         )
-    with loading(checkpoint), torch.random.fork_rng(devices=[]):
+    with loading_weights(checkpoint), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if config.model_type in SAMPLES_TYPES:
-            return _wav2vec2(checkpoint, num_pieces, same_pieces, dropout, frozen)
+            return _wav2vec2(checkpoint, num_pieces, keep_vocabulary, dropout, freeze_convolutions)
         if checkpoint_kind == "seq2seq":
             return _whisper(checkpoint, dropout)
-        return _parakeet(checkpoint, config, num_pieces, same_pieces, dropout, kind)
+        return _parakeet(checkpoint, config, num_pieces, keep_vocabulary, dropout, kind)
 
 
 @contextlib.contextmanager
-def loading(checkpoint: str) -> Iterator[None]:
+def loading_weights(checkpoint: str) -> Iterator[None]:
     """Load weights within it: `transformers` does not warn of a new head, and what it raises becomes a DataError."""
     from safetensors import SafetensorError
     from transformers.utils import logging
@@ -147,7 +161,9 @@ def loading(checkpoint: str) -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _wav2vec2(checkpoint: str, num_pieces: int, same_pieces: bool, dropout: float | None, frozen: bool) -> Any:
+def _wav2vec2(
+    checkpoint: str, num_pieces: int, keep_vocabulary: bool, dropout: float | None, freeze_convolutions: bool
+) -> PreTrainedModel:
     from transformers import AutoModelForCTC
 
     # LayerDrop leaves a layer without a gradient, which stops training on several devices
@@ -159,10 +175,10 @@ def _wav2vec2(checkpoint: str, num_pieces: int, same_pieces: bool, dropout: floa
     model = AutoModelForCTC.from_pretrained(
         checkpoint, **changes, ignore_mismatched_sizes=True, local_files_only=local, dtype=torch.float32
     )
-    if not same_pieces:
+    if not keep_vocabulary:
         nn.init.normal_(model.lm_head.weight, std=model.config.initializer_range)
         nn.init.zeros_(model.lm_head.bias)
-    if frozen:
+    if freeze_convolutions:
         model.freeze_feature_encoder()
     mask = getattr(model.base_model, "masked_spec_embed", None)
     if mask is not None:  # it gets no gradient from a batch without a mask
@@ -171,8 +187,8 @@ def _wav2vec2(checkpoint: str, num_pieces: int, same_pieces: bool, dropout: floa
 
 
 def _parakeet(
-    checkpoint: str, config: Any, num_pieces: int, same_pieces: bool, dropout: float | None, kind: Kind
-) -> Any:
+    checkpoint: str, config: PretrainedConfig, num_pieces: int, keep_vocabulary: bool, dropout: float | None, kind: Kind
+) -> PreTrainedModel:
     import transformers
 
     checkpoint_class = getattr(transformers, {"ctc": "ParakeetForCTC", **TRANSDUCERS}[KINDS[config.model_type]])
@@ -183,13 +199,13 @@ def _parakeet(
         encoder.dropout = encoder.activation_dropout = encoder.attention_dropout = dropout
     encoder.layerdrop = 0.0
     model = from_encoder(kind, encoder, num_pieces, getattr(config, "decoder_hidden_size", PREDICTOR))
-    whole = same_pieces and KINDS[config.model_type] == kind
+    whole = keep_vocabulary and KINDS[config.model_type] == kind
     weights = {name: value for name, value in old.state_dict().items() if whole or name.startswith("encoder.")}
     model.load_state_dict(weights, strict=whole)
     return model.to(memory_format=torch.channels_last)
 
 
-def _whisper(checkpoint: str, dropout: float | None) -> Any:
+def _whisper(checkpoint: str, dropout: float | None) -> PreTrainedModel:
     from transformers import WhisperForConditionalGeneration
 
     changes: dict[str, Any] = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from voxstill.nn import checkpoints, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
 from voxstill.nn.log_mel import frame_mask, output_frames
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
 Task = Literal["classes", "speakers"]
 HEADS: dict[Task, str] = {"classes": "ForSequenceClassification", "speakers": "ForXVector"}
 """How names of classes in `transformers` end, and names of those defined here."""
@@ -30,7 +33,7 @@ _EMBEDDING = 256
 _ENCODER = "parakeet_encoder"
 
 
-def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str]) -> Any:
+def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str]) -> PreTrainedModel:
     """A student for the classes `names`, its encoder new or from `cfg.checkpoint`, its head initialised from `seed`.
 
     `about` is kept in its `config.json`. ConfigError where there is no such head for the checkpoint, DataError where
@@ -44,18 +47,18 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
             encoder = students.build(cfg.size, 1, dropout=cfg.dropout or 0.0, seed=seed).encoder
             model = _with_head(encoder, task, labels)
         else:
-            config = described(cfg.checkpoint)
+            config = read_config(cfg.checkpoint)
             start = _wav2vec2 if config.model_type in _FAMILIES else _fast_conformer
-            with checkpoints.loading(cfg.checkpoint):
+            with checkpoints.loading_weights(cfg.checkpoint):
                 model = start(cfg, config, task, labels)
     for name, value in about.items():
         setattr(model.config, name, value)
     return model
 
 
-def described(checkpoint: str) -> Any:
+def read_config(checkpoint: str) -> PretrainedConfig:
     """Read the configuration of a checkpoint; ConfigError where no classification head can be put on its model."""
-    config = checkpoints.described(checkpoint, (_ENCODER,))
+    config = checkpoints.read_config(checkpoint, (_ENCODER,))
     if config.model_type not in (*_FAMILIES, *students.PARAKEET_TYPES, _ENCODER):
         raise ConfigError(
             f"`{checkpoint}` cannot tell classes apart",
@@ -65,25 +68,25 @@ def described(checkpoint: str) -> Any:
     return config
 
 
-def task_of(config: Any) -> Task | None:
+def task_of(config: PretrainedConfig) -> Task | None:
     """The task of a saved classifier, by the architecture that its configuration names; None for other models."""
     architecture = (getattr(config, "architectures", None) or [""])[0]
     return next((task for task, head in HEADS.items() if architecture.endswith(head)), None)
 
 
-def names_of(model: Any) -> list[str]:
+def names_of(model: PreTrainedModel) -> list[str]:
     """Names of a classifier's classes, in the order of its scores."""
     return [model.config.id2label[i] for i in range(len(model.config.id2label))]
 
 
-def load(folder: Path) -> Any:
+def load(folder: Path) -> PreTrainedModel:
     """Load the classifier saved in `folder`; DataError where there is none."""
     from safetensors import SafetensorError
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     try:
-        config = checkpoints.described(str(folder), (_ENCODER,))
+        config = checkpoints.read_config(str(folder), (_ENCODER,))
         task = task_of(config)
         if task is None:
             raise ValueError(f"it is a `{config.model_type}` without classes")
@@ -113,7 +116,7 @@ def scores(model: nn.Module, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Ten
     return out if isinstance(out, tuple) else (out.logits, None)
 
 
-def _wav2vec2(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+def _wav2vec2(cfg: Student, config: PretrainedConfig, task: Task, labels: Mapping[str, Any]) -> PreTrainedModel:
     # no masks: an utterance to be classified may be shorter than one
     changes: dict[str, Any] = {"layerdrop": 0.0, "mask_time_prob": 0.0, "mask_feature_prob": 0.0, **labels}
     changes["use_weighted_layer_sum"] = False
@@ -148,7 +151,7 @@ def _wav2vec2(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) 
     return _without_padding(model)
 
 
-def _without_padding(model: Any) -> Any:
+def _without_padding(model: PreTrainedModel) -> PreTrainedModel:
     time_first(model.base_model.feature_extractor)
     return padding_ignored(model)
 
@@ -195,7 +198,7 @@ def _fast_conformer_class(task: Task) -> Any:
     """
     from transformers import ParakeetEncoder, ParakeetEncoderConfig, ParakeetPreTrainedModel
 
-    def init(self: Any, config: Any) -> None:
+    def init(self: Any, config: PretrainedConfig) -> None:
         ParakeetPreTrainedModel.__init__(self, config)
         self.encoder = ParakeetEncoder(config)
         num_classes, width = len(config.id2label), config.hidden_size
@@ -224,7 +227,7 @@ def _fast_conformer_class(task: Task) -> Any:
     return type("FastConformer" + HEADS[task], (ParakeetPreTrainedModel,), members)
 
 
-def _fast_conformer(cfg: Student, config: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+def _fast_conformer(cfg: Student, config: PretrainedConfig, task: Task, labels: Mapping[str, Any]) -> PreTrainedModel:
     from transformers import ParakeetEncoder
 
     assert cfg.checkpoint is not None
@@ -237,7 +240,7 @@ def _fast_conformer(cfg: Student, config: Any, task: Task, labels: Mapping[str, 
     return _with_head(encoder, task, labels)
 
 
-def _with_head(encoder: Any, task: Task, labels: Mapping[str, Any]) -> Any:
+def _with_head(encoder: PreTrainedModel, task: Task, labels: Mapping[str, Any]) -> PreTrainedModel:
     encoder.config.update(dict(labels))
     model = _fast_conformer_class(task)(encoder.config)
     model.encoder.load_state_dict(encoder.state_dict())

@@ -6,18 +6,18 @@ utterance are one matrix product: gathering a hundred negative vectors for every
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
+
+from voxstill.nn.log_mel import Counts
 
 _SHARE_STEPS = 1 << 16  # a share is a whole number of these, so that hosts and devices compute equal counts
 _AFTER_ALL_DRAWS = 2.0  # draws are below 1
 _MIN_NORM = 1e-8  # as in transformers' cosine similarity
 
 
-def num_hidden(frames: Any, prob: float, length: int, least: int) -> Any:
+def num_masked(frames: Counts, prob: float, length: int, least: int) -> Counts:
     """Number of masked frames in an utterance of `frames`; without chance, so every rank can compute it for all ranks.
 
     The mean number that spans of `length` mask, where each frame begins one with probability `prob / length` and spans
@@ -31,7 +31,7 @@ def num_hidden(frames: Any, prob: float, length: int, least: int) -> Any:
     return count * (count + length <= frames)
 
 
-def hidden(frames_B: Tensor, num_B: Tensor, length: int, generator: Generator) -> Tensor:
+def draw_mask(frames_B: Tensor, num_B: Tensor, length: int, generator: Generator) -> Tensor:
     """Draw masks (B, F), true for exactly `num_B` frames of each utterance, in spans of `length` that may overlap.
 
     Spans come in random order until enough frames are masked; the last one is cut short.
@@ -49,7 +49,7 @@ def hidden(frames_B: Tensor, num_B: Tensor, length: int, generator: Generator) -
     return torch.zeros_like(first_BF).scatter_(1, order_BF, first_BF)
 
 
-def places(hidden_BF: Tensor, num_B: Tensor) -> tuple[Tensor, Tensor]:
+def masked_positions(hidden_BF: Tensor, num_B: Tensor) -> tuple[Tensor, Tensor]:
     """Indexes of the masked frames in order (B, M), and which of them are no padding (B, M)."""
     largest = int(num_B.max())
     index_BM = (~hidden_BF).long().argsort(dim=1, stable=True)[:, :largest]
@@ -93,7 +93,7 @@ def quantized(
     return vectors_BMGD.flatten(2), (code_BMG * place_value_G).sum(-1), probs_BMGV
 
 
-def contrastive(
+def info_nce(
     predicted_BMD: Tensor,
     targets_BMD: Tensor,
     code_BM: Tensor,

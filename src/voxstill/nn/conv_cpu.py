@@ -8,7 +8,7 @@ activation read memory in order. Outputs and gradients are equal to rounding.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from voxstill.nn.frontends import conv_frames
 from voxstill.nn.log_mel import frame_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class _Convolution(torch.autograd.Function):
@@ -96,7 +99,7 @@ class _OwnFramesNorm(nn.GroupNorm):
         return scaled_BCF.to(input_BCF.dtype)
 
 
-def padding_ignored(model: Any) -> Any:
+def padding_ignored(model: PreTrainedModel) -> PreTrainedModel:
     """Replace the group norm of a model's first convolution by one that ignores padding; weights keep their names."""
     first = model.base_model.feature_extractor.conv_layers[0]
     if not isinstance(getattr(first, "layer_norm", None), nn.GroupNorm):

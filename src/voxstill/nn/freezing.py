@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from voxstill.nn.students import SAMPLES_TYPES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Frozen:
@@ -19,14 +22,14 @@ class Frozen:
     """
 
     def __init__(
-        self, parts: Sequence[Sequence[nn.Module]] = (), unfreeze_share: float = 0.0, stack: Any = None
+        self, parts: Sequence[Sequence[nn.Module]] = (), unfreeze_share: float = 0.0, stack: nn.Module | None = None
     ) -> None:
         self._parts, self._unfreeze_share, self._stack = parts, unfreeze_share, stack
         if not unfreeze_share:
             for module in (module for part in parts for module in part):
                 module.requires_grad_(False)
 
-    def hold(self, progress: float) -> None:
+    def set_modes(self, progress: float) -> None:
         """Before a step at this share of the training: frozen parts go to evaluation mode, others to training mode."""
         for i, part in enumerate(self._parts):
             for module in part:
@@ -34,7 +37,7 @@ class Frozen:
         if self._stack is not None:  # its own dropout comes before its layers
             self._stack.training = self._num_unfrozen(progress) == len(self._parts)
 
-    def drop(self, progress: float) -> None:
+    def drop_gradients(self, progress: float) -> None:
         """After the backward pass of a step: drop the gradients of frozen parts, so that weights do not decay."""
         for part in self._parts[self._num_unfrozen(progress) :]:
             for module in part:
@@ -46,7 +49,7 @@ class Frozen:
         return min(int(progress / self._unfreeze_share * len(self._parts)), len(self._parts))
 
 
-def freeze(model: Any, share: float, unfreeze_share: float) -> Frozen:
+def freeze(model: PreTrainedModel, share: float, unfreeze_share: float) -> Frozen:
     """Freeze the lowest `share` of a student's encoder layers and all before them; 1 is the whole encoder."""
     base, stack = _encoder_and_stack(model)
     layers = list(stack.layers)
@@ -64,7 +67,7 @@ def freeze(model: Any, share: float, unfreeze_share: float) -> Frozen:
     return Frozen(parts, unfreeze_share, stack)
 
 
-def _encoder_and_stack(model: Any) -> tuple[Any, Any]:
+def _encoder_and_stack(model: PreTrainedModel) -> tuple[Any, Any]:
     """The encoder with its convolutions, and the module in it that has the transformer layers."""
     if model.config.model_type in SAMPLES_TYPES:
         return model.base_model, model.base_model.encoder

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional
 
@@ -19,32 +20,35 @@ from voxstill.nn.log_mel import (
     FRAME_MS,
     HOP,
     NUM_MELS,
-    Frontend,
+    Counts,
+    LogMel,
     feature_frames,
     mel_filters,
     normalise,
     output_frames,
 )
 
+Factors = NDArray[np.float32] | Tensor
+"""Factors of lengths, of the kind and shape of the counts beside them."""
 _WHISPER_FFT = 400
 _VARIANCE_FLOOR = 1e-7  # of transformers' Wav2Vec2FeatureExtractor
 
 
-class Hearing(Protocol):
+class Frontend(Protocol):
     """Feature extraction and augmentation for one family of models."""
 
     @property
-    def longest_ms(self) -> int | None:
+    def max_duration_ms(self) -> int | None:
         """Milliseconds that the model pads every input to, and takes at most; None where it takes any length."""
         ...
 
     @property
-    def aligns(self) -> bool:
+    def is_frame_synchronous(self) -> bool:
         """Whether the model is frame-synchronous: each token needs an output frame of its own."""
         ...
 
     @property
-    def hears_mels(self) -> bool:
+    def has_mel_features(self) -> bool:
         """Whether the features are log-mels, so that VTLP and masks of mel bands apply."""
         ...
 
@@ -58,7 +62,7 @@ class Hearing(Protocol):
         """The configuration of the same features in `transformers`, saved with a student."""
         ...
 
-    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+    def num_frames(self, num_samples: Counts, tempo: Factors | None = None) -> Counts:
         """Number of output frames of so many samples, made `tempo` times as long (arrays or tensors of any shape)."""
         ...
 
@@ -66,101 +70,101 @@ class Hearing(Protocol):
         """Move filters and noise to a device."""
         ...
 
-    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+    def extract(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Extract the model's input without augmentation; returns it and the length of each utterance in it (B,)."""
         ...
 
-    def augmented(
+    def extract_augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Extract the model's input with augmentation; returns input, lengths (B,), and for each utterance the length
         of an output frame in milliseconds of the original audio (B,)."""
         ...
 
-    def audible(
+    def to_waveform(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
         """Augmented audio as it is late in the training, as a waveform to listen to (B, T), and its lengths (B,)."""
         ...
 
 
-class Mels:
-    """The frontend of Parakeet: log-mel features, see `voxstill.nn.log_mel`. Implements `Hearing`."""
+class LogMelFrontend:
+    """The frontend of Parakeet: log-mel features, see `voxstill.nn.log_mel`. Implements `Frontend`."""
 
     frame_ms = FRAME_MS
-    hears_mels = aligns = True
-    longest_ms = None
+    has_mel_features = is_frame_synchronous = True
+    max_duration_ms = None
 
     def __init__(self, cfg: Augment, noise_bank: NoiseBank | None = None, num_mels: int = NUM_MELS) -> None:
-        self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.of([], [])
-        self.frontend = Frontend(num_mels)
+        self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.from_recordings([], [])
+        self.log_mel = LogMel(num_mels)
 
     @property
     def extractor(self) -> Mapping[str, Any]:
         """The configuration of a ParakeetFeatureExtractor of `transformers`."""
-        return {**EXTRACTOR, "feature_size": self.frontend.num_mels}
+        return {**EXTRACTOR, "feature_size": self.log_mel.num_mels}
 
-    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+    def num_frames(self, num_samples: Counts, tempo: Factors | None = None) -> Counts:
         """One for 80 ms, rounded up; `tempo` applies to feature frames."""
         features = feature_frames(num_samples)
         return output_frames(features if tempo is None else _scaled_length(features, tempo))
 
     def move(self, device: torch.device) -> None:
         """Move filters and noise to a device."""
-        self.frontend.to(device)
+        self.log_mel.to(device)
         self._noise_bank = self._noise_bank.to(device)
 
-    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+    def extract(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Extract normalised log-mels (B, F, D) and their frames (B,)."""
-        features_BFD, frames_B = self.frontend(audio_BT, audio_len_B)
+        features_BFD, frames_B = self.log_mel(audio_BT, audio_len_B)
         return features_BFD, frames_B
 
-    def augmented(
+    def extract_augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Reverberation, recorded noise, gain on the waveform; tempo, VTLP, synthetic noise, masks on log-mels."""
-        mel_BFD, frames_B, before_B = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        mel_BFD, frames_B, before_B = self.perturb(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = normalise(mel_BFD, frames_B)
         if progress >= self._cfg.spec_augment_start:
-            features_BFD = augment_features.mask_spans(features_BFD, frames_B, self._cfg, generator)
+            features_BFD = augment_features.spec_augment(features_BFD, frames_B, self._cfg, generator)
         return features_BFD, frames_B, FRAME_MS * before_B / frames_B.clamp(min=1)
 
-    def disturbed(
+    def perturb(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Augmented log-mels (B, F, D) before normalisation and masks, frames (B,), and frames before tempo (B,)."""
         cfg, noise_bank, num = self._cfg, self._noise_bank, len(audio_BT)
         wave_BT = augment_waveform.full_scale(audio_BT)
-        recorded_B, made_B = augment_waveform.which_noise(num, cfg, noise_bank, generator)
-        wave_BT = augment_waveform.in_rooms(wave_BT, audio_len_B, cfg, noise_bank, generator)
-        wave_BT = augment_waveform.with_recorded(wave_BT, audio_len_B, recorded_B, cfg, noise_bank, generator)
-        mel_BFD, before_B = self.frontend.log_mel(augment_waveform.gained(wave_BT, cfg, generator), audio_len_B)
+        recorded_B, synthetic_B = augment_waveform.choose_noise(num, cfg, noise_bank, generator)
+        wave_BT = augment_waveform.reverberate_some(wave_BT, audio_len_B, cfg, noise_bank, generator)
+        wave_BT = augment_waveform.add_recorded_noise(wave_BT, audio_len_B, recorded_B, cfg, noise_bank, generator)
+        mel_BFD, before_B = self.log_mel.unnormalised(augment_waveform.apply_gain(wave_BT, cfg, generator), audio_len_B)
         mel_BFD, frames_B = augment_features.stretch(mel_BFD, before_B, tempo_B)
-        mel_BFD = augment_features.warp_mels(
+        mel_BFD = augment_features.vtlp(
             mel_BFD, augment_features.uniform(generator, (num,), 1 - cfg.vtlp, 1 + cfg.vtlp)
         )
-        return augment_features.add_noise(mel_BFD, frames_B, made_B, cfg, generator), frames_B, before_B
+        return augment_features.add_noise(mel_BFD, frames_B, synthetic_B, cfg, generator), frames_B, before_B
 
-    def audible(
+    def to_waveform(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
         """Invert augmented and masked log-mels to a waveform; phases, which they do not have, are estimated."""
-        mel_BFD, frames_B, _ = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        mel_BFD, frames_B, _ = self.perturb(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = normalise(mel_BFD, frames_B)
-        masked_BFD = augment_features.mask_spans(features_BFD, frames_B, self._cfg, generator)
+        masked_BFD = augment_features.spec_augment(features_BFD, frames_B, self._cfg, generator)
         mean_B1D = torch.stack([mel_FD[:frames].mean(0) for mel_FD, frames in zip(mel_BFD, frames_B, strict=True)])
         masked_mel_BFD = torch.where(masked_BFD == features_BFD, mel_BFD, mean_B1D[:, None])
-        return self.frontend.sounding(masked_mel_BFD, frames_B, generator), frames_B * HOP
+        return self.log_mel.invert(masked_mel_BFD, frames_B, generator), frames_B * HOP
 
 
-class Samples:
+class WaveformFrontend:
     """The frontend of wav2vec 2.0 and its kin: the waveform; the model's own convolutions make frames of it.
 
-    Masks are the model's own, as its checkpoint has them. Implements `Hearing`.
+    Masks are the model's own, as its checkpoint has them. Implements `Frontend`.
     """
 
-    hears_mels, aligns = False, True
-    longest_ms = None
+    has_mel_features, is_frame_synchronous = False, True
+    max_duration_ms = None
 
     def __init__(
         self,
@@ -171,7 +175,7 @@ class Samples:
         strides: Sequence[int],
         normalises: bool = True,
     ) -> None:
-        self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.of([], [])
+        self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.from_recordings([], [])
         self._layers, self._normalises = (tuple(kernels), tuple(strides)), normalises
         self.frame_ms = int(np.prod(strides)) * 1000 // RATE_HZ
 
@@ -188,7 +192,7 @@ class Samples:
             "sampling_rate": RATE_HZ,
         }
 
-    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+    def num_frames(self, num_samples: Counts, tempo: Factors | None = None) -> Counts:
         """Output frames of the convolutions, which have no padding."""
         return conv_frames(num_samples if tempo is None else _scaled_length(num_samples, tempo), *self._layers)
 
@@ -196,60 +200,60 @@ class Samples:
         """Move noise to a device."""
         self._noise_bank = self._noise_bank.to(device)
 
-    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+    def extract(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """The waveform (B, T), normalised to zero mean and unit deviation if the model needs it, and lengths (B,)."""
         return self._normalised(augment_waveform.full_scale(audio_BT), audio_len_B), audio_len_B
 
-    def augmented(
+    def extract_augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Speed perturbation, reverberation, noise and gain."""
-        wave_BT, len_B = self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        wave_BT, len_B = self.perturb(audio_BT, audio_len_B, tempo_B, generator)
         return self._normalised(wave_BT, len_B), len_B, self.frame_ms * audio_len_B / len_B
 
-    def disturbed(
+    def perturb(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
         """The augmented waveform (B, T) before normalisation, and its lengths (B,)."""
         cfg, noise_bank = self._cfg, self._noise_bank
         wave_BT, len_B = augment_waveform.full_scale(audio_BT), audio_len_B
         if cfg.tempo:
-            wave_BT, len_B = augment_waveform.speed(wave_BT, len_B, tempo_B)
-        recorded_B, made_B = augment_waveform.which_noise(len(wave_BT), cfg, noise_bank, generator)
-        wave_BT = augment_waveform.in_rooms(wave_BT, len_B, cfg, noise_bank, generator)
-        wave_BT = augment_waveform.with_recorded(wave_BT, len_B, recorded_B, cfg, noise_bank, generator)
+            wave_BT, len_B = augment_waveform.speed_perturb(wave_BT, len_B, tempo_B)
+        recorded_B, synthetic_B = augment_waveform.choose_noise(len(wave_BT), cfg, noise_bank, generator)
+        wave_BT = augment_waveform.reverberate_some(wave_BT, len_B, cfg, noise_bank, generator)
+        wave_BT = augment_waveform.add_recorded_noise(wave_BT, len_B, recorded_B, cfg, noise_bank, generator)
         if cfg.noise_prob:
-            wave_BT = augment_waveform.with_made(wave_BT, len_B, made_B, cfg, generator)
-        return augment_waveform.gained(wave_BT, cfg, generator), len_B
+            wave_BT = augment_waveform.add_synthetic_noise(wave_BT, len_B, synthetic_B, cfg, generator)
+        return augment_waveform.apply_gain(wave_BT, cfg, generator), len_B
 
-    def audible(
+    def to_waveform(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
         """The augmented waveform before normalisation."""
-        return self.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        return self.perturb(audio_BT, audio_len_B, tempo_B, generator)
 
     def _normalised(self, wave_BT: Tensor, len_B: Tensor) -> Tensor:
         if not self._normalises:
             return wave_BT
-        own_BT, count_B1 = augment_waveform.own(len_B, wave_BT.shape[1]), len_B[:, None].clamp(min=1)
+        own_BT, count_B1 = augment_waveform.sample_mask(len_B, wave_BT.shape[1]), len_B[:, None].clamp(min=1)
         centred_BT = (wave_BT - (wave_BT * own_BT).sum(1, keepdim=True) / count_B1) * own_BT
         variance_B1 = centred_BT.square().sum(1, keepdim=True) / count_B1
         return centred_BT / (variance_B1 + _VARIANCE_FLOOR).sqrt()
 
 
-class Windows:
+class WhisperFrontend:
     """The frontend of Whisper: log-mel features of 30 s, padded with silence (Radford et al. 2022).
 
-    Implements `Hearing`.
+    Implements `Frontend`.
     """
 
-    hears_mels, aligns = False, False
-    longest_ms = 30_000
+    has_mel_features, is_frame_synchronous = False, False
+    max_duration_ms = 30_000
 
     frame_ms = 20
 
     def __init__(self, cfg: Augment, noise_bank: NoiseBank | None = None, num_mels: int = 80) -> None:
-        self._cfg, self._samples = cfg, Samples(cfg, noise_bank, kernels=(), strides=())
+        self._cfg, self._waveform = cfg, WaveformFrontend(cfg, noise_bank, kernels=(), strides=())
         self._window, self._mels_DN = torch.hann_window(_WHISPER_FFT), mel_filters(num_mels, _WHISPER_FFT)
 
     @property
@@ -258,7 +262,7 @@ class Windows:
         return {
             "feature_extractor_type": "WhisperFeatureExtractor",
             "feature_size": len(self._mels_DN),
-            "chunk_length": self.longest_ms // 1000,
+            "chunk_length": self.max_duration_ms // 1000,
             "hop_length": HOP,
             "n_fft": _WHISPER_FFT,
             "padding_value": 0.0,
@@ -266,37 +270,37 @@ class Windows:
             "sampling_rate": RATE_HZ,
         }
 
-    def frames(self, num_samples: Any, tempo: Any = None) -> Any:
+    def num_frames(self, num_samples: Counts, tempo: Factors | None = None) -> Counts:
         """One for 20 ms, rounded up."""
         return -(-(num_samples if tempo is None else _scaled_length(num_samples, tempo)) // (2 * HOP))
 
     def move(self, device: torch.device) -> None:
         """Move filters and noise to a device."""
-        self._samples.move(device)
+        self._waveform.move(device)
         self._window, self._mels_DN = self._window.to(device), self._mels_DN.to(device)
 
-    def plain(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+    def extract(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Extract log-mels (B, D, F) of 30 s, and the number of frames of them that are speech (B,)."""
         return self._features(augment_waveform.full_scale(audio_BT)), audio_len_B // HOP
 
-    def augmented(
+    def extract_augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Speed perturbation, reverberation, noise and gain on the waveform, masks on log-mels."""
-        wave_BT, len_B = self._samples.disturbed(audio_BT, audio_len_B, tempo_B, generator)
+        wave_BT, len_B = self._waveform.perturb(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = self._features(wave_BT).transpose(1, 2)
         if progress >= self._cfg.spec_augment_start:
-            features_BFD = augment_features.mask_spans(features_BFD, len_B // HOP, self._cfg, generator)
+            features_BFD = augment_features.spec_augment(features_BFD, len_B // HOP, self._cfg, generator)
         return features_BFD.transpose(1, 2), len_B // HOP, self.frame_ms * audio_len_B / len_B
 
-    def audible(
+    def to_waveform(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
         """The augmented waveform from which features are extracted."""
-        return self._samples.audible(audio_BT, audio_len_B, tempo_B, generator)
+        return self._waveform.to_waveform(audio_BT, audio_len_B, tempo_B, generator)
 
     def _features(self, wave_BT: Tensor) -> Tensor:
-        num_samples = self.longest_ms * RATE_HZ // 1000
+        num_samples = self.max_duration_ms * RATE_HZ // 1000
         wave_BT = functional.pad(wave_BT[:, :num_samples], (0, max(num_samples - wave_BT.shape[1], 0)))
         stft_BNF = torch.stft(wave_BT, _WHISPER_FFT, HOP, window=self._window, return_complex=True)[..., :-1]
         mel_BDF = self._mels_DN @ (stft_BNF.real.square() + stft_BNF.imag.square())
@@ -304,7 +308,7 @@ class Windows:
         return (torch.maximum(log_BDF, log_BDF.amax((1, 2), keepdim=True) - 8.0) + 4.0) / 4.0
 
 
-def conv_frames(num_samples: Any, kernels: Sequence[int], strides: Sequence[int]) -> Any:
+def conv_frames(num_samples: Counts, kernels: Sequence[int], strides: Sequence[int]) -> Counts:
     """Number of frames after a stack of convolutions without padding (arrays or tensors of any shape)."""
     count = num_samples
     for kernel, stride in zip(kernels, strides, strict=True):

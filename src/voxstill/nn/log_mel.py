@@ -6,9 +6,11 @@ logarithm, each band brought to zero mean and unit deviation over the utterance.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -38,19 +40,21 @@ EXTRACTOR = {
     "win_length": WINDOW,
 }
 """The configuration of the same features in `transformers`, saved with a student."""
+Counts = TypeVar("Counts", int, NDArray[np.int64], Tensor)
+"""Numbers of samples or frames: one, or an array or a tensor of any shape."""
 
 
-def feature_frames(num_samples: Any) -> Any:
+def feature_frames(num_samples: Counts) -> Counts:
     """Number of feature frames of `num_samples` samples: one every 10 ms (ints, arrays or tensors)."""
     return num_samples // HOP
 
 
-def output_frames(num_features: Any) -> Any:
+def output_frames(num_features: Counts) -> Counts:
     """Number of a student's output frames for `num_features` feature frames: three halvings, each rounded up."""
     return -(-num_features // SUBSAMPLING)
 
 
-class Frontend(nn.Module):
+class LogMel(nn.Module):
     """The log-mel computation as a module without weights; its buffers follow it to the device and are not saved."""
 
     window: Tensor
@@ -63,7 +67,7 @@ class Frontend(nn.Module):
         self.register_buffer("mels_DN", mel_filters(num_mels), persistent=False)
 
     @torch.no_grad()
-    def log_mel(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
+    def unnormalised(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Log-mels (B, F, D), not yet normalised, and frames (B,) of int16 or float audio (full scale 1)."""
         wave_BT = audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
         own_BT = torch.arange(wave_BT.shape[1], device=wave_BT.device)[None] < audio_len_B[:, None]
@@ -77,11 +81,11 @@ class Frontend(nn.Module):
 
     def forward(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised features (B, F, D) and frames (B,) of audio."""
-        mel_BFD, frames_B = self.log_mel(audio_BT, audio_len_B)
+        mel_BFD, frames_B = self.unnormalised(audio_BT, audio_len_B)
         return normalise(mel_BFD, frames_B), frames_B
 
     @torch.no_grad()
-    def sounding(self, mel_BFD: Tensor, frames_B: Tensor, generator: torch.Generator) -> Tensor:
+    def invert(self, mel_BFD: Tensor, frames_B: Tensor, generator: torch.Generator) -> Tensor:
         """Invert log-mels to samples (B, T), 160 a frame, with phases by Griffin and Lim (1984) from random ones."""
         mask_BF = frame_mask(frames_B, mel_BFD.shape[1])
         mel_BDF = ((mel_BFD.exp() - LOG_FLOOR).clamp(min=0) * mask_BF[..., None]).transpose(1, 2)

@@ -17,7 +17,7 @@ from voxstill.core.monitor import log
 Joint = Callable[[Tensor, Tensor], Tensor]
 """Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
 OverPaths = Callable[[Tensor, Sequence[tuple[int, int]], Tensor, Tensor], Tensor]
-"""See `lattice.loss`."""
+"""See `transducer_triton.loss`."""
 
 
 def ctc(
@@ -135,7 +135,7 @@ def duration_transducer(
 def _path_loss(
     move_KBFU: Sequence[Tensor], moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor
 ) -> Tensor:
-    """Compute `lattice.loss` in plain torch, with the gradient by autograd."""
+    """Compute `transducer_triton.loss` in plain torch, with the gradient by autograd."""
     num, _, num_states = move_KBFU[0].shape
     move_KNBU = [_skewed(plane_BFU) for plane_BFU in move_KBFU]
     impossible_BU = move_KBFU[0].new_full((num, num_states), -math.inf)
@@ -163,7 +163,7 @@ def _path_loss(
 
 @functools.cache
 def _triton_loss(device: torch.device) -> OverPaths | None:
-    """`lattice.loss` where Triton runs, else None; logs once a warning for a GPU on which it does not."""
+    """`transducer_triton.loss` where Triton runs, else None; logs once a warning for a GPU on which it does not."""
     if device.type != "cuda":
         return None
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,6 +19,9 @@ from voxstill.core.errors import ConfigError
 from voxstill.nn import checkpoints, contrastive, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
 from voxstill.nn.log_mel import SUBSAMPLING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _SMALL = {
     "hidden_size": 128,
@@ -45,10 +48,10 @@ SHAPES: dict[str, dict[str, Any]] = {"tiny": _SMALL, "base": {}, "large": _LARGE
 """What differs from the base model of the paper. All sizes have pre-norm layers, which are stable in fp16 too."""
 
 
-def wav2vec2(cfg: Pretrain, seed: int) -> Any:
+def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
     """Build a Wav2Vec2ForPreTraining, new or with the weights of `cfg.checkpoint`; equal arguments give equal weights.
 
-    Its forward pass returns what `found` does. ConfigError or DataError where the checkpoint is no wav2vec 2.0.
+    Its forward pass is `contrastive_outputs`. ConfigError or DataError where the checkpoint is no wav2vec 2.0.
     """
     from transformers import Wav2Vec2Config
 
@@ -65,14 +68,14 @@ def wav2vec2(cfg: Pretrain, seed: int) -> Any:
             config = Wav2Vec2Config(**SHAPES[cfg.size], **changes, do_stable_layer_norm=True, feat_extract_norm="layer")
             model = _wav2vec2_class()(config)
         else:
-            config = checkpoints.described(cfg.checkpoint)
+            config = checkpoints.read_config(cfg.checkpoint)
             if config.model_type != "wav2vec2":
                 raise ConfigError(
                     f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `wav2vec2`",
                     why=f"it is a `{config.model_type}`",
                     fix="give one of wav2vec 2.0, or set `pretrain.method: best_rq` for a Parakeet",
                 )
-            with checkpoints.loading(cfg.checkpoint):
+            with checkpoints.loading_weights(cfg.checkpoint):
                 model = _wav2vec2_class().from_pretrained(
                     cfg.checkpoint, **changes, local_files_only=Path(cfg.checkpoint).is_dir(), dtype=torch.float32
                 )
@@ -113,7 +116,7 @@ def _wav2vec2_class() -> Any:
     return type("Wav2Vec2ForPreTraining", (transformers.Wav2Vec2ForPreTraining,), {"forward": forward})
 
 
-def found(
+def contrastive_outputs(
     model: nn.Module,
     samples_BT: Tensor,
     len_B: Tensor,
@@ -135,12 +138,12 @@ def found(
     return outputs
 
 
-def likeness_temperature(model: Any) -> float:
+def contrastive_temperature(model: PreTrainedModel) -> float:
     """The temperature of the contrastive loss, by which cosines are divided."""
     return float(model.config.contrastive_logits_temperature)
 
 
-def codebook(model: Any) -> tuple[int, int]:
+def codebook(model: PreTrainedModel) -> tuple[int, int]:
     """Number of code books of a wav2vec 2.0, and the codes in each."""
     return int(model.quantizer.num_groups), int(model.quantizer.num_vars)
 
@@ -159,7 +162,7 @@ def _scale_gradient(layer: nn.Module, factor: float) -> None:
     layer.register_forward_hook(scale)
 
 
-def _layer_drop(layer: Any, drop: float) -> None:
+def _layer_drop(layer: nn.Module, drop: float) -> None:
     """Skip a layer in training with probability `drop` (Fan et al. 2019, "LayerDrop").
 
     The weights of a skipped layer get a gradient of zero: without one, ranks that skip different layers would deadlock.
@@ -176,12 +179,12 @@ def _layer_drop(layer: Any, drop: float) -> None:
     layer.__class__ = type(layer_class.__name__, (layer_class,), {"__call__": call_or_skip})
 
 
-def fast_conformer(cfg: Pretrain, size: students.Size, seed: int) -> Any:
+def best_rq(cfg: Pretrain, size: students.Size, seed: int) -> PreTrainedModel:
     """Build the BEST-RQ model: a ParakeetForCTC that predicts codes, new or with the encoder of `cfg.checkpoint`."""
     if cfg.checkpoint is None:
         return students.build(size, num_codes(cfg), dropout=cfg.dropout, seed=seed)
-    options: dict[str, Any] = {"dropout": cfg.dropout, "seed": seed, "kind": "ctc", "frozen": False}
-    model = checkpoints.from_checkpoint(cfg.checkpoint, num_codes(cfg), same_pieces=False, **options)
+    options: dict[str, Any] = {"dropout": cfg.dropout, "seed": seed, "kind": "ctc", "freeze_convolutions": False}
+    model = checkpoints.from_checkpoint(cfg.checkpoint, num_codes(cfg), keep_vocabulary=False, **options)
     if model.config.model_type not in students.PARAKEET_TYPES:
         raise ConfigError(
             f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `best_rq`",

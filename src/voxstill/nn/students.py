@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from voxstill.core.errors import DataError
 from voxstill.nn.frontends import conv_frames
 from voxstill.nn.log_mel import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Size = Literal["tiny", "small", "medium", "large"]
 Kind = Literal["ctc", "rnnt", "tdt", "seq2seq"]
@@ -58,7 +61,7 @@ SHAPES: dict[Size, Shape] = {
 }
 
 
-def build(size: Size, num_pieces: int, *, dropout: float, seed: int, kind: Kind = "ctc") -> Any:
+def build(size: Size, num_pieces: int, *, dropout: float, seed: int, kind: Kind = "ctc") -> PreTrainedModel:
     """Build a new Parakeet student; equal arguments give equal weights. The blank is piece `num_pieces`.
 
     Fast Conformer (Rekesh et al. 2023, section 3); a transducer's predictor is an LSTM of one layer. The initialisation
@@ -97,7 +100,7 @@ def build(size: Size, num_pieces: int, *, dropout: float, seed: int, kind: Kind 
     return model.to(memory_format=torch.channels_last)  # a step of a tiny student on a CPU is an eighth faster
 
 
-def from_encoder(kind: Kind, encoder: Any, num_pieces: int, predictor: int) -> Any:
+def from_encoder(kind: Kind, encoder: PretrainedConfig, num_pieces: int, predictor: int) -> PreTrainedModel:
     """Build a student of a kind around an encoder's configuration; `predictor` is the width of a transducer's LSTM."""
     from transformers import ParakeetCTCConfig, ParakeetForCTC, ParakeetRNNTConfig, ParakeetTDTConfig
 
@@ -136,15 +139,15 @@ def transducer_class(name: str) -> Any:
     return type(name, (getattr(transformers, name),), {"forward": forward})  # saved under its name in `transformers`
 
 
-def kind_of(model: Any) -> Kind:
+def student_kind(model: PreTrainedModel) -> Kind:
     """The kind of student that a model is: CTC, RNN-T, TDT or encoder-decoder."""
     return KINDS[model.config.model_type]
 
 
-def blank_of(model: Any) -> int:
+def blank_id(model: PreTrainedModel) -> int:
     """Id of the blank of a CTC student or a transducer; DataError where a transducer's is not its last token."""
     config = model.config
-    if kind_of(model) == "ctc":
+    if student_kind(model) == "ctc":
         return int(config.pad_token_id)
     if config.blank_token_id != config.vocab_size - 1:
         raise DataError(
@@ -155,7 +158,7 @@ def blank_of(model: Any) -> int:
     return int(config.blank_token_id)
 
 
-def logits(model: Any, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor]:
+def logits(model: PreTrainedModel, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor]:
     """Features (B, F, D) or samples (B, T), as the model takes them, to (logits (B, F', V), output frames (B,))."""
     mask = frame_mask(len_B, inputs.shape[1])
     if inputs.ndim == 3:
@@ -164,7 +167,9 @@ def logits(model: Any, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor]:
     return model(input_values=inputs, attention_mask=mask.long()).logits, frames_B
 
 
-def transduced(model: nn.Module, features_BFD: Tensor, frames_B: Tensor, tokens_BU: Tensor) -> tuple[Tensor, ...]:
+def encode_and_predict(
+    model: nn.Module, features_BFD: Tensor, frames_B: Tensor, tokens_BU: Tensor
+) -> tuple[Tensor, ...]:
     """Encoder and predictor of a transducer: (encoded (B, F', P), output frames (B,), predictor states (B, U + 1, P)).
 
     There is a state before the first token, and one after each.
@@ -174,31 +179,31 @@ def transduced(model: nn.Module, features_BFD: Tensor, frames_B: Tensor, tokens_
     return encoded_BFP, output_frames(frames_B), predicted_BUP
 
 
-def predict(model: Any, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
+def predict(model: PreTrainedModel, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
     """A transducer's predictor states after each token (B, U, P), and the memory of its LSTM then."""
     decoder = model.decoder
     states_BUP, memory = decoder.lstm(decoder.embedding(tokens_BU), memory)
     return decoder.decoder_projector(states_BUP), memory
 
 
-def joint(model: Any, encoded: Tensor, predicted: Tensor) -> Tensor:
+def joint(model: PreTrainedModel, encoded: Tensor, predicted: Tensor) -> Tensor:
     """A transducer's logits for pairs of an encoder frame and a predictor state."""
     joint_logits: Tensor = model.joint(decoder_hidden_states=predicted, encoder_hidden_states=encoded)
     return joint_logits
 
 
-def durations(model: Any) -> tuple[int, ...]:
+def durations(model: PreTrainedModel) -> tuple[int, ...]:
     """The durations in frames that a TDT student chooses from for each token; empty for other kinds."""
     return tuple(getattr(model.config, "durations", ()))
 
 
-def next_tokens(model: Any, inputs: Tensor, decoder_input_BU: Tensor) -> Tensor:
+def teacher_forced_logits(model: PreTrainedModel, inputs: Tensor, decoder_input_BU: Tensor) -> Tensor:
     """Teacher forcing of an encoder-decoder: features (B, D, F) and tokens to logits of the next one each (B, U, V)."""
     logits_BUV: Tensor = model(input_features=inputs, decoder_input_ids=decoder_input_BU, use_cache=False).logits
     return logits_BUV
 
 
-def step_of(model: Any, inputs: Tensor) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+def decoder_step(model: PreTrainedModel, inputs: Tensor) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
     """Encode features; returns the decoder's step, newest tokens (B, U) and a cache to logits (B, V) and cache."""
     encoder_outputs = model.get_encoder()(inputs)
 

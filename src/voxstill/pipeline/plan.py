@@ -15,8 +15,8 @@ import numpy as np
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.data.batching import Ints
-from voxstill.data.plan import EpochPlan, Times, plan
-from voxstill.data.shard_index import opened
+from voxstill.data.plan import EpochPlan, SamplingRate, plan
+from voxstill.data.shard_index import open_index
 from voxstill.pipeline.recipes import finished_shards
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -34,7 +34,7 @@ class Lengths:
     durations_ms: Ints
     num_tokens: Ints | None = None
     shard: Ints | None = None
-    times: Times | None = None
+    sampling_rate: SamplingRate | None = None
 
 
 def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> tuple[EpochPlan, dict[str, Any]]:
@@ -45,19 +45,21 @@ def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> tuple[EpochPlan, d
     if ranks < 1:
         raise ConfigError(f"there cannot be {ranks} ranks", why="somebody must train", fix="give --ranks 1 or more")
     found = lengths(where, cfg)
-    slots = cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else math.lcm(SLOTS, ranks)
+    batches_per_step = (
+        cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else math.lcm(SLOTS, ranks)
+    )
     made = plan(
         found.durations_ms,
         found.num_tokens,
-        cfg.plan.model_copy(update={"batches_per_step": slots}),
+        cfg.plan.model_copy(update={"batches_per_step": batches_per_step}),
         seed=cfg.seed,
         epoch=epoch,
         shard_of=found.shard,
-        times=found.times,
+        sampling_rate=found.sampling_rate,
     )
-    made.batches_of(0, 0, ranks)  # refuses ranks that do not divide the slots
+    made.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
     figures = made.statistics(ranks)
-    return made, {**figures, "slots": slots, "ranks": ranks, "epoch": epoch, "sha256": made.sha256()}
+    return made, {**figures, "slots": batches_per_step, "ranks": ranks, "epoch": epoch, "sha256": made.sha256()}
 
 
 def lengths(where: str, cfg: Config) -> Lengths:
@@ -84,9 +86,9 @@ def lengths(where: str, cfg: Config) -> Lengths:
 
 def _of_shards(store: Store, prefix: str, cfg: Config) -> Lengths:
     with tempfile.TemporaryDirectory() as folder:  # what is mapped from there stays until it is let go of
-        corpus = opened(store, prefix, Path(folder), splits=("train",), encode=None, encoder="")
+        corpus = open_index(store, prefix, Path(folder), splits=("train",), encode=None, encoder="")
         shard = corpus.shard.astype(np.int64)
-        return Lengths(durations_ms=corpus.durations_ms, shard=shard, times=corpus.times(cfg.plan))
+        return Lengths(durations_ms=corpus.durations_ms, shard=shard, sampling_rate=corpus.sampling_rate(cfg.plan))
 
 
 def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
@@ -130,7 +132,7 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
 
 def picture(made: EpochPlan, figures: dict[str, Any]) -> str:
     """The lengths and the batches as people read them: a line for each stretch of lengths."""
-    lengths_ms, starts = made.heard_ms(), made.bounds[:-1]
+    lengths_ms, starts = made.augmented_ms(), made.bounds[:-1]
     sizes_B = np.diff(made.bounds)
     longest_B = np.maximum.reduceat(lengths_ms, starts)
     heard_B = np.add.reduceat(lengths_ms, starts)
@@ -140,7 +142,7 @@ def picture(made: EpochPlan, figures: dict[str, Any]) -> str:
     dropped = ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in figures["dropped"].items() if num)
     lines = [
         f"{figures['utterances']:,} utterances, {figures['hours']:,.1f} h, in {figures['steps']:,} steps of "
-        f"{made.slots} batches on {figures['ranks']} ranks",
+        f"{made.batches_per_step} batches on {figures['ranks']} ranks",
         f"dropped: {dropped or 'none'}; repeated: {figures['repeated']:,}",
         f"padding {figures['padding']:.2%}, imbalance {figures['imbalance_mean']:.3f} "
         f"(99 % of steps below {figures['imbalance_p99']:.3f}): {figures['efficiency']:.1%} of the devices' time "

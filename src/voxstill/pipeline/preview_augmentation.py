@@ -17,7 +17,7 @@ from voxstill.indexing.scan import scan
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.redaction import shown
 from voxstill.tasks import noise as noises
-from voxstill.tasks.recognition import hearing_of
+from voxstill.tasks.recognition import frontend_of
 
 _OFF: dict[str, Any] = {
     "noise_prob": 0.0,
@@ -53,23 +53,23 @@ def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
 
     write("before", audio_BT.float() / 32768, audio_len_B, "as it is")
     noise_bank = noises.load(cfg.augment)
-    for name, options, what in _augmentations(cfg.augment, hearing_of(cfg, None).hears_mels):
+    for name, options, what in _augmentations(cfg.augment, frontend_of(cfg, None).has_mel_features):
         one = cfg.augment.model_copy(update={**_OFF, **options})
-        hearing = hearing_of(cfg.model_copy(update={"augment": one}), noise_bank)
+        frontend = frontend_of(cfg.model_copy(update={"augment": one}), noise_bank)
         tempo_B = 1 + one.tempo * torch.tensor([1.0, -1.0] * len(read))[: len(read)]
         generator = torch.Generator().manual_seed(cfg.seed)
-        write(name, *hearing.audible(audio_BT, audio_len_B, tempo_B, generator), what)
+        write(name, *frontend.to_waveform(audio_BT, audio_len_B, tempo_B, generator), what)
     return files
 
 
-def _augmentations(cfg: Augment, hears_mels: bool) -> Iterator[tuple[str, dict[str, Any], str]]:
+def _augmentations(cfg: Augment, has_mel_features: bool) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Name of each augmentation that is on, the options that are its own, and what it is."""
     noise = {"noise_prob": 1.0} if cfg.noise_prob else {}
     room = {"rir_prob": 1.0} if cfg.rir_prob and cfg.rirs else {}
     gain = {"gain_db": cfg.gain_db} if cfg.gain_db else {}
     tempo = {"tempo": cfg.tempo} if cfg.tempo else {}
-    warp = {"vtlp": cfg.vtlp} if cfg.vtlp and hears_mels else {}
-    masks = {"time_masks": cfg.time_masks, "mel_masks": cfg.mel_masks} if hears_mels else {}
+    vtlp = {"vtlp": cfg.vtlp} if cfg.vtlp and has_mel_features else {}
+    masks = {"time_masks": cfg.time_masks, "mel_masks": cfg.mel_masks} if has_mel_features else {}
     yield "heard", {}, "as the student hears it, without augmentation"
     if noise:
         yield "noise", noise, f"noise at {cfg.min_snr_db:g} to {cfg.max_snr_db:g} dB"
@@ -79,11 +79,11 @@ def _augmentations(cfg: Augment, hears_mels: bool) -> Iterator[tuple[str, dict[s
         yield "gain", gain, f"louder or fainter by up to {cfg.gain_db:g} dB"
     if tempo:
         yield "tempo", tempo, f"another tempo, by {cfg.tempo:.0%}"
-    if warp:
-        yield "warp", warp, f"another vocal tract, by up to {cfg.vtlp:.0%}"
+    if vtlp:
+        yield "warp", vtlp, f"another vocal tract, by up to {cfg.vtlp:.0%}"
     if any(masks.values()):
         yield "masks", masks, "stretches of time and bands blanked"
-    yield "all", noise | room | gain | tempo | warp | masks, "all of it"
+    yield "all", noise | room | gain | tempo | vtlp | masks, "all of it"
 
 
 def _some_audio(cfg: Config) -> list[tuple[str, torch.Tensor]]:

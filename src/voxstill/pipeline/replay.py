@@ -14,7 +14,7 @@ from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import RATE_HZ, Batch
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import pretraining, registry
 from voxstill.training import checkpoint, guard
@@ -38,7 +38,7 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         )
     batches, context, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
-    hearing, model, task = _rebuild(run, cfg)
+    frontend, model, task = _rebuild(run, cfg)
     checkpoint.load_weights(model, run.last)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
@@ -46,7 +46,7 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         for micro, batch in enumerate(batches)
     ]
     rows = [
-        _facts(batch, i, hearing) | _judged(task, model, _only(batch, i), context, torch.Generator().manual_seed(step))
+        _facts(batch, i, frontend) | _judged(task, model, _only(batch, i), context, torch.Generator().manual_seed(step))
         for batch in batches
         for i in range(len(batch.ids))
     ]
@@ -81,7 +81,7 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _rebuild(run: RunDir, cfg: Config) -> tuple[Hearing, Any, Task]:
+def _rebuild(run: RunDir, cfg: Config) -> tuple[Frontend, Any, Task]:
     """Build the frontend, the model before its first step, and the task of an experiment."""
     if "method" in noted(run):
         return pretraining.begun(cfg)
@@ -100,13 +100,13 @@ def _judged(task: Task, model: Any, batch: Batch, context: StepContext, generato
     return {"loss": known[0], "grad_norm": known[1], "finite": finite}
 
 
-def _facts(batch: Batch, i: int, hearing: Hearing) -> dict[str, Any]:
+def _facts(batch: Batch, i: int, frontend: Frontend) -> dict[str, Any]:
     samples = int(batch.audio_len_B[i])
     return {
         "id": batch.ids[i],
         "seconds": samples / RATE_HZ,
         "tokens": int(batch.token_len_B[i]),
-        "frames": int(hearing.frames(batch.audio_len_B[i], batch.tempo_B[i])),
+        "frames": int(frontend.num_frames(batch.audio_len_B[i], batch.tempo_B[i])),
         "peak": int(batch.audio_BT[i].abs().max()) if samples else 0,
         "weight": float(batch.weight_B[i]),
     }

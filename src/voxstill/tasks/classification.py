@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,7 +17,7 @@ from voxstill.core.records import Utterance
 from voxstill.evaluation import classification as evaluation
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers, freezing
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import noise
@@ -28,6 +28,9 @@ from voxstill.training.experiment import describe, save_model, write_extractor
 from voxstill.training.setup import TrainingSetup
 from voxstill.training.task import Task
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 _NAMES = "classes.json"
 
 
@@ -36,15 +39,15 @@ def column_of(cfg: Config) -> str:
     return "speaker" if cfg.student.task == "speakers" else cfg.student.target
 
 
-def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
     """Build a student that learns which class each utterance is of; DataError where all are of one."""
     column, speakers = column_of(cfg), cfg.student.task == "speakers"
     normalize = normalizer(cfg.student.text) if column == "text" else str
     with fabric.rank_zero_first():  # which makes names and index, for the others to open
-        hearing = hearing_of(cfg)
+        frontend = frontend_of(cfg)
         names = _names(run, store, prefix, cfg)
         corpus = Classified(
-            *(store, prefix, run.corpus, names, normalize, hearing, cfg),
+            *(store, prefix, run.corpus, names, normalize, frontend, cfg),
             rank=fabric.global_rank,
             ranks=fabric.world_size,
             column=column,
@@ -54,10 +57,10 @@ def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> T
     model = _new(cfg, names)
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
-        save_model(run, model, weights, functools.partial(write_extractor, hearing))
+        save_model(run, model, weights, functools.partial(write_extractor, frontend))
 
     about = f"`{cfg.student.checkpoint}`" if cfg.student.checkpoint else f"a {cfg.student.size} FastConformer"
-    task = ClassifyTask(names, hearing, speakers=speakers, verifies=corpus.verifies, seed=cfg.seed)
+    task = ClassifyTask(names, frontend, speakers=speakers, verifies=corpus.verifies, seed=cfg.seed)
     return TrainingSetup(
         model,
         task,
@@ -70,20 +73,20 @@ def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> T
     )
 
 
-def rebuild(cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+def rebuild(cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
     """Build the frontend of an experiment, its model before its first step, and its task."""
     finished = run.model.is_dir()
     names = classifiers.names_of(classifiers.load(run.model)) if finished else _kept_names(run)
-    hearing = hearing_of(cfg)
-    task = ClassifyTask(names, hearing, speakers=cfg.student.task == "speakers")
-    return hearing, _new(cfg, names), task
+    frontend = frontend_of(cfg)
+    task = ClassifyTask(names, frontend, speakers=cfg.student.task == "speakers")
+    return frontend, _new(cfg, names), task
 
 
-def hearing_of(cfg: Config) -> Hearing:
+def frontend_of(cfg: Config) -> Frontend:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     start = cfg.student.checkpoint
-    config = classifiers.described(start) if start else None
-    return checkpoints.hearing(config, cfg.augment, noise.load(cfg.augment), start)
+    config = classifiers.read_config(start) if start else None
+    return checkpoints.make_frontend(config, cfg.augment, noise.load(cfg.augment), start)
 
 
 def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
@@ -125,11 +128,11 @@ class Classification:
         """Return whether the class of an utterance is its label."""
         return column_of(cfg) == "text"
 
-    def build(self, fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+    def build(self, fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
         """Build what the training loop needs."""
         return build(fabric, cfg, run, store, prefix)
 
-    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
         """Build the frontend, the model before its first step, and the task of an experiment."""
         return rebuild(cfg, run)
 

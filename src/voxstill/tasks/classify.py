@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from voxstill.core.records import Batch, Hypothesis
 from voxstill.decoding.classes import classify
 from voxstill.nn import classifiers, losses
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.scoring import verification
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
 
@@ -26,9 +26,9 @@ class ClassifyTask:
     unit: Unit = "utterances"
 
     def __init__(
-        self, names: Sequence[str], hearing: Hearing, *, speakers: bool, verifies: bool = False, seed: int = 0
+        self, names: Sequence[str], frontend: Frontend, *, speakers: bool, verifies: bool = False, seed: int = 0
     ) -> None:
-        self.names, self.hearing, self.verifies, self._seed = names, hearing, verifies, seed
+        self.names, self.frontend, self.verifies, self._seed = names, frontend, verifies, seed
         self._loss = losses.additive_margin if speakers else losses.cross_entropy
 
     @property
@@ -38,7 +38,9 @@ class ClassifyTask:
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Augment a batch and compute its features."""
-        augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
+        augmented = self.frontend.extract_augmented(
+            batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator
+        )
         return ModelInput(batch, *augmented)
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
@@ -78,7 +80,7 @@ class ClassifyTask:
 
     def move(self, device: torch.device) -> None:
         """Move what features are computed with to the device."""
-        self.hearing.move(device)
+        self.frontend.move(device)
 
     def watch(self, step: int, figures: Mapping[str, float]) -> None:
         """Warn of nothing: the accuracy and the dev split say enough."""
@@ -86,11 +88,11 @@ class ClassifyTask:
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
         """Return the likeliest class of each utterance, in the order of the batch."""
-        return classify(model, self.hearing, self.names, batch.audio_BT, batch.audio_len_B, batch.ids)[0]
+        return classify(model, self.frontend, self.names, batch.audio_BT, batch.audio_len_B, batch.ids)[0]
 
     @torch.no_grad()
     def embed(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return an embedding of unit length for each utterance (B, E), on the CPU."""
-        embedding_BE = classify(model, self.hearing, self.names, batch.audio_BT, batch.audio_len_B, batch.ids)[1]
+        embedding_BE = classify(model, self.frontend, self.names, batch.audio_BT, batch.audio_len_B, batch.ids)[1]
         assert embedding_BE is not None
         return embedding_BE

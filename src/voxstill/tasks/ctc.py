@@ -18,7 +18,7 @@ from voxstill.core.config import Augment, Train
 from voxstill.core.records import RATE_HZ, Batch, Hypothesis
 from voxstill.decoding.batch import decode_batch
 from voxstill.nn import augment_features, losses, students
-from voxstill.nn.frontends import Hearing, Mels
+from voxstill.nn.frontends import Frontend, LogMelFrontend
 from voxstill.tasks.validation import word_error_rate
 from voxstill.text.tokenizer import START, Vocabulary
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
@@ -32,15 +32,15 @@ class CtcTask:
     unit: Unit = "tokens"
 
     def __init__(
-        self, vocabulary: Vocabulary, train: Train, augmentation: Augment, hearing: Hearing | None = None
+        self, vocabulary: Vocabulary, train: Train, augmentation: Augment, frontend: Frontend | None = None
     ) -> None:
         self.vocabulary, self.train_cfg, self.augment_cfg = vocabulary, train, augmentation
-        self.hearing = hearing or Mels(augmentation)
+        self.frontend = frontend or LogMelFrontend(augmentation)
         self._starts_word_V = torch.tensor([piece.startswith(START) for piece in vocabulary.pieces])
 
     @property
-    def hearings(self) -> int:
-        """How often an utterance is heard, each time disturbed in another way."""
+    def num_views(self) -> int:
+        """Augmented views of each utterance: two with consistency regularisation, else one."""
         return 2 if self.train_cfg.consistency else 1
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
@@ -48,13 +48,13 @@ class CtcTask:
         batch = model_input.batch
         logits_BFV, out_B = students.logits(model, model_input.inputs, model_input.len_B)
         loss = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context)
-        if self.hearings == 1:
+        if self.num_views == 1:
             return loss
         one_BFV, other_BFV = logits_BFV.chunk(2)
-        apart_B = losses.consistency(one_BFV, other_BFV, out_B[: len(one_BFV)]) * batch.weight_B[: len(one_BFV)]
-        apart = apart_B.sum() / context.num_tokens
-        figures = {name: value / 2 for name, value in loss.figures.items()} | {"apart": apart.detach()}
-        return Loss(loss.value / 2 + self.train_cfg.consistency * apart, figures)
+        divergence_B = losses.consistency(one_BFV, other_BFV, out_B[: len(one_BFV)]) * batch.weight_B[: len(one_BFV)]
+        divergence = divergence_B.sum() / context.num_tokens
+        figures = {name: value / 2 for name, value in loss.figures.items()} | {"apart": divergence.detach()}
+        return Loss(loss.value / 2 + self.train_cfg.consistency * divergence, figures)
 
     def alone(self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, context: StepContext) -> Loss:
         """The loss where each frame is said by itself."""
@@ -80,20 +80,22 @@ class CtcTask:
         )
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
-        """Augment a batch and compute its features; with more `hearings` that often, one after another, each with other
-        noise, voices and masks, but the same frames."""
+        """Augment a batch and compute its features; with two views, each utterance comes twice, with other noise,
+        voices and masks, but the same frames."""
         if self.augment_cfg.run_prob:
             batch = self._shortened(batch, generator)
-        if self.hearings > 1:
+        if self.num_views > 1:
             tensors = (field.name for field in dataclasses.fields(Batch) if field.name != "ids")
-            repeated: Any = {name: torch.cat([getattr(batch, name)] * self.hearings) for name in tensors}
-            batch = dataclasses.replace(batch, ids=batch.ids * self.hearings, **repeated)
-        augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
+            repeated: Any = {name: torch.cat([getattr(batch, name)] * self.num_views) for name in tensors}
+            batch = dataclasses.replace(batch, ids=batch.ids * self.num_views, **repeated)
+        augmented = self.frontend.extract_augmented(
+            batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator
+        )
         return ModelInput(batch, *augmented)
 
     def move(self, device: torch.device) -> None:
-        """What it hears with to the device."""
-        self.hearing.move(device)
+        """Move the frontend to the device."""
+        self.frontend.move(device)
 
     def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
         """Return the WER of greedy decoding, and what it counts."""
@@ -105,7 +107,7 @@ class CtcTask:
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
         """Greedy hypotheses, in the order of the batch."""
-        inputs = (self.hearing, self.vocabulary, batch.audio_BT, batch.audio_len_B)
+        inputs = (self.frontend, self.vocabulary, batch.audio_BT, batch.audio_len_B)
         return decode_batch(model, *inputs, batch.ids)
 
     def _shortened(self, batch: Batch, generator: Generator) -> Batch:
@@ -126,7 +128,7 @@ class CtcTask:
         position_U = torch.arange(last + 1, device=begin_B.device)
         inside_BU = (position_U >= begin_B[:, None]) & (position_U < end_B[:, None])
         again_BU = inside_BU[:, 1:] & inside_BU[:, :-1] & (tokens_BU[:, 1:] == tokens_BU[:, :-1])
-        frames_B = self.hearing.frames(stop_B - start_B, batch.tempo_B)
+        frames_B = self.frontend.num_frames(stop_B - start_B, batch.tempo_B)
         learnable_B = frames_B >= end_B - begin_B + again_BU.sum(1)
         begin_B, end_B = torch.where(learnable_B, begin_B, 0), torch.where(learnable_B, end_B, batch.token_len_B)
         start_B, stop_B = torch.where(learnable_B, start_B, 0), torch.where(learnable_B, stop_B, len_B)

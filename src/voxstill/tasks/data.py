@@ -14,17 +14,17 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import Batch, Split, Word, fingerprint
 from voxstill.data import shard_index
 from voxstill.data.batching import Ints
-from voxstill.data.loader import Batches, Loader, Spent
-from voxstill.data.plan import EpochPlan, Tempos, Times, plan, tempos
-from voxstill.data.prefetch import Place
-from voxstill.nn.frontends import Hearing
+from voxstill.data.loader import Batches, Loader, LoaderTimes
+from voxstill.data.plan import EpochPlan, SamplingRate, Tempos, plan, tempos
+from voxstill.data.prefetch import CacheDir
+from voxstill.nn.frontends import Frontend
 from voxstill.storage import shard_format
 from voxstill.storage.store import Store
 from voxstill.text.tokenizer import Tokenizer
 from voxstill.training.task import DevBatch, StepContext
 
 Normal = Callable[[str], str]
-Made = TypeVar("Made")
+Prepared = TypeVar("Prepared")
 
 
 class Corpus:
@@ -40,18 +40,18 @@ class Corpus:
         folder: Path,
         tokenizer: Tokenizer | None,
         normalize: Normal,
-        hearing: Hearing,
+        frontend: Frontend,
         cfg: Config,
         *,
         rank: int,
         ranks: int,
         column: str = "text",
     ) -> None:
-        self._hearing = hearing
-        self._cfg, self._rank, self._ranks, self._replaced, self._spent = cfg, rank, ranks, 0, Spent()
+        self._frontend = frontend
+        self._cfg, self._rank, self._ranks, self._replaced, self._spent = cfg, rank, ranks, 0, LoaderTimes()
         name = f"tars-{fingerprint(store.root, prefix, str(folder.absolute()))}-{rank}"  # of no other experiment
-        place = Path(cfg.cache.folder).expanduser().absolute() if cfg.cache.folder else folder
-        self._place = Place(place / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
+        cache_root = Path(cfg.cache.folder).expanduser().absolute() if cfg.cache.folder else folder
+        self._cache_dir = CacheDir(cache_root / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
 
         def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
             assert tokenizer is not None
@@ -61,7 +61,7 @@ class Corpus:
         encoder = fingerprint(*(tokenizer.key if tokenizer else ()), cfg.student.text)
         of_split: dict[Split, Mapping[str, float]] = {"train": cfg.train.dialect_weights, "dev": {}}
         self._train, self._dev = (
-            shard_index.opened(
+            shard_index.open_index(
                 *(store, prefix, folder),
                 splits=(split,),
                 encode=encode if tokenizer else None,
@@ -71,7 +71,7 @@ class Corpus:
             )
             for split, weights in of_split.items()
         )
-        self._times = self._train.times(cfg.plan)
+        self._sampling_rate = self._train.sampling_rate(cfg.plan)
         self._dev_texts = {self._dev.id_of(row): normalize(self._dev.text_of(row)) for row in range(len(self._dev))}
         self._loader: Loader | None = None
         self._last: tuple[tuple[int, bool], EpochPlan] | None = None
@@ -92,22 +92,27 @@ class Corpus:
             self._last = None  # room for the next one
             tempo_N = self._tempos(epoch) if cfg.augment.tempo else None
             epoch_plan = self._planned(
-                part, epoch, ascending, slots=cfg.plan.batches_per_step, times=self._times, tempo_N=tempo_N
+                part,
+                epoch,
+                ascending,
+                batches_per_step=cfg.plan.batches_per_step,
+                sampling_rate=self._sampling_rate,
+                tempo_N=tempo_N,
             )
             self._last = key, epoch_plan
         return self._last[1]
 
-    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Made]) -> Iterator[Made]:
+    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared]) -> Iterator[Prepared]:
         """What `make` makes of this rank's batches of each step from `first` on, ahead of time."""
         self._close()
-        batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks, place=self._place)
+        batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks, cache_dir=self._cache_dir)
         self._loader = Loader(batches, first=first, workers=self._cfg.train.loader_workers, make=make)
         return iter(self._loader)
 
-    def limit(self, seconds: float) -> str:
+    def bottleneck(self, seconds: float) -> str:
         """What a training of so many seconds was held up by, in words."""
         self._close()
-        return self._spent.limit(seconds, self._cfg.train.loader_workers)
+        return self._spent.bottleneck(seconds, self._cfg.train.loader_workers)
 
     def replaced(self) -> int:
         """Utterances replaced by a neighbour so far."""
@@ -118,7 +123,7 @@ class Corpus:
         if not len(self._dev):
             return
         try:
-            whole = self._planned(self._dev, 0, True, slots=1)
+            whole = self._planned(self._dev, 0, True, batches_per_step=1)
         except DataError:  # none of it fits into a batch
             return
         context = StepContext.of_plan(whole)
@@ -130,34 +135,34 @@ class Corpus:
     def finish(self) -> None:
         """Remove the tars that were fetched ahead."""
         self._close()
-        shutil.rmtree(self._place.folder, ignore_errors=True)
+        shutil.rmtree(self._cache_dir.folder, ignore_errors=True)
 
     def _tempos(self, epoch: int) -> Tempos:
         """A tempo for each utterance. What would not fit into a batch, into what the student hears at once, or into
         CTC keeps its own, so that each epoch has the same utterances."""
-        part, cfg, hearing = self._train, self._cfg, self._hearing
+        part, cfg, frontend = self._train, self._cfg, self._frontend
         tempo_N = tempos(len(part), cfg.augment.tempo, seed=cfg.seed, epoch=epoch)
-        longest_ms = min(cfg.plan.budget_ms, hearing.longest_ms or cfg.plan.budget_ms)
-        fits_N = np.ceil(part.durations_ms * tempo_N) <= longest_ms
-        if hearing.aligns:
-            needed_N = part.num_tokens + part.repeats
-            fits_N &= hearing.frames(part.num_samples, tempo_N) >= needed_N
-            fits_N &= hearing.frames(part.num_samples) >= needed_N
+        max_duration_ms = min(cfg.plan.budget_ms, frontend.max_duration_ms or cfg.plan.budget_ms)
+        fits_N = np.ceil(part.durations_ms * tempo_N) <= max_duration_ms
+        if frontend.is_frame_synchronous:
+            needed_N = part.num_tokens + part.equal_neighbours
+            fits_N &= frontend.num_frames(part.num_samples, tempo_N) >= needed_N
+            fits_N &= frontend.num_frames(part.num_samples) >= needed_N
         return np.where(fits_N, tempo_N, np.float32(1))
 
     def _planned(
         self,
-        part: shard_index.Corpus,
+        part: shard_index.ShardIndex,
         epoch: int,
         ascending: bool,
         *,
-        slots: int,
-        times: Times | None = None,
+        batches_per_step: int,
+        sampling_rate: SamplingRate | None = None,
         tempo_N: Tempos | None = None,
     ) -> EpochPlan:
-        hearing, cfg = self._hearing, self._cfg.plan.model_copy(update={"batches_per_step": slots})
-        if hearing.longest_ms is not None:  # each utterance takes as much room as the longest
-            most = max(cfg.budget_ms // hearing.longest_ms, 1)
+        frontend, cfg = self._frontend, self._cfg.plan.model_copy(update={"batches_per_step": batches_per_step})
+        if frontend.max_duration_ms is not None:  # each utterance takes as much room as the longest
+            most = max(cfg.budget_ms // frontend.max_duration_ms, 1)
             cfg = cfg.model_copy(update={"max_utterances": min(cfg.max_utterances, most)})
         return plan(
             part.durations_ms,
@@ -165,16 +170,16 @@ class Corpus:
             cfg,
             seed=self._cfg.seed,
             epoch=epoch,
-            num_frames=hearing.frames(part.num_samples, tempo_N) if hearing.aligns else None,
-            longest_ms=hearing.longest_ms,
-            repeats=part.repeats,
+            num_frames=frontend.num_frames(part.num_samples, tempo_N) if frontend.is_frame_synchronous else None,
+            max_duration_ms=frontend.max_duration_ms,
+            equal_neighbours=part.equal_neighbours,
             shard_of=part.shard,
-            times=times,
+            sampling_rate=sampling_rate,
             tempo_N=tempo_N,
             ascending=ascending,
         )
 
-    def _counted(self, part: shard_index.Corpus) -> Ints:
+    def _counted(self, part: shard_index.ShardIndex) -> Ints:
         """Tokens of each utterance; what has none is left out."""
         return part.num_tokens
 

@@ -15,7 +15,7 @@ from voxstill.core.records import Word
 from voxstill.data import shard_index
 from voxstill.data.batching import Ints
 from voxstill.data.plan import EpochPlan
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus, Normal
 
@@ -59,7 +59,7 @@ class Classified(Corpus):
         folder: Path,
         names: Sequence[str],
         normalize: Normal,
-        hearing: Hearing,
+        frontend: Frontend,
         cfg: Config,
         *,
         rank: int,
@@ -67,7 +67,7 @@ class Classified(Corpus):
         column: str,
     ) -> None:
         options: dict[str, Any] = {"rank": rank, "ranks": ranks, "column": column}
-        super().__init__(store, prefix, folder, LabelEncoder(names), normalize, hearing, cfg, **options)
+        super().__init__(store, prefix, folder, LabelEncoder(names), normalize, frontend, cfg, **options)
         strange = {name for name in self._dev_texts.values() if name} - set(names)
         self.verifies = cfg.student.task == "speakers" and bool(strange)
         if rank == 0:  # one of them tells what all leave out
@@ -83,11 +83,11 @@ class Classified(Corpus):
         if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
             log.warning("train: the dev split has one speaker, and a new one: it cannot be judged by, two could be")
 
-    def _counted(self, part: shard_index.Corpus) -> Ints:
+    def _counted(self, part: shard_index.ShardIndex) -> Ints:
         # a speaker that is new has no token, and is heard all the same
         return np.ones_like(part.num_tokens) if part is self._dev and self.verifies else part.num_tokens
 
-    def _planned(self, part: shard_index.Corpus, epoch: int, ascending: bool, **options: Any) -> EpochPlan:
+    def _planned(self, part: shard_index.ShardIndex, epoch: int, ascending: bool, **options: Any) -> EpochPlan:
         epoch_plan = super()._planned(part, epoch, ascending, **options)
         dropped = {_REASONS.get(name, name): num for name, num in epoch_plan.dropped.items()}
         return dataclasses.replace(epoch_plan, dropped=dropped)

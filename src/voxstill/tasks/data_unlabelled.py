@@ -12,7 +12,7 @@ from voxstill.core.config import Config
 from voxstill.core.records import RATE_HZ
 from voxstill.data import shard_index
 from voxstill.data.plan import Crops, EpochPlan, plan
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.tasks.pretrain import Masks
@@ -27,30 +27,32 @@ class Unlabelled(Corpus):
         store: Store,
         prefix: str,
         folder: Path,
-        hearing: Hearing,
+        frontend: Frontend,
         masks: Masks,
         cfg: Config,
         *,
         rank: int,
         ranks: int,
     ) -> None:
-        super().__init__(store, prefix, folder, None, str, hearing, cfg, rank=rank, ranks=ranks)
+        super().__init__(store, prefix, folder, None, str, frontend, cfg, rank=rank, ranks=ranks)
         self._masks = masks
 
-    def _planned(self, part: shard_index.Corpus, epoch: int, ascending: bool, *, slots: int, **_: Any) -> EpochPlan:
+    def _planned(
+        self, part: shard_index.ShardIndex, epoch: int, ascending: bool, *, batches_per_step: int, **_: Any
+    ) -> EpochPlan:
         cfg = self._cfg
         longest = cfg.pretrain.crop_ms * RATE_HZ // 1000
-        crops = Crops.drawn(part.num_samples, longest, seed=cfg.seed, epoch=epoch)
-        heard_N = crops.lengths(part.num_samples)
+        crops = Crops.draw(part.num_samples, longest, seed=cfg.seed, epoch=epoch)
+        cropped_N = crops.lengths(part.num_samples)
         epoch_plan = plan(
             np.minimum(part.durations_ms, cfg.pretrain.crop_ms),
-            self._masks.frames(heard_N),
-            cfg.plan.model_copy(update={"batches_per_step": slots, "budget_tokens": None}),
+            self._masks.num_masked(cropped_N),
+            cfg.plan.model_copy(update={"batches_per_step": batches_per_step, "budget_tokens": None}),
             seed=cfg.seed,
             epoch=epoch,
-            num_frames=self._hearing.frames(heard_N),
+            num_frames=self._frontend.num_frames(cropped_N),
             shard_of=part.shard,
-            times=self._times if part is self._train else None,
+            sampling_rate=self._sampling_rate if part is self._train else None,
             ascending=ascending,
         )
         return dataclasses.replace(epoch_plan, crops=crops)

@@ -7,16 +7,19 @@ name is what `student.task` says. It must be importable by name, since ranks are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from voxstill.core.config import Config
 from voxstill.core.records import Utterance
 from voxstill.evaluation.results import Evaluation
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training.setup import TrainingSetup
 from voxstill.training.task import Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class TaskDefinition(Protocol):
@@ -26,11 +29,11 @@ class TaskDefinition(Protocol):
         """Return whether it learns from labelled shards; else it takes those that are there, or new ones without."""
         ...
 
-    def build(self, fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+    def build(self, fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
         """Build model, task and data on one rank, from the shards below `prefix` of the work folder."""
         ...
 
-    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
         """Build the frontend, the model before its first step and the task of an experiment, for `voxstill doctor`."""
         ...
 

@@ -26,7 +26,7 @@ def load(cfg: Augment) -> NoiseBank:
 
     A file that cannot be read is named in the log; DataError where none can.
     """
-    return NoiseBank.of(_read("augment.noise", cfg.noise), _read("augment.rirs", cfg.rirs))
+    return NoiseBank.from_recordings(_read("augment.noise", cfg.noise), _read("augment.rirs", cfg.rirs))
 
 
 def _read(option: str, uri: str | None) -> list[Tensor]:

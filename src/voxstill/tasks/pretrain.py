@@ -1,6 +1,6 @@
 """Learning to hear without labels: a part of each utterance is hidden, and the model is to say what was there.
 
-How much is hidden of an utterance depends on its length alone (`contrastive.num_hidden`). So the plan knows it of every
+How much is hidden of an utterance depends on its length alone (`contrastive.num_masked`). So the plan knows it of every
 step, and all ranks divide by the same count without asking each other.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,8 +17,8 @@ from voxstill.core.config import Pretrain
 from voxstill.core.monitor import log
 from voxstill.core.records import Batch
 from voxstill.nn import contrastive, self_supervised, students
-from voxstill.nn.frontends import Hearing, Mels
-from voxstill.nn.log_mel import SUBSAMPLING, centred, frame_mask, normalise
+from voxstill.nn.frontends import Frontend, LogMelFrontend
+from voxstill.nn.log_mel import SUBSAMPLING, Counts, centred, frame_mask, normalise
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Task, Unit, make_generator, to_device
 
 _MEMORY = 1 / 50
@@ -35,7 +34,7 @@ _MONOTONE = "the audio is all alike, as silence is; listen to it"
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden(ModelInput):
+class MaskedInput(ModelInput):
     """What is hidden of a batch: `place_BM` says where, `weight_BM` what it counts, 0 where there is nothing."""
 
     hidden_BF: Tensor
@@ -48,22 +47,22 @@ class Hidden(ModelInput):
 class Masks:
     """How much is hidden of an utterance, and where."""
 
-    def __init__(self, cfg: Pretrain, hearing: Hearing, otherwise: tuple[float, int]) -> None:
-        self._hearing, self._least = hearing, cfg.min_masks
+    def __init__(self, cfg: Pretrain, frontend: Frontend, otherwise: tuple[float, int]) -> None:
+        self._frontend, self._least = frontend, cfg.min_masks
         self._prob = otherwise[0] if cfg.mask_prob is None else cfg.mask_prob
         mask_ms = otherwise[1] if cfg.mask_ms is None else cfg.mask_ms
-        self._length = max(round(mask_ms / hearing.frame_ms), 1)
+        self._length = max(round(mask_ms / frontend.frame_ms), 1)
 
-    def frames(self, num_samples: Any) -> Any:
+    def num_masked(self, num_samples: Counts) -> Counts:
         """Frames that are hidden of so many samples; 0 where there are too few to learn from."""
-        frames = self._hearing.frames(num_samples)
-        return contrastive.num_hidden(frames, self._prob, self._length, self._least)
+        frames = self._frontend.num_frames(num_samples)
+        return contrastive.num_masked(frames, self._prob, self._length, self._least)
 
     def drawn(self, batch: Batch, generator: Generator) -> tuple[Tensor, ...]:
         """Hidden frames of a batch (B, F), their places (B, M), what each counts (B, M) and their number (B,)."""
-        frames_B, num_B = self._hearing.frames(batch.audio_len_B), self.frames(batch.audio_len_B)
-        hidden_BF = contrastive.hidden(frames_B, num_B, self._length, generator)
-        place_BM, own_BM = contrastive.places(hidden_BF, num_B)
+        frames_B, num_B = self._frontend.num_frames(batch.audio_len_B), self.num_masked(batch.audio_len_B)
+        hidden_BF = contrastive.draw_mask(frames_B, num_B, self._length, generator)
+        place_BM, own_BM = contrastive.masked_positions(hidden_BF, num_B)
         return hidden_BF, place_BM, own_BM * batch.weight_B[:, None], num_B
 
 
@@ -72,33 +71,33 @@ class ContrastiveTask:
 
     unit: Unit = "masked frames"
 
-    def __init__(self, cfg: Pretrain, hearing: Hearing, codebook: tuple[int, int], seed: int = 0) -> None:
-        self.cfg, self.hearing, self._codebook, self._seed = cfg, hearing, codebook, seed
-        self.masks = Masks(cfg, hearing, self_supervised.WAV2VEC2_MASKS)
+    def __init__(self, cfg: Pretrain, frontend: Frontend, codebook: tuple[int, int], seed: int = 0) -> None:
+        self.cfg, self.frontend, self._codebook, self._seed = cfg, frontend, codebook, seed
+        self.masks = Masks(cfg, frontend, self_supervised.WAV2VEC2_MASKS)
         self._watch = Watch(codebook[0], _COLLAPSED)
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Plain samples; drawn are the negatives and the noise that chooses codes."""
-        inputs, len_B = self.hearing.plain(batch.audio_BT, batch.audio_len_B)
+        inputs, len_B = self.frontend.extract(batch.audio_BT, batch.audio_len_B)
         hidden_BF, place_BM, weight_BM, num_B = self.masks.drawn(batch, generator)
         negative_BMK = contrastive.negatives(num_B, self.cfg.negatives, generator)
         noise_BMGV = contrastive.gumbel((*place_BM.shape, *self._codebook), generator)
-        frame_ms_B = torch.full_like(batch.tempo_B, self.hearing.frame_ms)
-        return Hidden(
+        frame_ms_B = torch.full_like(batch.tempo_B, self.frontend.frame_ms)
+        return MaskedInput(
             *(batch, inputs, len_B, frame_ms_B, hidden_BF, place_BM, weight_BM), drawn=(negative_BMK, noise_BMGV)
         )
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Contrastive and diversity loss per hidden frame of the step. A model that is judged draws no codes."""
-        assert isinstance(model_input, Hidden)
+        assert isinstance(model_input, MaskedInput)
         cfg, weight_BM, (negative_BMK, noise_BMGV) = self.cfg, model_input.weight_BM, model_input.drawn
         temperature = max(cfg.max_temperature * cfg.temperature_decay**context.step, cfg.min_temperature)
-        predicted_BMD, targets_BMD, code_BM, probs_BMGV = self_supervised.found(
+        predicted_BMD, targets_BMD, code_BM, probs_BMGV = self_supervised.contrastive_outputs(
             *(model, model_input.inputs, model_input.len_B, model_input.hidden_BF, model_input.place_BM),
             *(noise_BMGV if model.training else None, temperature),
         )
-        loss_BM, right_BM, chance_BM = contrastive.contrastive(
-            *(predicted_BMD, targets_BMD, code_BM, negative_BMK), self_supervised.likeness_temperature(model)
+        loss_BM, right_BM, chance_BM = contrastive.info_nce(
+            *(predicted_BMD, targets_BMD, code_BM, negative_BMK), self_supervised.contrastive_temperature(model)
         )
         part = weight_BM.sum() / context.num_tokens
         perplexity = contrastive.perplexity(probs_BMGV, weight_BM)
@@ -124,8 +123,8 @@ class ContrastiveTask:
         self._watch.see(step, figures)
 
     def move(self, device: torch.device) -> None:
-        """What it hears with to the device."""
-        self.hearing.move(device)
+        """Move the frontend to the device."""
+        self.frontend.move(device)
 
 
 class RandomCodesTask:
@@ -133,15 +132,15 @@ class RandomCodesTask:
 
     unit: Unit = "masked frames"
 
-    def __init__(self, cfg: Pretrain, hearing: Mels, seed: int) -> None:
-        self.cfg, self.hearing, self._seed = cfg, hearing, seed
-        self.masks = Masks(cfg, hearing, self_supervised.BEST_RQ_MASKS)
-        self.quantizer = self_supervised.quantizer(cfg, hearing.frontend.num_mels, seed)
+    def __init__(self, cfg: Pretrain, frontend: LogMelFrontend, seed: int) -> None:
+        self.cfg, self.frontend, self._seed = cfg, frontend, seed
+        self.masks = Masks(cfg, frontend, self_supervised.BEST_RQ_MASKS)
+        self.quantizer = self_supervised.quantizer(cfg, frontend.log_mel.num_mels, seed)
         self._watch = Watch(1, _MONOTONE)
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Features, noise where they are hidden; drawn are the codes of what was there."""
-        mel_BFD, frames_B = self.hearing.frontend.log_mel(batch.audio_BT, batch.audio_len_B)
+        mel_BFD, frames_B = self.frontend.log_mel.unnormalised(batch.audio_BT, batch.audio_len_B)
         mel_BFD = mel_BFD[:, : int(frames_B.max())]
         features_BFD = normalise(mel_BFD, frames_B)
         there_BFD = centred(mel_BFD, frames_B) if self.cfg.targets == "cepstra" else features_BFD
@@ -151,12 +150,12 @@ class RandomCodesTask:
         over_BF &= frame_mask(frames_B, features_BFD.shape[1])
         noise_BFD = _NOISE * torch.randn(features_BFD.shape, generator=generator, device=features_BFD.device)
         noisy_BFD = torch.where(over_BF[..., None], noise_BFD, features_BFD)
-        frame_ms_B = torch.full_like(batch.tempo_B, self.hearing.frame_ms)
-        return Hidden(batch, noisy_BFD, frames_B, frame_ms_B, hidden_BF, place_BM, weight_BM, drawn=(code_BM,))
+        frame_ms_B = torch.full_like(batch.tempo_B, self.frontend.frame_ms)
+        return MaskedInput(batch, noisy_BFD, frames_B, frame_ms_B, hidden_BF, place_BM, weight_BM, drawn=(code_BM,))
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Cross-entropy per hidden frame of the step, in fp32."""
-        assert isinstance(model_input, Hidden)
+        assert isinstance(model_input, MaskedInput)
         weight_BM, (code_BM,) = model_input.weight_BM, model_input.drawn
         logits_BFV, _ = students.logits(model, model_input.inputs, model_input.len_B)
         wide = logits_BFV.shape[2]
@@ -181,8 +180,8 @@ class RandomCodesTask:
         self._watch.see(step, figures)
 
     def move(self, device: torch.device) -> None:
-        """What it hears with, and the code book, to the device."""
-        self.hearing.move(device)
+        """Move the frontend and the code book to the device."""
+        self.frontend.move(device)
         self.quantizer.move(device)
 
 

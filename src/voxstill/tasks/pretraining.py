@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from voxstill.core.config import Config, identity
 from voxstill.core.monitor import log
 from voxstill.nn import checkpoints, self_supervised
-from voxstill.nn.frontends import Hearing, Mels
+from voxstill.nn.frontends import Frontend, LogMelFrontend
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
@@ -18,40 +18,43 @@ from voxstill.tasks.pretrain import ContrastiveTask, RandomCodesTask
 from voxstill.training.experiment import describe, save_model, train_settings, write_extractor
 from voxstill.training.setup import TrainingSetup
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 
 def settings(cfg: Config) -> dict[str, Any]:
     """What decides what is learnt: the seed and the identity of each section."""
-    own = {**identity(cfg.pretrain), "weights": checkpoints.digest(cfg.pretrain.checkpoint)}
+    own = {**identity(cfg.pretrain), "weights": checkpoints.weights_digest(cfg.pretrain.checkpoint)}
     every = train_settings(cfg)
     size = cfg.student.size if cfg.pretrain.method == "best_rq" else None
     return {"pretrain": own, "size": size, **{name: every[name] for name in ("seed", "plan", "train")}}
 
 
-def begun(cfg: Config) -> tuple[Hearing, Any, ContrastiveTask | RandomCodesTask]:
+def begun(cfg: Config) -> tuple[Frontend, Any, ContrastiveTask | RandomCodesTask]:
     """Build the frontend, the model before its first step, and its task."""
     own = cfg.pretrain
     if own.method == "wav2vec2":
         model = self_supervised.wav2vec2(own, cfg.seed)
-        hearing = checkpoints.hearing(model.config, cfg.augment, checkpoint=own.checkpoint)
-        return hearing, model, ContrastiveTask(own, hearing, self_supervised.codebook(model), cfg.seed)
-    model = self_supervised.fast_conformer(own, cfg.student.size, cfg.seed)
-    mels = Mels(cfg.augment, num_mels=model.config.encoder_config.num_mel_bins)
+        frontend = checkpoints.make_frontend(model.config, cfg.augment, checkpoint=own.checkpoint)
+        return frontend, model, ContrastiveTask(own, frontend, self_supervised.codebook(model), cfg.seed)
+    model = self_supervised.best_rq(own, cfg.student.size, cfg.seed)
+    mels = LogMelFrontend(cfg.augment, num_mels=model.config.encoder_config.num_mel_bins)
     return mels, model, RandomCodesTask(own, mels, cfg.seed)
 
 
-def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
     """Build a model that learns by the method of the configuration."""
     own = cfg.pretrain
-    hearing, model, task = begun(cfg)
+    frontend, model, task = begun(cfg)
     kind, size = ("wav2vec 2.0", own.size) if own.method == "wav2vec2" else ("FastConformer", cfg.student.size)
     with fabric.rank_zero_first():  # which makes the index, for the others to open
         corpus = Unlabelled(
-            *(store, prefix, run.corpus, hearing, task.masks, cfg), rank=fabric.global_rank, ranks=fabric.world_size
+            *(store, prefix, run.corpus, frontend, task.masks, cfg), rank=fabric.global_rank, ranks=fabric.world_size
         )
     log.info("pretrain: %s", describe(corpus.plan(0, ascending=True).statistics()))
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
-        save_model(run, model, weights, functools.partial(write_extractor, hearing))
+        save_model(run, model, weights, functools.partial(write_extractor, frontend))
 
     return TrainingSetup(
         *(model, task, corpus, f"`{own.checkpoint}` as a {kind}" if own.checkpoint else f"{size} {kind}"),

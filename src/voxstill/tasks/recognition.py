@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +18,7 @@ from voxstill.evaluation import recognition as evaluation
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, freezing, students
 from voxstill.nn.augment_waveform import NoiseBank
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import noise
@@ -34,6 +34,10 @@ from voxstill.training.experiment import describe, save_model, write_whole
 from voxstill.training.setup import TrainingSetup
 from voxstill.training.task import Task
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+    from transformers import PreTrainedModel
+
 KINDS: dict[students.Kind, Any] = {
     "ctc": CtcTask,
     "rnnt": TransducerTask,
@@ -43,14 +47,14 @@ KINDS: dict[students.Kind, Any] = {
 _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
 
 
-def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
     """Build a student that learns to write what the labels say."""
     normalize: Callable[[str], str] = normalizer(cfg.student.text)
     with fabric.rank_zero_first():  # which makes vocabulary and index, for the others to open
-        hearing = hearing_of(cfg, noise.load(cfg.augment))
-        vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", normalize), cfg, hearing)
+        frontend = frontend_of(cfg, noise.load(cfg.augment))
+        vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", normalize), cfg, frontend)
         corpus = Corpus(
-            *(store, prefix, run.corpus, vocabulary, normalize, hearing, cfg),
+            *(store, prefix, run.corpus, vocabulary, normalize, frontend, cfg),
             rank=fabric.global_rank,
             ranks=fabric.world_size,
         )
@@ -59,11 +63,11 @@ def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> T
     model = new_student(cfg, vocabulary)
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
-        save_student(run, model, vocabulary, hearing, weights)
+        save_student(run, model, vocabulary, frontend, weights)
 
     return TrainingSetup(
         model,
-        KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing),
+        KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend),
         corpus,
         f"`{cfg.student.checkpoint}` as a student" if cfg.student.checkpoint else f"{cfg.student.size} student",
         notes={"vocabulary": len(vocabulary.pieces)},
@@ -73,11 +77,11 @@ def build(fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> T
     )
 
 
-def hearing_of(cfg: Config, noise_bank: NoiseBank | None) -> Hearing:
+def frontend_of(cfg: Config, noise_bank: NoiseBank | None) -> Frontend:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     checkpoint = cfg.student.checkpoint
-    return checkpoints.hearing(
-        checkpoints.described(checkpoint) if checkpoint else None, cfg.augment, noise_bank, checkpoint
+    return checkpoints.make_frontend(
+        checkpoints.read_config(checkpoint) if checkpoint else None, cfg.augment, noise_bank, checkpoint
     )
 
 
@@ -88,44 +92,48 @@ def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
     if student.checkpoint is None:
         return students.build(student.size, num_pieces, dropout=student.dropout or 0.0, **wanted)
     try:
-        same_pieces = Vocabulary.load(Path(student.checkpoint)) == vocabulary
+        keep_vocabulary = Vocabulary.load(Path(student.checkpoint)) == vocabulary
     except DataError:
-        same_pieces = student.units == "checkpoint"
-    wanted |= {"same_pieces": same_pieces, "dropout": student.dropout, "frozen": student.freeze_features}
+        keep_vocabulary = student.units == "checkpoint"
+    wanted |= {
+        "keep_vocabulary": keep_vocabulary,
+        "dropout": student.dropout,
+        "freeze_convolutions": student.freeze_features,
+    }
     return checkpoints.from_checkpoint(student.checkpoint, num_pieces, **wanted)
 
 
-def new_vocabulary(texts: Iterable[str], student: Student, hearing: Hearing) -> Vocabulary:
+def new_vocabulary(texts: Iterable[str], student: Student, frontend: Frontend) -> Vocabulary:
     """What the student spells with: made of the texts, or taken from its checkpoint, and then no text is read."""
     if student.units == "checkpoint":
         return tokenizer.of_checkpoint(student.checkpoint or "")
-    otherwise: Any = "character" if hearing.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
+    otherwise: Any = "character" if frontend.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
     wanted: dict[str, Any] = {"bpe_pieces": student.bpe_pieces, "otherwise": otherwise}
     return tokenizer.train(texts, student.units, student.max_words, **wanted)
 
 
-def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, hearing: Hearing) -> Tokenizer:
+def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Frontend) -> Tokenizer:
     """The vocabulary of the texts; what another start of this training made is taken, and no text is read."""
     if cfg.student.kind == "seq2seq":
         checkpoint = cfg.student.checkpoint or ""
-        return Pretrained(checkpoint, cfg.student.language, checkpoints.described(checkpoint).vocab_size)
+        return Pretrained(checkpoint, cfg.student.language, checkpoints.read_config(checkpoint).vocab_size)
     path = run.corpus / "vocabulary.json"
     if path.exists():
         kept = json.loads(path.read_text())
         return Vocabulary(kept["unit"], tuple(kept["pieces"]), tuple(map(tuple, kept["merges"])))
-    vocabulary = new_vocabulary(texts, cfg.student, hearing)
+    vocabulary = new_vocabulary(texts, cfg.student, frontend)
     run.corpus.mkdir(parents=True, exist_ok=True)
     write_whole(path, {"unit": vocabulary.unit, "pieces": vocabulary.pieces, "merges": vocabulary.merges})
     return vocabulary
 
 
 def save_student(
-    run: RunDir, model: Any, vocabulary: Tokenizer, hearing: Hearing, weights: dict[str, torch.Tensor]
+    run: RunDir, model: PreTrainedModel, vocabulary: Tokenizer, frontend: Frontend, weights: dict[str, torch.Tensor]
 ) -> None:
     """The Hugging Face folder of the student, whole or absent."""
 
     def rest(folder: Path) -> None:
-        vocabulary.save(folder, hearing.extractor, students.kind_of(model))
+        vocabulary.save(folder, frontend.extractor, students.student_kind(model))
 
     save_model(run, model, weights, rest)
 
@@ -138,17 +146,17 @@ class Recognition:
         """Return True: the texts are the labels."""
         return True
 
-    def build(self, fabric: Any, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
+    def build(self, fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
         """Build what the training loop needs."""
         return build(fabric, cfg, run, store, prefix)
 
-    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Hearing, Any, Task]:
+    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
         """Build the frontend, the model before its first step, and the task of an experiment."""
-        hearing = hearing_of(cfg, noise.load(cfg.augment))
+        frontend = frontend_of(cfg, noise.load(cfg.augment))
         finished = run.model.is_dir() and cfg.student.kind != "seq2seq"
-        vocabulary = Vocabulary.load(run.model) if finished else vocabulary_of(run, (), cfg, hearing)
-        task: Task = KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, hearing)
-        return hearing, new_student(cfg, vocabulary), task
+        vocabulary = Vocabulary.load(run.model) if finished else vocabulary_of(run, (), cfg, frontend)
+        task: Task = KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend)
+        return frontend, new_student(cfg, vocabulary), task
 
     def recognizes(self, target: str) -> bool:
         """Return True: what no other task claims is loaded as a recogniser, which says what is wrong with it."""

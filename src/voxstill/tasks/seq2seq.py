@@ -13,7 +13,7 @@ from voxstill.core.config import Augment, Train
 from voxstill.core.records import Batch, Hypothesis
 from voxstill.decoding.batch import decode_batch
 from voxstill.nn import students
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.tasks.validation import word_error_rate
 from voxstill.text.pretrained import Pretrained
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
@@ -24,19 +24,21 @@ class Seq2SeqTask:
 
     unit: Unit = "tokens"
 
-    def __init__(self, tokenizer: Pretrained, train: Train, augmentation: Augment, hearing: Hearing) -> None:
-        self.tokenizer, self.train_cfg, self.hearing = tokenizer, train, hearing
+    def __init__(self, tokenizer: Pretrained, train: Train, augmentation: Augment, frontend: Frontend) -> None:
+        self.tokenizer, self.train_cfg, self.frontend = tokenizer, train, frontend
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Augment a batch and compute its features."""
-        augmented = self.hearing.augmented(batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator)
+        augmented = self.frontend.extract_augmented(
+            batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator
+        )
         return ModelInput(batch, *augmented)
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Cross-entropy per token, in fp32."""
         batch = model_input.batch
-        given_BU, targets_BU = self.texts(batch)
-        logits_BUV = students.next_tokens(model, model_input.inputs, given_BU)
+        decoder_input_BU, targets_BU = self.texts(batch)
+        logits_BUV = students.teacher_forced_logits(model, model_input.inputs, decoder_input_BU)
         loss_BU = functional.cross_entropy(
             logits_BUV.float().transpose(1, 2),
             targets_BU,
@@ -49,16 +51,16 @@ class Seq2SeqTask:
     def texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the decoder is given (B, U), prefix and tokens, and what it is to say then, -1 where nothing."""
         num, prefix = len(batch.ids), batch.tokens_BU.new_tensor(self.tokenizer.prefix)
-        given_BU = torch.cat([prefix.expand(num, -1), batch.tokens_BU], dim=1)
-        silent_BU = given_BU.new_full((num, len(prefix) - 1), -1)
+        decoder_input_BU = torch.cat([prefix.expand(num, -1), batch.tokens_BU], dim=1)
+        silent_BU = decoder_input_BU.new_full((num, len(prefix) - 1), -1)
         targets_BU = torch.cat([silent_BU, functional.pad(batch.tokens_BU, (0, 1), value=-1)], dim=1)
         end_B = len(prefix) - 1 + batch.token_len_B
         targets_BU = targets_BU.scatter(1, end_B[:, None], self.tokenizer.end_id)
-        return torch.where(given_BU < 0, self.tokenizer.end_id, given_BU), targets_BU
+        return torch.where(decoder_input_BU < 0, self.tokenizer.end_id, decoder_input_BU), targets_BU
 
     def move(self, device: torch.device) -> None:
-        """What it hears with to the device."""
-        self.hearing.move(device)
+        """Move the frontend to the device."""
+        self.frontend.move(device)
 
     def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
         """Return the WER of greedy decoding, and what it counts."""
@@ -70,4 +72,4 @@ class Seq2SeqTask:
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
         """Greedy hypotheses, in the order of the batch."""
-        return decode_batch(model, self.hearing, self.tokenizer, batch.audio_BT, batch.audio_len_B, batch.ids)
+        return decode_batch(model, self.frontend, self.tokenizer, batch.audio_BT, batch.audio_len_B, batch.ids)

@@ -15,12 +15,12 @@ from voxstill.training.task import Loss, ModelInput, StepContext
 class TransducerTask(CtcTask):
     """A `Task`: the augmentation of CTC, and the loss of RNN-T, or of TDT where the student has durations."""
 
-    hearings = 1
+    num_views = 1
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """The transducer's loss per token, and as much of what a CTC student learns as `auxiliary_ctc` says."""
         batch = model_input.batch
-        encoded_BFP, out_B, predicted_BUP = students.transduced(
+        encoded_BFP, out_B, predicted_BUP = students.encode_and_predict(
             model, model_input.inputs, model_input.len_B, batch.tokens_BU
         )
         blank_id, durations = self.vocabulary.blank_id, students.durations(model)

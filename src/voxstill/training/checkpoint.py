@@ -98,12 +98,12 @@ def best(run: RunDir, num: int) -> list[Path]:
 
 def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
     """Bring the model to the mean of the weights and buffers of some checkpoints; what is counted is of the first."""
-    found = [load_file(folder / "model.safetensors") for folder in folders]
+    checkpoints = [load_file(folder / "model.safetensors") for folder in folders]
     mean = {
-        name: torch.stack([each[name].double() for each in found]).mean(0).to(value.dtype)
+        name: torch.stack([weights[name].double() for weights in checkpoints]).mean(0).to(value.dtype)
         if value.is_floating_point()
         else value
-        for name, value in found[0].items()
+        for name, value in checkpoints[0].items()
     }
     _put(model, mean)
 
@@ -141,9 +141,9 @@ def _is_kept(folder: Path, cfg: Train) -> bool:
 
 def _write(final: Path, files: dict[str, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
     with atomic_folder(final) as draft:
-        with told_as_storage(draft):
+        with as_storage_error(draft):
             for name, tensors in files.items():
-                save_file(_apart(tensors), draft / f"{name}.safetensors")
+                save_file(_unshared(tensors), draft / f"{name}.safetensors")
         (draft / "state.json").write_text(json.dumps(numbers))
         for file in draft.iterdir():
             _flush(file)
@@ -151,7 +151,7 @@ def _write(final: Path, files: dict[str, dict[str, Tensor]], numbers: dict[str, 
 
 
 @contextmanager
-def told_as_storage(path: Path) -> Iterator[None]:
+def as_storage_error(path: Path) -> Iterator[None]:
     """What safetensors cannot write is a StorageError: its own error is no OSError."""
     try:
         yield
@@ -163,22 +163,22 @@ def told_as_storage(path: Path) -> Iterator[None]:
 
 def _whole(tensors: dict[str, Tensor], wanted: bool) -> dict[str, Tensor]:
     """All of each tensor, on the CPU where it is `wanted`; all ranks must ask."""
-    found = {}
+    whole = {}
     for name, value in tensors.items():
         full = parallel.whole(value.detach())
         if wanted:
-            found[name] = full.cpu().contiguous()
-    return found
+            whole[name] = full.cpu().contiguous()
+    return whole
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same, each with memory of its own: weights that two layers share are written for both."""
     seen: set[int] = set()
-    found = {}
+    unshared = {}
     for name, value in tensors.items():
-        found[name] = value.clone() if value.data_ptr() in seen else value
+        unshared[name] = value.clone() if value.data_ptr() in seen else value
         seen.add(value.data_ptr())
-    return found
+    return unshared
 
 
 def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:

@@ -29,9 +29,9 @@ def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
         raise ConfigError(
             "Ray Train cannot be imported", why=str(error).splitlines()[0], fix="pip install 'voxstill[ray-train]'"
         ) from None
-    found = ray.cluster_resources()
-    kind = "GPU" if found.get("GPU") else "CPU"
-    if (there := int(found.get(kind, 0))) < num:  # Ray would wait for them for ever
+    resources = ray.cluster_resources()
+    kind = "GPU" if resources.get("GPU") else "CPU"
+    if (there := int(resources.get(kind, 0))) < num:  # Ray would wait for them for ever
         raise ConfigError(
             f"the training wants {num} {kind}s, and the Ray cluster has {there}",
             why="each rank has one for itself",
@@ -47,16 +47,16 @@ def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
         try:
             trainer.fit()
         except WorkerGroupError as error:
-            raise _told(error.worker_failures) from None
+            raise _rank_error(error.worker_failures) from None
 
 
 def _worker(config: dict[str, Any]) -> None:
     config["rank"]()
 
 
-def _told(failures: dict[int, Exception]) -> VoxstillError:
+def _rank_error(failures: dict[int, Exception]) -> VoxstillError:
     """The error to show: of those that ranks raised, the first that says what to do."""
-    causes = {rank: getattr(each, "cause", None) or each for rank, each in sorted(failures.items())}
+    causes = {rank: getattr(failure, "cause", None) or failure for rank, failure in sorted(failures.items())}
     for cause in causes.values():
         if isinstance(cause, VoxstillError):
             return cause

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,13 +19,16 @@ from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.nn import checkpoints
-from voxstill.nn.frontends import Hearing
+from voxstill.nn.frontends import Frontend
 from voxstill.storage import shard_format as sidecars
 from voxstill.storage import workdir
 from voxstill.storage.redaction import shown
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import checkpoint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
@@ -62,11 +65,11 @@ def open_run(cfg: Config, shards: dict[str, Any], settings: dict[str, Any]) -> R
 def snapshot(cfg: Config) -> str:
     """The configuration as YAML that may be shown to anybody: addresses without what signs or opens them."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, dict):
-            return {name: plain(each) for name, each in value.items()}
+            return {name: plain(item) for name, item in value.items()}
         if isinstance(value, list):
-            return [plain(each) for each in value]
+            return [plain(item) for item in value]
         return shown(value) if isinstance(value, str) else value
 
     return config.dump(Config.model_validate(plain(cfg.model_dump())))
@@ -76,7 +79,7 @@ def train_settings(cfg: Config) -> dict[str, Any]:
     """What decides what is learnt: the seed and the identity of each section."""
     return {
         "seed": cfg.seed,
-        "student": {**config.identity(cfg.student), "weights": checkpoints.digest(cfg.student.checkpoint)},
+        "student": {**config.identity(cfg.student), "weights": checkpoints.weights_digest(cfg.student.checkpoint)},
         "plan": config.identity(cfg.plan),
         "augment": config.identity(cfg.augment),
         "train": config.identity(cfg.train),
@@ -93,13 +96,13 @@ def summary(run: RunDir) -> dict[str, Any] | None:
 
 def versions() -> dict[str, str]:
     """Versions of Python, voxstill and the packages that decide what a run computes."""
-    found = {"python": platform.python_version(), "voxstill": voxstill.__version__}
+    installed = {"python": platform.python_version(), "voxstill": voxstill.__version__}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def machine() -> dict[str, Any]:
@@ -121,10 +124,10 @@ def describe(statistics: dict[str, Any], more: str = "") -> str:
 def noted(run: RunDir) -> dict[str, Any]:
     """What `environment.json` of a training says; nothing where there is none."""
     try:
-        found: dict[str, Any] = json.loads(run.environment.read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads(run.environment.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return facts
 
 
 def note(run: RunDir, **facts: Any) -> None:
@@ -139,21 +142,23 @@ def write_whole(path: Path, value: dict[str, Any]) -> None:
     draft.replace(path)
 
 
-def save_model(run: RunDir, model: Any, weights: dict[str, torch.Tensor], rest: Callable[[Path], None]) -> None:
+def save_model(
+    run: RunDir, model: PreTrainedModel, weights: dict[str, torch.Tensor], rest: Callable[[Path], None]
+) -> None:
     """A Hugging Face folder with these weights and what `rest` writes beside them, whole or absent."""
     from transformers.utils import logging as transformers_logging
 
     draft = run.model.with_name(".model.draft")
     shutil.rmtree(draft, ignore_errors=True)
     transformers_logging.disable_progress_bar()
-    with checkpoint.told_as_storage(draft):
+    with checkpoint.as_storage_error(draft):
         model.save_pretrained(draft, state_dict=weights)
     rest(draft)
     shutil.rmtree(run.model, ignore_errors=True)
     draft.rename(run.model)
 
 
-def write_extractor(hearing: Hearing, folder: Path) -> None:
+def write_extractor(frontend: Frontend, folder: Path) -> None:
     """Write the features of a model beside it, as the feature extractor that `transformers` loads."""
-    text = json.dumps(dict(hearing.extractor), indent=2) + "\n"
+    text = json.dumps(dict(frontend.extractor), indent=2) + "\n"
     (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,6 +26,9 @@ from voxstill.storage.store import Store
 from voxstill.training import checkpoint, loop, parallel, upload
 from voxstill.training.experiment import note, open_run, summary, write_whole
 from voxstill.training.setup import Build
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def launch(
@@ -64,7 +67,7 @@ def _launch(
         return summary(run) or _stopped(run)
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
-    with parallel.ranks_told(run, cfg.train.devices):
+    with parallel.raise_rank_error(run, cfg.train.devices):
         figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards, build=build))
     return figures or summary(run) or _stopped(run)
 
@@ -112,13 +115,15 @@ def _stopped(run: RunDir) -> dict[str, Any]:
     )
 
 
-def train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build) -> dict[str, Any] | None:
+def train_rank(fabric: Fabric, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build) -> dict[str, Any] | None:
     """Run one process of the training; rank 0 writes the model and the summary. None where a signal has stopped it."""
-    with parallel.errors_kept(run, fabric):
+    with parallel.record_rank_error(run, fabric):
         return _train_rank(fabric, cfg, run, shards, build)
 
 
-def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build) -> dict[str, Any] | None:
+def _train_rank(
+    fabric: Fabric, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build
+) -> dict[str, Any] | None:
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
@@ -145,7 +150,7 @@ def _train_rank(fabric: Any, cfg: Config, run: RunDir, shards: dict[str, Any], b
         budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None, cfg.train.patience)
         start = time.perf_counter()
         state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen)
-        log.info("train: %s", data.limit(time.perf_counter() - start))
+        log.info("train: %s", data.bottleneck(time.perf_counter() - start))
         if state is None:
             return None
         data.finish()

@@ -11,7 +11,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -32,7 +32,10 @@ from voxstill.training.meter import Meter
 from voxstill.training.task import DevBatch, ModelInput, StepContext, Task, make_generator, to_device
 from voxstill.training.watchdog import Watchdog
 
-Made = TypeVar("Made")
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+Prepared = TypeVar("Prepared")
 LOSS_MEMORY = 0.05
 """The loss reported is a running mean over about 1 / LOSS_MEMORY steps."""
 
@@ -44,7 +47,7 @@ class Data(Protocol):
         """The batches of an epoch."""
         ...
 
-    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Made]) -> Iterator[Made]:
+    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared]) -> Iterator[Prepared]:
         """What `make` makes of this rank's batches of each step from `first` on, ahead of time in a thread."""
         ...
 
@@ -52,7 +55,7 @@ class Data(Protocol):
         """Utterances that could not be read so far, each replaced by a neighbour of weight zero."""
         ...
 
-    def limit(self, seconds: float) -> str:
+    def bottleneck(self, seconds: float) -> str:
         """Say what a training of so many seconds was held up by."""
         ...
 
@@ -92,7 +95,7 @@ class PreparedStep:
 
 
 def train(
-    fabric: Any,
+    fabric: Fabric,
     model: nn.Module,
     task: Task,
     data: Data,
@@ -106,109 +109,169 @@ def train(
     What is `frozen` of it stays as it is. SIGINT or SIGTERM to any rank ends all of them after the step, with a
     checkpoint: then there is no state.
     """
-    if cfg.train.activation_checkpointing:
-        parallel.checkpoint_activations(model)
-    if cfg.train.compile:
-        parallel.compiled(model)
-    parallel.shard_model(model, fabric, cfg.train)
-    optimizer = optim.adamw(model, cfg.train)
-    wrapped, optimizer = fabric.setup(model, optimizer)
-    task.move(fabric.device)
-    average = optim.Average(cfg.train.average_decay)
-    state = checkpoint.load(run, model, optimizer, average) or State()
-    scaling = parallel.Scaling(fabric, state.scaling)
-    if state.step:
-        log.info("resuming at step %d of epoch %d", state.step, state.epoch)
-    first = fabric.global_rank == 0
-    meter = Meter(run, first, state, fabric.world_size)
-    replaced, spent_s = state.replaced, state.seconds
-    guard = Guard(run, fabric.global_rank)
-    memory = MemoryGuard(cfg.plan.budget_ms)
-    with (
-        world.Signals(_after_this_step) as signals,
-        Watchdog(run, fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
-        Progress("train", 1.0, "") as bar,
-    ):
-        frozen.hold(0.0)
-        meter.flops_per_s = probe_memory(fabric, wrapped, task, data, cfg, memory)
-        while (progress := budget.progress(state.step, state.seconds, state.stale)) < 1:
-            if state.step_in_epoch == 0:
-                state.ascending = progress < cfg.train.ascending_share
-            plan = data.plan(state.epoch, ascending=state.ascending)
-            before = state.step - state.step_in_epoch
+    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen).train()
 
-            def ready(k: int, batches: list[Batch], before: int = before) -> PreparedStep:
-                # the clock stands where the step before this one began: near enough for what it decides
-                now = budget.progress(before + k, state.seconds)
-                return prepare_step(fabric, task, batches, now, cfg.seed, before + k)
 
-            steps = iter(data.steps(plan, state.step_in_epoch, ready))
-            while state.step_in_epoch < plan.steps:
-                if (progress := budget.progress(state.step, state.seconds, state.stale)) >= 1:
-                    break
-                start = time.perf_counter()
-                watchdog.beat(state.step)
-                with meter.waiting.running():
-                    step = next(steps)
-                context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
-                for group in optimizer.param_groups:
-                    group["lr"] = optim.lr_at(progress, cfg.train)
-                frozen.hold(progress)
-                with memory.in_step(state.step):
-                    loss, figures = one_step(fabric, wrapped, task, step, context, cfg.seed, state.step, memory)
-                frozen.drop(progress)
-                norm = scaling.clipped(wrapped, optimizer, cfg.train.clip_norm)
-                sums = all_sums(
-                    fabric,
-                    {
-                        **figures,
-                        "loss": loss,
-                        "stops": signals.caught is not None,
-                        "replaced": data.replaced(),
-                        "seconds": first * (spent_s + time.perf_counter() - start),
-                    },
-                )
-                loss, stops, state.seconds = sums.pop("loss"), bool(sums.pop("stops")), sums.pop("seconds")
-                state.replaced = replaced + int(sums.pop("replaced"))
-                if scaling.overflows(loss, norm) or guard.passes(loss, norm, state.step, step.batches, context):
-                    optimizer.step()  # which fp16 leaves out where gradients are too large for it
-                else:
-                    state.skipped += 1
-                    scaling.passed_over()
-                optimizer.zero_grad(set_to_none=True)
-                if cfg.train.average == "last" and progress >= 1 - cfg.train.average_share:
-                    average.add(model)
-                state.step += 1
-                state.step_in_epoch += 1
-                spent_s += time.perf_counter() - start
-                meter.count(step.batches, loss, sums)
-                task.watch(state.step, sums)
-                state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
-                bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
-                if state.step % cfg.train.log_every == 0:
-                    meter.write(state, norm, optimizer.param_groups[0]["lr"], progress)
-                state.error = None
-                if state.step % cfg.train.validate_every == 0:
-                    validate(task, model, data, state, meter, watchdog)
-                state.scaling = scaling.state()
-                if stops or is_saved(state, cfg.train):
-                    checkpoint.save(run, model, optimizer, average, state, cfg.train, writes=first)
-                if stops:
+class _Trainer:
+    """The training of one rank: its model and optimizer, and what each step counts, logs and saves."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        model: nn.Module,
+        task: Task,
+        data: Data,
+        cfg: Config,
+        run: RunDir,
+        budget: Budget,
+        frozen: Frozen,
+    ) -> None:
+        self._fabric, self._model, self._task, self._data = fabric, model, task, data
+        self._cfg, self._run, self._budget, self._frozen = cfg, run, budget, frozen
+        if cfg.train.activation_checkpointing:
+            parallel.checkpoint_activations(model)
+        if cfg.train.compile:
+            parallel.compiled(model)
+        parallel.shard_model(model, fabric, cfg.train)
+        self._wrapped, self._optimizer = fabric.setup(model, optim.adamw(model, cfg.train))
+        task.move(fabric.device)
+        self._average = optim.Average(cfg.train.average_decay)
+        self._state = checkpoint.load(run, model, self._optimizer, self._average) or State()
+        self._scaling = parallel.Scaling(fabric, self._state.scaling)
+        if self._state.step:
+            log.info("resuming at step %d of epoch %d", self._state.step, self._state.epoch)
+        self._is_first = fabric.global_rank == 0
+        self._meter = Meter(run, self._is_first, self._state, fabric.world_size)
+        self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
+        self._guard = Guard(run, fabric.global_rank)
+        self._memory = MemoryGuard(cfg.plan.budget_ms)
+
+    def train(self) -> State | None:
+        """Make all steps, then the averaged student, and judge it; None where a signal has ended it before."""
+        cfg, state = self._cfg, self._state
+        with (
+            world.Signals(_after_this_step) as signals,
+            Watchdog(self._run, self._fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
+            Progress("train", 1.0, "") as bar,
+        ):
+            self._frozen.set_modes(0.0)
+            self._meter.flops_per_s = probe_memory(
+                self._fabric, self._wrapped, self._task, self._data, cfg, self._memory
+            )
+            while self._progress() < 1:
+                if self._epoch(signals, watchdog, bar):
                     log.info("stopped at step %d, which is saved", state.step)
                     return None
-            if state.step_in_epoch >= plan.steps:
-                state.epoch, state.step_in_epoch = state.epoch + 1, 0
-    checkpoint.save(run, model, optimizer, average, state, cfg.train, writes=first)
-    fabric.barrier()
-    if cfg.train.average == "last":
-        average.apply(model)
-    elif folders := checkpoint.best(run, cfg.train.keep_best):
-        checkpoint.load_mean(model, folders)
-    else:
-        log.warning("`train.average` is best, and there is no dev split to judge by: the last weights are taken")
-    validate(task, model, data, state, meter, None)
-    log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
-    return state
+        self._save()
+        self._fabric.barrier()
+        if cfg.train.average == "last":
+            self._average.apply(self._model)
+        elif folders := checkpoint.best(self._run, cfg.train.keep_best):
+            checkpoint.load_mean(self._model, folders)
+        else:
+            log.warning("`train.average` is best, and there is no dev split to judge by: the last weights are taken")
+        validate(self._task, self._model, self._data, state, self._meter, None)
+        log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
+        return state
+
+    def _progress(self) -> float:
+        return self._budget.progress(self._state.step, self._state.seconds, self._state.stale)
+
+    def _save(self) -> None:
+        arguments = (self._run, self._model, self._optimizer, self._average, self._state, self._cfg.train)
+        checkpoint.save(*arguments, writes=self._is_first)
+
+    def _epoch(self, signals: world.Signals, watchdog: Watchdog, bar: Progress) -> bool:
+        """Make the remaining steps of an epoch, or of the budget; return whether a signal to any rank has ended it."""
+        cfg, state = self._cfg, self._state
+        if state.step_in_epoch == 0:
+            state.ascending = self._progress() < cfg.train.ascending_share
+        plan = self._data.plan(state.epoch, ascending=state.ascending)
+        steps_before = state.step - state.step_in_epoch
+
+        def prepare(k: int, batches: list[Batch]) -> PreparedStep:
+            # the clock stands where the step before this one began: near enough for what it decides
+            progress = self._budget.progress(steps_before + k, state.seconds)
+            return prepare_step(self._fabric, self._task, batches, progress, cfg.seed, steps_before + k)
+
+        steps = iter(self._data.steps(plan, state.step_in_epoch, prepare))
+        while state.step_in_epoch < plan.steps:
+            if (progress := self._progress()) >= 1:
+                break
+            start = time.perf_counter()
+            watchdog.beat(state.step)
+            with self._meter.waiting.running():
+                step = next(steps)
+            context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
+            norm, sums = self._step(step, context, start, signals)
+            loss, stops = sums.pop("loss"), bool(sums.pop("stops"))
+            self._report(step, loss, sums, norm, progress, bar)
+            state.error = None
+            if state.step % cfg.train.validate_every == 0:
+                validate(self._task, self._model, self._data, state, self._meter, watchdog)
+            state.scaling = self._scaling.state()
+            if stops or is_saved(state, cfg.train):
+                self._save()
+            if stops:
+                return True
+        if state.step_in_epoch >= plan.steps:
+            state.epoch, state.step_in_epoch = state.epoch + 1, 0
+        return False
+
+    def _step(
+        self, step: PreparedStep, context: StepContext, start: float, signals: world.Signals
+    ) -> tuple[float, dict[str, float]]:
+        """Make one step that began at `start`; return the norm of its gradients, and its figures over all ranks.
+
+        The figures hold `loss`, and `stops`, which is not 0 where a signal has reached a rank.
+        """
+        cfg, state, progress = self._cfg, self._state, context.progress
+        for group in self._optimizer.param_groups:
+            group["lr"] = optim.lr_at(progress, cfg.train)
+        self._frozen.set_modes(progress)
+        with self._memory.in_step(state.step):
+            loss, figures = one_step(
+                *(self._fabric, self._wrapped, self._task, step, context, cfg.seed, state.step, self._memory)
+            )
+        self._frozen.drop_gradients(progress)
+        norm = self._scaling.clipped(self._wrapped, self._optimizer, cfg.train.clip_norm)
+        sums = all_sums(
+            self._fabric,
+            {
+                **figures,
+                "loss": loss,
+                "stops": signals.caught is not None,
+                "replaced": self._data.replaced(),
+                "seconds": self._is_first * (self._seconds + time.perf_counter() - start),
+            },
+        )
+        loss, state.seconds = sums["loss"], sums.pop("seconds")
+        state.replaced = self._replaced_before + int(sums.pop("replaced"))
+        overflows = self._scaling.overflows(loss, norm)
+        if overflows or self._guard.passes(loss, norm, state.step, step.batches, context):
+            self._optimizer.step()  # which fp16 leaves out where gradients are too large for it
+        else:
+            state.skipped += 1
+            self._scaling.passed_over()
+        self._optimizer.zero_grad(set_to_none=True)
+        if cfg.train.average == "last" and progress >= 1 - cfg.train.average_share:
+            self._average.add(self._model)
+        state.step += 1
+        state.step_in_epoch += 1
+        self._seconds += time.perf_counter() - start
+        return norm, sums
+
+    def _report(
+        self, step: PreparedStep, loss: float, figures: dict[str, float], norm: float, progress: float, bar: Progress
+    ) -> None:
+        """Count and log a step."""
+        state = self._state
+        self._meter.count(step.batches, loss, figures)
+        self._task.watch(state.step, figures)
+        state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
+        bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
+        if state.step % self._cfg.train.log_every == 0:
+            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress)
 
 
 def is_saved(state: State, cfg: Train) -> bool:
@@ -218,8 +281,8 @@ def is_saved(state: State, cfg: Train) -> bool:
 
 
 def one_step(
-    fabric: Any,
-    model: Any,
+    fabric: Fabric,
+    model: nn.Module,
     task: Task,
     prepared: PreparedStep,
     context: StepContext,
@@ -246,7 +309,7 @@ def one_step(
     return total, figures
 
 
-def all_sums(fabric: Any, numbers: dict[str, float]) -> dict[str, float]:
+def all_sums(fabric: Fabric, numbers: dict[str, float]) -> dict[str, float]:
     """Each number summed over the ranks, which give the same names: the one collective of a step beside the gradients.
 
     What one rank alone knows is 0 on the others.
@@ -255,7 +318,9 @@ def all_sums(fabric: Any, numbers: dict[str, float]) -> dict[str, float]:
     return dict(zip(numbers, whole.tolist(), strict=True))
 
 
-def prepare_step(fabric: Any, task: Task, batches: list[Batch], progress: float, seed: int, step: int) -> PreparedStep:
+def prepare_step(
+    fabric: Fabric, task: Task, batches: list[Batch], progress: float, seed: int, step: int
+) -> PreparedStep:
     """Let the task prepare the batches of a step on the device; equal arguments give equal tensors."""
     inputs = []
     try:
@@ -267,16 +332,16 @@ def prepare_step(fabric: Any, task: Task, batches: list[Batch], progress: float,
     return PreparedStep(batches, inputs)
 
 
-def probe_memory(fabric: Any, model: Any, task: Task, data: Data, cfg: Config, memory: MemoryGuard) -> float:
+def probe_memory(fabric: Fabric, model: nn.Module, task: Task, data: Data, cfg: Config, memory: MemoryGuard) -> float:
     """Run the largest step of the first epoch, forward and backward, before training; it leaves no trace in the model.
 
     What does not fit is told now, not at hour 40. The largest has the most audio, padding included. Returns the
     floating-point operations for a second of this rank's audio: of matrices and convolutions, forward and backward.
     """
     plan = data.plan(0, ascending=True)
-    heard_ms = plan.heard_ms()
-    padded_ms_B = np.maximum.reduceat(heard_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
-    worst = int(padded_ms_B.argmax()) // plan.slots
+    augmented_ms = plan.augmented_ms()
+    padded_ms_B = np.maximum.reduceat(augmented_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
+    worst = int(padded_ms_B.argmax()) // plan.batches_per_step
     step = next(iter(data.steps(plan, worst, lambda _, batches: prepare_step(fabric, task, batches, 0.0, cfg.seed, 0))))
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     context = StepContext.of_step(plan, worst, 0.0)

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,11 @@ from voxstill.core.errors import ConfigError, TrainingError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.world import Ranks
 from voxstill.storage.rundir import RunDir
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+    from lightning_fabric.wrappers import _FabricOptimizer as FabricOptimizer
+    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 
@@ -41,8 +46,8 @@ def precision(cfg: Train) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def errors_kept(run: RunDir, fabric: Any) -> Iterator[None]:
-    """What a rank that is a process of its own raises is left in a file, for `ranks_told`."""
+def record_rank_error(run: RunDir, fabric: Fabric) -> Iterator[None]:
+    """What a rank that is a process of its own raises is left in a file, for `raise_rank_error`."""
     try:
         yield
     except VoxstillError as error:
@@ -57,7 +62,7 @@ def errors_kept(run: RunDir, fabric: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ranks_told(run: RunDir, num: int) -> Iterator[None]:
+def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
     """Around processes that train together: one that fails is told as the error that it raised, else as its end.
 
     SIGTERM is passed on to them; Ctrl-C reaches them by itself.
@@ -102,8 +107,10 @@ def with_ranks(ranks: Ranks, cfg: Config) -> Config:
             fix=f"leave `train.devices` out: {ranks.by} decides",
         )
     train = cfg.train.model_copy(update={"devices": ranks.num_here})
-    slots = cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else ranks.num
-    return cfg.model_copy(update={"train": train, "plan": cfg.plan.model_copy(update={"batches_per_step": slots})})
+    batches_per_step = cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else ranks.num
+    return cfg.model_copy(
+        update={"train": train, "plan": cfg.plan.model_copy(update={"batches_per_step": batches_per_step})}
+    )
 
 
 def _precision(name: str, device: str) -> Any:
@@ -116,21 +123,21 @@ def _precision(name: str, device: str) -> Any:
     return MixedPrecision("16-mixed", device, torch.amp.GradScaler(device))
 
 
-def broadcast_from_rank0(fabric: Any, make: Callable[[], T]) -> T:
+def broadcast_from_rank0(fabric: Fabric, make: Callable[[], T]) -> T:
     """What rank 0 makes, on every rank; a VoxstillError of it too."""
-    made: T | VoxstillError | None = None
+    result: T | VoxstillError | None = None
     if fabric.global_rank == 0:
         try:
-            made = make()
+            result = make()
         except VoxstillError as error:
-            made = error
-    made = fabric.broadcast(made)
-    if isinstance(made, VoxstillError):
-        raise made
-    return made
+            result = error
+    result = fabric.broadcast(result)
+    if isinstance(result, VoxstillError):
+        raise result
+    return result
 
 
-def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
+def fabric(cfg: Train, ranks: Ranks | None = None) -> Fabric:
     """A Lightning Fabric that starts `devices` processes, or joins the `ranks` that are there already.
 
     TrainingError where this machine has too few GPUs.
@@ -138,7 +145,7 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 
-    from voxstill.training.strategy import Spread
+    from voxstill.training.strategy import DdpOrShardedStrategy
 
     on_gpu = torch.cuda.is_available()
     if on_gpu and cfg.devices > torch.cuda.device_count():
@@ -151,7 +158,9 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Any:
         accelerator="cuda" if on_gpu else "cpu",
         devices=cfg.devices,
         num_nodes=ranks.num // ranks.num_here if ranks else 1,
-        strategy=Spread(start_method="popen" if ranks else "spawn") if ranks or cfg.devices > 1 else "auto",
+        strategy=DdpOrShardedStrategy(start_method="popen" if ranks else "spawn")
+        if ranks or cfg.devices > 1
+        else "auto",
         plugins=[
             TorchElasticEnvironment() if ranks else LightningEnvironment(),
             _precision(precision(cfg)[0], "cuda" if on_gpu else "cpu"),
@@ -164,12 +173,12 @@ class Scaling:
     halved (Micikevicius et al. 2018, "Mixed precision training", section 3.2). For other precisions it does nothing.
     """
 
-    def __init__(self, fabric: Any, state: dict[str, float] | None) -> None:
+    def __init__(self, fabric: Fabric, state: dict[str, float] | None) -> None:
         self._scaler: torch.amp.GradScaler | None = getattr(fabric.strategy.precision, "scaler", None)
         if self._scaler is not None and state is not None:
             self._scaler.load_state_dict(state)
 
-    def clipped(self, model: nn.Module, optimizer: Any, most: float) -> float:
+    def clipped(self, model: nn.Module, optimizer: FabricOptimizer, most: float) -> float:
         """The norm of the gradients, which are scaled back and then down to `most`."""
         if self._scaler is not None:
             self._scaler.unscale_(optimizer.optimizer)
@@ -192,7 +201,7 @@ class Scaling:
         return None if self._scaler is None else self._scaler.state_dict()
 
 
-def shard_model(model: nn.Module, fabric: Any, cfg: Train) -> None:
+def shard_model(model: nn.Module, fabric: Fabric, cfg: Train) -> None:
     """Make the model ready for the ranks, before its optimizer is made: sharded where it is larger than `shard_above`.
 
     Sharded, each rank has a part of every weight (FSDP2, `torch.distributed.fsdp.fully_shard`), and a layer is put
@@ -229,30 +238,30 @@ def part(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def checkpoint_activations(model: Any) -> None:
+def checkpoint_activations(model: PreTrainedModel) -> None:
     """The layers of a transformers model are computed again in the backward pass: the same gradients in less memory.
 
     Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). What BatchNorm has counted once is not counted
     again.
     """
-    norms: list[Any] = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    norms: list[Any] = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
-        tracked = [(each, each.momentum, each.num_batches_tracked) for each in norms]
-        before = [(each, momentum, count, count.clone()) for each, momentum, count in tracked if count is not None]
-        for each in norms:
-            each.momentum = 0.0
+        tracked = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+        before = [(norm, momentum, count, count.clone()) for norm, momentum, count in tracked if count is not None]
+        for norm in norms:
+            norm.momentum = 0.0
         try:
             yield
         finally:
-            for each, momentum, count, counted in before:
-                each.momentum = momentum
+            for norm, momentum, count, counted in before:
+                norm.momentum = momentum
                 count.copy_(counted)
 
-    how = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), again())}
-    newer = getattr(model, "activation_checkpointing_enable", None)  # transformers 6 will have this name alone
-    (newer or model.gradient_checkpointing_enable)(how)
+    options = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), again())}
+    enable = getattr(model, "activation_checkpointing_enable", None)  # transformers 6 will have this name alone
+    (enable or model.gradient_checkpointing_enable)(options)
 
 
 def compiled(model: nn.Module, backend: str = "inductor") -> None:
@@ -269,4 +278,4 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     """What a transformers model has many of."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    return [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training.loop import Data
 from voxstill.training.task import Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +38,5 @@ class TrainingSetup:
     """Layers that stay as they are, for good or for a while."""
 
 
-Build = Callable[[Any, Config, RunDir, Store, str], TrainingSetup]
+Build = Callable[["Fabric", Config, RunDir, Store, str], TrainingSetup]
 """Builds the setup on this rank of a fabric: configuration, experiment folder, work folder, prefix of its shards."""

@@ -30,7 +30,7 @@ class StepContext:
     @classmethod
     def of_step(cls, plan: EpochPlan, k: int, progress: float, step: int = 0) -> StepContext:
         """Count step `k` of a plan."""
-        num_utterances = int(plan.bounds[(k + 1) * plan.slots] - plan.bounds[k * plan.slots])
+        num_utterances = int(plan.bounds[(k + 1) * plan.batches_per_step] - plan.bounds[k * plan.batches_per_step])
         return cls(progress, int(plan.step_tokens[k]), int(plan.step_frames[k]), step, num_utterances)
 
     @classmethod

@@ -89,35 +89,35 @@ class Watchdog:
 
     def _end(self, waited_s: float) -> None:
         others = self._others()
-        behind = sorted(rank for rank, each in others.items() if each["step"] < self._step)
-        told = (
+        behind = sorted(rank for rank, other in others.items() if other["step"] < self._step)
+        message = (
             f"rank {self._rank} has made no step for {waited_s:.0f} s, at step {self._step}; `train.step_timeout_s` is "
         )
-        told += f"{self._limit_s:.0f}. Ranks behind it: {', '.join(map(str, behind)) or 'none'}. All stacks follow"
-        log.error("%s", told)
+        message += f"{self._limit_s:.0f}. Ranks behind it: {', '.join(map(str, behind)) or 'none'}. All stacks follow"
+        log.error("%s", message)
         with self._run.log.open("a", encoding="utf-8") as file:
-            file.write(f"\n{told}\n\nstacks of rank {self._rank}, process {os.getpid()}:\n")
+            file.write(f"\n{message}\n\nstacks of rank {self._rank}, process {os.getpid()}:\n")
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
-            for rank, each in others.items():
-                file.write(f"\nstacks of rank {rank}, process {each['pid']}:\n")
+            for rank, other in others.items():
+                file.write(f"\nstacks of rank {rank}, process {other['pid']}:\n")
                 file.flush()
-                _send(each["pid"], signal.SIGCONT)  # one that was stopped answers nothing else
-                _send(each["pid"], signal.SIGUSR1)
+                _send(other["pid"], signal.SIGCONT)  # one that was stopped answers nothing else
+                _send(other["pid"], signal.SIGUSR1)
                 time.sleep(_STACKS_S)
-        for each in others.values():
-            _send(each["pid"], signal.SIGKILL)
+        for other in others.values():
+            _send(other["pid"], signal.SIGKILL)
         os._exit(TrainingError.exit_code)
 
     def _others(self) -> dict[int, dict[str, Any]]:
         """The other ranks on this machine; a number that belongs to another process by now is none of them."""
-        found = {}
+        others = {}
         for path in sorted(self._run.ranks.glob("*.json")):
             about = _read(path)
             is_here = about.get("host") == socket.gethostname() and path != self._file
             if is_here and about["born"] and about["born"] == _born(about["pid"]):
-                found[int(path.stem)] = about
-        return found
+                others[int(path.stem)] = about
+        return others
 
 
 def _born(pid: int) -> str | None:

@@ -58,8 +58,7 @@ def search(
 
     `num_places` is the width of the beam, a power of two. Without fusion, tokens that cannot reach a place are left
     out, and nothing is lost. Else the `most_tokens` likeliest of a frame are searched, but for those less likely than
-    the best by more than `band`. With twice as many places as there are texts and nothing left out, the search is
-    exhaustive.
+    the best by more than `band`. With twice as many places as texts and nothing left out, the search is exhaustive.
     """
     num_frames, num_tokens = logprob_FV.shape
     num_beams = 1
@@ -202,7 +201,7 @@ def search(
 
 
 @compiled
-def aligned(
+def viterbi_align(
     logprob_FV: NDArray[np.float32], tokens_U: NDArray[np.int64], blank_id: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Viterbi alignment of tokens by CTC: the first frame of each token and the one after its last."""
