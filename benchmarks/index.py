@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
@@ -28,6 +27,7 @@ from voxstill.audio import codec, vad  # noqa: E402
 from voxstill.core.config import Config, Segment  # noqa: E402
 from voxstill.demo.voices import Speech, speak  # noqa: E402
 from voxstill.pipeline import index as indexing  # noqa: E402
+from voxstill.storage.figures import IndexFigures  # noqa: E402
 
 HERE = Path(__file__).parent
 TEXT = "the quick brown fox jumps over the lazy dog and runs far away into the dark wood where nobody will find it"
@@ -83,12 +83,12 @@ def long_recordings(minutes: float) -> dict[str, float]:
     return {"vad_times_real_time": seconds / cutting["cpu_s"], "long_file_times_real_time": seconds / whole["cpu_s"]}
 
 
-def index(work: Path, source: Path, limit: int | None = None) -> dict[str, Any]:
+def index(work: Path, source: Path, limit: int | None = None) -> IndexFigures:
     """The index of a folder, or of its first files."""
     uris = [str(path) for path in sorted(source.iterdir())[:limit]] if limit else str(source)
     tree = {"work": str(work), "source": {"uri": uris}, "engine": {"name": "inline"}}
     figures = indexing.index(Config.model_validate(tree))
-    assert not figures["damaged"]
+    assert not figures.damaged
     return figures
 
 

@@ -19,6 +19,7 @@ from voxstill.data.loader import Loader
 from voxstill.data.plan import EpochPlan, plan
 from voxstill.data.shard_index import Encode, ShardIndex, open_index
 from voxstill.storage import shard_format, tables
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
@@ -62,7 +63,7 @@ def write_corpus(store: Store, num: int = NUM) -> None:
         rows = shard_format.write(file, pairs)
         store.create(f"s/{shard_format.tar_name(index)}", file.getvalue())
         store.create(f"s/{shard_format.sidecar_name(index)}", tables.to_parquet(rows, Sample))
-    shard_format.finish(store, "s", {"shards": num_shards, "utterances": num})
+    shard_format.finish(store, "s", ShardFigures(shards=num_shards, utterances=num))
 
 
 def damage(store: Store, row: int, data: bytes) -> None:

@@ -10,13 +10,14 @@ from voxstill.core.config import Config
 from voxstill.core.records import fingerprint
 from voxstill.labelling import label
 from voxstill.pipeline import recipes as named
+from voxstill.storage.figures import IndexFigures, LabelFigures, VerdictFigures
 from voxstill.storage.store import Store
 from voxstill.tasks import pretraining
 from voxstill.teachers import registry
 from voxstill.training.experiment import train_settings
 
-UTTERANCES, VERDICTS = {"recipe": "utterances"}, {"recipe": "verdicts"}
-LABELS = {"recipe": "labels", "sha256": "0"}
+UTTERANCES, VERDICTS = IndexFigures(recipe="utterances"), VerdictFigures(recipe="verdicts")
+LABELS = LabelFigures(recipe="labels", sha256="0")
 """What each is made from has a fixed name here, so that a recipe tells of its own step alone."""
 
 
@@ -24,7 +25,7 @@ def recipes(cfg: Config) -> dict[str, str]:
     """Name of the table, or experiment, of each kind; `cfg.work` is a folder to be written to."""
     recipe = named.utterances_recipe(cfg)
     indexed = Path(cfg.work) / "utterances"
-    Store(cfg.work).write_json(f"utterances/{recipe}/_SUCCESS.json", UTTERANCES)
+    Store(cfg.work).write_json(f"utterances/{recipe}/_SUCCESS.json", UTTERANCES.to_dict())
     unlabelled = named.unlabelled_recipe(cfg)
     shutil.rmtree(indexed)
     return {

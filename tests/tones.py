@@ -16,6 +16,7 @@ from voxstill.core.records import RATE_HZ, Batch, Split, UtteranceInfo, Word
 from voxstill.nn import students
 from voxstill.nn.log_mel import output_frames
 from voxstill.storage import shard_format, tables
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 from voxstill.tasks.ctc import CtcTask
@@ -113,9 +114,8 @@ def write_shards(store: Store, prefix: str, counts: dict[Split, int], seed: int 
         rows = shard_format.write(file, pairs)
         store.create(f"{prefix}/{shard_format.tar_name(index)}", file.getvalue())
         store.create(f"{prefix}/{shard_format.sidecar_name(index)}", tables.to_parquet(rows, Sample))
-    shard_format.finish(
-        store, prefix, {"shards": len(counts), "utterances": total, "recipe": prefix.rpartition("/")[2]}
-    )
+    figures = ShardFigures(recipe=prefix.rpartition("/")[2], shards=len(counts), utterances=total)
+    shard_format.finish(store, prefix, figures)
 
 
 HUMS_HZ = {"ann": 250, "bob": 620, "cas": 1250, "dee": 2300, "eve": 3900, "fay": 5600}

@@ -87,7 +87,7 @@ def main() -> None:
                 vars(recognition)["Corpus"] = corpus
                 cfg = config.validated(Config, tree)
                 trained = train(cfg)
-                judged = evaluate(cfg, trained["path"]).figures
+                judged = evaluate(cfg, trained.path).figures
                 row = {name: judged[name] for name in ("wer", "interval", "words")} | {"seed": seed}
                 rows_by_way[way].append(row)
                 print(f"| {way} | {seed} | {100 * row['wer']:.1f} |", flush=True)

@@ -231,6 +231,7 @@ def write_shards(folder: Path, num: int) -> None:
 
     from voxstill.audio import codec
     from voxstill.storage import shard_format
+    from voxstill.storage.figures import ShardFigures
     from voxstill.storage.shard_format import Sample
     from voxstill.storage.store import Store
 
@@ -250,7 +251,7 @@ def write_shards(folder: Path, num: int) -> None:
             os.link(folder / shard_format.tar_name(0), folder / shard_format.tar_name(index))
         ids = pa.array([f"u{index:05}-{i}" for i in range(PER_SHARD)])
         pq.write_table(table.set_column(place, "id", ids), folder / shard_format.sidecar_name(index))
-    shard_format.finish(Store(str(folder)), "", {"shards": num // PER_SHARD, "utterances": num})
+    shard_format.finish(Store(str(folder)), "", ShardFigures(shards=num // PER_SHARD, utterances=num))
 
 
 def start(folder: str, share: float) -> dict[str, float]:

@@ -136,6 +136,7 @@ def make(folder: Path, num: int) -> float:
     from voxstill.audio import codec
     from voxstill.demo.voices import Speech, speak
     from voxstill.storage import shard_format, tables
+    from voxstill.storage.figures import ShardFigures
     from voxstill.storage.shard_format import Sample
     from voxstill.storage.store import Store
 
@@ -158,7 +159,7 @@ def make(folder: Path, num: int) -> float:
         with (folder / "shards" / shard_format.tar_name(count - 1)).open("wb") as file:
             rows = shard_format.write(file, clips[first : first + PER_SHARD])
         store.create(shard_format.sidecar_name(count - 1), tables.to_parquet(rows, Sample))
-    shard_format.finish(store, "", {"shards": count, "utterances": num})
+    shard_format.finish(store, "", ShardFigures(shards=count, utterances=num))
     shar(folder / "shar", clips)
     return float(lengths.sum()) / 16_000
 

@@ -112,7 +112,7 @@ class Labelled:
     """The training split of the shards: labels and features that lie ready."""
 
     def __init__(self, cfg: Config, folder: Path) -> None:
-        store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg)["recipe"])
+        store, prefix = Store(cfg.work), workdir.prefix("shards", finished_shards(cfg).recipe)
         rows = [row for part in shard_format.sidecars(store, prefix, ("train",)) for row in part.to_pylist()]
         texts = [normalizer(cfg.student.text)(row["text"]) for row in rows]
         self.frontend = recognition.frontend_of(cfg, None)
@@ -148,7 +148,7 @@ def train_voxstill(cfg: Config, seed: int, seconds: float, folder: Path) -> dict
         "root": str(folder),
     }
     trained = train(config.validated(Config, tree))
-    return figures_of(cfg, trained["path"], seed, trained["steps"])
+    return figures_of(cfg, trained.path, seed, trained.steps)
 
 
 def train_peer(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:

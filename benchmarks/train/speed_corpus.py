@@ -27,6 +27,7 @@ def make(folder: Path, args: argparse.Namespace) -> float:
     from voxstill.audio import codec
     from voxstill.nn.log_mel import feature_frames, output_frames
     from voxstill.storage import shard_format, tables
+    from voxstill.storage.figures import ShardFigures
     from voxstill.storage.shard_format import Sample
     from voxstill.storage.store import Store
     from voxstill.text import tokenizer
@@ -70,7 +71,7 @@ def make(folder: Path, args: argparse.Namespace) -> float:
         index += 1
         if args.manifest and index == len(parts):
             break
-    shard_format.finish(store, "shards/r", {"shards": index, "utterances": len(rows), "recipe": "r"})
+    shard_format.finish(store, "shards/r", ShardFigures(recipe="r", shards=index, utterances=len(rows)))
     (folder / "corpus.json").write_text(json.dumps({"units": units, "rows": rows}))
     return hours
 

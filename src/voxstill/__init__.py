@@ -1,3 +1,115 @@
-"""voxstill distils a large speech recogniser into a small one of your own."""
+"""voxstill distils a large speech recogniser into a small one of your own.
+
+Everything that the shell can do is a function or class here; docs/python.md shows the whole line. Nothing is loaded
+until a name is used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from voxstill.api import (
+        compare,
+        compare_teachers,
+        control,
+        demo,
+        dry_run,
+        evaluate,
+        explain,
+        filter,  # noqa: A004
+        index,
+        label,
+        load_config,
+        plan,
+        pretrain,
+        replay,
+        run,
+        score_meetings,
+        score_speakers,
+        score_words,
+        shard,
+        train,
+        train_lm,
+        wer,
+    )
+    from voxstill.core.config import Config
+    from voxstill.core.errors import (
+        ClusterError,
+        ConfigError,
+        DataError,
+        Interrupted,
+        StorageError,
+        TeacherError,
+        TrainingError,
+        VoxstillError,
+    )
+    from voxstill.core.records import ErrorCounts
+    from voxstill.pipeline.transcribe import Recognizer, Transcript
+    from voxstill.teachers.teacher import Heard as Transcription
+    from voxstill.teachers.teacher import Teacher
 
 __version__ = "0.1.0"
+__all__ = [
+    "ClusterError",
+    "Config",
+    "ConfigError",
+    "DataError",
+    "ErrorCounts",
+    "Interrupted",
+    "Recognizer",
+    "StorageError",
+    "Teacher",
+    "TeacherError",
+    "TrainingError",
+    "Transcript",
+    "Transcription",
+    "VoxstillError",
+    "compare",
+    "compare_teachers",
+    "control",
+    "demo",
+    "dry_run",
+    "evaluate",
+    "explain",
+    "filter",
+    "index",
+    "label",
+    "load_config",
+    "plan",
+    "pretrain",
+    "replay",
+    "run",
+    "score_meetings",
+    "score_speakers",
+    "score_words",
+    "shard",
+    "train",
+    "train_lm",
+    "wer",
+]
+_HOMES = {
+    "Config": "core.config",
+    "ErrorCounts": "core.records",
+    "Recognizer": "pipeline.transcribe",
+    "Teacher": "teachers.teacher",
+    "Transcript": "pipeline.transcribe",
+    "Transcription": "teachers.teacher:Heard",
+    **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
+    "Interrupted": "core.errors",
+}
+"""Modules of the names that are not in `api`; after a colon, the name there."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module when it is first used (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module `voxstill` has no attribute `{name}`")
+    from importlib import import_module
+
+    module, _, original = _HOMES.get(name, "api").partition(":")
+    value = getattr(import_module(f"voxstill.{module}"), original or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

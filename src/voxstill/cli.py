@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from voxstill import __version__, commands
-from voxstill.core.command import Command, CommonOptions, LogLevel, Panel, as_text
+from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
 
 Run = Callable[[Command, CommonOptions, dict[str, Any]], int]
 INTERRUPTED = 130
@@ -153,10 +153,8 @@ def execute(command: Command, options: CommonOptions, values: dict[str, Any]) ->
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
-    if not result.figures:  # one of several processes, and another has the figures
-        return 0
-    text = result.text if result.text is not None else as_text(result.figures)
-    _print(json.dumps(result.figures, ensure_ascii=False) if options.json else text)
+    if world.is_first():
+        _print(json.dumps(result.to_dict(), ensure_ascii=False) if options.json else result.to_text())
     return result.exit_code
 
 

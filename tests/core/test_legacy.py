@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,6 +26,7 @@ from voxstill.pipeline import recipes
 from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.train import train
 from voxstill.storage import workdir
+from voxstill.storage.figures import IndexFigures, LabelFigures, TableFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
@@ -112,7 +112,7 @@ def test_a_section_that_means_something_else_now_has_no_name_in_0_1(monkeypatch:
 
 
 STEPS = ("utterances", "labels", "verdicts", "shards")
-MAKE: dict[str, Callable[[Config], dict[str, Any]]] = {
+MAKE: dict[str, Callable[[Config], TableFigures]] = {
     "utterances": indexing.index,
     "labels": labelling.label_utterances,
     "verdicts": filtering.filter_labels,
@@ -151,8 +151,8 @@ def name_in_0_1(cfg: Config, kind: str) -> str:
     elif kind == "labels":
         name = legacy.labels(task.name, cfg.teacher, registry.options(cfg.teacher))
     else:
-        source = workdir.named(work, "utterances", str(utterances))
-        labels = workdir.named(work, "labels", name_in_0_1(cfg, "labels"))
+        source = workdir.named(work, IndexFigures, str(utterances))
+        labels = workdir.named(work, LabelFigures, name_in_0_1(cfg, "labels"))
         name = legacy.recipe("filter", cfg.filter, recipes.scores_recipe(cfg, source, labels))
         if kind == "shards":
             name = legacy.recipe("shard", cfg.shard, name, cfg.seed)
@@ -168,7 +168,7 @@ def made_by_0_1(cfg: Config) -> dict[str, str]:
         begun = Path(cfg.work) / kind / names[kind] / "_begun"  # so the step goes on under this name
         begun.parent.mkdir(parents=True)
         begun.touch()
-        assert MAKE[kind](cfg)["recipe"] == names[kind]
+        assert MAKE[kind](cfg).recipe == names[kind]
         begun.unlink()
     return names
 
@@ -190,8 +190,8 @@ def test_tables_of_0_1_are_found_through_the_whole_chain_and_none_is_made_again(
     before = content(cfg)
     workdir._tell_former.cache_clear()
     start_logging()
-    assert {kind: MAKE[kind](cfg)["recipe"] for kind in STEPS} == names
-    assert recipes.finished_shards(cfg)["recipe"] == names["shards"]
+    assert {kind: MAKE[kind](cfg).recipe for kind in STEPS} == names
+    assert recipes.finished_shards(cfg).recipe == names["shards"]
     assert content(cfg) == before
     lines = capsys.readouterr().err.splitlines()
     for kind in STEPS:
@@ -211,7 +211,7 @@ def test_a_table_that_0_1_began_goes_on_under_its_name(tmp_path: Path, unfinishe
         path.unlink()
     assert content(cfg) != before
     for kind in STEPS:
-        assert MAKE[kind](cfg)["recipe"] == names[kind]
+        assert MAKE[kind](cfg).recipe == names[kind]
     assert content(cfg).keys() == before.keys()
     parts = {key for key in before if not key.endswith(".json")}
     assert all(content(cfg)[key] == before[key] for key in parts)
@@ -219,18 +219,18 @@ def test_a_table_that_0_1_began_goes_on_under_its_name(tmp_path: Path, unfinishe
 
 def test_a_table_of_today_comes_before_one_of_0_1(tmp_path: Path) -> None:
     cfg = corpus(tmp_path / "corpus")
-    today = indexing.index(cfg)["recipe"]
+    today = indexing.index(cfg).recipe
     old = name_in_0_1(cfg, "utterances")
     shutil.copytree(Path(cfg.work) / "utterances" / today, Path(cfg.work) / "utterances" / old)
-    assert indexing.index(cfg)["recipe"] == today != old
+    assert indexing.index(cfg).recipe == today != old
 
 
 def test_an_option_that_is_set_to_another_value_is_another_table(tmp_path: Path) -> None:
     cfg = corpus(tmp_path / "corpus")
     names = made_by_0_1(cfg)
     louder = cfg.model_copy(update={"filter": cfg.filter.model_copy(update={"max_repeats": 9})})
-    assert filtering.filter_labels(louder)["recipe"] != names["verdicts"]
-    assert recipes.finished_shards(cfg)["recipe"] == names["shards"]
+    assert filtering.filter_labels(louder).recipe != names["verdicts"]
+    assert recipes.finished_shards(cfg).recipe == names["shards"]
 
 
 def test_labels_begun_by_0_1_go_on_when_the_pace_of_the_teacher_is_changed(tmp_path: Path) -> None:
@@ -250,13 +250,13 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     cfg = corpus(tmp_path / "corpus")
     for kind in STEPS:
         MAKE[kind](cfg)
-    run = RunDir(Path(train(cfg)["path"]))
+    run = RunDir(Path(train(cfg).path))
     done = load_file(run.model / "model.safetensors")
-    shards = recipes.finished_shards(cfg)["recipe"]
+    shards = recipes.finished_shards(cfg).recipe
     old = legacy.experiment(cfg, train_settings(cfg), shards)
     environment = {**json.loads(run.environment.read_text()), "recipe": old}
     run.environment.write_text(json.dumps(environment))
-    assert train(cfg)["path"] == str(run.path)  # it is finished
+    assert train(cfg).path == str(run.path)  # it is finished
     shutil.rmtree(run.model)
     run.summary.unlink()
     for folder in run.checkpoints.glob("epoch=*"):  # as if it had been killed after step 2
@@ -265,7 +265,7 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     run.last.unlink()
     run.last.symlink_to(next(run.checkpoints.glob("*step=2")).name)
     start_logging()
-    assert train(cfg)["path"] == str(run.path)
+    assert train(cfg).path == str(run.path)
     assert f"version 0.1 began `{run.path}`" in capsys.readouterr().err
     again = load_file(run.model / "model.safetensors")
     assert all(torch.equal(again[name], done[name]) for name in done)

@@ -59,7 +59,7 @@ def test_only_what_may_pass_is_tried_again_unless_the_source_says_otherwise_now(
     damaged = state_of(failed(file, Failure("truncated", "1 s found")))
     assert damaged.status(file) == Status.DONE
     assert damaged.status(mended) == Status.RETRY
-    assert damaged.figures()["reasons"] == {"truncated": 1}
+    assert damaged.figures("r").reasons == {"truncated": 1}
 
 
 def test_an_id_that_another_file_has_is_refused() -> None:

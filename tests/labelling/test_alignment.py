@@ -64,7 +64,7 @@ def finish(cfg: Config, sha256: object) -> None:
 
 
 def reasons(cfg: Config) -> dict[str, str | None]:
-    recipe = filtering.filter_labels(cfg)["recipe"]
+    recipe = filtering.filter_labels(cfg).recipe
     return {row.utterance_id: row.reason for row in tables.read(Store(cfg.work), f"verdicts/{recipe}", Verdict)}
 
 

@@ -31,6 +31,7 @@ from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import shard as sharding
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
 PREFIX = "utterances/test"
@@ -93,7 +94,7 @@ def run(
     asks: dict[int, list[str]] | None = None,
     pause_s: float = 1.0,
     **options: Any,
-) -> tuple[dict[str, Any], list[Label]]:
+) -> tuple[LabelFigures, list[Label]]:
     task = label.task(config.Teacher.model_validate(teacher))
     cfg = config.Engine(**{"name": "inline", "chunk": 2, "workers": 1, "teachers": 1} | options)
     with Job(work, dict(asks or {}), pause_s) as meter:
@@ -168,16 +169,16 @@ def test_a_teacher_takes_over_and_every_row_says_who_made_it(
     assert made.keys() == {key(old), key(new)}
     assert made[key(old)] >= 10
     assert all((each.text == WORDS) == (each.recipe == old.recipe) for each in labels)
-    assert figures["recipe"] == old.recipe
-    assert {each["recipe"]: each["labels"] for each in figures["teachers"]} == {
+    assert figures.recipe == old.recipe
+    assert {each["recipe"]: each["labels"] for each in figures.teachers} == {
         old.recipe: made[key(old)],
         new.recipe: made[key(new)],
     }
-    assert {each["recipe"]: each["options"] for each in figures["teachers"]} == {
+    assert {each["recipe"]: each["options"] for each in figures.teachers} == {
         old.recipe: old.teacher.model_dump(),
         new.recipe: new.teacher.model_dump(),
     }
-    assert set(figures["teacher"].split(label.AND)) == {old.name, new.name}
+    assert set(figures.teacher.split(label.AND)) == {old.name, new.name}
     assert workdir.finished_recipes(work, "labels") == [old.recipe]
     (job,) = control.job_statuses(work)
     assert (job["teacher"]["substitute"], job["refused"], job["running"]) == (1.0, None, False)
@@ -193,7 +194,7 @@ def test_what_stands_holds_from_the_start_and_is_taken_back(wav: Path, tmp_path:
     assert made[key(old)] > 0
     assert made.total() == 40
     assert [each.recipe for each in labels if each.utterance_id < "u0008"] == [new.recipe] * 8
-    assert {each["teacher"] for each in figures["teachers"]} == {old.name, new.name}
+    assert {each["teacher"] for each in figures.teachers} == {old.name, new.name}
 
 
 def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_another(
@@ -203,8 +204,8 @@ def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_anothe
     ask(work, "teacher.seed=1")
     figures, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(new): 8}
-    assert (figures["recipe"], figures["teacher"]) == (task_of().recipe, new.name)
-    assert [each["labels"] for each in figures["teachers"]] == [8]
+    assert (figures.recipe, figures.teacher) == (task_of().recipe, new.name)
+    assert [each["labels"] for each in figures.teachers] == [8]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_a_teacher_that_cannot_take_over_ends_no_job(
     work = fill(Store(str(tmp_path)), wav, 20)
     figures, labels = run(work, {"name": "echo"}, {4: [override, "engine.attempts=1"]})
     assert makers(labels) == {key(task_of()): 20}
-    assert "teachers" not in figures
+    assert figures.teachers is None
     (job,) = control.job_statuses(work)
     assert why in job["refused"]
     assert job["asked_at"] == control.requested(work)["at"]
@@ -245,7 +246,7 @@ def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
         ask(work, *asks.pop(0))
     figures, labels = run(work, teacher, asks, name=name)
     assert makers(labels) == {key(label.task(config.Teacher.model_validate(teacher))): 12}
-    assert "teachers" not in figures
+    assert figures.teachers is None
     (job,) = control.job_statuses(work)
     assert "qwertzuiop" in job["refused"]
 
@@ -269,7 +270,7 @@ def test_every_utterance_is_labelled_once_whatever_is_asked_for(
         figures, labels = run(work, {"name": "echo", "delay_ms": 2}, given, 0.0, chunk=chunk)
     assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(30)]
     made = makers(labels)
-    told = figures.get("teachers", [{"recipe": figures["recipe"], "teacher": figures["teacher"], "labels": 30}])
+    told = figures.teachers or [{"recipe": figures.recipe, "teacher": figures.teacher, "labels": 30}]
     assert {(each["recipe"], each["teacher"]): each["labels"] for each in told} == made
     of_chunk = [{each.recipe for each in tables.from_parquet(work.read(part), Label)} for part in _parts(work)]
     assert all(len(each) == 1 for each in of_chunk)
@@ -288,7 +289,7 @@ def test_workers_and_limits_change_while_the_job_goes_on(wav: Path, tmp_path: Pa
     asks = {10: ["engine.teachers=3", "engine.in_flight=1"], 40: ["engine.teachers=1", "engine.workers=2"]}
     figures, labels = run(work, {"name": "echo", "delay_ms": 50}, asks, name="ray")
     assert makers(labels) == {key(task_of(delay_ms=50)): 80}
-    assert "teachers" not in figures
+    assert figures.teachers is None
     (job,) = control.job_statuses(work)
     assert {name: job["engine"][name] for name in ("teachers", "workers", "in_flight")} == {
         "teachers": 1,
@@ -451,15 +452,13 @@ def test_what_comes_after_sees_one_table_of_labels_with_the_names_of_both(
     )
     filtered = filtering.filter_labels(cfg)
     wrong = sum(each.text != WORDS for each in labels)
-    assert (filtered["labels"], filtered["judged"]) == (figures["recipe"], 60)
-    assert filtered["wer_before"] == pytest.approx(wrong / 60)
+    assert (filtered.labels, filtered.judged) == (figures.recipe, 60)
+    assert filtered.wer_before == pytest.approx(wrong / 60)
     sharded = sharding.shard(cfg)
-    assert sharded["utterances"] == 60
-    assert set(sharded["teacher"].split(label.AND)) == {each.teacher for each in labels}
+    assert sharded.utterances == 60
+    assert set((sharded.teacher or "").split(label.AND)) == {each.teacher for each in labels}
     found = compare_teachers.compared(cfg)
-    assert [each["teacher"] for each in found["teachers"] if each["recipe"] == figures["recipe"]] == [
-        figures["teacher"]
-    ]
+    assert [each["teacher"] for each in found.teachers if each["recipe"] == figures.recipe] == [figures.teacher]
 
 
 def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_path: Path, fast: None) -> None:
@@ -469,4 +468,4 @@ def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_pat
     cfg = config.Config.model_validate(
         {"work": work.root, "engine": {"name": "inline", "chunk": 2}, "teacher": {"name": "echo", "delay_ms": 20}}
     )
-    assert "wer_before" not in filtering.filter_labels(cfg)
+    assert filtering.filter_labels(cfg).wer_before is None

@@ -17,6 +17,7 @@ from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import label
 from voxstill.storage import tables
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
 PREFIX = "utterances/test"
@@ -54,13 +55,13 @@ def work_of(folder: Path, *parts: list[Utterance]) -> Store:
     return work
 
 
-def run(work: Store, teacher: dict[str, Any], **options: Any) -> tuple[dict[str, Any], list[Label]]:
+def run(work: Store, teacher: dict[str, Any], **options: Any) -> tuple[LabelFigures, list[Label]]:
     task = label.task(config.Teacher.model_validate(teacher))
     options = {"name": "inline", "chunk": 4, "workers": 1, "teachers": 1} | options
     limits = {name: options.pop(name) for name in ("max_chunks", "limit_hours") if name in options}
     with StepMeter("label", None, "utterances") as meter:
         figures = label.label(work, PREFIX, task, config.Engine(**options), READING, meter, **limits)
-    assert figures["recipe"] == task.recipe
+    assert figures.recipe == task.recipe
     return figures, list(tables.read(work, task.prefix, Label))
 
 
@@ -87,7 +88,7 @@ def test_each_utterance_has_one_row_whatever_fails_and_however_it_is_divided(
     figures, labels = run(work, teacher, chunk=other)
     assert sorted(each.utterance_id for each in labels) == [each.id for each in rows]
     assert sorted(each.utterance_id for each in labels if each.error is not None) == names
-    assert (figures["labels"], figures["failed"], figures["quarantined"]) == (NUM, len(bad), 0)
+    assert (figures.labels, figures.failed, figures.quarantined) == (NUM, len(bad), 0)
     assert all(each.finish == "failed" for each in labels if each.error is not None)
 
 
@@ -104,7 +105,7 @@ def test_inline_and_ray_give_the_same_bytes(wav: Path, tmp_path: Path, ray: None
 def test_an_utterance_that_kills_the_teacher_is_set_aside_with_its_reason(wav: Path, tmp_path: Path, ray: None) -> None:
     work = work_of(tmp_path, utterances(wav))
     figures, labels = run(work, {"name": "echo", "crash_on": ["u05"]}, name="ray")
-    assert (figures["labels"], figures["failed"], figures["quarantined"]) == (NUM, 1, 1)
+    assert (figures.labels, figures.failed, figures.quarantined) == (NUM, 1, 1)
     (row,) = [each for each in labels if each.error is not None]
     assert (row.utterance_id, row.finish, row.text) == ("u05", "failed", "")
     assert row.error == "set aside: its worker died"
@@ -145,7 +146,7 @@ def test_audio_that_cannot_be_read_is_a_row_with_the_reason(wav: Path, tmp_path:
     assert errors["cut"].startswith("truncated: ")
     assert "does not exist" in errors["gone"]
     assert errors["late"].startswith("shorter than when it was indexed: ")
-    assert (figures["failed"], figures["quarantined"]) == (3, 0)
+    assert (figures.failed, figures.quarantined) == (3, 0)
 
 
 def test_a_teacher_that_fails_on_everything_is_an_error_that_says_why(wav: Path, tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_the_speed_is_that_of_the_run_that_labelled(wav: Path, tmp_path: Path) -
     first, _ = run(work, {"name": "echo", "delay_ms": 20})
     again, _ = run(work, {"name": "echo", "delay_ms": 20})
     assert again == first
-    assert 1 < first["rtfx"] < 1000 / 20
+    assert 1 < first.rtfx < 1000 / 20
 
 
 # ------------------------------------------------------------------------------------------------ limits and resuming
@@ -179,17 +180,17 @@ def test_the_speed_is_that_of_the_run_that_labelled(wav: Path, tmp_path: Path) -
 def test_a_limit_leaves_the_run_unfinished_and_the_same_call_goes_on(wav: Path, tmp_path: Path) -> None:
     work, teacher = work_of(tmp_path, utterances(wav)), {"name": "echo"}
     first, rows = run(work, teacher, max_chunks=2)
-    assert (len(rows), first["finished"], first["labels"]) == (8, False, 8)
-    assert not work.exists(f"labels/{first['recipe']}/{tables.SUCCESS}")
+    assert (len(rows), first.finished, first.labels) == (8, False, 8)
+    assert not work.exists(f"labels/{first.recipe}/{tables.SUCCESS}")
     second, rows = run(work, teacher, limit_hours=1.5 / 3600)
-    assert (len(rows), second["finished"]) == (12, True)
-    assert work.exists(f"labels/{first['recipe']}/{tables.SUCCESS}")
+    assert (len(rows), second.finished) == (12, True)
+    assert work.exists(f"labels/{first.recipe}/{tables.SUCCESS}")
 
 
 def test_a_limit_of_audio_takes_whole_chunks_until_it_is_reached(wav: Path, tmp_path: Path) -> None:
     work = work_of(tmp_path, utterances(wav))
     figures, rows = run(work, {"name": "echo"}, limit_hours=4.5 / 3600)
-    assert (len(rows), figures["finished"]) == (8, False)
+    assert (len(rows), figures.finished) == (8, False)
 
 
 def test_a_finished_run_is_recognised_without_opening_a_part(
@@ -212,7 +213,7 @@ def test_a_part_that_was_removed_is_labelled_again_to_the_same_bytes(wav: Path, 
     (tmp_path / sorted(before)[1]).unlink()
     again, _ = run(work, {"name": "echo"})
     assert parts(work) == before
-    assert again["sha256"] == first["sha256"]
+    assert again.sha256 == first.sha256
 
 
 def test_what_changes_only_the_pace_of_a_teacher_labels_nothing_anew() -> None:

@@ -46,7 +46,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
     recipes = []
     for seed, chunk in ((1, 4), (2, 4), (3, 7)):
         cfg = config(work, chunk, teacher={"name": "echo", "seed": seed, **ERRS})
-        recipes.append(labelling.label_utterances(cfg)["recipe"])
+        recipes.append(labelling.label_utterances(cfg).recipe)
     return work, recipes
 
 
@@ -58,7 +58,7 @@ def test_teachers_are_held_against_each_other_and_the_human_texts(
     labelled: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     work, recipes = labelled
-    found = compare_teachers.compared(config(work), recipes)
+    found = compare_teachers.compared(config(work), recipes).to_dict()
     assert [each["recipe"] for each in found["teachers"]] == recipes
     assert all(0.2 < each["wer"] < 0.5 for each in found["teachers"])
     assert all(0.3 < rate < 0.8 for i, some in enumerate(found["apart"]) for j, rate in enumerate(some) if i != j)
@@ -95,13 +95,13 @@ def test_three_teachers_agree_on_better_labels_than_the_best_of_them_has(labelle
     work, recipes = labelled
     cfg = agreed(work, recipes)
     told = labelling.label_utterances(cfg)
-    assert told["failed"] == 0
-    assert labelling.label_utterances(cfg) == told | {"hours": told["hours"]}  # nothing is done twice
-    rows = compare_teachers.compared(cfg, [*recipes, told["recipe"]])["teachers"]
+    assert told.failed == 0
+    assert labelling.label_utterances(cfg) == told  # nothing is done twice
+    rows = compare_teachers.compared(cfg, [*recipes, told.recipe]).teachers
     assert rows[-1]["wer"] < 0.8 * min(each["wer"] for each in rows[:-1])
     verdicts = filtering.filter_labels(cfg)  # the line goes on from it, and what they agree on is surer
-    assert verdicts["labels"] == told["recipe"]
-    assert verdicts["wer_after"] < verdicts["wer_before"]
+    assert verdicts.labels == told.recipe
+    assert verdicts.wer_after < verdicts.wer_before
 
 
 def test_a_consensus_under_ray_has_the_bytes_of_inline(labelled: tuple[str, list[str]]) -> None:
@@ -110,7 +110,7 @@ def test_a_consensus_under_ray_has_the_bytes_of_inline(labelled: tuple[str, list
 
     def made(engine: str) -> dict[str, bytes]:
         cfg = agreed(work, recipes[:2], engine)
-        recipe = labelling.label_utterances(cfg)["recipe"]
+        recipe = labelling.label_utterances(cfg).recipe
         found = {key: store.read(key) for key in tables.parts(store, f"labels/{recipe}")}
         shutil.rmtree(Path(work) / "labels" / recipe)
         return found
@@ -140,14 +140,14 @@ def test_an_utterance_on_which_all_fail_is_a_failed_label(tmp_path: Path) -> Non
     of = []
     for seed, fails in ((1, [first, second]), (2, [first])):
         teacher: dict[str, Any] = {"name": "echo", "seed": seed, "fail_on": fails}
-        of.append(labelling.label_utterances(config(work, teacher=teacher))["recipe"])
+        of.append(labelling.label_utterances(config(work, teacher=teacher)).recipe)
     told = labelling.label_utterances(agreed(work, of))
-    assert told["failed"] == 1
-    found = {row.utterance_id: row for row in tables.read(Store(work), f"labels/{told['recipe']}", Label)}
+    assert told.failed == 1
+    found = {row.utterance_id: row for row in tables.read(Store(work), f"labels/{told.recipe}", Label)}
     assert found[first].error is not None
     assert found[second].error is None
     assert found[second].text == rows[1].text
-    assert json.dumps(told["options"])
+    assert json.dumps(told.options)
 
 
 def finished(work: str, teacher: dict[str, Any], labels: list[Label]) -> str:
@@ -162,7 +162,7 @@ def finished(work: str, teacher: dict[str, Any], labels: list[Label]) -> str:
 def verdicts(cfg: Config) -> dict[str, str | None]:
     return {
         row.utterance_id: row.reason
-        for row in tables.read(Store(cfg.work), f"verdicts/{filtering.filter_labels(cfg)['recipe']}", Verdict)
+        for row in tables.read(Store(cfg.work), f"verdicts/{filtering.filter_labels(cfg).recipe}", Verdict)
     }
 
 

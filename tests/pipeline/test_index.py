@@ -19,6 +19,7 @@ from voxstill.core.records import Recording, Utterance
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline import index as indexing
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import IndexFigures
 from voxstill.storage.store import Store
 
 Row = Mapping[str, Any]
@@ -37,7 +38,7 @@ def manifest(folder: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
-def index(folder: Path, uri: Path | list[Path], chunk: int = 3) -> dict[str, Any]:
+def index(folder: Path, uri: Path | list[Path], chunk: int = 3) -> IndexFigures:
     uris = [str(each) for each in uri] if isinstance(uri, list) else str(uri)
     tree = {"work": str(folder / "work"), "source": {"uri": uris}, "engine": {"name": "inline", "chunk": chunk}}
     return indexing.index(Config.model_validate(tree))
@@ -71,10 +72,10 @@ def test_a_second_index_writes_nothing_and_a_larger_source_only_adds(tmp_path: P
     for number in range(7, 9):
         write(tmp_path / f"audio/{number}.wav", 300 + number)
     second = index(tmp_path, tmp_path / "audio")
-    assert (first["recordings"], second["recordings"], second["utterances"]) == (7, 9, 9)
+    assert (first.recordings, second.recordings, second.utterances) == (7, 9, 9)
     assert before.items() <= parts(tmp_path).items()
-    assert sum(second["splits"].values()) == 9
-    assert second["hours"] == pytest.approx(9 * 0.2 / 3600)
+    assert sum(second.splits.values()) == 9
+    assert second.hours == pytest.approx(9 * 0.2 / 3600)
 
 
 def test_an_index_that_was_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -95,15 +96,15 @@ def test_what_storage_did_not_give_is_tried_again_until_it_does(tmp_path: Path) 
     rows = [{"audio": "a.wav"}, {"audio": "late.wav"}, {"audio": "later.wav"}, {"audio": "never.wav"}]
     uri = manifest(tmp_path, rows)
     first = index(tmp_path, uri)
-    assert (first["damaged"], first["reasons"]) == (3, {"cannot be read": 3})
+    assert (first.damaged, first.reasons) == (3, {"cannot be read": 3})
     before = parts(tmp_path)
     assert index(tmp_path, uri) == first
     assert parts(tmp_path) == before  # trying in vain leaves nothing behind
     for number, name in enumerate(["late.wav", "later.wav"]):
         write(tmp_path / name, 400)
         now = index(tmp_path, uri)
-        assert (now["recordings"] - now["damaged"], now["utterances"]) == (number + 2, number + 2)
-    assert now["reasons"] == {"cannot be read": 1}
+        assert (now.recordings - now.damaged, now.utterances) == (number + 2, number + 2)
+    assert now.reasons == {"cannot be read": 1}
     assert len({row.id for row in table(tmp_path, Utterance)}) == len(table(tmp_path, Utterance)) == 3
 
 
@@ -120,8 +121,8 @@ def test_files_that_come_and_fail_in_any_order_end_with_one_utterance_each(tmp_p
                 there.add(name)
         figures = index(tmp_path, uri, chunk=chance.randint(1, 5))
         assert sorted(row.id for row in table(tmp_path, Utterance)) == sorted(there)
-        assert figures["utterances"] == len(there)
-        assert figures["damaged"] == figures["recordings"] - len(there)
+        assert figures.utterances == len(there)
+        assert figures.damaged == figures.recordings - len(there)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_an_edited_manifest_is_refused_and_said_where(tmp_path: Path, edit: Row)
     error = refused(tmp_path, manifest(tmp_path, [{"audio": "a.wav"}, row | edit]))
     assert "says other things" in error.what
     assert "m.jsonl:2" in error.what
-    assert index(tmp_path, manifest(tmp_path, [row, {"audio": "a.wav"}]))["utterances"] == 2  # order is no edit
+    assert index(tmp_path, manifest(tmp_path, [row, {"audio": "a.wav"}])).utterances == 2  # order is no edit
 
 
 def test_another_stretch_of_an_indexed_file_is_refused_too(tmp_path: Path) -> None:
@@ -149,11 +150,11 @@ def test_another_stretch_of_an_indexed_file_is_refused_too(tmp_path: Path) -> No
 def test_a_manifest_that_was_wrong_about_a_file_may_be_mended(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     row = {"audio": "a.wav", "start_ms": 0, "end_ms": 9_000}
-    assert index(tmp_path, manifest(tmp_path, [row]))["reasons"] == {"beyond the end": 1}
+    assert index(tmp_path, manifest(tmp_path, [row])).reasons == {"beyond the end": 1}
     worse = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 8_000}]))
-    assert (worse["recordings"], worse["damaged"]) == (1, 1)
+    assert (worse.recordings, worse.damaged) == (1, 1)
     mended = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 150}]))
-    assert (mended["recordings"], mended["damaged"], mended["utterances"], mended["reasons"]) == (1, 0, 1, {})
+    assert (mended.recordings, mended.damaged, mended.utterances, mended.reasons) == (1, 0, 1, {})
 
 
 def test_a_changed_file_is_refused(tmp_path: Path) -> None:
@@ -193,4 +194,4 @@ def test_readers_of_recordings_see_what_they_always_saw(tmp_path: Path) -> None:
     [recording] = table(tmp_path, Recording)
     assert type(recording) is Recording
     assert recording.etag
-    assert workdir.finished(Store(str(tmp_path / "work")), "utterances")["recordings"] == figures["recordings"] == 1
+    assert workdir.finished(Store(str(tmp_path / "work")), IndexFigures).recordings == figures.recordings == 1

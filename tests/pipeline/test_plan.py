@@ -14,6 +14,7 @@ import pytest
 from voxstill import cli
 from voxstill.core.records import UtteranceInfo
 from voxstill.storage import shard_format
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
@@ -120,7 +121,7 @@ def write_shards(store: Store, num: int = 200) -> None:
     from voxstill.storage import tables
 
     store.create("00000.parquet", tables.to_parquet(rows, Sample))
-    shard_format.finish(store, "", {"shards": 1, "utterances": num})
+    shard_format.finish(store, "", ShardFigures(shards=1, utterances=num))
 
 
 def test_shards_are_planned_with_the_weights_of_their_data_sets(

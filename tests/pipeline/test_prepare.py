@@ -112,22 +112,22 @@ def test_every_label_is_judged_once_as_if_all_were_judged_together_whatever_the_
     phrases = Phrases(PHRASES)
     first_N = judge(tables.table([measure(heard, said, phrases) for said, heard in known], Score), cfg.filter)
     verdicts = [
-        Verdict(utterance_id=said.id, recipe=told["recipe"], kept=i < 0, reason=NAMES[i] if i >= 0 else None)
+        Verdict(utterance_id=said.id, recipe=told.recipe, kept=i < 0, reason=NAMES[i] if i >= 0 else None)
         for (said, _), i in zip(known, first_N.tolist(), strict=True)
     ]
-    assert list(tables.read(Store(work), f"verdicts/{told['recipe']}", Verdict)) == unordered(verdicts)
+    assert list(tables.read(Store(work), f"verdicts/{told.recipe}", Verdict)) == unordered(verdicts)
     kept = {verdict.utterance_id for verdict in verdicts if verdict.kept}
-    assert told["judged"] == len(verdicts)
-    assert told["kept_utterances"] == len(kept)
-    assert told["kept"] == (len(kept) / len(verdicts) if verdicts else 0)
-    assert told["kept_hours"] == sum(durations_ms[id_] for id_ in kept) / 3_600_000
-    assert told["reasons"] == count_reasons(first_N)
+    assert told.judged == len(verdicts)
+    assert told.kept_utterances == len(kept)
+    assert told.kept == (len(kept) / len(verdicts) if verdicts else 0)
+    assert told.kept_hours == sum(durations_ms[id_] for id_ in kept) / 3_600_000
+    assert told.reasons == count_reasons(first_N)
     pairs = {said.id: (basic(said.text), basic(heard.text)) for said, heard in known if said.text is not None}
     if pairs:
-        assert told["wer_before"] == rate(pairs.values())
-        assert told["wer_after"] == rate(pair for id_, pair in pairs.items() if id_ in kept)
+        assert told.wer_before == rate(pairs.values())
+        assert told.wer_after == rate(pair for id_, pair in pairs.items() if id_ in kept)
     else:
-        assert "wer_before" not in told
+        assert "wer_before" not in told.to_dict()
 
 
 def unordered(verdicts: list[Verdict]) -> Any:
@@ -204,7 +204,7 @@ def test_labels_that_were_added_since_they_were_finished_are_not_filtered_silent
     with pytest.raises(DataError, match="not finished"):
         filtering.filter_labels(cfg)
     finish_labels(cfg)
-    assert filtering.filter_labels(cfg)["judged"] > 0
+    assert filtering.filter_labels(cfg).judged > 0
 
 
 def test_a_torn_part_is_a_data_error_that_names_it(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_storage_that_fails_ends_shard_with_its_error_and_nothing_is_lost_when_i
         write_tables(cfg, rows, 10)
         filtering.filter_labels(cfg)
     told = sharding.shard(calm)
-    whole = pa.concat_tables(shard_format.sidecars(Store(calm.work), f"shards/{told['recipe']}"))
-    (member,) = whole.slice(told["utterances"] // 2, 1)["id"]
+    whole = pa.concat_tables(shard_format.sidecars(Store(calm.work), f"shards/{told.recipe}"))
+    (member,) = whole.slice(told.utterances // 2, 1)["id"]
     lost = tmp_path / f"{member.as_py()[1:]}.wav"
     lost.rename(tmp_path / "away")
     with pytest.raises(StorageError, match=r"shard \d cannot be written") as caught:
@@ -244,8 +244,8 @@ def test_storage_that_fails_ends_shard_with_its_error_and_nothing_is_lost_when_i
     assert not any(name.endswith(tables.SUCCESS) for name in some)
     (tmp_path / "away").rename(lost)
     assert sharding.shard(struck) == told
-    assert told["dropped"] == {}
-    assert told["utterances"] == filtering.filter_labels(calm)["kept_utterances"]
+    assert told.dropped == {}
+    assert told.utterances == filtering.filter_labels(calm).kept_utterances
     whole = bytes_of(tmp_path / "struck/shards")
     assert whole == bytes_of(tmp_path / "calm/shards")
     assert some.items() <= whole.items()
@@ -256,16 +256,16 @@ def test_a_shard_lists_what_it_dropped_also_when_it_was_written_before(tmp_path:
     voices(tmp_path, rows)
     cfg = config(str(tmp_path / "work"), shard={"utterances": 5})
     write_tables(cfg, rows, 10)
-    kept = filtering.filter_labels(cfg)["kept_utterances"]
+    kept = filtering.filter_labels(cfg).kept_utterances
     for number in range(0, 30, 3):
         (tmp_path / f"{number}.wav").write_text("no audio")
     told = sharding.shard(cfg)
-    num_dropped = sum(told["dropped"].values())
-    assert 0 < num_dropped == kept - told["utterances"]
-    (tmp_path / "work/shards" / told["recipe"] / tables.SUCCESS).unlink()
+    num_dropped = sum(told.dropped.values())
+    assert 0 < num_dropped == kept - told.utterances
+    (tmp_path / "work/shards" / told.recipe / tables.SUCCESS).unlink()
     again = sharding.shard(cfg)
-    assert sum(again.pop("dropped").values()) == num_dropped
-    assert again == {name: value for name, value in told.items() if name != "dropped"}
+    assert sum(again.dropped.values()) == num_dropped
+    assert dataclasses.replace(again, dropped=told.dropped) == told
 
 
 def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_for_labelled(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_fo
     cfg = config(str(tmp_path / "work"), shard={"utterances": 10})
     write_tables(cfg, rows, 10)
     told = sharding.audio_shards(cfg)  # there are none yet, so they are made
-    whole = pa.concat_tables(shard_format.sidecars(Store(cfg.work), f"shards/{told['recipe']}"))
+    whole = pa.concat_tables(shard_format.sidecars(Store(cfg.work), f"shards/{told.recipe}"))
     listened = [said for said, _ in rows if said.split != "test"]
     assert sorted(whole["id"].to_pylist()) == sorted(said.id for said in listened)
     assert set(whole["text"].to_pylist()) == {""}
@@ -292,7 +292,7 @@ def test_verdicts_of_an_earlier_release_are_told_by_the_names_of_today() -> None
     write_tables(cfg, corpus(20), 5)
     figures = filtering.filter_labels(cfg)
     old = {"hallucination": "made_up", "high_compression": "too_regular"}
-    reasons = {old.get(name, name): num for name, num in figures["reasons"].items()}
-    key = f"verdicts/{figures['recipe']}/{tables.SUCCESS}"
-    Store(cfg.work).replace(key, json.dumps(figures | {"reasons": reasons}).encode())
+    reasons = {old.get(name, name): num for name, num in figures.reasons.items()}
+    key = f"verdicts/{figures.recipe}/{tables.SUCCESS}"
+    Store(cfg.work).replace(key, json.dumps(figures.to_dict() | {"reasons": reasons}).encode())
     assert filtering.filter_labels(cfg) == figures

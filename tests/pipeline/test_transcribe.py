@@ -93,7 +93,7 @@ def test_subtitles_are_written_beside_each_other_one_for_each_sound_file(
 
 
 def test_files_of_one_name_are_numbered(tmp_path: Path) -> None:
-    transcripts = [{"audio": f"{folder}/a.wav", "text": folder, "words": [], "error": None} for folder in "xyz"]
+    transcripts = [transcribe.Transcript(audio=f"{folder}/a.wav", text=folder, error=None) for folder in "xyz"]
     paths = transcribe.write_all(transcripts, "text", tmp_path)
     assert [path.name for path in paths] == ["a.txt", "a-2.txt", "a-3.txt"]
     assert [path.read_text() for path in paths] == ["x\n", "y\n", "z\n"]

@@ -34,7 +34,7 @@ def test_thresholds_are_proposed_by_the_texts_of_the_manifest(
     assert not list((tmp_path / "work").glob("verdicts/*"))
     told = filtering.filter_labels(cfg)
     assert found["as_set"]["wer"] is not None
-    assert 0 < told["kept"] <= 1
+    assert 0 < told.kept <= 1
     assert main(["filter", cfg.work, "--config", str(path), "--tune"]) == 0
     assert "filter.keep_share" in capsys.readouterr().out
 
@@ -47,7 +47,7 @@ def test_texts_that_nobody_else_reads_count_too(tmp_path: Path) -> None:
     path = settings(tmp_path, evaluate={"texts": str(texts)})
     cfg = config.load(str(path))
     write_tables(cfg, rows, 20)
-    assert tune_filter.tune(cfg)["labels"] == len(said)
+    assert tune_filter.tune(cfg).labels == len(said)
 
 
 def test_without_any_human_text_there_is_nothing_to_tune_by(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import Split, UtteranceInfo, Word
 from voxstill.storage import shard_format, tables
 from voxstill.storage.fetch import read_uri
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
@@ -132,7 +133,7 @@ def test_the_index_has_every_row_of_the_splits_asked_for_and_the_number_of_its_t
     put(store, 0, [(sample("a", text="eins", split="train"), b"1"), (sample("b"), b"22")])
     (row,) = put(store, 1, [(sample("c", split="dev"), b"333")])
     put(store, 2, [])
-    shard_format.finish(store, "s", {"shards": 3, "utterances": 3})
+    shard_format.finish(store, "s", ShardFigures(shards=3, utterances=3))
     assert index_of(store, "s")["id"].to_pylist() == ["a", "b", "c"]
     train = index_of(store, "s", ("train",))
     assert (train["text"].to_pylist(), train["shard"].to_pylist()) == (["eins", ""], [0, 0])
@@ -152,7 +153,7 @@ def test_unfinished_shards_are_refused_with_what_to_do() -> None:
 def test_shards_that_are_not_those_counted_are_refused() -> None:
     store = Store("memory://test-index-changed")
     put(store, 0, [(sample("a"), b"1")])
-    shard_format.finish(store, "s", {"shards": 1, "utterances": 2})
+    shard_format.finish(store, "s", ShardFigures(shards=1, utterances=2))
     with pytest.raises(DataError, match="have changed"):
         index_of(store, "s")
 
@@ -160,6 +161,6 @@ def test_shards_that_are_not_those_counted_are_refused() -> None:
 def test_a_torn_sidecar_is_named() -> None:
     store = Store("memory://test-index-torn")
     store.create("s/00000.parquet", b"PAR1 and no more")
-    shard_format.finish(store, "s", {"shards": 1, "utterances": 2})
+    shard_format.finish(store, "s", ShardFigures(shards=1, utterances=2))
     with pytest.raises(DataError, match=r"00000\.parquet"):
         index_of(store, "s")

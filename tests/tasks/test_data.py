@@ -16,6 +16,7 @@ from voxstill.nn import augment_features
 from voxstill.nn.frontends import LogMelFrontend
 from voxstill.nn.log_mel import NUM_MELS, output_frames
 from voxstill.storage import shard_format, tables
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 from voxstill.tasks.ctc import CtcTask
@@ -46,7 +47,7 @@ def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(
     written = shard_format.write(file, pairs)
     store.create("s/00000.tar", file.getvalue())
     store.create("s/00000.parquet", tables.to_parquet(written, Sample))
-    shard_format.finish(store, "s", {"shards": 1, "utterances": len(written)})
+    shard_format.finish(store, "s", ShardFigures(shards=1, utterances=len(written)))
     tempo = 0.1
     cfg = Config(augment=Augment(tempo=tempo), plan=Plan(budget_ms=5000))
     corpus = corpus_of(store, tokenizer.train(["abcdefgh"], "character", 0), cfg)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, Split, TranscriptFormat, command, write_page
+from voxstill.core.command import CommonOptions, Split, TranscriptFormat, command, write_page
+from voxstill.core.result import Result
 
 
 @command("compare", panel="Evaluation", position=2)
@@ -35,9 +37,9 @@ def compare(
     from voxstill.pipeline import compare as comparison
 
     both = comparison.sides(cfg, first, second, ref, form=form, language=lang, normalizer=normalizer)
-    figures = comparison.runs(cfg, both)
-    if report is not None:
-        from voxstill.pipeline import report as pages  # torch comes with it
+    result = comparison.runs(cfg, both)
+    if report is None:
+        return result
+    from voxstill.pipeline import report as pages  # torch comes with it
 
-        figures["report"] = write_page(pages.comparison(cfg, both, figures), report)
-    return Result(figures, comparison.verdict(figures))
+    return dataclasses.replace(result, report=write_page(pages.comparison(cfg, both, result.to_dict()), report))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command, price, work_override, write_page
+from voxstill.core.command import CommonOptions, command, price, work_override, write_page
+from voxstill.core.result import Result
 
 
 @command("compare-teachers", panel="Corpus", position=4)
@@ -25,7 +27,7 @@ def compare_teachers(
     cfg = options.load(work_override(work))
     from voxstill.pipeline import compare_teachers as comparison
 
-    figures = comparison.compared(cfg, recipes or [], price_per_hour)
-    if report is not None:
-        figures["report"] = write_page(comparison.page(cfg, figures), report)
-    return Result(figures, comparison.table(figures))
+    result = comparison.compared(cfg, recipes or [], price_per_hour)
+    if report is None:
+        return result
+    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result.to_dict()), report))

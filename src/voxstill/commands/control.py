@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command, work_override
+from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.result import Result
 
 
 @command("control", panel="Corpus", position=3)
@@ -21,5 +22,4 @@ def control(
 
     # `--set` is for the job; and `options.load` would open the port of the job's metrics
     cfg = config.load(options.config, [work_override(work)], world.environment())
-    figures = job_control.control(cfg, options.overrides, clear=clear)
-    return Result(figures, job_control.table(figures))
+    return job_control.control(cfg, options.overrides, clear=clear)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Option
 
-from voxstill.core.command import CommonOptions, Result, command, work_override
+from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.result import Result
 
 
 @command("demo", panel="Start", position=1)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import Result
 
 
 @command("doctor", panel="Training", position=5)
@@ -18,5 +19,4 @@ def doctor(
     """Find what was wrong with a step that training skipped."""
     from voxstill.pipeline import replay
 
-    figures = replay.replay(experiment, batch)
-    return Result(figures, replay.table(figures))
+    return replay.replay(experiment, batch)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, Split, as_text, command, work_override
+from voxstill.core.command import CommonOptions, Split, command, work_override
+from voxstill.core.result import Result
 
 
 @command("evaluate", panel="Evaluation", position=1)
@@ -27,5 +28,4 @@ def evaluate(
     overrides = [f"evaluate.split={on}"] if on else []
     overrides += [work_override(work)] if work else []
     base = options.config or (str(own) if own.is_file() else None)
-    result = evaluation.evaluate(options.load(*overrides, base=base), model)
-    return Result(result.figures, as_text(result.summary))
+    return evaluation.evaluate(options.load(*overrides, base=base), model)

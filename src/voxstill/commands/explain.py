@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import ReportResult, Result
 
 
 @command("explain", panel="Start", position=4)
@@ -28,7 +29,9 @@ def explain(
         from voxstill.pipeline import preview_augmentation
 
         files = preview_augmentation.augmentation(options.load(), Path(output))
-        return Result({"files": files}, "\n".join(f"{file['file']}: {file['what']}" for file in files))
+        return ReportResult(
+            figures={"files": files}, text="\n".join(f"{file['file']}: {file['what']}" for file in files)
+        )
     from voxstill.pipeline.options import explained
 
     rows = explained(section)
@@ -38,4 +41,4 @@ def explain(
         limits = f", {row.limits}" if row.limits else ""
         lines.append(f"{row.path}{unit} = {json.dumps(row.default, ensure_ascii=False)}")
         lines.append(f"    {row.meaning} ({row.type}{limits})")
-    return Result({"options": [dataclasses.asdict(row) for row in rows]}, "\n".join(lines))
+    return ReportResult(figures={"options": [dataclasses.asdict(row) for row in rows]}, text="\n".join(lines))

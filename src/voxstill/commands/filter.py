@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command, work_override
+from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.result import Result
 
 
 @command("filter", panel="Corpus", position=5)
@@ -20,8 +21,7 @@ def filter_labels(
     if tune:
         from voxstill.pipeline import tune_filter
 
-        figures = tune_filter.tune(cfg)
-        return Result(figures, tune_filter.picture(figures))
+        return tune_filter.tune(cfg)
     from voxstill.pipeline import filter as filtering
 
-    return Result(filtering.filter_labels(cfg))
+    return filtering.filter_labels(cfg)

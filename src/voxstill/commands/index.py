@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command, override, work_override
+from voxstill.core.command import CommonOptions, command, override, work_override
+from voxstill.core.result import Result
 
 
 @command("index", panel="Corpus", position=1)
@@ -21,4 +22,4 @@ def index(
     cfg = options.load(work_override(work), override("source.uri", source))
     from voxstill.pipeline import index as indexing
 
-    return Result(indexing.index(cfg))
+    return indexing.index(cfg)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Option
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import ReportResult, Result
 
 
 @command("init", "create-config", panel="Start", position=3)
@@ -25,9 +26,9 @@ def init(
 
     text = config.template()
     if output is None:
-        return Result({"template": text}, text.rstrip())
+        return ReportResult(figures={"template": text}, text=text.rstrip())
     path = Path(output)
     if path.exists() and not options.yes:
         raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
     Store(str(path.parent)).replace(path.name, text.encode())
-    return Result({"path": str(path)})
+    return ReportResult(figures={"path": str(path)})

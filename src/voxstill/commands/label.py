@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command, work_override
+from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.result import Result
 
 
 @command("label", panel="Corpus", position=2)
@@ -25,4 +26,4 @@ def label(
     cfg = options.load(work_override(work))
     from voxstill.pipeline import label as labelling
 
-    return Result(labelling.label_utterances(cfg, max_chunks=max_chunks, limit_hours=limit_hours))
+    return labelling.label_utterances(cfg, max_chunks=max_chunks, limit_hours=limit_hours)

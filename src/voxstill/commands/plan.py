@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command, milliseconds
+from voxstill.core.command import CommonOptions, command, milliseconds
+from voxstill.core.result import Result
 
 
 @command("plan", panel="Training", position=1)
@@ -31,5 +32,4 @@ def plan(
     cfg = options.load(*(f"{name}={value}" for name, value in overrides.items() if value is not None))
     from voxstill.pipeline import plan as planning
 
-    epoch_plan, figures = planning.plan_(where, ranks, epoch, cfg)
-    return Result(figures, planning.picture(epoch_plan, figures))
+    return planning.plan_(where, ranks, epoch, cfg)

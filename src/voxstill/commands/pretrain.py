@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import Result
 
 
 @command("pretrain", panel="Training", position=2)
@@ -17,4 +18,4 @@ def pretrain(
     cfg = options.load(base=config_file)
     from voxstill.pipeline import pretrain as pretraining
 
-    return Result(pretraining.pretrain(cfg))
+    return pretraining.pretrain(cfg)

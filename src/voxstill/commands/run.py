@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import Result
 
 
 @command("run", panel="Start", position=2)

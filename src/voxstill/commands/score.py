@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, TranscriptFormat, command, seconds
+from voxstill.core.command import CommonOptions, TranscriptFormat, command, seconds
+from voxstill.core.result import ReportResult, Result
 
 
 @command("words", panel="Evaluation", position=3, group="score")
@@ -41,7 +42,7 @@ def words(
         unit="characters" if cer else "words",
         by_speaker=by == "speaker",
     )
-    return Result(figures, score.picture(figures))
+    return ReportResult(figures=figures, text=score.picture(figures))
 
 
 @command("speakers", panel="Evaluation", position=4, group="score")
@@ -70,7 +71,7 @@ def speakers(
     figures = score.of_speakers(
         cfg, reference, hypothesis, uem=uem, collar_s=collar, ignore_overlap=ignore_overlap, audio=audio
     )
-    return Result(figures, score.picture_of_speakers(figures))
+    return ReportResult(figures=figures, text=score.picture_of_speakers(figures))
 
 
 @command("meeting", panel="Evaluation", position=5, group="score")
@@ -97,4 +98,4 @@ def meeting(
     figures = score.of_meetings(
         cfg, reference, hypothesis, form=form, language=lang, normalizer=normalizer, collar_s=collar
     )
-    return Result(figures, score.picture_of_meetings(figures))
+    return ReportResult(figures=figures, text=score.picture_of_meetings(figures))

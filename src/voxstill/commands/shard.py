@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, BadParameter, Option
 
-from voxstill.core.command import CommonOptions, Result, command, override, work_override
+from voxstill.core.command import CommonOptions, command, override, work_override
+from voxstill.core.result import Result
 
 
 @command("shard", panel="Corpus", position=6)
@@ -29,6 +30,6 @@ def shard(
     if source:
         sources = [*source, *(more or [])]
         cfg = options.load(work_override(work), override("source.uri", sources), *sharding.REPACK)
-        return Result(sharding.repack(cfg))
+        return sharding.repack(cfg)
     cfg = options.load(work_override(work))
-    return Result(sharding.shard_unlabelled(cfg) if unlabelled else sharding.shard(cfg))
+    return sharding.shard_unlabelled(cfg) if unlabelled else sharding.shard(cfg)

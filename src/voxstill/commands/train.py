@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import Result
 
 
 @command("train", panel="Training", position=3)
@@ -17,4 +18,4 @@ def train(
     cfg = options.load(base=config_file)
     from voxstill.pipeline import train as training  # after a wrong option is reported: it loads torch
 
-    return Result(training.train(cfg))
+    return training.train(cfg)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import Result
 
 
 @command("train-lm", panel="Training", position=4)
@@ -22,4 +23,4 @@ def train_lm(
     cfg = options.load()
     from voxstill.pipeline import language_model
 
-    return Result(language_model.train_lm(cfg, source, output, order))
+    return language_model.train_lm(cfg, source, output, order)

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Result, command
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import Result
 
 
 @command("transcribe", panel="Inference", position=1)
@@ -23,22 +24,20 @@ def transcribe(
     """Transcribe audio files: text, subtitles or JSON with word times."""
     from pathlib import Path
 
-    from voxstill.core.errors import DataError
     from voxstill.core.monitor import log
     from voxstill.pipeline import transcribe as inference
 
     transcripts = inference.transcribe(options.load(), model, audio)
     for transcript in transcripts:
-        if transcript["error"] is not None:
-            log.error("%s: %s", transcript["audio"], transcript["error"])
-    code = 0 if all(transcript["error"] is None for transcript in transcripts) else DataError.exit_code
+        if transcript.error is not None:
+            log.error("%s: %s", transcript.audio, transcript.error)
     if output is not None:
         paths = inference.write_all(transcripts, form, Path(output))
-        return Result({"transcripts": transcripts}, "\n".join(str(path) for path in paths), code)
-    readable = [transcript for transcript in transcripts if transcript["error"] is None]
+        return inference.TranscribeResult(transcripts=transcripts, text="\n".join(map(str, paths)))
     with_name = form == "text" and len(audio) > 1
     texts = [
-        (f"{transcript['audio']}: " if with_name else "") + inference.render(transcript, form)
-        for transcript in readable
+        (f"{transcript.audio}: " if with_name else "") + transcript.render(form)
+        for transcript in transcripts
+        if transcript.error is None
     ]
-    return Result({"transcripts": transcripts}, "\n".join(texts) or " ", code)
+    return inference.TranscribeResult(transcripts=transcripts, text="\n".join(texts) or " ")

@@ -1,17 +1,20 @@
 """What every command has: its place in the help, the common options, and a result that is printed.
 
 A command is one file in `commands/` with one function under `@command(...)`. Its parameters are its arguments and
-options as Typer reads them, and the first is the `CommonOptions`. It returns a `Result`; `cli.py` prints it.
+options as Typer reads them, and the first is the `CommonOptions`. It returns a
+`core.result.Result`; `cli.py` prints it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+
+from voxstill.core.result import Result
 
 if TYPE_CHECKING:
     from voxstill.core.config import Config
@@ -20,18 +23,6 @@ Panel = Literal["Start", "Corpus", "Training", "Evaluation", "Inference"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Split = Literal["train", "dev", "test"]
 TranscriptFormat = Literal["kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst"]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a command leaves: figures for `--json`, and the text that people read instead of them.
-
-    `exit_code` is that of a command that did its work although a part of its input was bad.
-    """
-
-    figures: Mapping[str, Any]
-    text: str | None = None
-    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +99,6 @@ def write_page(page: str, file: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode())
     return str(path)
-
-
-def as_text(figures: Mapping[str, Any]) -> str:
-    """Figures as aligned lines; nested ones are a line of JSON."""
-    import json
-
-    width = max((len(key) for key in figures), default=0)
-
-    def show(value: Any) -> str:
-        if isinstance(value, float):
-            return f"{value:,.4f}".rstrip("0").rstrip(".")
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-    return "\n".join(f"{key:<{width}}  {show(value)}" for key, value in figures.items())
 
 
 def price(text: str) -> float:

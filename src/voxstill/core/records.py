@@ -176,7 +176,12 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCounts:
-    """Counts of hits and edits. Counts add, rates do not: the rate is derived, so averaging rates is impossible."""
+    """Counts of hits and edits. Counts add, rates do not: the rate is derived, so averaging rates is impossible.
+
+    >>> total = voxstill.ErrorCounts(hits=9, deletions=1) + voxstill.ErrorCounts(hits=5, substitutions=5)
+    >>> total.errors, total.rate
+    (6, 0.3)
+    """
 
     hits: int = 0
     substitutions: int = 0

@@ -90,6 +90,12 @@ def ranks() -> Ranks | None:
     return Ranks(by, rank, num, num_here)
 
 
+def is_first() -> bool:
+    """Whether this process speaks for all: it is the only one, or the first of those that a launcher has started."""
+    others = ranks()
+    return others is None or others.rank == 0
+
+
 def _torchrun_variables(srun: Mapping[str, str]) -> dict[str, str]:
     """The variables of torchrun for a step of srun; rank 0 is on its first machine, on a port of this step alone."""
     tasks_per_node = srun["SLURM_STEP_TASKS_PER_NODE"]  # "2(x3)": two on each of three machines

@@ -152,7 +152,8 @@ def open_index(
     what their `_SUCCESS.json` counted.
     """
     figures = shard_format.figures(store, prefix)
-    index_folder = folder / fingerprint("corpus", _FORMAT, store.root, prefix, figures, list(splits), column, encoder)
+    content = "corpus", _FORMAT, store.root, prefix, figures.to_dict(), list(splits), column, encoder
+    index_folder = folder / fingerprint(*content)
     if not (index_folder / _ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))

@@ -93,7 +93,7 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
         **scoring.stamp(config.text if config.target == "text" else "none", {}),
     }
     page = {f"{cfg.evaluate.split}.html": report.page(_page_of(figures))}
-    return Evaluation(figures, detail=("classes", "confusion"), files=page)
+    return Evaluation(figures=figures, detail=("classes", "confusion"), files=page)
 
 
 def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]) -> list[Utterance]:

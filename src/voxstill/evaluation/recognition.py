@@ -173,4 +173,4 @@ def evaluation_of(figures: Mapping[str, Any], judged: Sequence[Utterance]) -> Ev
         name.format(split=split): "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         for name, rows in ((REFERENCES, references_), (HYPOTHESES, hypotheses))
     }
-    return Evaluation({key: value for key, value in figures.items() if key != "hypotheses"}, files=files)
+    return Evaluation(figures={key: value for key, value in figures.items() if key != "hypotheses"}, files=files)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from voxstill.core.result import Result, aligned
 from voxstill.storage.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Result):
     """The figures of one split, `split` among them, and files to be kept beside them, such as a page.
 
     `detail` names the figures that are too long for a terminal.
@@ -22,10 +23,13 @@ class Evaluation:
     detail: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def summary(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """The figures."""
+        return dict(self.figures)
+
+    def to_text(self) -> str:
         """The figures that fit on a terminal."""
-        return {name: value for name, value in self.figures.items() if name not in self.detail}
+        return aligned({name: value for name, value in self.figures.items() if name not in self.detail})
 
 
 def write(folder: Path, evaluation: Evaluation) -> None:

@@ -12,6 +12,7 @@ from voxstill.decoding.recognizer import Samples
 from voxstill.evaluation.recognition import error_figures
 from voxstill.labelling import label
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
 SPEED_CLIPS_MS = 120_000
@@ -23,12 +24,12 @@ SPEED_ROUNDS, SPEED_S = 3, 30.0
 def evaluate(cfg: Config, judged: Sequence[Utterance]) -> dict[str, Any]:
     """Return error rates of the labels that a teacher gave these utterances; nothing is labelled again."""
     work = Store(cfg.work)
-    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
+    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
     wanted = {row.id for row in judged}
-    rows = tables.read(work, workdir.prefix("labels", labels["recipe"]), Label)
+    rows = tables.read(work, workdir.prefix("labels", labels.recipe), Label)
     texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted}
     return {
-        "teacher": labels["teacher"],
+        "teacher": labels.teacher,
         "split": cfg.evaluate.split,
         **error_figures(cfg, judged, texts),
         "hypotheses": texts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,23 @@ class Counts:
     errors: int = 0
     kept_words: int = 0
     kept_errors: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Why labels were dropped, and how many."""
+
+    @property
+    def share(self) -> float:
+        """Of the judged labels those that were kept."""
+        return self.kept / self.judged if self.judged else 0.0
+
+    @property
+    def wer(self) -> float | None:
+        """Word error rate of all labels against human texts; None where there are no words."""
+        return self.errors / self.words if self.words else None
+
+    @property
+    def kept_wer(self) -> float | None:
+        """The same of the labels that were kept."""
+        return self.kept_errors / self.kept_words if self.kept_words else None
 
     def add(self, scores: Any, first_N: NDArray[np.int8]) -> None:
         """The rows of a table of scores, with what was judged of them."""
@@ -51,13 +68,10 @@ class Counts:
         self.kept_errors += int(columns["errors"][known_N & kept_N].sum())
 
 
-def write_verdicts(
-    work: Store, scores: str, verdicts: str, recipe: str, cfg: Filter, *, errors: bool
-) -> dict[str, Any]:
-    """Judge every score below the prefix `scores` and write the verdicts below `verdicts`; returns the figures.
+def write_verdicts(work: Store, scores: str, verdicts: str, recipe: str, cfg: Filter) -> Counts:
+    """Judge every score below the prefix `scores` and write the verdicts below `verdicts`; returns the counts.
 
-    Parts are written once: who is ended and begins again writes the same. Error rates, if at all, where somebody wrote
-    down what was said.
+    Parts are written once: who is ended and begins again writes the same.
     """
     import pyarrow as pa
 
@@ -79,22 +93,8 @@ def write_verdicts(
         }
         part = pa.table(columns, schema=tables.schema(Verdict))
         work.create(f"{verdicts}/{number:05}.parquet", tables.of_arrow(part))
-    return figures(counts, dict(zip(NAMES, dropped_R.tolist(), strict=True)), errors=errors)
-
-
-def figures(counts: Counts, dropped: Mapping[str, int], *, errors: bool) -> dict[str, Any]:
-    """The counts as figures of the step; error rates, where human texts exist."""
-    summary: dict[str, Any] = {
-        "judged": counts.judged,
-        "kept_utterances": counts.kept,
-        "kept": counts.kept / counts.judged if counts.judged else 0.0,
-        "kept_hours": counts.kept_ms / 3_600_000,
-        "reasons": dict(dropped),
-    }
-    if errors and counts.texts:
-        summary["wer_before"] = counts.errors / counts.words if counts.words else None
-        summary["wer_after"] = counts.kept_errors / counts.kept_words if counts.kept_words else None
-    return summary
+    counts.reasons = dict(zip(NAMES, dropped_R.tolist(), strict=True))
+    return counts
 
 
 def _read(work: Store, keys: Iterable[str], names: Sequence[str] | None = None) -> Iterator[Any]:

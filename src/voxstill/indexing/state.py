@@ -20,6 +20,7 @@ from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import tables
+from voxstill.storage.figures import IndexFigures
 from voxstill.storage.redaction import shown
 from voxstill.storage.store import Store
 
@@ -133,7 +134,7 @@ class IndexState:
             return Status.DONE if is_same_N[0] else Status.EDITED
         return Status.DONE if (is_same_N & (state_N > _UNREADABLE)).any() else Status.RETRY
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, recipe: str) -> IndexFigures:
         """How many there are of everything, and why recordings cannot be used; of an address the best row counts."""
         order_N = np.lexsort((self._state_N, self._uri_N))
         uri_N, state_N = self._uri_N[order_N], self._state_N[order_N]
@@ -142,14 +143,15 @@ class IndexState:
         names = list(self._states)
         counts = np.bincount(state_N[is_first_N], minlength=len(names)).tolist()
         reasons = {name: count for name, count in zip(names[1:], counts[1:], strict=True) if count}
-        return {
-            "recordings": sum(counts),
-            "damaged": sum(reasons.values()),
-            "utterances": len(self._utterance_id_N),
-            "hours": self._milliseconds / 3_600_000,
-            "splits": dict(sorted(self._splits.items())),
-            "reasons": dict(sorted(reasons.items(), key=lambda item: -item[1])),
-        }
+        return IndexFigures(
+            recipe=recipe,
+            recordings=sum(counts),
+            damaged=sum(reasons.values()),
+            utterances=len(self._utterance_id_N),
+            hours=self._milliseconds / 3_600_000,
+            splits=dict(sorted(self._splits.items())),
+            reasons=dict(sorted(reasons.items(), key=lambda item: -item[1])),
+        )
 
     def _are_done(self, files: Sequence[SourceFile]) -> list[bool]:
         """Which of the files are sound and described as they were: nearly all, so all are looked up at once."""

@@ -24,6 +24,7 @@ from voxstill.decoding.recognizer import Recognizer
 from voxstill.engine import StageWork
 from voxstill.labelling import decoding, label
 from voxstill.storage import join, tables, workdir
+from voxstill.storage.figures import AlignmentFigures, LabelFigures
 from voxstill.storage.store import Store
 
 VERSION = 1
@@ -58,20 +59,20 @@ def task(model: str, labels: str) -> Task:
 def align(
     work: Store,
     utterances: str,
-    labels: Mapping[str, Any],
+    labels: LabelFigures,
     task: Task,
     cfg: Engine,
     reading: read_utterances.Reading,
     meter: StepMeter,
-) -> dict[str, Any]:
+) -> AlignmentFigures:
     """Align every label that has words; return the figures of all alignments.
 
     A label that the model cannot spell has a row without `logprob`. `labels` are the figures of the finished labels.
     DataError where the model can spell none of them.
     """
-    source = {"utterances": tables.listing(work, utterances), "labels": labels["sha256"]}
-    done = workdir.success(work, "alignments", task.recipe)
-    if done is not None and done["source"] == source:
+    source = {"utterances": tables.listing(work, utterances), "labels": labels.sha256}
+    done = workdir.success(work, AlignmentFigures, task.recipe)
+    if done is not None and done.source == source:
         return done
 
     def commit(chunk: engine.Chunk, rows: Sequence[Alignment]) -> None:
@@ -93,17 +94,16 @@ def align(
     )
     labelled = workdir.prefix("labels", task.labels)
     engine.run(plan(work, utterances, labelled, task.prefix, cfg.chunk), stages, commit, fail, cfg, meter.engine)
-    counts = _counts(work, task)
-    if missing := counts["failed"] + counts["unwritten"]:
+    figures = _figures(work, task, source)
+    if missing := figures.failed + figures.unwritten:
         log.warning(
             "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write",
             missing,
-            counts["alignments"],
-            counts["failed"],
-            counts["unwritten"],
+            figures.alignments,
+            figures.failed,
+            figures.unwritten,
         )
-    figures = {"recipe": task.recipe, "aligner": task.options.model, "source": source, **counts}
-    work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
+    workdir.finish(work, figures)
     return figures
 
 
@@ -135,7 +135,7 @@ def _pairs(table: Any) -> Iterator[tuple[str, str]]:
     return zip(table["utterance_id"].to_pylist(), table["text"].to_pylist(), strict=True)
 
 
-def _counts(work: Store, task: Task) -> dict[str, int]:
+def _figures(work: Store, task: Task, source: Mapping[str, str]) -> AlignmentFigures:
     """Count the rows, and those without an alignment by their cause; DataError where no row has one."""
     import pyarrow.compute as pc
 
@@ -150,7 +150,14 @@ def _counts(work: Store, task: Task) -> dict[str, int]:
             why="their audio cannot be read" if num_failed == num else "they are not spelt as it spells",
             fix="set `filter.aligner` to a CTC model of their language, or take it away",
         )
-    return {"alignments": num, "failed": num_failed, "unwritten": num_missing - num_failed}
+    return AlignmentFigures(
+        recipe=task.recipe,
+        aligner=task.options.model,
+        source=source,
+        alignments=num,
+        failed=num_failed,
+        unwritten=num_missing - num_failed,
+    )
 
 
 @dataclass

@@ -5,6 +5,7 @@ The unit of work is a part of the table of utterances with the labels of each te
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from voxstill.engine import StageWork
 from voxstill.labelling import label
 from voxstill.scoring.rover import Heard, rover
 from voxstill.storage import join, tables, workdir
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
 _UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms")
@@ -35,18 +37,18 @@ class Unit:
 
 def agree(
     work: Store, utterances: str, task: label.Task, of: Sequence[str], cfg: Engine, meter: StepMeter
-) -> dict[str, Any]:
+) -> LabelFigures:
     """Write one consensus label for every utterance; return the figures of all. What is finished is not done again.
 
     DataError where one of the recipes has no finished labels.
     """
     source = tables.listing(work, utterances)
-    done = workdir.success(work, "labels", task.recipe)
+    done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and label.is_whole(work, source, task, done):
         return done
     start = time.perf_counter()
     for recipe in of:
-        workdir.named(work, "labels", recipe)
+        workdir.named(work, LabelFigures, recipe)
 
     def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
         for row in rows:
@@ -56,14 +58,13 @@ def agree(
 
     stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers),)
     engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.engine)
-    figures = {
-        **label.figures(work, task),
-        "rtfx": meter.audio_ms / 1000 / (time.perf_counter() - start),
-        "finished": True,
-        "source": source,
-        "listing": tables.listing(work, task.prefix),
-    }
-    work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
+    figures = dataclasses.replace(
+        label.figures(work, task),
+        rtfx=meter.audio_ms / 1000 / (time.perf_counter() - start),
+        source=source,
+        listing=tables.listing(work, task.prefix),
+    )
+    workdir.finish(work, figures)
     return figures
 
 

@@ -14,7 +14,7 @@ import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,7 @@ from voxstill.core.records import Label, Utterance, fingerprint
 from voxstill.engine import StageWork
 from voxstill.labelling import control, decoding
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Heard, Teacher
@@ -150,7 +151,7 @@ def label(
     *,
     max_chunks: int | None = None,
     limit_hours: float | None = None,
-) -> dict[str, Any]:
+) -> LabelFigures:
     """Label what has no label yet, up to the limits, and return the figures of all labels.
 
     `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. What is requested in
@@ -158,7 +159,7 @@ def label(
     Interrupted after a signal.
     """
     source = tables.listing(work, utterances)
-    done = workdir.success(work, "labels", task.recipe)
+    done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and is_whole(work, source, task, done):
         return done
     start_s = time.perf_counter()
@@ -166,14 +167,11 @@ def label(
     limit_ms = None if limit_hours is None else limit_hours * 3_600_000
     _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter)
     finished = next(chunks, None) is None
-    result = {
-        **figures(work, task),
-        "rtfx": meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done or {"rtfx": 0.0})["rtfx"],
-        "finished": finished,
-    }
+    rtfx = meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done.rtfx if done else 0.0)
+    result = dataclasses.replace(figures(work, task), rtfx=rtfx, finished=finished)
     if finished:
-        result |= {"source": source, "listing": tables.listing(work, task.prefix)}
-        work.write_json(f"{task.prefix}/{tables.SUCCESS}", result)
+        result = dataclasses.replace(result, source=source, listing=tables.listing(work, task.prefix))
+        workdir.finish(work, result)
     return result
 
 
@@ -256,15 +254,15 @@ def _options_key(task: Task, recipe: str) -> str:
     return f"{task.prefix}/_{recipe}.json"
 
 
-def is_whole(work: Store, source: str, task: Task, done: Mapping[str, Any]) -> bool:
+def is_whole(work: Store, source: str, task: Task, done: LabelFigures) -> bool:
     """Whether finished labels are still those of all utterances, whose table has the listing `source`."""
-    is_unchanged = (done["source"], done["listing"]) == (source, tables.listing(work, task.prefix))
+    is_unchanged = (done.source, done.listing) == (source, tables.listing(work, task.prefix))
     if is_unchanged:
-        log.info("label: nothing to do, all %d labels of %s are there", done["labels"], task.recipe)
+        log.info("label: nothing to do, all %d labels of %s are there", done.labels, task.recipe)
     return is_unchanged
 
 
-def figures(work: Store, task: Task) -> dict[str, Any]:
+def figures(work: Store, task: Task) -> LabelFigures:
     """Count and checksum all labels of the recipe; TeacherError where all of them are failures.
 
     Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
@@ -287,30 +285,36 @@ def figures(work: Store, task: Task) -> dict[str, Any]:
             why=max(errors, key=lambda error: errors[error]),
             fix=f"mend the cause, remove `{work.uri(task.prefix)}` and run again",
         )
-    own = (task.recipe, task.name)
+    own, own_options = (task.recipe, task.name), task.teacher.model_dump()
     makers = sorted(by_maker, key=lambda maker: (-by_maker[maker], maker)) or [own]
-    several: dict[str, Any] = {} if makers == [own] else {"teachers": []}
-    for recipe, name in makers if several else ():
-        options = task.teacher.model_dump() if recipe == task.recipe else work.read_json(_options_key(task, recipe))
-        several["teachers"].append(
-            {"recipe": recipe, "teacher": name, "options": options, "labels": by_maker[recipe, name]}
-        )
-    return {
-        "recipe": task.recipe,
-        "teacher": AND.join(dict.fromkeys(name for _, name in makers)),
-        "options": task.teacher.model_dump(),
-        **several,
-        "chunks": len(keys),
-        "labels": num_labels,
-        "failed": num_failed,
-        "quarantined": sum(num for error, num in errors.items() if is_set_aside(error)),
-        "sha256": digest.hexdigest(),
-    }
+    teachers = None
+    if makers != [own]:
+        teachers = [
+            {
+                "recipe": recipe,
+                "teacher": name,
+                "options": own_options if recipe == task.recipe else work.read_json(_options_key(task, recipe)),
+                "labels": by_maker[recipe, name],
+            }
+            for recipe, name in makers
+        ]
+    return LabelFigures(
+        recipe=task.recipe,
+        teacher=AND.join(dict.fromkeys(name for _, name in makers)),
+        options=own_options,
+        teachers=teachers,
+        chunks=len(keys),
+        labels=num_labels,
+        failed=num_failed,
+        quarantined=sum(num for error, num in errors.items() if is_set_aside(error)),
+        sha256=digest.hexdigest(),
+        rtfx=0.0,
+    )
 
 
-def are_human_texts(figures: Mapping[str, Any]) -> bool:
+def are_human_texts(figures: LabelFigures) -> bool:
     """Whether some of the labels are human transcripts, so that labels cannot be measured against those."""
-    return any(name.startswith("reference@") for name in figures["teacher"].split(AND))
+    return any(name.startswith("reference@") for name in figures.teacher.split(AND))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
+from voxstill.core.result import Result
 from voxstill.evaluation import score
 from voxstill.evaluation.recognition import HYPOTHESES, REFERENCES
 from voxstill.scoring import figures, stats, words
@@ -69,7 +70,31 @@ def sides(
     )
 
 
-def runs(cfg: Config, both: Sides) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison(Result):
+    """A paired test of two recognisers on the same utterances, and the error rates of both."""
+
+    utterances: int
+    runs: Sequence[Mapping[str, Any]]
+    difference: float
+    """Word error rate of the second less that of the first."""
+    interval: Sequence[float]
+    p_value: float
+    exact: bool
+    blocks: int
+    blocks_are: str
+    warnings: Sequence[str]
+    scorer: str
+    normalizer: str | None
+    versions: Mapping[str, str]
+    report: str | None = None
+
+    def to_text(self) -> str:
+        """A line for each of the two, then the difference and how sure it is."""
+        return verdict(self.to_dict())
+
+
+def runs(cfg: Config, both: Sides) -> RunComparison:
     """The word errors of two recognisers on the same utterances, and a paired test over blocks of speakers.
 
     DataError where nothing was said.
@@ -84,9 +109,9 @@ def runs(cfg: Config, both: Sides) -> dict[str, Any]:
         sum(map(side, (one.words.errors for one in scored[0]), (two.words.errors for two in scored[1])))
         for side in (operator.lt, operator.gt)
     ]
-    return {
-        "utterances": len(both.said),
-        "runs": [
+    return RunComparison(
+        utterances=len(both.said),
+        runs=[
             {
                 "run": run,
                 **{key: rates[key] for key in ("wer", "cer", "interval", "errors", "words")},
@@ -97,15 +122,15 @@ def runs(cfg: Config, both: Sides) -> dict[str, Any]:
             for i, (run, rows) in enumerate(zip(both.runs, scored, strict=True))
             for rates in [figures.figures(rows, speakers, cfg)]
         ],
-        "difference": found.difference,
-        "interval": found.interval,
-        "p_value": found.p,
-        "exact": found.exact,
-        "blocks": found.blocks,
-        "blocks_are": blocks[0].unit,
-        "warnings": _doubts(found, blocks[0].unit),
+        difference=found.difference,
+        interval=found.interval,
+        p_value=found.p,
+        exact=found.exact,
+        blocks=found.blocks,
+        blocks_are=blocks[0].unit,
+        warnings=_doubts(found, blocks[0].unit),
         **figures.stamp(both.normalizer, words.versions()),
-    }
+    )
 
 
 def _part(cfg: Config, run: str, name: str) -> Path | str:

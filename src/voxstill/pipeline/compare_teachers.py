@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from voxstill.audio import codec
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts, Utterance
+from voxstill.core.result import Result
 from voxstill.evaluation.recognition import hidden_texts, read_audio
 from voxstill.evaluation.report import html
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.scoring import words
 from voxstill.storage import join, tables, workdir
+from voxstill.storage.figures import IndexFigures, LabelFigures
 from voxstill.storage.redaction import shown
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer, units
@@ -23,7 +26,27 @@ from voxstill.text.normalize import normalizer, units
 MOST_DIFFERENT = 10
 
 
-def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherComparison(Result):
+    """The finished labels of several teachers: figures, distances between each two, and where all differ most."""
+
+    utterances: int
+    hours: float
+    teachers: Sequence[Mapping[str, Any]]
+    price_per_hour: float | None
+    words_with_human_text: int
+    apart: Sequence[Sequence[float | None]]
+    """Word error rate of the second teacher (column) against the first (row)."""
+    equal: Sequence[Mapping[str, Any]]
+    different: Sequence[Mapping[str, Any]]
+    report: str | None = None
+
+    def to_text(self) -> str:
+        """A line for each teacher, then how far they are from one another."""
+        return table(self.to_dict())
+
+
+def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = None) -> TeacherComparison:
     """For each of the finished labels its figures, how far each two are apart, and where all differ most.
 
     Errors of one against another are counted as if the first had been right. Failed labels count as if nothing was
@@ -31,7 +54,7 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
     a `cost`. DataError where fewer than two are there.
     """
     work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
     names = list(recipes) or workdir.finished_recipes(work, "labels")
     if len(set(names)) < 2:
         raise DataError(
@@ -39,14 +62,14 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
             why="two are needed",
             fix="run `voxstill label` with another teacher",
         )
-    told = [workdir.named(work, "labels", name) for name in names]
+    labels = [workdir.named(work, LabelFigures, name) for name in names]
     apart = {pair: ErrorCounts() for pair in itertools.permutations(range(len(names)), 2)}
     equal = dict.fromkeys(itertools.combinations(range(len(names)), 2), 0)
     errors = [ErrorCounts()] * len(names)
     different: list[tuple[tuple[float, int, str], str | None, list[str]]] = []
     num = 0
     alike = normalizer(cfg.evaluate.normalizer)
-    for id_, text, heard in _rows(cfg, work, source["recipe"], names):
+    for id_, text, heard in _rows(cfg, work, source.recipe, names):
         num += 1
         texts = [alike(each) for each in heard]
         for pair in apart:
@@ -58,32 +81,32 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
         rates = [words.apart(units(texts[one]), units(texts[two])) for one, two in equal]
         rank = sum(rates) / len(rates), max(len(units(each)) for each in texts), id_  # of equal ones the longest
         different = heapq.nlargest(MOST_DIFFERENT, [*different, (rank, text, heard)])
-    work_hours = [source["hours"] / each["rtfx"] if each["rtfx"] else None for each in told]
-    return {
-        "utterances": num,
-        "hours": source["hours"],
-        "teachers": [
+    work_hours = [source.hours / one.rtfx if one.rtfx else None for one in labels]
+    return TeacherComparison(
+        utterances=num,
+        hours=source.hours,
+        teachers=[
             {
-                **{name: each[name] for name in ("recipe", "teacher", "options", "labels", "failed", "rtfx")},
+                **{name: getattr(one, name) for name in ("recipe", "teacher", "options", "labels", "failed", "rtfx")},
                 "work_s": 3600 * hours if hours is not None else None,
                 "cost": price * hours if price is not None and hours is not None else None,
                 "wer": errors[i].rate,
             }
-            for i, (each, hours) in enumerate(zip(told, work_hours, strict=True))
+            for i, (one, hours) in enumerate(zip(labels, work_hours, strict=True))
         ],
-        "price_per_hour": price,
-        "words_with_human_text": errors[0].reference,
-        "apart": [[apart[i, j].rate if i != j else 0.0 for j in range(len(names))] for i in range(len(names))],
-        "equal": [
+        price_per_hour=price,
+        words_with_human_text=errors[0].reference,
+        apart=[[apart[i, j].rate if i != j else 0.0 for j in range(len(names))] for i in range(len(names))],
+        equal=[
             {"of": [names[one], names[two]], "share": count / num if num else None}
             for (one, two), count in equal.items()
         ],
-        "different": [
+        different=[
             {"id": id_, "apart": rate, "text": text, "heard": dict(zip(names, heard, strict=True))}
             for (rate, _, id_), text, heard in different
             if rate
         ],
-    }
+    )
 
 
 def _rows(
@@ -110,7 +133,7 @@ def page(cfg: Config, found: dict[str, Any]) -> str:
     """The figures as one HTML page, with the audio of where they differ."""
     work = Store(cfg.work)
     wanted = {each["id"]: each for each in found["different"]}
-    recipe = workdir.finished(work, "utterances", utterances_recipe(cfg))["recipe"]
+    recipe = workdir.finished(work, IndexFigures, utterances_recipe(cfg)).recipe
     utterances = {
         each.id: each
         for each in tables.read(work, workdir.prefix("utterances", recipe), Utterance)

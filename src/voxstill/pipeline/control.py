@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.result import Result
 from voxstill.labelling import control as controlling
 from voxstill.storage.store import Store
 
 
-def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlResult(Result):
+    """What is asked of the labelling jobs of a work folder, since when, and what each job said last."""
+
+    asked: Mapping[str, Mapping[str, Any]]
+    at: str | None
+    jobs: Sequence[Mapping[str, Any]]
+
+    def to_text(self) -> str:
+        """What stands and what came of it."""
+        return table(self.to_dict())
+
+
+def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlResult:
     """What stands after adding the overrides, all of them or none, and what each job said last.
 
     They are checked against what a job works by, and where none has said anything against the configuration given.
@@ -30,7 +45,7 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> dict[str, 
         wanted = controlling.merge(asked.get("set", {}), controlling.parse_overrides(overrides))
         _check(cfg, wanted, jobs)
         asked = controlling.request(work, wanted)
-    return {"asked": asked.get("set", {}), "at": asked.get("at"), "jobs": jobs}
+    return ControlResult(asked=asked.get("set", {}), at=asked.get("at"), jobs=jobs)
 
 
 def _check(cfg: Config, wanted: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import heapq
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from voxstill.core import config
-from voxstill.core.command import Result
 from voxstill.core.config import Config
-from voxstill.core.monitor import clock, log
+from voxstill.core.monitor import log
 from voxstill.core.records import Split, fingerprint
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
 from voxstill.pipeline import end_to_end
+from voxstill.pipeline.run_result import Rehearsal, RunResult
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training.check import check
@@ -43,10 +44,10 @@ class Part:
     share: float
 
 
-def dry_run(cfg: Config, max_batches: int | None) -> Result:
+def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     """Run every step on a part of the source, in folders of its own; estimates what the whole would take.
 
-    The figures are those of `end_to_end.run`, with `rehearsal` beside them. The work folder is
+    The result is that of `end_to_end.run`, with `rehearsal`. The work folder is
     `<work>-rehearsal/<time>` and the experiment lies in `<train.root>-rehearsal`, so nothing of the real ones is read
     or written, and every step is really done.
     """
@@ -73,10 +74,15 @@ def dry_run(cfg: Config, max_batches: int | None) -> Result:
         manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
         tree["source"]["uri"] = str(manifest)
         result = end_to_end.run(config.validated(Config, tree))
-    whole = estimate(cfg, result.figures, part.share)
-    rehearsal = {"work": work, "files": len(part.files), "share": part.share, "whole": whole}
-    outcome = words(rehearsal, result.figures["seconds"], str(experiments))
-    return Result({**result.figures, "rehearsal": rehearsal}, f"{result.text}\n\n{outcome}")
+    rehearsal = Rehearsal(
+        work=work,
+        files=len(part.files),
+        share=part.share,
+        whole=estimate(cfg, result, part.share),
+        seconds=result.seconds,
+        experiments=str(experiments),
+    )
+    return dataclasses.replace(result, rehearsal=rehearsal)
 
 
 def choose(files: Iterable[SourceFile], cfg: Config) -> Part:
@@ -119,15 +125,16 @@ def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, Any]]:
     return [row(entry) for entry in file.entries[:ROWS]]
 
 
-def estimate(cfg: Config, figures_of_run: Mapping[str, Any], share: float) -> dict[str, float | None]:
+def estimate(cfg: Config, result: RunResult, share: float) -> dict[str, float | None]:
     """Hours of audio in the whole source, hours of labelling and of training it, from the speeds seen here.
 
     Rough: speeds on a few files are lower than later on, and files differ. None where there is nothing to tell by.
     """
-    figures = {row["step"]: row["figures"] for row in figures_of_run["steps"]}
+    figures = {row.step: row.figures for row in result.steps}
+    assert result.student.path is not None
     hours = figures["index"]["hours"] / share
     kept_hours = figures["shard"]["hours"] / share
-    run = RunDir(Path(figures_of_run["student"]["path"]))
+    run = RunDir(Path(result.student.path))
     summary = json.loads(run.summary.read_text(encoding="utf-8"))
     rows = [json.loads(text) for text in run.metrics.read_text(encoding="utf-8").splitlines()]
     speeds = [row["audio_seconds_per_second"] for row in rows if "audio_seconds_per_second" in row]
@@ -141,18 +148,3 @@ def estimate(cfg: Config, figures_of_run: Mapping[str, Any], share: float) -> di
         "label_hours": hours / figures["label"]["rtfx"] if figures["label"]["rtfx"] else None,
         "train_hours": min(limits, default=None),
     }
-
-
-def words(rehearsal: dict[str, Any], seconds: float, experiments: str) -> str:
-    """The outcome in sentences."""
-    whole = rehearsal["whole"]
-    takes = {"labelling": whole["label_hours"], "training": whole["train_hours"]}
-    known = [f"{name} {clock(3600 * hours)}" for name, hours in takes.items() if hours is not None]
-    return "\n".join(
-        [
-            f"Every step works: {rehearsal['files']} files went the whole line in {clock(seconds)}.",
-            f"The whole source is about {whole['hours']:.1f} h of audio. Roughly, it takes {' and '.join(known)}.",
-            "Error rates after so few steps mean nothing.",
-            f"Nothing else was touched; `{rehearsal['work']}` and `{experiments}` may be removed.",
-        ]
-    )

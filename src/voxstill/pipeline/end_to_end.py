@@ -12,7 +12,6 @@ from typing import Any
 
 from voxstill import engine
 from voxstill.core import config, world
-from voxstill.core.command import Result
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import clock, log
@@ -27,6 +26,7 @@ from voxstill.pipeline import label as labelling
 from voxstill.pipeline import language_model, report
 from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.evaluate import of_split
+from voxstill.pipeline.run_result import RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
 from voxstill.storage.rundir import RunDir
 from voxstill.teachers import registry
@@ -55,23 +55,23 @@ class Steps:
     """The table of steps as it grows: name, seconds, and what came out."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[StepResult] = []
         self._start = time.perf_counter()
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[..., None]]:
         """Time one step; the block says in words what came out, and gives its figures by name."""
         start = time.perf_counter()
-        row: dict[str, Any] = {"step": name, "result": "", "seconds": 0.0, "figures": {}}
+        outcome: dict[str, Any] = {"result": "", "figures": {}}
 
         def result(text: str, **figures: float | None) -> None:
-            row["result"], row["figures"] = text, figures
+            outcome.update(result=text, figures=figures)
 
         log.info("%s ...", name)
         yield result
-        row["seconds"] = time.perf_counter() - start
+        row = StepResult(step=name, seconds=time.perf_counter() - start, **outcome)
         self.rows.append(row)
-        log.info("%s: %s (%s)", name, row["result"], clock(row["seconds"]))
+        log.info("%s: %s (%s)", name, row.result, clock(row.seconds))
 
     @property
     def seconds(self) -> float:
@@ -79,7 +79,7 @@ class Steps:
         return time.perf_counter() - self._start
 
 
-def demo(cfg: Config, work: str) -> Result:
+def demo(cfg: Config, work: str) -> RunResult:
     """The line on a corpus of spoken commands made here; the texts stay hidden until the evaluation."""
     steps = Steps()
     folder = Path(work) / "corpus"
@@ -98,7 +98,7 @@ def demo(cfg: Config, work: str) -> Result:
     return run(config.validated(Config, tree), steps)
 
 
-def run(cfg: Config, steps: Steps | None = None) -> Result:
+def run(cfg: Config, steps: Steps | None = None) -> RunResult:
     """Index, label, filter, shard, train, evaluate and report; each step's figures and time."""
     steps = steps or Steps()
     if ranks := world.ranks():
@@ -118,42 +118,41 @@ def run(cfg: Config, steps: Steps | None = None) -> Result:
     try:
         with steps.step("index") as result:
             indexed = indexing.index(cfg)
-            text = f"{indexed['utterances']:,} utterances, {indexed['hours']:.2f} h, {indexed['damaged']} damaged files"
-            result(text, **_some(indexed, "recordings", "utterances", "hours", "damaged"))
+            text = f"{indexed.utterances:,} utterances, {indexed.hours:.2f} h, {indexed.damaged} damaged files"
+            result(text, **_some(indexed.to_dict(), "recordings", "utterances", "hours", "damaged"))
         with steps.step("label") as result:
             labelled = labelling.label_utterances(cfg)
-            text = f"{labelled['labels']:,} labels, {labelled['failed']} failed, {labelled['rtfx']:.0f} times real time"
-            result(text, **_some(labelled, "labels", "failed", "rtfx"))
+            text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
+            result(text, **_some(labelled.to_dict(), "labels", "failed", "rtfx"))
         with steps.step("filter") as result:
             filtered = filtering.filter_labels(cfg)
-            text = f"{filtered['kept']:.0%} kept, {filtered['kept_hours']:.2f} h"
-            result(text, **_some(filtered, "judged", "kept", "wer_before", "wer_after"))
+            text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
+            result(text, **_some(filtered.to_dict(), "judged", "kept", "wer_before", "wer_after"))
         with steps.step("shard") as result:
             sharded = sharding.shard(cfg)
-            text = f"{sharded['shards']} shards, {sharded['utterances']:,} utterances"
-            result(text, **_some(sharded, "shards", "utterances", "hours"))
+            text = f"{sharded.shards} shards, {sharded.utterances:,} utterances"
+            result(text, **_some(sharded.to_dict(), "shards", "utterances", "hours"))
     finally:
         engine.shutdown()  # Ray's processes would take their share of the cores while training
     with steps.step("train") as result:
         trained = train(cfg)
-        size = f"{trained['parameters'] / 1e6:.2f} M parameters"
-        text = f"{size}, {trained['steps']:,} steps, loss {trained['loss']:.3f}"
-        result(text, **_some(trained, "steps", "epochs", "loss", "dev_wer", "parameters"))
+        size = f"{trained.parameters / 1e6:.2f} M parameters"
+        text = f"{size}, {trained.steps:,} steps, loss {trained.loss:.3f}"
+        result(text, **_some(trained.to_dict(), "steps", "epochs", "loss", "dev_wer", "parameters"))
     with steps.step("evaluate") as result:
-        teacher, student = judge(cfg, trained["path"])
+        teacher, student = judge(cfg, trained.path)
         figures = {**student, "wer_with_lm": student.get("with_lm", {}).get("wer")}
         result(compared(teacher, student), **_some(figures, "wer", "wer_with_lm", "cer", "utterances", "words"))
     with steps.step("report") as result:
-        page = report.write(cfg, RunDir(Path(trained["path"])), steps.rows, filtered, teacher, student)
+        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered, teacher, student)
         result(str(page))
-    figures = {
-        "teacher": brief(teacher),
-        "student": {**brief(student), "parameters": trained["parameters"], "path": trained["path"]},
-        "steps": steps.rows,
-        "seconds": steps.seconds,
-        "report": str(page),
-    }
-    return Result(figures, table(steps, teacher, student, page))
+    return RunResult(
+        teacher=SideResult.of(teacher),
+        student=SideResult.of(student, parameters=trained.parameters, path=trained.path),
+        steps=steps.rows,
+        seconds=steps.seconds,
+        report=str(page),
+    )
 
 
 def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -214,14 +213,6 @@ def _some(figures: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: figures[name] for name in names if figures.get(name) is not None}
 
 
-def brief(figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one side of the comparison."""
-    told = {key: figures.get(key) for key in ("wer", "cer", "interval", "rtfx", "by_dataset")}
-    if "with_lm" in figures:
-        told["with_lm"] = {**brief(figures["with_lm"]), **_some(figures["with_lm"], "order", "decode")}
-    return told
-
-
 def compared(teacher: dict[str, Any], student: dict[str, Any]) -> str:
     """All error rates in one sentence."""
     if not student:
@@ -230,27 +221,3 @@ def compared(teacher: dict[str, Any], student: dict[str, Any]) -> str:
     if "with_lm" in student:
         mine += f", with a language model {student['with_lm']['wer']:.1%}"
     return f"{mine}, teacher WER {teacher['wer']:.1%}" if teacher else mine
-
-
-def table(steps: Steps, teacher: dict[str, Any], student: dict[str, Any], report: Path) -> str:
-    """Every step with its figures and time, then teacher against student."""
-    width = max(len(row["result"]) for row in steps.rows)
-    lines = [f"{'step':<10}{'result':<{width + 2}}{'time':>6}", "-" * (width + 18)]
-    lines += [f"{row['step']:<10}{row['result']:<{width + 2}}{clock(row['seconds']):>6}" for row in steps.rows]
-    lines += [f"{'':<10}{'':<{width + 2}}{clock(steps.seconds):>6}", ""]
-    if student:
-        sides = {"teacher": teacher, "student": student} if teacher else {"student": student}
-        if "with_lm" in student:
-            sides[f"with {student['with_lm']['order']}-grams"] = student["with_lm"]
-        wide = max(map(len, sides)) + 2
-        lines += [f"{'':<{wide}}{'WER':>8}  {'95 % interval':<16}{'CER':>7}{'speed':>9}"]
-        for name, row in sides.items():
-            span = f"{row['interval'][0]:.1%} to {row['interval'][1]:.1%}" if row["interval"] else ""
-            lines.append(f"{name:<{wide}}{row['wer']:>8.1%}  {span:<16}{row['cer']:>7.1%}{row['rtfx']:>8.0f}x")
-        if teacher and len(student["by_dataset"]) > 1:
-            lines += ["", f"{'WER by data set':<18}{'teacher':>9}{'student':>9}"]
-            for name, row in student["by_dataset"].items():
-                lines.append(f"{name:<18}{teacher['by_dataset'][name]['wer']:>9.1%}{row['wer']:>9.1%}")
-        lines.append("")
-    lines.append(f"report: {report}")
-    return "\n".join(lines)

@@ -10,6 +10,7 @@ from voxstill.evaluation import results
 from voxstill.evaluation.results import Evaluation
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import IndexFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import registry
@@ -28,6 +29,6 @@ def evaluate(cfg: Config, target: str) -> Evaluation:
 def of_split(cfg: Config) -> list[Utterance]:
     """Read the utterances of `evaluate.split`."""
     work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    rows = tables.read(work, workdir.prefix("utterances", source["recipe"]), Utterance)
+    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    rows = tables.read(work, workdir.prefix("utterances", source.recipe), Utterance)
     return [row for row in rows if row.split == cfg.evaluate.split]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from voxstill import engine
 from voxstill.audio import read_utterances
@@ -24,53 +24,56 @@ from voxstill.pipeline.recipes import (
     verdicts_recipe,
 )
 from voxstill.storage import join, tables, workdir
+from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
-def filter_labels(cfg: Config) -> dict[str, Any]:
+def filter_labels(cfg: Config) -> VerdictFigures:
     """Every label has its scores, and those of the training and dev splits a verdict with its reason."""
     work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
+    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
     recipe = verdicts_recipe(cfg, source, labels)
-    done = workdir.success(work, "verdicts", recipe)
+    done = workdir.success(work, VerdictFigures, recipe)
     if done is not None:
         log.info("filter: nothing to do, verdicts %s are there", recipe)
-        return {**done, "reasons": {current_name(name): num for name, num in done["reasons"].items()}}
+        return dataclasses.replace(done, reasons={current_name(name): num for name, num in done.reasons.items()})
     _refuse_added(work, labels)
     measured = _scores(cfg, source, labels)
-    figures = {
-        "recipe": recipe,
-        "labels": labels["recipe"],
-        "utterances": source["recipe"],
-        "scores": measured["recipe"],
-        "teacher": labels["teacher"],
-        **write_verdicts(
-            work,
-            workdir.prefix("scores", measured["recipe"]),
-            workdir.prefix("verdicts", recipe),
-            recipe,
-            cfg.filter,
-            errors=not label.are_human_texts(labels),
-        ),
-    }
-    work.write_json(f"{workdir.prefix('verdicts', recipe)}/{tables.SUCCESS}", figures)
+    scores, verdicts = workdir.prefix("scores", measured.recipe), workdir.prefix("verdicts", recipe)
+    counts = write_verdicts(work, scores, verdicts, recipe, cfg.filter)
+    are_human = label.are_human_texts(labels)  # labels have no errors against themselves
+    figures = VerdictFigures(
+        recipe=recipe,
+        labels=labels.recipe,
+        utterances=source.recipe,
+        scores=measured.recipe,
+        teacher=labels.teacher,
+        judged=counts.judged,
+        kept_utterances=counts.kept,
+        kept=counts.share,
+        kept_hours=counts.kept_ms / 3_600_000,
+        reasons=counts.reasons,
+        wer_before=None if are_human else counts.wer,
+        wer_after=None if are_human else counts.kept_wer,
+    )
+    workdir.finish(work, figures)
     return figures
 
 
-def measured_labels(cfg: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+def measured_labels(cfg: Config) -> tuple[LabelFigures, ScoreFigures]:
     """The figures of the finished labels, and of their scores."""
     work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
+    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
     _refuse_added(work, labels)
     return labels, _scores(cfg, source, labels)
 
 
-def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
+def _scores(cfg: Config, source: IndexFigures, labels: LabelFigures) -> ScoreFigures:
     """Every label is measured, once for all thresholds."""
     work, recipe = Store(cfg.work), scores_recipe(cfg, source, labels)
-    done = workdir.success(work, "scores", recipe)
+    done = workdir.success(work, ScoreFigures, recipe)
     if done is not None:
         return done
     prefix = workdir.prefix("scores", recipe)
@@ -89,25 +92,25 @@ def _scores(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -
     with StepMeter("filter", len(jobs), "parts") as meter:
         chunks = (engine.Chunk(job.name, (job,)) for job in jobs)
         engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.engine)
-    figures = {"recipe": recipe, "labels": labels["recipe"], "utterances": source["recipe"]}
-    work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
+    figures = ScoreFigures(recipe=recipe, labels=labels.recipe, utterances=source.recipe)
+    workdir.finish(work, figures)
     return figures
 
 
 def _measured_parts(
-    cfg: Config, work: Store, source: Mapping[str, Any], labels: Mapping[str, Any]
+    cfg: Config, work: Store, source: IndexFigures, labels: LabelFigures
 ) -> list[measures.MeasuredPart]:
     """Each part of the utterances with all that its labels are measured by."""
-    prefix = workdir.prefix("utterances", source["recipe"])
+    prefix = workdir.prefix("utterances", source.recipe)
     heard = aligned = None
     if (second := second_labels(cfg, labels)) is not None:
         _refuse_added(work, second)
-        heard = workdir.prefix("labels", second["recipe"])
+        heard = workdir.prefix("labels", second.recipe)
     if (task := alignment_task(cfg, labels)) is not None:
         with StepMeter("align", None, "utterances") as meter:
             alignment.align(work, prefix, labels, task, cfg.engine, read_utterances.reading(cfg), meter)
         aligned = task.prefix
-    parts = label_parts(cfg, work, source["recipe"], labels["recipe"])
+    parts = label_parts(cfg, work, source.recipe, labels.recipe)
 
     def beside(table: str | None) -> list[tuple[str, ...]]:
         if table is None:
@@ -117,12 +120,12 @@ def _measured_parts(
     return list(itertools.starmap(measures.MeasuredPart, zip(parts, beside(heard), beside(aligned), strict=True)))
 
 
-def _refuse_added(work: Store, labels: Mapping[str, Any]) -> None:
+def _refuse_added(work: Store, labels: LabelFigures) -> None:
     """DataError where there are labels that the figures do not speak of: the name of the verdicts would not either."""
-    now = tables.listing(work, workdir.prefix("labels", labels["recipe"]))
-    if labels.get("listing", now) != now:
+    now = tables.listing(work, workdir.prefix("labels", labels.recipe))
+    if labels.listing not in (None, now):
         raise DataError(
-            f"the labels in `{work.uri(workdir.prefix('labels', labels['recipe']))}` are not finished",
+            f"the labels in `{work.uri(workdir.prefix('labels', labels.recipe))}` are not finished",
             why="some were added, or taken away, since `voxstill label` ended there",
             fix="run `voxstill label` again; it goes on where it stopped",
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from voxstill import engine
 from voxstill.audio import read_utterances
@@ -16,10 +15,11 @@ from voxstill.indexing.scan import SourceFile, by_file, scan
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import IndexFigures
 from voxstill.storage.store import Store
 
 
-def index(cfg: Config) -> dict[str, Any]:
+def index(cfg: Config) -> IndexFigures:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 
     What is there already stays as it is; what storage did not give the last time is tried again. DataError where a
@@ -62,6 +62,6 @@ def index(cfg: Config) -> dict[str, Any]:
         with StepMeter("index", sum(missing), "files") as meter:
             engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.engine)
     state.read()
-    figures = {"recipe": recipe, **state.figures()}
-    work.write_json(f"{prefix}/{tables.SUCCESS}", figures)
+    figures = state.figures(recipe)
+    workdir.finish(work, figures)
     return figures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
@@ -11,12 +11,13 @@ from voxstill.core.monitor import StepMeter, log
 from voxstill.labelling import consensus, label
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import workdir
+from voxstill.storage.figures import IndexFigures, LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.consensus import ConsensusTeacher
 
 
-def label_utterances(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | None = None) -> dict[str, Any]:
+def label_utterances(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | None = None) -> LabelFigures:
     """Every utterance has one label of this teacher, or a reason why not; up to the limits, where some are given.
 
     ConfigError where a limit is not above 0.
@@ -25,18 +26,19 @@ def label_utterances(cfg: Config, *, max_chunks: int | None = None, limit_hours:
         if limit is not None and not limit > 0:
             raise ConfigError(f"`{name}` is {limit}", why="it must be above 0", fix="leave it out to label everything")
     work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
+    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
     task = label.task(cfg.teacher, work)
-    prefix = workdir.prefix("utterances", source["recipe"])
+    prefix = workdir.prefix("utterances", source.recipe)
     made = registry.make(cfg.teacher)
     if isinstance(made, ConsensusTeacher):
         with StepMeter("label", None, "parts") as meter:
-            return {**consensus.agree(work, prefix, task, made.of, cfg.engine, meter), "hours": source["hours"]}
-    with StepMeter("label", source["utterances"], "utterances") as meter:
+            figures = consensus.agree(work, prefix, task, made.of, cfg.engine, meter)
+        return dataclasses.replace(figures, hours=source.hours)
+    with StepMeter("label", source.utterances, "utterances") as meter:
         reading = read_utterances.reading(cfg)
         figures = label.label(
             work, prefix, task, cfg.engine, reading, meter, max_chunks=max_chunks, limit_hours=limit_hours
         )
-    if not figures["finished"]:
-        log.info("label: %d of %d utterances; the same command goes on", figures["labels"], source["utterances"])
-    return {**figures, "hours": source["hours"]}
+    if not figures.finished:
+        log.info("label: %d of %d utterances; the same command goes on", figures.labels, source.utterances)
+    return dataclasses.replace(figures, hours=source.hours)

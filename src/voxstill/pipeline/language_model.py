@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
+from voxstill.core.result import Result
 from voxstill.pipeline.recipes import finished_shards
 from voxstill.storage import workdir
 from voxstill.storage.fetch import read_uri
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.text import kneser_ney
 from voxstill.text.normalize import normalizer
 
 
-def train_lm(cfg: Config, source: str, output: str, order: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModelResult(Result):
+    """The ARPA file of a language model, what it was counted on, and its n-grams of each order."""
+
+    path: str
+    sentences: int
+    words: int
+    ngrams: Sequence[int]
+
+
+def train_lm(cfg: Config, source: str, output: str, order: int) -> LanguageModelResult:
     """The n-grams of a text file, of the `.txt` files in a folder, or of what a WORK teaches: the labels that were kept
     of its training split. Texts are written as the student writes; nothing of the dev or test split is read."""
     return written(texts(cfg, source), output, order)
 
 
-def of_labels(cfg: Config, output: str, order: int) -> dict[str, Any]:
+def of_labels(cfg: Config, output: str, order: int) -> LanguageModelResult:
     """The n-grams of what the student of this configuration learns from, as `train_lm` counts them."""
     return written(learnt(cfg, Store(cfg.work), finished_shards(cfg)), output, order)
 
 
-def written(sentences: Iterable[str], output: str, order: int) -> dict[str, Any]:
+def written(sentences: Iterable[str], output: str, order: int) -> LanguageModelResult:
     """The sentences counted into an ARPA file, and how many there were; DataError where they hold no words."""
     num = {"sentences": 0, "words": 0}
 
@@ -47,13 +59,13 @@ def written(sentences: Iterable[str], output: str, order: int) -> dict[str, Any]
     Store(str(path.parent)).replace(path.name, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     ngrams = [int(line.partition("=")[2]) for line in lines if line.startswith("ngram ")]
     log.info("train-lm: %d words of %d sentences", num["words"], num["sentences"])
-    return {"path": output, **num, "ngrams": ngrams}
+    return LanguageModelResult(path=output, **num, ngrams=ngrams)
 
 
-def learnt(cfg: Config, work: Store, shards: dict[str, Any]) -> Iterator[str]:
+def learnt(cfg: Config, work: Store, shards: ShardFigures) -> Iterator[str]:
     """The labels of the train split in finished shards, as the student writes them."""
     normalize = normalizer(cfg.student.text)
-    yield from Corpus.texts(work, workdir.prefix("shards", shards["recipe"]), "train", normalize)
+    yield from Corpus.texts(work, workdir.prefix("shards", shards.recipe), "train", normalize)
 
 
 def texts(cfg: Config, source: str) -> Iterator[str]:
@@ -63,7 +75,7 @@ def texts(cfg: Config, source: str) -> Iterator[str]:
     else:
         store = Store(source)
         if workdir.finished_recipes(store, "shards"):
-            yield from learnt(cfg, store, workdir.finished(store, "shards"))
+            yield from learnt(cfg, store, workdir.finished(store, ShardFigures))
             return
         files = [store.uri(entry.key) for entry in store.list() if entry.key.endswith(".txt")]
     if not files:

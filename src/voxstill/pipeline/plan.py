@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import math
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.data.batching import Ints
 from voxstill.data.plan import EpochPlan, SamplingRate, plan
 from voxstill.data.shard_index import open_index
@@ -37,7 +38,31 @@ class Lengths:
     sampling_rate: SamplingRate | None = None
 
 
-def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> tuple[EpochPlan, dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult(Result):
+    """The batches of one epoch: sizes, padding, imbalance of the ranks, what was dropped or repeated, and the plan."""
+
+    steps: int
+    utterances: int
+    hours: float
+    padding: float
+    efficiency: float
+    imbalance_mean: float
+    imbalance_p99: float
+    repeated: int
+    dropped: Mapping[str, int]
+    slots: int
+    ranks: int
+    epoch: int
+    sha256: str
+    plan: EpochPlan = field(metadata=NOT_IN_JSON, repr=False)
+
+    def to_text(self) -> str:
+        """The lengths and the batches: a line for each stretch of lengths."""
+        return picture(self)
+
+
+def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> PlanResult:
     """The batches of an epoch on so many ranks, and their figures.
 
     DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.batches_per_step`.
@@ -58,8 +83,8 @@ def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> tuple[EpochPlan, d
         sampling_rate=found.sampling_rate,
     )
     made.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
-    figures = made.statistics(ranks)
-    return made, {**figures, "slots": batches_per_step, "ranks": ranks, "epoch": epoch, "sha256": made.sha256()}
+    statistics: dict[str, Any] = {**made.statistics(ranks)}
+    return PlanResult(**statistics, slots=batches_per_step, ranks=ranks, epoch=epoch, sha256=made.sha256(), plan=made)
 
 
 def lengths(where: str, cfg: Config) -> Lengths:
@@ -76,7 +101,7 @@ def lengths(where: str, cfg: Config) -> Lengths:
         return _of_parquet(store, alone)
     if any(key.startswith("shards/") for key in keys):
         at = cfg.model_copy(update={"work": where})
-        return _of_shards(store, f"shards/{finished_shards(at)['recipe']}", cfg)
+        return _of_shards(store, f"shards/{finished_shards(at).recipe}", cfg)
     raise DataError(
         f"`{where}` has nothing to plan",
         why="it is no work folder with shards, no folder of shards and no folder of Parquet files",
@@ -130,8 +155,9 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
     )
 
 
-def picture(made: EpochPlan, figures: dict[str, Any]) -> str:
+def picture(result: PlanResult) -> str:
     """The lengths and the batches as people read them: a line for each stretch of lengths."""
+    made = result.plan
     lengths_ms, starts = made.augmented_ms(), made.bounds[:-1]
     sizes_B = np.diff(made.bounds)
     longest_B = np.maximum.reduceat(lengths_ms, starts)
@@ -139,13 +165,13 @@ def picture(made: EpochPlan, figures: dict[str, Any]) -> str:
     width_ms = _round(lengths_ms.max() / _BINS)
     bin_N, bin_B = (lengths_ms - 1) // width_ms, (longest_B - 1) // width_ms
     count_K = np.bincount(bin_N)
-    dropped = ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in figures["dropped"].items() if num)
+    dropped = ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in result.dropped.items() if num)
     lines = [
-        f"{figures['utterances']:,} utterances, {figures['hours']:,.1f} h, in {figures['steps']:,} steps of "
-        f"{made.batches_per_step} batches on {figures['ranks']} ranks",
-        f"dropped: {dropped or 'none'}; repeated: {figures['repeated']:,}",
-        f"padding {figures['padding']:.2%}, imbalance {figures['imbalance_mean']:.3f} "
-        f"(99 % of steps below {figures['imbalance_p99']:.3f}): {figures['efficiency']:.1%} of the devices' time "
+        f"{result.utterances:,} utterances, {result.hours:,.1f} h, in {result.steps:,} steps of "
+        f"{made.batches_per_step} batches on {result.ranks} ranks",
+        f"dropped: {dropped or 'none'}; repeated: {result.repeated:,}",
+        f"padding {result.padding:.2%}, imbalance {result.imbalance_mean:.3f} "
+        f"(99 % of steps below {result.imbalance_p99:.3f}): {result.efficiency:.1%} of the devices' time "
         "hears speech",
         "",
         f"{'length, s':>12}  {'utterances':<{_BAR + 12}}{'batches':>8}  {'in a batch':>12}  {'padding':>7}",

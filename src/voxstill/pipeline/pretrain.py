@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.pipeline import shard as sharding
 from voxstill.tasks import pretraining
 from voxstill.training.check import check
 from voxstill.training.launch import launch
+from voxstill.training.summary import TrainingSummary
 
 
-def pretrain(cfg: Config) -> dict[str, Any]:
-    """Train a model on audio alone; return its folder, steps, seconds and loss.
-
-    In a process that was started as one of several, these are empty but for the first.
-    """
+def pretrain(cfg: Config) -> TrainingSummary:
+    """Train a model on audio alone; return its folder, steps, seconds and loss."""
     check(cfg)
     if cfg.pretrain.crop_ms > cfg.plan.budget_ms:
         raise ConfigError(

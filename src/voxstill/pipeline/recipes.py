@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import fingerprint
 from voxstill.filtering import measures
 from voxstill.labelling import alignment, label
 from voxstill.storage import join, workdir
+from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
@@ -19,7 +17,7 @@ def utterances_recipe(cfg: Config) -> str:
     return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, cfg.source, cfg.seed)
 
 
-def second_labels(cfg: Config, labels: Mapping[str, Any]) -> dict[str, Any] | None:
+def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
     """The figures of the labels that `filter.second_teacher` names; None where it names none.
 
     They are those of that recipe, or those of the one other teacher that has the name. ConfigError where they are the
@@ -28,20 +26,20 @@ def second_labels(cfg: Config, labels: Mapping[str, Any]) -> dict[str, Any] | No
     name, work = cfg.filter.second_teacher, Store(cfg.work)
     if name is None:
         return None
-    if name == labels["recipe"]:
+    if name == labels.recipe:
         raise ConfigError(
             f"`filter.second_teacher` is `{name}`",
             why="these are the labels that are judged: they agree with themselves",
             fix="name another teacher, or the recipe of its labels",
         )
-    if (found := workdir.success(work, "labels", name)) is not None:
+    if (found := workdir.success(work, LabelFigures, name)) is not None:
         return found
-    others = [workdir.named(work, "labels", each) for each in workdir.finished_recipes(work, "labels")]
-    others = [each for each in others if each["recipe"] != labels["recipe"]]
-    fitting = [each for each in others if each["teacher"].partition("@")[0] == name]
+    recipes = [recipe for recipe in workdir.finished_recipes(work, "labels") if recipe != labels.recipe]
+    others = [workdir.named(work, LabelFigures, recipe) for recipe in recipes]
+    fitting = [other for other in others if other.teacher.partition("@")[0] == name]
     if len(fitting) == 1:
         return fitting[0]
-    there = ", ".join(f"{each['recipe']} ({each['teacher']})" for each in fitting or others) or "none"
+    there = ", ".join(f"{other.recipe} ({other.teacher})" for other in fitting or others) or "none"
     raise DataError(
         f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are its",
         why=f"{'they' if fitting else 'finished'} are: {there}",
@@ -49,56 +47,56 @@ def second_labels(cfg: Config, labels: Mapping[str, Any]) -> dict[str, Any] | No
     )
 
 
-def alignment_task(cfg: Config, labels: Mapping[str, Any]) -> alignment.Task | None:
+def alignment_task(cfg: Config, labels: LabelFigures) -> alignment.Task | None:
     """The alignment of these labels by `filter.aligner`; None where there is none."""
-    return None if cfg.filter.aligner is None else alignment.task(cfg.filter.aligner, labels["recipe"])
+    return None if cfg.filter.aligner is None else alignment.task(cfg.filter.aligner, labels.recipe)
 
 
-def verdicts_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+def verdicts_recipe(cfg: Config, source: IndexFigures, labels: LabelFigures) -> str:
     """Name of the verdicts of this configuration on these labels."""
     return workdir.recipe(Store(cfg.work), "verdicts", "filter", cfg.filter, scores_recipe(cfg, source, labels))
 
 
-def scores_recipe(cfg: Config, source: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+def scores_recipe(cfg: Config, source: IndexFigures, labels: LabelFigures) -> str:
     """Name of what is measured of these labels."""
     second, aligned = second_labels(cfg, labels), alignment_task(cfg, labels)
-    beside = [] if second is None else ["second", second["recipe"], second["sha256"]]
+    beside = [] if second is None else ["second", second.recipe, second.sha256]
     beside += [] if aligned is None else ["aligned", aligned.recipe]
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
-    of = (labels["recipe"], labels["sha256"], source["recipe"])
+    of = (labels.recipe, labels.sha256, source.recipe)
     return fingerprint("scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
 
 
-def finished_verdicts(cfg: Config) -> dict[str, Any]:
+def finished_verdicts(cfg: Config) -> VerdictFigures:
     """The verdicts of this configuration, or the only ones that are there."""
     work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    labels = workdir.finished(work, "labels", label.task(cfg.teacher, work).recipe)
-    return workdir.finished(work, "verdicts", verdicts_recipe(cfg, source, labels))
+    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
+    return workdir.finished(work, VerdictFigures, verdicts_recipe(cfg, source, labels))
 
 
-def shard_recipe(cfg: Config, verdicts: Mapping[str, Any]) -> str:
+def shard_recipe(cfg: Config, verdicts: VerdictFigures) -> str:
     """Name of the shards that this configuration makes of these verdicts."""
-    return workdir.recipe(Store(cfg.work), "shards", "shard", cfg.shard, verdicts["recipe"], cfg.seed)
+    return workdir.recipe(Store(cfg.work), "shards", "shard", cfg.shard, verdicts.recipe, cfg.seed)
 
 
-def finished_shards(cfg: Config) -> dict[str, Any]:
+def finished_shards(cfg: Config) -> ShardFigures:
     """The shards of this configuration, or the only ones that are there; DataError where those have no labels."""
-    found = workdir.finished(Store(cfg.work), "shards", shard_recipe(cfg, finished_verdicts(cfg)))
-    if found.get("unlabelled"):
+    shards = workdir.finished(Store(cfg.work), ShardFigures, shard_recipe(cfg, finished_verdicts(cfg)))
+    if shards.unlabelled:
         raise DataError(
-            f"the shards {found['recipe']} in `{cfg.work}` have no labels",
+            f"the shards {shards.recipe} in `{cfg.work}` have no labels",
             why="they were written for `voxstill pretrain`",
             fix=f"run: voxstill shard {cfg.work}",
         )
-    return found
+    return shards
 
 
 def unlabelled_recipe(cfg: Config) -> str:
     """Name of the shards that this configuration makes of all utterances."""
     work = Store(cfg.work)
-    source = workdir.finished(work, "utterances", utterances_recipe(cfg))
-    return workdir.recipe(work, "shards", "unlabelled", cfg.shard, source["recipe"], cfg.seed)
+    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    return workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed)
 
 
 def label_parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:

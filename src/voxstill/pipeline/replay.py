@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import RATE_HZ, Batch
+from voxstill.core.result import Result
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import pretraining, registry
@@ -22,7 +25,25 @@ from voxstill.training.experiment import noted
 from voxstill.training.task import StepContext, Task, make_generator
 
 
-def replay(experiment: str, batch: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult(Result):
+    """A saved step replayed: loss and gradient of its batches and of each utterance alone, and who is at fault."""
+
+    step: int
+    rank: int
+    checkpoint: str
+    weights_not_finite: Sequence[str]
+    batches: Sequence[Mapping[str, Any]]
+    at_fault: Sequence[str]
+    utterances: Sequence[Mapping[str, Any]]
+    verdict: str
+
+    def to_text(self) -> str:
+        """The utterances at fault first, then those of the largest gradient."""
+        return table(self.to_dict())
+
+
+def replay(experiment: str, batch: str) -> ReplayResult:
     """Loss and gradient of the saved step under the last checkpoint: of all of it, and of each utterance alone.
 
     ConfigError where the folder is no experiment, DataError where it has no checkpoint or the file is no saved batch.
@@ -51,16 +72,16 @@ def replay(experiment: str, batch: str) -> dict[str, Any]:
         for i in range(len(batch.ids))
     ]
     at_fault = [row["id"] for row in rows if not row["finite"]]
-    return {
-        "step": step,
-        "rank": rank,
-        "checkpoint": run.last.resolve().name,
-        "weights_not_finite": broken,
-        "batches": whole,
-        "at_fault": at_fault,
-        "utterances": rows,
-        "verdict": _verdict(broken, at_fault, all(row["finite"] for row in whole)),
-    }
+    return ReplayResult(
+        step=step,
+        rank=rank,
+        checkpoint=run.last.resolve().name,
+        weights_not_finite=broken,
+        batches=whole,
+        at_fault=at_fault,
+        utterances=rows,
+        verdict=_verdict(broken, at_fault, all(row["finite"] for row in whole)),
+    )
 
 
 def table(figures: dict[str, Any]) -> str:

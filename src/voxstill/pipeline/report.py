@@ -22,8 +22,10 @@ from voxstill.pipeline import tune_filter
 from voxstill.pipeline.compare import DOUBTFUL, Sides
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.recipes import utterances_recipe
+from voxstill.pipeline.run_result import StepResult
 from voxstill.scoring import words
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import IndexFigures, VerdictFigures
 from voxstill.storage.redaction import shown
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
@@ -42,8 +44,8 @@ Aligned = tuple[ErrorCounts, list[words.Pair]]
 def write(
     cfg: Config,
     run: RunDir,
-    steps: Sequence[Mapping[str, Any]],
-    filtered: Mapping[str, Any],
+    steps: Sequence[StepResult],
+    filtered: VerdictFigures,
     teacher: Mapping[str, Any],
     student: Mapping[str, Any],
 ) -> Path:
@@ -52,9 +54,9 @@ def write(
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
         "about": f"{cfg.teacher.name} taught a {cfg.student.size} student on {cfg.work}",
-        "steps": [{"name": row["step"], "seconds": row["seconds"], "figures": row["figures"]} for row in steps],
+        "steps": [{"name": row.step, "seconds": row.seconds, "figures": row.figures} for row in steps],
         "funnel": {
-            "labels": filtered["judged"],
+            "labels": filtered.judged,
             "rules": [
                 {
                     "name": name,
@@ -62,7 +64,7 @@ def write(
                     "dropped": dropped,
                     "examples": examples.get(name, []),
                 }
-                for name, dropped in filtered["reasons"].items()
+                for name, dropped in filtered.reasons.items()
             ],
             "curve": _curve(cfg),
         },
@@ -78,21 +80,19 @@ def write(
     return run.report
 
 
-def rejected(cfg: Config, filtered: Mapping[str, Any]) -> dict[str, list[html.Rejected]]:
+def rejected(cfg: Config, filtered: VerdictFigures) -> dict[str, list[html.Rejected]]:
     """A few labels that fell by each rule, with their audio where it can be read."""
-    work, wanted = Store(cfg.work), {name: min(num, MOST_REJECTED) for name, num in filtered["reasons"].items()}
+    work, wanted = Store(cfg.work), {name: min(num, MOST_REJECTED) for name, num in filtered.reasons.items()}
     reasons: dict[str, str] = {}
-    for verdict in tables.read(work, workdir.prefix("verdicts", filtered["recipe"]), Verdict):
+    for verdict in tables.read(work, workdir.prefix("verdicts", filtered.recipe), Verdict):
         reason = None if verdict.reason is None else current_name(verdict.reason)
         if reason is not None and wanted[reason]:
             wanted[reason] -= 1
             reasons[verdict.utterance_id] = reason
             if not any(wanted.values()):
                 break
-    utterances = _first(
-        tables.read(work, workdir.prefix("utterances", filtered["utterances"]), Utterance), "id", reasons
-    )
-    labels = _first(tables.read(work, workdir.prefix("labels", filtered["labels"]), Label), "utterance_id", reasons)
+    utterances = _first(tables.read(work, workdir.prefix("utterances", filtered.utterances), Utterance), "id", reasons)
+    labels = _first(tables.read(work, workdir.prefix("labels", filtered.labels), Label), "utterance_id", reasons)
     audio = sound(cfg, list(utterances.values()))
     found: dict[str, list[html.Rejected]] = {}
     for id_, reason in reasons.items():
@@ -115,7 +115,7 @@ def _first(rows: Iterable[Any], key: str, ids: Container[str]) -> dict[str, Any]
 def _curve(cfg: Config) -> list[tuple[float, float]]:
     """What confidence would keep and how wrong it is; empty where nobody wrote anything down to tell it by."""
     try:
-        return tuning.confidence_curve(tune_filter.tune(cfg))
+        return tuning.confidence_curve(tune_filter.tune(cfg).to_dict())
     except DataError:
         return []
 
@@ -325,7 +325,7 @@ def _sound_of(run: str, ids: Sequence[str]) -> dict[str, bytes]:
     try:
         cfg = config.load(str(own))
         work = Store(cfg.work)
-        recipe = workdir.finished(work, "utterances", utterances_recipe(cfg))["recipe"]
+        recipe = workdir.finished(work, IndexFigures, utterances_recipe(cfg)).recipe
         rows = tables.read(work, workdir.prefix("utterances", recipe), Utterance)
         return sound(cfg, list(_first(rows, "id", ids).values()))
     except VoxstillError as error:

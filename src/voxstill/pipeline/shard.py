@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from voxstill import engine
 from voxstill.audio import read_utterances
@@ -22,60 +22,57 @@ from voxstill.pipeline.recipes import (
     utterances_recipe,
 )
 from voxstill.sharding import assign, write
-from voxstill.storage import join, shard_format, workdir
+from voxstill.storage import join, workdir
+from voxstill.storage.figures import IndexFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
-def shard(cfg: Config) -> dict[str, Any]:
+def shard(cfg: Config) -> ShardFigures:
     """Every utterance that was kept lies in one shard, with its label and all that is known of it."""
     verdicts = finished_verdicts(cfg)
-    about = {"verdicts": verdicts["recipe"], "teacher": verdicts["teacher"]}
 
     def parts(work: Store) -> list[join.Part]:
-        return label_parts(cfg, work, verdicts["utterances"], verdicts["labels"])
+        return label_parts(cfg, work, verdicts.utterances, verdicts.labels)
 
-    return _shard(cfg, shard_recipe(cfg, verdicts), parts, workdir.prefix("verdicts", verdicts["recipe"]), about)
+    return _shard(cfg, shard_recipe(cfg, verdicts), parts, verdicts)
 
 
-def shard_unlabelled(cfg: Config) -> dict[str, Any]:
+def shard_unlabelled(cfg: Config) -> ShardFigures:
     """Every utterance but those of the test split lies in one shard, with no label: nobody has judged it."""
-    source = workdir.finished(Store(cfg.work), "utterances", utterances_recipe(cfg))
+    source = workdir.finished(Store(cfg.work), IndexFigures, utterances_recipe(cfg))
 
     def parts(work: Store) -> list[join.Part]:
-        return join.unlabelled(work, workdir.prefix("utterances", source["recipe"]))
+        return join.unlabelled(work, workdir.prefix("utterances", source.recipe))
 
-    return _shard(cfg, unlabelled_recipe(cfg), parts, None, {"unlabelled": True})
+    return _shard(cfg, unlabelled_recipe(cfg), parts, None)
 
 
-def audio_shards(cfg: Config) -> dict[str, Any]:
+def audio_shards(cfg: Config) -> ShardFigures:
     """Shards to listen to, labelled or not: the only ones that are there; of several, those of this configuration
     without labels, as nothing is left out of them, else with; and where there are none, new ones without labels.
     """
     work = Store(cfg.work)
     recipes = workdir.finished_recipes(work, "shards")
     if len(recipes) == 1:
-        return workdir.named(work, "shards", recipes[0])
+        return workdir.named(work, ShardFigures, recipes[0])
     if not recipes or unlabelled_recipe(cfg) in recipes:
         return shard_unlabelled(cfg)
     return finished_shards(cfg)
 
 
 def _shard(
-    cfg: Config,
-    recipe: str,
-    parts_of: Callable[[Store], list[join.Part]],
-    verdicts: str | None,
-    about: dict[str, Any],
-) -> dict[str, Any]:
-    """The shards of what was kept, by these verdicts."""
+    cfg: Config, recipe: str, parts_of: Callable[[Store], list[join.Part]], verdicts: VerdictFigures | None
+) -> ShardFigures:
+    """The shards of what was kept by these verdicts; without verdicts, of everything and without labels."""
     work = Store(cfg.work)
-    done = workdir.success(work, "shards", recipe)
+    done = workdir.success(work, ShardFigures, recipe)
     if done is not None:
         log.info("shard: nothing to do, shards %s are there", recipe)
         return done
     prefix, parts = workdir.prefix("shards", recipe), parts_of(work)
     in_place = cfg.shard.format == "in_place"
-    kept = assign.survey(work, parts, verdicts, by_tar=in_place)
+    judged = None if verdicts is None else workdir.prefix("verdicts", verdicts.recipe)
+    kept = assign.survey(work, parts, judged, by_tar=in_place)
     windows = assign.assign_in_place(kept) if in_place else assign.assign(kept, cfg.shard, cfg.seed)
     sizes = [len(members) for window in windows for members in window]
     there = write.written_shards(work, prefix)
@@ -93,18 +90,20 @@ def _shard(
     with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
         engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.engine)
     dropped: Counter[str] = Counter()
-    for each in written:
-        dropped.update(each.dropped)
-    figures = {
-        "recipe": recipe,
-        **about,
-        "shards": len(sizes),
-        "utterances": sum(each.utterances for each in written),
-        "hours": sum(each.duration_ms for each in written) / 3_600_000,
-        "num_bytes": sum(each.num_bytes for each in written),
-        "dropped": dict(dropped),
-    }
-    shard_format.finish(work, prefix, figures)
+    for row in written:
+        dropped.update(row.dropped)
+    figures = ShardFigures(
+        recipe=recipe,
+        verdicts=None if verdicts is None else verdicts.recipe,
+        teacher=None if verdicts is None else verdicts.teacher,
+        unlabelled=True if verdicts is None else None,
+        shards=len(sizes),
+        utterances=sum(row.utterances for row in written),
+        hours=sum(row.duration_ms for row in written) / 3_600_000,
+        num_bytes=sum(row.num_bytes for row in written),
+        dropped=dict(dropped),
+    )
+    workdir.finish(work, figures)
     return figures
 
 
@@ -124,16 +123,16 @@ REPACK = (
 """Human texts as they are, utterances whole, no split that the source does not name; `--set` comes after it."""
 
 
-def repack(cfg: Config) -> dict[str, Any]:
+def repack(cfg: Config) -> ShardFigures:
     """Shards of everything in the source that has a human text; what is left out is counted by reason."""
     indexed, labelled = index(cfg), label_utterances(cfg)
     filtered = filter_labels(cfg)
     figures = shard(cfg)
-    left_out = Counter({"damaged file": indexed["damaged"], "no text": labelled["failed"]})
-    left_out.update({name.replace("_", " "): num for name, num in filtered["reasons"].items() if name != "failed"})
-    left_out.update(figures["dropped"])
-    left_out["of the test split"] = indexed["utterances"] - filtered["judged"]
-    told = {name: num for name, num in left_out.items() if num > 0}
-    if told:
-        log.warning("shard: left out: %s", ", ".join(f"{num:,} {name}" for name, num in told.items()))
-    return {**figures, "left_out": told}
+    left_out = Counter({"damaged file": indexed.damaged, "no text": labelled.failed})
+    left_out.update({name.replace("_", " "): num for name, num in filtered.reasons.items() if name != "failed"})
+    left_out.update(figures.dropped)
+    left_out["of the test split"] = indexed.utterances - filtered.judged
+    counts = {name: num for name, num in left_out.items() if num > 0}
+    if counts:
+        log.warning("shard: left out: %s", ", ".join(f"{num:,} {name}" for name, num in counts.items()))
+    return dataclasses.replace(figures, left_out=counts)

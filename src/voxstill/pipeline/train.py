@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from voxstill.core.config import Config
 from voxstill.pipeline import recipes
 from voxstill.pipeline import shard as sharding
@@ -11,13 +9,11 @@ from voxstill.tasks import registry
 from voxstill.training.check import check
 from voxstill.training.experiment import train_settings
 from voxstill.training.launch import launch
+from voxstill.training.summary import TrainingSummary
 
 
-def train(cfg: Config) -> dict[str, Any]:
-    """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss.
-
-    In a process that was started as one of several, these are empty but for the first.
-    """
+def train(cfg: Config) -> TrainingSummary:
+    """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss."""
     task = registry.find(cfg.student.task)
     check(cfg)
     shards_of = recipes.finished_shards if task.needs_labels(cfg) else sharding.audio_shards

@@ -1,17 +1,23 @@
-"""transcribe: audio files in, words out."""
+"""transcribe: audio in, words with times out; long audio is cut at pauses."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Self
 
-from voxstill.audio import codec, vad
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.audio import codec, samples, vad
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, VoxstillError
+from voxstill.core.errors import ConfigError, DataError, VoxstillError
 from voxstill.core.monitor import Progress
-from voxstill.core.records import Hypothesis, Word
+from voxstill.core.records import RATE_HZ, Hypothesis, Word
+from voxstill.core.result import NOT_IN_JSON, Result
+from voxstill.decoding.recognizer import Samples
 from voxstill.evaluation import recognition
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.store import Store
@@ -19,51 +25,148 @@ from voxstill.tasks import registry
 from voxstill.text import subtitles
 
 FORMATS = ("text", "srt", "vtt", "json")
+Audio = str | Path | bytes | NDArray[np.float32] | NDArray[np.int16]
+"""A path or URI, the bytes of an audio file, or mono samples: float32 in [-1, 1] or int16."""
 
 
-def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """One transcript for each file, in order, with word times; a file that cannot be read has its reason instead."""
-    if (task := registry.name_of(model)) != "recognition":
-        raise ConfigError(
-            f"`{model}` writes no text",
-            why=f"its task is `{task}`",
-            fix="`voxstill evaluate` judges it; give a recogniser here",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript(Result):
+    """What was said in one recording: its text, and its words with their times from the start of the recording.
+
+    Where the audio cannot be read, `text` is None and `error` says why.
+
+    >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
+    >>> [transcript] = recognizer.transcribe(b"no audio")
+    >>> transcript.text is None, transcript.error is None
+    (True, False)
+    """
+
+    audio: str
+    """Its path or URI; `bytes` or `samples` where there is none."""
+    text: str | None
+    duration_ms: int | None = None
+    words: Sequence[Word] = ()
+    error: str | None
+
+    def render(self, form: str) -> str:
+        """Plain text, SubRip, WebVTT or a line of JSON."""
+        if form == "json":
+            return json.dumps(self.to_dict(), ensure_ascii=False)
+        if form == "text":
+            return self.text or ""
+        return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(self.words))
+
+    def to_text(self) -> str:
+        """The text alone."""
+        return self.text or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscribeResult(Result):
+    """The transcripts of all files, and the text that the command prints."""
+
+    transcripts: Sequence[Transcript]
+    text: str = field(metadata=NOT_IN_JSON)
+
+    @property
+    def exit_code(self) -> int:
+        """That of bad data, where a file could not be read."""
+        return DataError.exit_code if any(transcript.error is not None for transcript in self.transcripts) else 0
+
+    def to_text(self) -> str:
+        """The transcripts in the format that was asked for, or the files they were written to."""
+        return self.text
+
+
+class Recognizer:
+    """A trained student, loaded and ready: audio in, transcripts out.
+
+    >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
+    >>> [transcript] = recognizer.transcribe("speech.wav")
+    >>> transcript.text
+    'ba du ko'
+    >>> [word.text for word in transcript.words]
+    ['ba', 'du', 'ko']
+    """
+
+    def __init__(self, model: str | Path, cfg: Config | None = None) -> None:
+        self._cfg = cfg or Config()
+        if (task := registry.name_of(str(model))) != "recognition":
+            raise ConfigError(
+                f"`{model}` writes no text",
+                why=f"its task is `{task}`",
+                fix="`voxstill evaluate` judges it; give a recogniser here",
+            )
+        self._student = recognition.recognizer(self._cfg, str(model))
+        self._student.load()
+
+    @classmethod
+    def from_pretrained(cls, model: str | Path, cfg: Config | None = None) -> Self:
+        """Load an experiment folder, a model folder or a name on the Hugging Face Hub.
+
+        `cfg` has the options `decode` (beam, language model, phrases) and `segment` (how long audio is cut).
+        ConfigError where it is no recogniser.
+        """
+        return cls(model, cfg)
+
+    def transcribe(self, audio: Audio | Sequence[Audio], *, rate_hz: int = RATE_HZ) -> list[Transcript]:
+        """Transcribe one recording or several; return one Transcript for each, in order, errors included.
+
+        Recordings are paths, URIs, the bytes of audio files, or arrays of mono samples of `rate_hz`. Long ones are cut
+        at pauses by the VAD; the times of words are those of the whole recording.
+        """
+        recordings: Sequence[Audio] = [audio] if isinstance(audio, str | Path | bytes | np.ndarray) else audio
+        return [self._transcribe(recording, rate_hz) for recording in recordings]
+
+    def _transcribe(self, recording: Audio, rate_hz: int) -> Transcript:
+        name = _name(recording)
+        try:
+            samples_T = _samples(recording, rate_hz)
+        except VoxstillError as error:
+            return Transcript(audio=name, text=None, error=error.what)
+        spans_ms = vad.utterances(samples_T, self._cfg.segment)
+        hypotheses = self._student.transcribe_batch(
+            [samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)] for start, end in spans_ms],
+            [f"{name}:{start}" for start, _ in spans_ms],
         )
-    student = recognition.recognizer(cfg, model)
-    student.load()
-    transcripts: list[dict[str, Any]] = []
+        words = [
+            shifted(word, start)
+            for (start, end), hypothesis in zip(spans_ms, hypotheses, strict=True)
+            for word in hypothesis.words or as_one_word(hypothesis, end - start)
+        ]
+        return Transcript(
+            audio=name,
+            text=" ".join(hypothesis.text for hypothesis in hypotheses if hypothesis.text),
+            duration_ms=codec.samples_to_ms(len(samples_T)),
+            words=words,
+            error=None,
+        )
+
+
+def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[Transcript]:
+    """Transcribe files; return one Transcript for each, in order; one that cannot be read has its reason instead."""
+    recognizer = Recognizer.from_pretrained(model, cfg)
+    transcripts: list[Transcript] = []
     with Progress("transcribe", len(paths), "files") as bar:
         for path in paths:
-            try:
-                samples_T = codec.decode(read_uri(path)).samples_T
-            except VoxstillError as error:
-                transcripts.append({"audio": path, "text": None, "words": [], "error": error.what})
-                bar.advance()
-                continue
-            duration_ms = codec.samples_to_ms(len(samples_T))
-            spans_ms = list(vad.utterances(samples_T, cfg.segment))
-            hypotheses = student.transcribe_batch(
-                [samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)] for start, end in spans_ms],
-                [f"{path}:{start}" for start, _ in spans_ms],
-            )
-            words = [
-                shifted(word, start)
-                for (start, end), hypothesis in zip(spans_ms, hypotheses, strict=True)
-                for word in hypothesis.words or as_one_word(hypothesis, end - start)
-            ]
-            transcripts.append(
-                {
-                    "audio": path,
-                    "text": " ".join(hypothesis.text for hypothesis in hypotheses if hypothesis.text),
-                    "duration_ms": duration_ms,
-                    "words": [
-                        {"text": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "prob": w.prob} for w in words
-                    ],
-                    "error": None,
-                }
-            )
+            transcripts += recognizer.transcribe(path)
             bar.advance()
     return transcripts
+
+
+def _name(recording: Audio) -> str:
+    if isinstance(recording, str | Path):
+        return str(recording)
+    return "bytes" if isinstance(recording, bytes) else "samples"
+
+
+def _samples(recording: Audio, rate_hz: int) -> Samples:
+    """The 16 kHz int16 samples of a recording; DataError where it cannot be decoded."""
+    if isinstance(recording, bytes):
+        return codec.decode(recording).samples_T
+    if isinstance(recording, str | Path):
+        return codec.decode(read_uri(str(recording))).samples_T
+    return samples.from_array(recording, rate_hz)
 
 
 def as_one_word(hypothesis: Hypothesis, duration_ms: int) -> tuple[Word, ...]:
@@ -76,29 +179,19 @@ def shifted(word: Word, by_ms: int) -> Word:
     return Word(text=word.text, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms, prob=word.prob)
 
 
-def render(transcript: dict[str, Any], form: str) -> str:
-    """One transcript as plain text, SubRip, WebVTT or a line of JSON."""
-    if form == "json":
-        return json.dumps(transcript, ensure_ascii=False)
-    if form == "text":
-        return transcript["text"] or ""
-    words = [Word(**word) for word in transcript["words"]]
-    return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(words))
-
-
-def write_all(transcripts: Sequence[dict[str, Any]], form: str, folder: Path) -> list[Path]:
+def write_all(transcripts: Sequence[Transcript], form: str, folder: Path) -> list[Path]:
     """Each transcript in a file named after its audio; equal names are numbered, nothing is overwritten."""
     store = Store(str(folder))
     ending = "txt" if form == "text" else form
     written: list[Path] = []
     for transcript in transcripts:
-        if transcript["error"] is not None:
+        if transcript.error is not None:
             continue
-        stem = Path(transcript["audio"]).stem
+        stem = Path(transcript.audio).stem
         path, number = folder / f"{stem}.{ending}", 1
         while path in written:
             number += 1
             path = folder / f"{stem}-{number}.{ending}"
-        store.replace(path.name, f"{render(transcript, form)}\n".encode())
+        store.replace(path.name, f"{transcript.render(form)}\n".encode())
         written.append(path)
     return written

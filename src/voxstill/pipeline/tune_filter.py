@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import Label
+from voxstill.core.result import Result
 from voxstill.evaluation.recognition import hidden_texts
 from voxstill.filtering import tuning
 from voxstill.filtering.measures import Score
@@ -19,13 +21,32 @@ from voxstill.labelling import label
 from voxstill.pipeline.filter import measured_labels
 from voxstill.scoring import words
 from voxstill.storage import tables, workdir
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
 
 _BAR = 30
 
 
-def tune(cfg: Config) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult(Result):
+    """What each rule and threshold keeps, how wrong that is, and what is proposed."""
+
+    labels: int
+    words: int
+    wer: float | None
+    rules: Sequence[Mapping[str, Any]]
+    options: Sequence[Mapping[str, Any]]
+    as_set: Mapping[str, Any]
+    proposed: Mapping[str, float]
+    as_proposed: Mapping[str, Any]
+
+    def to_text(self) -> str:
+        """A line for each rule, the curve of `keep_share`, and the proposal."""
+        return picture(self.to_dict())
+
+
+def tune(cfg: Config) -> TuneResult:
     """What each rule and option keeps, how wrong that is, and what is proposed; no verdict is made or changed.
 
     Judged by texts of the manifest, of any split, and of `evaluate.texts`; DataError where there are none, or where
@@ -41,7 +62,7 @@ def tune(cfg: Config) -> dict[str, Any]:
             fix="label with another teacher first",
         )
     work = Store(cfg.work)
-    prefix = workdir.prefix("scores", measured["recipe"])
+    prefix = workdir.prefix("scores", measured.recipe)
     texts = hidden_texts(cfg)
     logprobs, kept, num = [np.zeros(0)], [tables.schema(Score).empty_table()], 0
     for part in tables.columns(work, tables.parts(work, prefix), Score):  # of a million labels few have a text
@@ -57,10 +78,10 @@ def tune(cfg: Config) -> dict[str, Any]:
             why=f"{num:,} labels have scores, and nobody wrote down what was said in any of them",
             fix="give the texts of some utterances in the manifest or by `evaluate.texts`: a hundred are a beginning",
         )
-    return tuning.tune_thresholds(known, cfg.filter, Confidences(np.concatenate(logprobs)))
+    return TuneResult(**tuning.tune_thresholds(known, cfg.filter, Confidences(np.concatenate(logprobs))))
 
 
-def _with_hidden(cfg: Config, labels: dict[str, Any], scores: Any, texts: Mapping[str, str]) -> Any:
+def _with_hidden(cfg: Config, labels: LabelFigures, scores: Any, texts: Mapping[str, str]) -> Any:
     """The scores, with the errors against texts that only `evaluate.texts` knows."""
     import pyarrow as pa
 
@@ -68,7 +89,7 @@ def _with_hidden(cfg: Config, labels: dict[str, Any], scores: Any, texts: Mappin
         return scores
     alike, work = normalizer(cfg.evaluate.normalizer), Store(cfg.work)
     counted = {}
-    keys = tables.parts(work, workdir.prefix("labels", labels["recipe"]))
+    keys = tables.parts(work, workdir.prefix("labels", labels.recipe))
     for part in tables.columns(work, keys, Label, ("utterance_id", "text")):
         for id_, text in zip(part["utterance_id"].to_pylist(), part["text"].to_pylist(), strict=True):
             if id_ in texts and id_ not in counted:

@@ -36,6 +36,7 @@ from typing import Any, BinaryIO
 from voxstill.core.errors import DataError
 from voxstill.core.records import Split, UtteranceInfo, Word, fingerprint
 from voxstill.storage import tables
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.store import Store
 
 _MAX_KEY = 80  # ustar has room for 100 characters, ending included
@@ -113,12 +114,12 @@ def write(file: BinaryIO, samples: Iterable[tuple[Sample, bytes]]) -> list[Sampl
     return rows
 
 
-def finish(store: Store, prefix: str, figures: dict[str, Any]) -> None:
-    """Write `_SUCCESS.json`: from now on the shards are whole. `figures` has at least `shards` and `utterances`."""
-    store.write_json(f"{prefix}/{tables.SUCCESS}", figures)
+def finish(store: Store, prefix: str, figures: ShardFigures) -> None:
+    """Write `_SUCCESS.json` of shards that lie in no work folder: from now on they are whole."""
+    store.write_json(f"{prefix}/{tables.SUCCESS}".lstrip("/"), figures.to_dict())
 
 
-def figures(store: Store, prefix: str) -> dict[str, Any]:
+def figures(store: Store, prefix: str) -> ShardFigures:
     """Read `_SUCCESS.json` of finished shards; DataError where they are not finished."""
     counted = store.read_json(f"{prefix}/{tables.SUCCESS}".lstrip("/"))
     if counted is None:
@@ -127,13 +128,13 @@ def figures(store: Store, prefix: str) -> dict[str, Any]:
             why=f"there is no {tables.SUCCESS}",
             fix="run `voxstill shard`; it goes on where it stopped",
         )
-    return counted
+    return ShardFigures.from_dict(counted)
 
 
 def version(store: Store, prefix: str) -> str:
     """Hash all sidecars: training on equal ones is the same training. DataError where the shards are not finished."""
     digest = hashlib.sha256()
-    for index in range(figures(store, prefix)["shards"]):
+    for index in range(figures(store, prefix).shards):
         digest.update(hashlib.sha256(store.read(f"{prefix}/{sidecar_name(index)}".lstrip("/"))).digest())
     return digest.hexdigest()
 
@@ -150,7 +151,7 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
     counted = figures(store, prefix)
     schema = tables.schema(Sample)
     num_rows = 0
-    for index in range(counted["shards"]):
+    for index in range(counted.shards):
         key = f"{prefix}/{sidecar_name(index)}".lstrip("/")
         try:
             part = pq.read_table(io.BytesIO(store.read(key)), schema=schema)
@@ -165,9 +166,9 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
         if splits is not None:
             part = part.filter(pc.is_in(part["split"], value_set=pa.array(splits, pa.string())))
         yield part
-    if num_rows != counted["utterances"]:
+    if num_rows != counted.utterances:
         raise DataError(
             f"the shards in `{store.uri(prefix)}` have changed",
-            why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted['utterances']}",
+            why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted.utterances}",
             fix="remove them and run `voxstill shard` again",
         )

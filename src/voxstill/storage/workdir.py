@@ -7,7 +7,7 @@ finished when its `_SUCCESS.json` is there; that of the utterances speaks for th
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -16,18 +16,10 @@ from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.storage import tables
+from voxstill.storage.figures import Kind, TableFigures
 from voxstill.storage.store import Store
 
-Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards"]
-MADE_BY: dict[Kind, str] = {
-    "recordings": "index",
-    "utterances": "index",
-    "labels": "label",
-    "alignments": "filter",
-    "scores": "filter",
-    "verdicts": "filter",
-    "shards": "shard",
-}
+Figures = TypeVar("Figures", bound=TableFigures)
 
 
 def prefix(kind: Kind, recipe: str) -> str:
@@ -64,24 +56,28 @@ def _tell_former(root: str, kind: Kind, recipe: str, former: str) -> None:
     )
 
 
-def success(work: Store, kind: Kind, recipe: str) -> dict[str, Any] | None:
+def success(work: Store, figures_type: type[Figures], recipe: str) -> Figures | None:
     """The figures of a finished table; None where it is not finished."""
-    return work.read_json(f"{prefix(kind, recipe)}/{tables.SUCCESS}")
+    figures = work.read_json(f"{prefix(figures_type.kind, recipe)}/{tables.SUCCESS}")
+    return None if figures is None else figures_type.from_dict(figures)
 
 
-def finished(work: Store, kind: Kind, wanted: str | None = None) -> dict[str, Any]:
+def finish(work: Store, figures: TableFigures) -> None:
+    """Write `_SUCCESS.json`: from now on the table is finished."""
+    work.write_json(f"{prefix(figures.kind, figures.recipe)}/{tables.SUCCESS}", figures.to_dict())
+
+
+def finished(work: Store, figures_type: type[Figures], wanted: str | None = None) -> Figures:
     """The figures of the table to read: the wanted recipe where it is finished, else the only finished one.
 
     DataError where there is none, or where several are finished and none is wanted: a guess would be silent.
     """
-    if wanted is not None and (found := success(work, kind, wanted)) is not None:
-        return found
+    if wanted is not None and (figures := success(work, figures_type, wanted)) is not None:
+        return figures
+    kind, step = figures_type.kind, figures_type.step
     recipes = finished_recipes(work, kind)
     if len(recipes) == 1:
-        only = success(work, kind, recipes[0])
-        assert only is not None
-        return only
-    step = MADE_BY[kind]
+        return named(work, figures_type, recipes[0])
     if not recipes:
         raise DataError(
             f"`{work.root}` has no finished {kind}",
@@ -101,14 +97,14 @@ def finished_recipes(work: Store, kind: Kind) -> list[str]:
     return sorted(entry.key.split("/")[1] for entry in work.list(kind) if entry.key.endswith(suffix))
 
 
-def named(work: Store, kind: Kind, recipe: str) -> dict[str, Any]:
+def named(work: Store, figures_type: type[Figures], recipe: str) -> Figures:
     """The figures of the table of this recipe and of no other; DataError where it is not finished."""
-    found = success(work, kind, recipe)
-    if found is None:
-        there = ", ".join(finished_recipes(work, kind)) or "none"
+    figures = success(work, figures_type, recipe)
+    if figures is None:
+        there = ", ".join(finished_recipes(work, figures_type.kind)) or "none"
         raise DataError(
-            f"`{work.root}` has no finished {kind} of the recipe `{recipe}`",
+            f"`{work.root}` has no finished {figures_type.kind} of the recipe `{recipe}`",
             why=f"finished are: {there}",
-            fix=f"name one of them, or run `voxstill {MADE_BY[kind]}` first",
+            fix=f"name one of them, or run `voxstill {figures_type.step}` first",
         )
-    return found
+    return figures

@@ -29,7 +29,11 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """Transcription of one clip. What a teacher does not provide is None or empty, never 0."""
+    """Transcription of one clip. What a teacher does not provide is None or empty, never 0.
+
+    >>> voxstill.Transcription(text="turn it on").words
+    ()
+    """
 
     text: str = ""
     language: str | None = None
@@ -41,7 +45,13 @@ class Heard:
 
 
 class Teacher(Protocol):
-    """Constructed in the driver from its options, without loading anything; opened in the worker that runs it."""
+    """Constructed in the driver from its options, without loading anything; opened in the worker that runs it.
+
+    >>> from voxstill.teachers import registry
+    >>> teacher: voxstill.Teacher = registry.make(cfg.teacher)
+    >>> teacher.reads_texts
+    True
+    """
 
     Options: ClassVar[type[Section]]
     reads_texts: ClassVar[bool]

@@ -6,7 +6,7 @@ import datetime
 import json
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,12 @@ from voxstill.nn import checkpoints
 from voxstill.nn.frontends import Frontend
 from voxstill.storage import shard_format as sidecars
 from voxstill.storage import workdir
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.redaction import shown
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import checkpoint
+from voxstill.training.summary import TrainingSummary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,10 +35,10 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
-def open_run(cfg: Config, shards: dict[str, Any], settings: dict[str, Any]) -> RunDir:
+def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, Any]) -> RunDir:
     """The experiment folder of these settings on these shards: the one that is there, or a new one."""
-    recipe = fingerprint("train", settings, shards["recipe"])
-    former = legacy.experiment(cfg, settings, shards["recipe"])
+    recipe = fingerprint("train", settings, shards.recipe)
+    former = legacy.experiment(cfg, settings, shards.recipe)
     root = Path(cfg.train.root)
     experiments = [RunDir(path) for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True)]
     for name in filter(None, (recipe, former)):
@@ -56,8 +58,8 @@ def open_run(cfg: Config, shards: dict[str, Any], settings: dict[str, Any]) -> R
     shutil.copytree(
         Path(voxstill.__file__).parent, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
     )
-    version = sidecars.version(Store(cfg.work), workdir.prefix("shards", shards["recipe"]))
-    data = {**shards, "sidecars_sha256": version}
+    version = sidecars.version(Store(cfg.work), workdir.prefix("shards", shards.recipe))
+    data = {**shards.to_dict(), "sidecars_sha256": version}
     note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
     return run
 
@@ -86,12 +88,11 @@ def train_settings(cfg: Config) -> dict[str, Any]:
     }
 
 
-def summary(run: RunDir) -> dict[str, Any] | None:
-    """Figures of a finished training; None where it has not ended."""
+def finished_summary(run: RunDir) -> TrainingSummary | None:
+    """The summary of a finished training; None where it has not ended."""
     if not run.summary.is_file() or not run.model.is_dir():
         return None
-    figures: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
-    return figures
+    return TrainingSummary.from_dict(json.loads(run.summary.read_text(encoding="utf-8")))
 
 
 def versions() -> dict[str, str]:

@@ -9,9 +9,9 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -21,41 +21,42 @@ from voxstill.core.errors import ConfigError, Interrupted
 from voxstill.core.monitor import log, start_logging
 from voxstill.nn import students
 from voxstill.storage import workdir
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import checkpoint, loop, parallel, upload
-from voxstill.training.experiment import note, open_run, summary, write_whole
+from voxstill.training.experiment import finished_summary, note, open_run, write_whole
 from voxstill.training.setup import Build
+from voxstill.training.summary import TrainingSummary
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
 def launch(
-    cfg: Config, shards_of: Callable[[Config], dict[str, Any]], build: Build, settings: dict[str, Any]
-) -> dict[str, Any]:
-    """Train in an experiment folder of its own, from the beginning or from where it was stopped; return the figures.
+    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, Any]
+) -> TrainingSummary:
+    """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
     `settings` are the options that change what is learnt: equal ones have the same folder. The finished model is
-    uploaded to `train.upload`. In a process that was started as one of several, the figures are empty but for the
-    first.
+    uploaded to `train.upload`, of several processes by the first.
     """
-    figures = _launch(cfg, shards_of, build, settings)
-    if figures and cfg.train.upload:
-        upload.upload(RunDir(Path(figures["path"])), cfg.train.upload)
-    return figures
+    summary = _launch(cfg, shards_of, build, settings)
+    if cfg.train.upload and world.is_first():
+        upload.upload(RunDir(Path(summary.path)), cfg.train.upload)
+    return summary
 
 
 def _launch(
-    cfg: Config, shards_of: Callable[[Config], dict[str, Any]], build: Build, settings: dict[str, Any]
-) -> dict[str, Any]:
+    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, Any]
+) -> TrainingSummary:
     ranks = world.ranks()
     cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
     shards = shards_of(cfg)
     if ranks:
         return _as_one_of(ranks, cfg, shards, build, settings)
     run = open_run(cfg, shards, settings)
-    done = summary(run)
+    done = finished_summary(run)
     if done is not None:
         log.info("train: nothing to do, %s is finished", run.path)
         return done
@@ -64,29 +65,28 @@ def _launch(
 
         run = RunDir(run.path.absolute())
         cluster.train(functools.partial(_on_ray, cfg, run, shards, build, Path.cwd()), cfg.train.devices, cfg.engine)
-        return summary(run) or _stopped(run)
+        return finished_summary(run) or _stopped(run)
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
     with parallel.raise_rank_error(run, cfg.train.devices):
-        figures = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, shards=shards, build=build))
-    return figures or summary(run) or _stopped(run)
+        summary = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, recipe=shards.recipe, build=build))
+    return summary or finished_summary(run) or _stopped(run)
 
 
 def _as_one_of(
-    ranks: world.Ranks, cfg: Config, shards: dict[str, Any], build: Build, settings: dict[str, Any]
-) -> dict[str, Any]:
+    ranks: world.Ranks, cfg: Config, shards: ShardFigures, build: Build, settings: Mapping[str, Any]
+) -> TrainingSummary:
     """This process as one of those that torchrun, srun or Ray has started; rank 0 opens the folder for all."""
     fabric = parallel.fabric(cfg.train, ranks)
     fabric.launch()
     run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: open_run(cfg, shards, settings).path))
     _must_see(run)
-    if parallel.broadcast_from_rank0(fabric, lambda: summary(run)) is None:
-        _train_rank(fabric, cfg, run, shards, build)
-    figures = parallel.broadcast_from_rank0(fabric, lambda: summary(run) or _stopped(run))
-    return figures if ranks.rank == 0 else {}
+    if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
+        _train_rank(fabric, cfg, run, shards.recipe, build)
+    return parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
 
 
-def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any], build: Build, where: Path) -> None:
+def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where: Path) -> None:
     """This worker of Ray as a rank of the training; it was begun `where`, and relative paths are meant from there."""
     _must_see(run)
     if where.is_dir():
@@ -94,7 +94,7 @@ def _on_ray(cfg: Config, run: RunDir, shards: dict[str, Any], build: Build, wher
     ranks = world.ranks()
     fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_here if ranks else 1}), ranks)
     fabric.launch()
-    _train_rank(fabric, cfg, run, shards, build)
+    _train_rank(fabric, cfg, run, shards.recipe, build)
 
 
 def _must_see(run: RunDir) -> None:
@@ -106,7 +106,7 @@ def _must_see(run: RunDir) -> None:
         )
 
 
-def _stopped(run: RunDir) -> dict[str, Any]:
+def _stopped(run: RunDir) -> NoReturn:
     step = json.loads((run.last / "state.json").read_text())["step"]
     raise Interrupted(
         f"training was stopped at step {step:,}",
@@ -115,15 +115,13 @@ def _stopped(run: RunDir) -> dict[str, Any]:
     )
 
 
-def train_rank(fabric: Fabric, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build) -> dict[str, Any] | None:
+def train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> TrainingSummary | None:
     """Run one process of the training; rank 0 writes the model and the summary. None where a signal has stopped it."""
     with parallel.record_rank_error(run, fabric):
-        return _train_rank(fabric, cfg, run, shards, build)
+        return _train_rank(fabric, cfg, run, recipe, build)
 
 
-def _train_rank(
-    fabric: Fabric, cfg: Config, run: RunDir, shards: dict[str, Any], build: Build
-) -> dict[str, Any] | None:
+def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> TrainingSummary | None:
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
@@ -133,7 +131,7 @@ def _train_rank(
     first = fabric.global_rank == 0
     handler = _log_to(run.log) if first else None
     try:
-        setup = build(fabric, cfg, run, Store(cfg.work), workdir.prefix("shards", shards["recipe"]))
+        setup = build(fabric, cfg, run, Store(cfg.work), workdir.prefix("shards", recipe))
         model, data = setup.model, setup.data
         plan = data.plan(0, ascending=True)
         log.info(
@@ -154,26 +152,27 @@ def _train_rank(
         if state is None:
             return None
         data.finish()
-        figures = {
-            "path": str(run.path),
-            "steps": state.step,
-            "epochs": state.epoch,
-            "seconds": state.seconds,
-            "loss": state.loss,
-            "loss_unit": setup.task.unit,
-            setup.error: state.best_error,
-            "parameters": students.num_parameters(model),
-            "skipped": state.skipped,
-            "replaced": state.replaced,
-            "utterances": plan.statistics()["utterances"],
-            "dropped": dict(plan.dropped),
-        }
+        summary = TrainingSummary(
+            path=str(run.path),
+            steps=state.step,
+            epochs=state.epoch,
+            seconds=state.seconds,
+            loss=state.loss,
+            loss_unit=setup.task.unit,
+            dev_metric=setup.error,
+            dev_error=state.best_error,
+            parameters=students.num_parameters(model),
+            skipped=state.skipped,
+            replaced=state.replaced,
+            utterances=len(plan.order),
+            dropped=dict(plan.dropped),
+        )
         weights = checkpoint.whole_weights(model)
         if first:
             setup.save(run, weights)
-            write_whole(run.summary, figures)
+            write_whole(run.summary, summary.to_dict())
             shutil.rmtree(run.corpus, ignore_errors=True)
-        return figures
+        return summary
     finally:
         if handler is not None:
             log.removeHandler(handler)

@@ -1,0 +1,126 @@
+"""What `run`, `demo` and `run --rehearse` return: every step with its time, then teacher against student."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxstill.core.monitor import clock
+from voxstill.core.result import NOT_IN_JSON, Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult(Result):
+    """One finished step: what came out of it in words, its time, and its figures by name."""
+
+    step: str
+    result: str
+    seconds: float
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideResult(Result):
+    """The teacher or the student on the test split; the rates are None where there are no human texts."""
+
+    wer: float | None
+    cer: float | None
+    interval: Sequence[float] | None
+    """95 % interval of `wer`."""
+    rtfx: float | None
+    """Seconds of audio in a second of one CPU core."""
+    by_dataset: Mapping[str, Mapping[str, Any]] | None
+    with_lm: SideResult | None = None
+    """The student decoded with a language model, where `evaluate.lm_order` is set."""
+    order: int | None = None
+    """The longest n-gram of that language model."""
+    decode: Mapping[str, Any] | None = None
+    parameters: int | None = None
+    path: str | None = None
+    """The experiment folder of the student."""
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any], *, parameters: int | None = None, path: str | None = None) -> SideResult:
+        """Choose what is compared from the figures of an evaluation."""
+        helped = figures.get("with_lm")
+        return cls(
+            wer=figures.get("wer"),
+            cer=figures.get("cer"),
+            interval=figures.get("interval"),
+            rtfx=figures.get("rtfx"),
+            by_dataset=figures.get("by_dataset"),
+            with_lm=None
+            if helped is None
+            else dataclasses.replace(cls.of(helped), order=helped.get("order"), decode=helped.get("decode")),
+            parameters=parameters,
+            path=path,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal(Result):
+    """A dry run: its folder, how many files went the whole line, and what the whole source would take."""
+
+    work: str
+    files: int
+    share: float
+    """Of the bytes of the whole source."""
+    whole: Mapping[str, float | None]
+    """Estimates for the whole source: `hours` of audio, `label_hours`, `train_hours`."""
+    seconds: float = field(metadata=NOT_IN_JSON)
+    experiments: str = field(metadata=NOT_IN_JSON)
+
+    def to_text(self) -> str:
+        """The outcome in sentences."""
+        takes = {"labelling": self.whole["label_hours"], "training": self.whole["train_hours"]}
+        known = [f"{name} {clock(3600 * hours)}" for name, hours in takes.items() if hours is not None]
+        return "\n".join(
+            [
+                f"Every step works: {self.files} files went the whole line in {clock(self.seconds)}.",
+                f"The whole source is about {self.whole['hours']:.1f} h of audio. "
+                f"Roughly, it takes {' and '.join(known)}.",
+                "Error rates after so few steps mean nothing.",
+                f"Nothing else was touched; `{self.work}` and `{self.experiments}` may be removed.",
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Result):
+    """The whole line: both recognisers on the same utterances, every step, and the page of the report."""
+
+    teacher: SideResult
+    student: SideResult
+    steps: Sequence[StepResult]
+    seconds: float
+    report: str
+    rehearsal: Rehearsal | None = None
+
+    def to_text(self) -> str:
+        """Every step with its figures and time, then teacher against student."""
+        width = max(len(row.result) for row in self.steps)
+        lines = [f"{'step':<10}{'result':<{width + 2}}{'time':>6}", "-" * (width + 18)]
+        lines += [f"{row.step:<10}{row.result:<{width + 2}}{clock(row.seconds):>6}" for row in self.steps]
+        lines += [f"{'':<10}{'':<{width + 2}}{clock(self.seconds):>6}", ""]
+        if self.student.wer is not None:
+            lines += [*_comparison(self.teacher, self.student), ""]
+        lines.append(f"report: {self.report}")
+        return "\n".join(lines if self.rehearsal is None else [*lines, "", self.rehearsal.to_text()])
+
+
+def _comparison(teacher: SideResult, student: SideResult) -> list[str]:
+    sides = {"student": student} if teacher.wer is None else {"teacher": teacher, "student": student}
+    if student.with_lm is not None:
+        sides[f"with {student.with_lm.order}-grams"] = student.with_lm
+    wide = max(map(len, sides)) + 2
+    lines = [f"{'':<{wide}}{'WER':>8}  {'95 % interval':<16}{'CER':>7}{'speed':>9}"]
+    for name, side in sides.items():
+        span = f"{side.interval[0]:.1%} to {side.interval[1]:.1%}" if side.interval else ""
+        lines.append(f"{name:<{wide}}{side.wer:>8.1%}  {span:<16}{side.cer:>7.1%}{side.rtfx:>8.0f}x")
+    if teacher.by_dataset and student.by_dataset and len(student.by_dataset) > 1:
+        lines += ["", f"{'WER by data set':<18}{'teacher':>9}{'student':>9}"]
+        for name, row in student.by_dataset.items():
+            lines.append(f"{name:<18}{teacher.by_dataset[name]['wer']:>9.1%}{row['wer']:>9.1%}")
+    return lines

@@ -1,0 +1,140 @@
+"""The figures of finished tables: what `_SUCCESS.json` holds, and what the step that made the table returns.
+
+Every field has a default: a table that an older version finished may lack what was added since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from voxstill.core.result import Result
+
+Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFigures(Result):
+    """Base of the figures of one finished table: the kind of table, the step that makes it, and its recipe."""
+
+    kind: ClassVar[Kind]
+    step: ClassVar[str]
+    recipe: str = ""
+    """Name of the table; empty for shards that were not made in a work folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFigures(TableFigures):
+    """Of recordings and their utterances."""
+
+    kind: ClassVar[Kind] = "utterances"
+    step: ClassVar[str] = "index"
+    recordings: int = 0
+    damaged: int = 0
+    utterances: int = 0
+    hours: float = 0.0
+    splits: Mapping[str, int] = field(default_factory=dict)
+    """Utterances of each split."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Why recordings cannot be used, and how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelFigures(TableFigures):
+    """Of the labels of one teacher, finished or not."""
+
+    kind: ClassVar[Kind] = "labels"
+    step: ClassVar[str] = "label"
+    teacher: str = ""
+    """Its name and revision; of several that took turns all, joined by ` + `."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    teachers: Sequence[Mapping[str, Any]] | None = None
+    """Recipe, name, options and number of labels of each teacher, where there were several."""
+    chunks: int = 0
+    labels: int = 0
+    failed: int = 0
+    quarantined: int = 0
+    sha256: str = ""
+    rtfx: float = 0.0
+    """Seconds of audio labelled in a second by the last run."""
+    finished: bool = True
+    """Whether every utterance has a label."""
+    source: str | None = None
+    """Listing of the table of utterances."""
+    listing: str | None = None
+    """Listing of the labels."""
+    hours: float | None = None
+    """Of the utterances; not stored with the labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentFigures(TableFigures):
+    """Of the alignments of labels by a CTC model."""
+
+    kind: ClassVar[Kind] = "alignments"
+    step: ClassVar[str] = "filter"
+    aligner: str = ""
+    source: Mapping[str, str] = field(default_factory=dict)
+    """Listing of the utterances and checksum of the labels."""
+    alignments: int = 0
+    failed: int = 0
+    unwritten: int = 0
+    """Labels that the model has no letters for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreFigures(TableFigures):
+    """Of the measures of labels: the recipes of the labels and of the utterances."""
+
+    kind: ClassVar[Kind] = "scores"
+    step: ClassVar[str] = "filter"
+    labels: str = ""
+    utterances: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictFigures(TableFigures):
+    """Of verdicts: the recipes of the tables below them, what was kept, and why the rest was dropped."""
+
+    kind: ClassVar[Kind] = "verdicts"
+    step: ClassVar[str] = "filter"
+    labels: str = ""
+    utterances: str = ""
+    scores: str = ""
+    teacher: str = ""
+    judged: int = 0
+    kept_utterances: int = 0
+    kept: float = 0.0
+    """Share of the judged utterances."""
+    kept_hours: float = 0.0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    wer_before: float | None = None
+    """Word error rate of all labels against human texts, where there are such."""
+    wer_after: float | None = None
+    """The same of the labels that were kept; None where none of them has a human text."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields; `wer_after` stands beside `wer_before` even where it is None."""
+        figures = Result.to_dict(self)
+        return figures if self.wer_before is None else {**figures, "wer_after": self.wer_after}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFigures(TableFigures):
+    """Of shards: how much there is in them, and what could not be written."""
+
+    kind: ClassVar[Kind] = "shards"
+    step: ClassVar[str] = "shard"
+    verdicts: str | None = None
+    """Recipe of the verdicts; None for shards without labels."""
+    teacher: str | None = None
+    unlabelled: bool | None = None
+    """True for shards that have no labels."""
+    shards: int = 0
+    utterances: int = 0
+    hours: float = 0.0
+    num_bytes: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] | None = None
+    """What of the source was not repacked, by reason; not stored with the shards."""
