@@ -24,8 +24,9 @@ import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from voxstill.audio import codec, vad  # noqa: E402
+from voxstill.core import pcm  # noqa: E402
 from voxstill.core.config import Config, Segment  # noqa: E402
-from voxstill.demo.voices import Speech, speak  # noqa: E402
+from voxstill.demo.voices import SpeechJob, synthesize  # noqa: E402
 from voxstill.pipeline import index as indexing  # noqa: E402
 from voxstill.storage.figures import IndexFigures  # noqa: E402
 
@@ -69,13 +70,15 @@ def short_files(folder: Path, num_files: int) -> dict[str, float]:
 
 def long_recordings(minutes: float) -> dict[str, float]:
     """Times real time of finding speech and cutting it, and of a whole file: reading, decoding and cutting."""
-    phrases = list(speak([Speech(text=TEXT, voice=f"en-us+{name}") for name in ("m1", "m3", "f2", "f4")], processes=1))
+    phrases = list(
+        synthesize([SpeechJob(text=TEXT, voice=f"en-us+{name}") for name in ("m1", "m3", "f2", "f4")], processes=1)
+    )
     pause_T = np.random.default_rng(0).normal(0, 20, 12_000).astype(np.int16)
     round_T = np.concatenate([part for phrase_T in phrases for part in (phrase_T, pause_T)])
     samples_T = np.tile(round_T, int(np.ceil(minutes * 60 * 16_000 / len(round_T))))
-    seconds = len(samples_T) / 16_000
-    vad.utterances(samples_T[: 16_000 * 40], Segment())
-    cutting = timed(lambda: vad.utterances(samples_T, Segment()))
+    seconds = pcm.samples_to_s(len(samples_T))
+    vad.segment(samples_T[: 16_000 * 40], Segment())
+    cutting = timed(lambda: vad.segment(samples_T, Segment()))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "audio").mkdir()
         (Path(folder) / "audio/long.flac").write_bytes(codec.encode(samples_T, "flac"))

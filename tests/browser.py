@@ -69,9 +69,9 @@ class Browser:
     def open(self, uri: str) -> None:
         """Open a page and wait until its scripts have run."""
         self._ask("Page.navigate", {"url": uri})
-        self.until("document.readyState === 'complete'")
+        self.wait_for("document.readyState === 'complete'")
 
-    def tell(self, script: str) -> Any:
+    def evaluate(self, script: str) -> Any:
         """The value of a JavaScript expression; AssertionError with what it throws."""
         result = self._ask(
             "Runtime.evaluate",
@@ -81,10 +81,10 @@ class Browser:
             raise AssertionError(json.dumps(result["exceptionDetails"])[:2000])
         return result["result"].get("value")
 
-    def until(self, script: str, seconds: float = 60) -> Any:
+    def wait_for(self, script: str, seconds: float = 60) -> Any:
         """Wait until an expression is true; return its value."""
         give_up_at = time.monotonic() + seconds
-        while not (value := self.tell(script)):
+        while not (value := self.evaluate(script)):
             assert time.monotonic() < give_up_at, script
             time.sleep(0.05)
         return value
@@ -96,7 +96,7 @@ class Browser:
         self._ask("Input.dispatchKeyEvent", {"type": "keyDown", **event})
         self._ask("Input.dispatchKeyEvent", {"type": "keyUp", **event})
 
-    def shot(self, path: Path) -> None:
+    def screenshot(self, path: Path) -> None:
         """Save a screenshot of the whole page."""
         result = self._ask("Page.captureScreenshot", {"captureBeyondViewport": True})
         path.write_bytes(base64.b64decode(result["data"]))

@@ -14,7 +14,7 @@ NUM_PLACES = 100
 KERNELS, STRIDES = (10, 3, 3, 2), (5, 4, 4, 4)  # 20 ms, with fewer layers than the real ones
 
 
-def write_samples_checkpoint(
+def write_waveform_checkpoint(
     folder: Path, family: str, *, norm: str = "group", head: str = "ForCTC", masks: float = 0.0
 ) -> Path:
     """A model on the waveform, of the family `Wav2Vec2`, `Hubert` or `WavLM`, with a head for 32 letters."""
@@ -87,7 +87,9 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
     return folder
 
 
-def write_whisper_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str], *, languages: bool) -> Path:
+def write_overfitted_whisper(
+    folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str], *, languages: bool
+) -> Path:
     """A Whisper that overfits the texts of these clips and, with `languages`, detects them as English."""
     import transformers
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
@@ -149,11 +151,11 @@ def learn(model: Any, num_steps: int, lr: float, loss_of: Callable[[], torch.Ten
     model.eval()
 
 
-def write_letters_by_heart(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str]) -> Path:
+def write_overfitted_wav2vec2(folder: Path, clips: Sequence[np.ndarray], texts: Sequence[str]) -> Path:
     """A wav2vec 2.0 with a head of letters and the tokenizer that such checkpoints have: the blank is first."""
     import transformers
 
-    write_samples_checkpoint(folder, "Wav2Vec2", norm="layer")
+    write_waveform_checkpoint(folder, "Wav2Vec2", norm="layer")
     letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *sorted({*"".join(texts)} - {" "})]
     (folder / "vocab.json").write_text(json.dumps({letter: i for i, letter in enumerate(letters)}))
     transformers.Wav2Vec2CTCTokenizer(str(folder / "vocab.json")).save_pretrained(folder)

@@ -48,13 +48,13 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that overfits the language of `tones`."""
-    from tones import TEXTS, by_heart
+    from tones import TEXTS, overfitted_student
     from voxstill.nn.log_mel import EXTRACTOR
     from voxstill.text import tokenizer
 
     folder: Path = tmp_path_factory.mktemp("exp") / "model"
     vocabulary = tokenizer.train(TEXTS, "word", 9)
-    model, _ = by_heart(vocabulary, timed=True, num_steps=58)
+    model, _ = overfitted_student(vocabulary, timed=True, num_steps=58)
     model.save_pretrained(folder)
     vocabulary.save(folder, EXTRACTOR)
     return folder

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.config import Plan
 from voxstill.core.records import Batch, UtteranceInfo, Word
 from voxstill.data.loader import Loader
@@ -51,7 +52,7 @@ def write_corpus(store: Store, num: int = NUM) -> None:
             )
             sample = Sample(
                 id=f"u/{i}",
-                duration_ms=codec.samples_to_ms(len(samples_T)),
+                duration_ms=pcm.samples_to_ms(len(samples_T)),
                 num_samples=len(samples_T),
                 text=text_of(i),
                 words=words,

@@ -8,7 +8,7 @@ import random
 import struct
 import wave
 
-from voxstill.evaluation.report.html import Compared, Comparison, Facts, Role
+from voxstill.evaluation.report.html import Comparison, EvaluatedUtterance, Facts, Role
 from voxstill.filtering.rules import RULES
 from voxstill.scoring.words import align
 
@@ -28,7 +28,7 @@ def misheard(words: list[str], share: float, rng: random.Random) -> list[str]:
     return [word for word in labels for _ in range(rng.choices([0, 1, 2], [share / 4, 1, share / 4])[0])]
 
 
-def compared(i: int, rng: random.Random) -> Compared:
+def compared(i: int, rng: random.Random) -> EvaluatedUtterance:
     words = rng.choices(DIGITS, k=rng.randint(1, 9))
     shares: tuple[tuple[Role, float], ...] = (("teacher", 0.5), ("student", 0.2))
     return {

@@ -18,7 +18,7 @@ from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import config
 from voxstill.core.records import Label, Recording
-from voxstill.demo.voices import Speech, speak
+from voxstill.demo.voices import SpeechJob, synthesize
 from voxstill.nn.students import SHAPES
 from voxstill.pipeline.options import explained
 from voxstill.storage.store import Store
@@ -198,8 +198,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows.append(
             {"id": f"{splits[speaker]}-{number:02}", "speaker": speaker, "text": text, "split": splits[speaker]}
         )
-        jobs.append(Speech(text=text, voice=VOICES[speaker]))
-    for row, samples_T in zip(rows, speak(jobs), strict=True):
+        jobs.append(SpeechJob(text=text, voice=VOICES[speaker]))
+    for row, samples_T in zip(rows, synthesize(jobs), strict=True):
         row["audio"] = f"{row['id']}.flac"
         (folder / row["audio"]).write_bytes(codec.encode(samples_T, "flac"))
     (folder / "long.flac").write_bytes((folder / "test-00.flac").read_bytes())

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.config import Augment, Train
 from voxstill.core.records import RATE_HZ, Batch, Split, UtteranceInfo, Word
 from voxstill.nn import students
@@ -36,9 +37,9 @@ def speak(text: str, seed: int = 0) -> tuple[NDArray[np.int16], tuple[Word, ...]
     for word in text.split():
         words.append(Word(text=word, start_ms=at, end_ms=at + WORD_MS))
         at += WORD_MS + PAUSE_MS
-    samples_T = np.random.default_rng(seed).normal(0, 30, codec.ms_to_samples(at))
+    samples_T = np.random.default_rng(seed).normal(0, 30, pcm.ms_to_samples(at))
     for word in words:
-        start, end = codec.ms_to_samples(word.start_ms), codec.ms_to_samples(word.end_ms)
+        start, end = pcm.ms_to_samples(word.start_ms), pcm.ms_to_samples(word.end_ms)
         samples_T[start:end] += 6000 * np.sin(2 * np.pi * PITCH_HZ[word.text] * np.arange(end - start) / RATE_HZ)
     return samples_T.astype(np.int16), tuple(words)
 
@@ -74,7 +75,7 @@ def loss_of(task: Task, model: Any, batch: Batch, context: StepContext, generato
     return task.loss(model, task.prepare(batch, context.progress, generator), context)
 
 
-def by_heart(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[Any, list[float]]:
+def overfitted_student(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[Any, list[float]]:
     """A tiny student after some steps on `TEXTS` alone, and the loss of each step."""
     cfg = Train(warmup=0.0, hold=1.0)
     task, batch = CtcTask(vocabulary, cfg, PLAIN), batch_of(vocabulary, timed=timed)
@@ -103,7 +104,7 @@ def write_shards(store: Store, prefix: str, counts: dict[Split, int], seed: int 
             sample = Sample(
                 id=f"{split}/{i}",
                 split=split,
-                duration_ms=codec.samples_to_ms(len(samples_T)),
+                duration_ms=pcm.samples_to_ms(len(samples_T)),
                 num_samples=len(samples_T),
                 text=text,
                 words=words,
@@ -145,7 +146,7 @@ def write_voices(
             sample = Sample(
                 id=f"{split}/{i}",
                 split=split,
-                duration_ms=codec.samples_to_ms(len(samples_T)),
+                duration_ms=pcm.samples_to_ms(len(samples_T)),
                 num_samples=len(samples_T),
                 text=word,
                 info=UtteranceInfo(speaker=voice if i < len(rows) else None),

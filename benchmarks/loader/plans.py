@@ -230,6 +230,7 @@ def write_shards(folder: Path, num: int) -> None:
     import pyarrow.parquet as pq
 
     from voxstill.audio import codec
+    from voxstill.core import pcm
     from voxstill.storage import shard_format
     from voxstill.storage.figures import ShardFigures
     from voxstill.storage.shard_format import Sample
@@ -239,7 +240,9 @@ def write_shards(folder: Path, num: int) -> None:
     samples = []
     for i, length in enumerate((like_books(PER_SHARD) * 16).tolist()):
         audio = codec.encode(random.normal(0, 300, length).astype(np.int16), "flac")
-        samples.append((Sample(id=f"u{i}", duration_ms=length // 16, num_samples=length, text="a word or two"), audio))
+        samples.append(
+            (Sample(id=f"u{i}", duration_ms=pcm.samples_to_ms(length), num_samples=length, text="a word or two"), audio)
+        )
     with (folder / shard_format.tar_name(0)).open("wb") as file:
         rows = shard_format.write(file, samples)
     from voxstill.storage import tables

@@ -31,6 +31,7 @@ from urllib.parse import unquote
 
 from throughput import BUDGET_S, HERE, PER_SHARD, make
 
+from voxstill.core import pcm
 from voxstill.core.config import Plan
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import EpochPlan, plan
@@ -159,7 +160,7 @@ def hours_a_minute(corpus: ShardIndex, epoch_plan: EpochPlan, cache_dir: CacheDi
         if read <= window:
             since = time.perf_counter()
     assert not loader.replaced
-    return samples / 16_000 / 60 / (time.perf_counter() - since)
+    return pcm.samples_to_s(samples) / 60 / (time.perf_counter() - since)
 
 
 if __name__ == "__main__":

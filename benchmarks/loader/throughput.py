@@ -134,7 +134,8 @@ def len_and_longest(batch: Any) -> tuple[int, int]:
 def make(folder: Path, num: int) -> float:
     """Shards and Shar of the same utterances; their seconds."""
     from voxstill.audio import codec
-    from voxstill.demo.voices import Speech, speak
+    from voxstill.core import pcm
+    from voxstill.demo.voices import SpeechJob, synthesize
     from voxstill.storage import shard_format, tables
     from voxstill.storage.figures import ShardFigures
     from voxstill.storage.shard_format import Sample
@@ -142,7 +143,7 @@ def make(folder: Path, num: int) -> float:
 
     random = np.random.default_rng(0)
     voices = ("m1", "m3", "f2", "f4")
-    phrases = list(speak([Speech(text=TEXT, voice=f"en-us+{name}") for name in voices], processes=1))
+    phrases = list(synthesize([SpeechJob(text=TEXT, voice=f"en-us+{name}") for name in voices], processes=1))
     pauses = [random.normal(0, 20, 12_000).astype(np.int16) for _ in phrases]
     speech_T = np.concatenate([part for pair in zip(phrases, pauses, strict=True) for part in pair])
     speech_T = np.tile(speech_T, 40_000_000 // len(speech_T))
@@ -153,7 +154,9 @@ def make(folder: Path, num: int) -> float:
     clips: list[tuple[Sample, bytes]] = []
     for i, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         data = codec.encode(speech_T[start : start + length], "flac")
-        clips.append((Sample(id=f"u{i:06}", duration_ms=length // 16, num_samples=length, text=TEXT), data))
+        clips.append(
+            (Sample(id=f"u{i:06}", duration_ms=pcm.samples_to_ms(length), num_samples=length, text=TEXT), data)
+        )
     count = 0
     for count, first in enumerate(range(0, num, PER_SHARD), start=1):
         with (folder / "shards" / shard_format.tar_name(count - 1)).open("wb") as file:
@@ -161,7 +164,7 @@ def make(folder: Path, num: int) -> float:
         store.create(shard_format.sidecar_name(count - 1), tables.to_parquet(rows, Sample))
     shard_format.finish(store, "", ShardFigures(shards=count, utterances=num))
     shar(folder / "shar", clips)
-    return float(lengths.sum()) / 16_000
+    return pcm.samples_to_s(int(lengths.sum()))
 
 
 def shar(folder: Path, clips: list[Any]) -> None:

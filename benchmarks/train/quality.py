@@ -179,7 +179,9 @@ def train_peer(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namesp
         folder / f"theirs-{seed}",
         listener,
         schedule=schedule,
-        per_device_train_batch_size=max(1, round(cfg.plan.budget_ms * 16 / statistics.mean(labelled.lengths))),
+        per_device_train_batch_size=max(
+            1, round(pcm.ms_to_samples(cfg.plan.budget_ms) / statistics.mean(labelled.lengths))
+        ),
         dataloader_num_workers=cfg.train.loader_workers,
         learning_rate=args.peer_lr,
         seed=seed,

@@ -241,7 +241,7 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: An
     """`voxstill train` on the shards; operations for a second of padded audio."""
     import hugging_face
 
-    from voxstill.core import config
+    from voxstill.core import config, pcm
     from voxstill.core.records import Batch
     from voxstill.data.plan import EpochPlan
     from voxstill.storage.rundir import RunDir
@@ -261,8 +261,10 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: An
                     return
                 waited_s = time.perf_counter() - start
                 batches, model_inputs = step
-                audio_s = sum(float(batch.audio_len_B.sum()) for batch in batches) / 16_000
-                window.after_batch(audio_s, sum(batch.audio_BT.numel() for batch in batches) / 16_000, waited_s)
+                audio_s = pcm.samples_to_s(sum(float(batch.audio_len_B.sum()) for batch in batches))
+                window.after_batch(
+                    audio_s, pcm.samples_to_s(sum(batch.audio_BT.numel() for batch in batches)), waited_s
+                )
                 yield model_inputs
 
     vars(recognition)["Corpus"] = ObservedCorpus

@@ -25,6 +25,7 @@ def make(folder: Path, args: argparse.Namespace) -> float:
     A tar is written once and linked as often as there are shards: what is trained on does not care.
     """
     from voxstill.audio import codec
+    from voxstill.core import pcm
     from voxstill.nn.log_mel import feature_frames, output_frames
     from voxstill.storage import shard_format, tables
     from voxstill.storage.figures import ShardFigures
@@ -49,7 +50,7 @@ def make(folder: Path, args: argparse.Namespace) -> float:
         (folder / "audio").mkdir(exist_ok=True)
         data = codec.encode(samples_T, "flac")
         (folder / f"audio/{name}.flac").write_bytes(data)
-        sample = Sample(id=name, duration_ms=len(samples_T) // 16, num_samples=len(samples_T), text=text)
+        sample = Sample(id=name, duration_ms=pcm.samples_to_ms(len(samples_T)), num_samples=len(samples_T), text=text)
         clips.append((sample, data))
     store, index, hours, rows = Store(str(folder)), 0, 0.0, list[dict[str, Any]]()
     parts = [clips[first : first + PER_SHARD] for first in range(0, len(clips), PER_SHARD)]
@@ -63,7 +64,7 @@ def make(folder: Path, args: argparse.Namespace) -> float:
             os.link(folder / "shards/r" / shard_format.tar_name(index % len(parts)), path)
         written = shard_format.write(io.BytesIO(), part)
         store.create(f"shards/r/{shard_format.sidecar_name(index)}", tables.to_parquet(written, Sample))
-        hours += sum(sample.num_samples for sample, _ in part) / 16_000 / 3600
+        hours += pcm.samples_to_s(sum(sample.num_samples for sample, _ in part)) / 3600
         rows += [
             {"audio": f"audio/{sample.id}.flac", "num_samples": sample.num_samples, "text": sample.text}
             for sample, _ in part

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.records import fingerprint
 
 PAUSE_MS = (60, 350)
@@ -62,7 +63,7 @@ def joined(name: str, chosen: list[Row], folder: Path, rng: random.Random) -> Ro
     hiss = np.random.default_rng(int(fingerprint(name), 16))
 
     def pause(limits: tuple[int, int]) -> Any:
-        return hiss.integers(-1, 2, codec.ms_to_samples(rng.randint(*limits)), dtype=np.int16)
+        return hiss.integers(-1, 2, pcm.ms_to_samples(rng.randint(*limits)), dtype=np.int16)
 
     pieces = [pause(EDGE_MS)]
     for row in chosen:

@@ -19,9 +19,10 @@ import soxr
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.records import RATE_HZ, fingerprint
 from voxstill.demo.corpus import ACCENTS, VARIANTS
-from voxstill.demo.voices import Speech, speak
+from voxstill.demo.voices import SpeechJob, synthesize
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 BAND_HZ = 8000
@@ -43,7 +44,7 @@ def main() -> None:
     keys = [(*voice, digit, time) for voice in voices for digit in DIGITS for time in range(args.times)]
     chances = [random.Random(fingerprint(args.seed, *key)) for key in keys]
     jobs = [
-        Speech(
+        SpeechJob(
             text=digit,
             voice=f"{accent}+{variant}",
             words_per_minute=rng.randint(130, 220),
@@ -52,7 +53,7 @@ def main() -> None:
         for (accent, variant, digit, _), rng in zip(keys, chances, strict=True)
     ]
     lines = []
-    said = speak(jobs, processes=os.cpu_count() or 1)
+    said = synthesize(jobs, processes=os.cpu_count() or 1)
     for (accent, variant, digit, time), rng, samples_T in zip(keys, chances, said, strict=True):
         name = f"{digit}_{accent}-{variant}_{time}"
         (args.output / f"audio/{name}.flac").write_bytes(codec.encode(recorded(samples_T, rng), "flac"))
@@ -68,7 +69,7 @@ def recorded(samples_T: NDArray[np.int16], rng: random.Random) -> NDArray[np.int
     level_F = 10 * np.log10(np.square(steps_FT).mean(axis=1) + 1.0)
     loud = np.flatnonzero(level_F > level_F.max() - rng.uniform(*FLOOR_DB))
     digit_T = narrow_T[loud[0] * STEP : (loud[-1] + 1) * STEP]
-    return codec.quantize(digit_T / np.abs(digit_T).max() * 10 ** (rng.uniform(*PEAK_DB) / 20))
+    return pcm.quantize(digit_T / np.abs(digit_T).max() * 10 ** (rng.uniform(*PEAK_DB) / 20))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from voxstill.core.config import Section, option
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 
 class TranscriptsOptions(Section):
@@ -32,21 +32,21 @@ class TranscriptsTeacher:
         """Another file is another teacher."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Read the file."""
         rows = map(json.loads, self.path.read_text(encoding="utf-8").splitlines())
         self.lines = {row["id"]: row for row in rows}
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """One answer for each clip, in order."""
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
+        """Return one transcription per clip, in order."""
         return [self.answer(self.lines.get(clip.utterance.id)) for clip in clips]
 
-    def answer(self, row: dict[str, Any] | None) -> Heard:
+    def answer(self, row: dict[str, Any] | None) -> Transcription:
         """A line as an answer; where it has no confidence, None says so."""
         if row is None:
-            return Heard(finish="failed", error="the file has no line for it")
+            return Transcription(finish="failed", error="the file has no line for it")
         sure = row.get("confidence")
-        return Heard(text=row["text"], mean_logprob=math.log(sure) if sure else None)
+        return Transcription(text=row["text"], mean_logprob=math.log(sure) if sure else None)
 
     def close(self) -> None:
         """Nothing to give back."""

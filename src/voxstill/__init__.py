@@ -6,31 +6,9 @@ until a name is used.
 
 from typing import TYPE_CHECKING, Any
 
+from voxstill.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from voxstill.api import (
-        compare,
-        compare_teachers,
-        control,
-        demo,
-        dry_run,
-        evaluate,
-        explain,
-        filter,  # noqa: A004
-        index,
-        label,
-        load_config,
-        plan,
-        pretrain,
-        replay,
-        run,
-        score_meetings,
-        score_speakers,
-        score_words,
-        shard,
-        train,
-        train_lm,
-        wer,
-    )
     from voxstill.core.config import Config
     from voxstill.core.errors import (
         ClusterError,
@@ -43,11 +21,33 @@ if TYPE_CHECKING:
         VoxstillError,
     )
     from voxstill.core.records import ErrorCounts
+    from voxstill.pipeline.api import (
+        compare,
+        compare_teachers,
+        control,
+        dry_run,
+        evaluate,
+        explain,
+        filter,  # noqa: A004
+        index,
+        label,
+        load_config,
+        plan,
+        pretrain,
+        replay,
+        run,
+        run_demo,
+        score_meetings,
+        score_speakers,
+        score_words,
+        shard,
+        train,
+        train_lm,
+        wer,
+    )
     from voxstill.pipeline.transcribe import Recognizer, Transcript
-    from voxstill.teachers.teacher import Heard as Transcription
-    from voxstill.teachers.teacher import Teacher
+    from voxstill.teachers.teacher import Teacher, Transcription
 
-__version__ = "0.1.0"
 __all__ = [
     "ClusterError",
     "Config",
@@ -66,7 +66,6 @@ __all__ = [
     "compare",
     "compare_teachers",
     "control",
-    "demo",
     "dry_run",
     "evaluate",
     "explain",
@@ -78,6 +77,7 @@ __all__ = [
     "pretrain",
     "replay",
     "run",
+    "run_demo",
     "score_meetings",
     "score_speakers",
     "score_words",
@@ -92,11 +92,11 @@ _HOMES = {
     "Recognizer": "pipeline.transcribe",
     "Teacher": "teachers.teacher",
     "Transcript": "pipeline.transcribe",
-    "Transcription": "teachers.teacher:Heard",
+    "Transcription": "teachers.teacher",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
 }
-"""Modules of the names that are not in `api`; after a colon, the name there."""
+"""Modules of the names that are not in `pipeline.api`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -105,8 +105,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module `voxstill` has no attribute `{name}`")
     from importlib import import_module
 
-    module, _, original = _HOMES.get(name, "api").partition(":")
-    value = getattr(import_module(f"voxstill.{module}"), original or name)
+    value = getattr(import_module(f"voxstill.{_HOMES.get(name, 'pipeline.api')}"), name)
     globals()[name] = value
     return value
 

@@ -16,8 +16,9 @@ from typing import Annotated, Any
 
 import typer
 
-from voxstill import __version__, commands
+from voxstill import commands
 from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
+from voxstill.core.version import __version__
 
 Run = Callable[[Command, CommonOptions, dict[str, Any]], int]
 INTERRUPTED = 130

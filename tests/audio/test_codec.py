@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.errors import DataError
 
 Int16 = NDArray[np.int16]
@@ -56,18 +57,6 @@ def test_what_is_encoded_comes_back_bit_by_bit_and_equal_samples_give_equal_byte
     assert codec.encode(samples_T.copy(), "flac" if flac else "wav") == data
 
 
-@given(hnp.arrays(np.float32, st.integers(0, 200), elements=st.floats(-4, 4, width=32)))
-def test_quantizing_rounds_to_the_nearest_and_clips(samples_T: NDArray[np.float32]) -> None:
-    got = codec.quantize(samples_T).astype(np.float64)
-    assert np.all(np.abs(got - np.clip(samples_T.astype(np.float64) * 32768, -32768, 32767)) <= 0.5)
-
-
-@given(st.integers(0, 10**7))
-def test_milliseconds_survive_a_visit_to_samples(ms: int) -> None:
-    assert codec.samples_to_ms(codec.ms_to_samples(ms)) == ms
-    assert codec.ms_to_samples(codec.samples_to_ms(ms)) <= ms
-
-
 @pytest.mark.parametrize("rate_hz", [8_000, 11_025, 16_000, 22_050, 44_100, 48_000, 96_000])
 def test_every_rate_keeps_its_length_and_its_tone(rate_hz: int) -> None:
     tone_T = (10_000 * np.sin(2 * np.pi * 440 * np.arange(2 * rate_hz) / rate_hz)).astype(np.int16)
@@ -80,7 +69,7 @@ def test_resampling_in_blocks_equals_resampling_at_once() -> None:
     import soxr
 
     samples_T = speech_like(5, 44_100)  # several blocks
-    at_once_T = codec.quantize(soxr.resample(samples_T.astype(np.float32) / 32768, 44_100, 16_000))
+    at_once_T = pcm.quantize(soxr.resample(samples_T.astype(np.float32) / 32768, 44_100, 16_000))
     np.testing.assert_array_equal(codec.decode(in_a_file(samples_T, 44_100)).samples_T, at_once_T)
 
 

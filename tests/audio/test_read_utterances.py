@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bad_line import bad_line
+from faulty_proxy import faulty_proxy
 from servers import moto_server, s3_environment
 from voxstill.audio import codec, read_utterances
 from voxstill.core.errors import DataError, StorageError
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_an_error_of_its_utterances_alone(tmp_path: Path) -
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    with moto_server("audio") as port, bad_line(port, error=0.05, reset=0.05, cut=0.05) as line:
+    with moto_server("audio") as port, faulty_proxy(port, error=0.05, reset=0.05, cut=0.05) as line:
         for name, value in s3_environment(line.port).items():
             monkeypatch.setenv(name, value)
         clients.client.cache_clear()

@@ -46,7 +46,7 @@ def test_spans_are_in_order_disjoint_and_hold_all_speech_that_is_long_enough(
     probs_W: NDArray[np.float32], cfg: Segment, missing_ms: int
 ) -> None:
     duration_ms = max(0, len(probs_W) * W - missing_ms)
-    spans = vad.spans(probs_W, cfg, duration_ms)
+    spans = vad.speech_segments(probs_W, cfg, duration_ms)
     assert_in_order(spans, duration_ms)
     covered = {ms for start, end in spans for ms in range(start, end)}
     speech = [w for w, prob in enumerate(probs_W) if prob >= np.float32(cfg.threshold)]
@@ -65,7 +65,7 @@ def test_cutting_loses_nothing_and_leaves_no_piece_too_long_nor_too_short(
     busy_W = np.array(busy, np.float32)
     edges = sorted(drawn.draw(st.sets(st.integers(0, len(busy) * W), min_size=2, max_size=6)))
     stretches = list(zip(edges[::2], edges[1::2], strict=False))
-    pieces = vad.cut(stretches, busy_W, max_ms)
+    pieces = vad.split_long(stretches, busy_W, max_ms)
     assert_in_order(pieces, len(busy) * W)
     assert sum(end - start for start, end in pieces) == sum(end - start for start, end in stretches)
     assert {start for start, _ in stretches} <= {start for start, _ in pieces}
@@ -78,7 +78,7 @@ def test_cutting_loses_nothing_and_leaves_no_piece_too_long_nor_too_short(
 def test_a_cut_falls_into_a_pause_where_there_is_one(words_and_pauses: list[tuple[int, int]]) -> None:
     busy_W = np.concatenate([[0.9] * word + [0.05] * pause for word, pause in words_and_pauses]).astype(np.float32)
     duration_ms = len(busy_W) * W
-    pieces = vad.cut([(0, duration_ms)], busy_W, 100 * W)  # a word and its pauses are at most 80
+    pieces = vad.split_long([(0, duration_ms)], busy_W, 100 * W)  # a word and its pauses are at most 80
     for _, end in pieces[:-1]:
         assert busy_W[end // W] < 0.5
         assert busy_W[end // W - 1] < 0.5
@@ -86,13 +86,13 @@ def test_a_cut_falls_into_a_pause_where_there_is_one(words_and_pauses: list[tupl
 
 def test_a_pause_is_cut_in_its_middle() -> None:
     busy_W = np.array([0.9] * 50 + [0.0] * 5 + [0.9] * 50, np.float32)
-    assert vad.cut([(0, 105 * W)], busy_W, 70 * W)[0][1] in {52 * W, 53 * W}
+    assert vad.split_long([(0, 105 * W)], busy_W, 70 * W)[0][1] in {52 * W, 53 * W}
 
 
 def test_padding_meets_its_neighbour_in_the_middle() -> None:
     probs_W = np.array([0.9] * 10 + [0.0] * 10 + [0.9] * 10, np.float32)
     cfg = Segment(min_silence_ms=100, pad_ms=1000)
-    assert vad.spans(probs_W, cfg, 30 * W) == [(0, 15 * W), (15 * W, 30 * W)]
+    assert vad.speech_segments(probs_W, cfg, 30 * W) == [(0, 15 * W), (15 * W, 30 * W)]
 
 
 def test_the_sequence_network_equals_the_network_for_one_window(shared_data: Callable[[str], Path]) -> None:
@@ -113,7 +113,7 @@ def test_the_sequence_network_equals_the_network_for_one_window(shared_data: Cal
 def test_real_speech_is_divided_and_none_of_it_lost(shared_data: Callable[[str], Path]) -> None:
     samples_T = recording(shared_data, 5)
     duration_ms = len(samples_T) // 16
-    spans = vad.utterances(samples_T, Segment(max_ms=10_000))
+    spans = vad.segment(samples_T, Segment(max_ms=10_000))
     assert_in_order(spans, duration_ms)
     assert all(end - start <= 10_000 for start, end in spans)
     energy_T = np.square(samples_T.astype(np.float64))
@@ -123,7 +123,7 @@ def test_real_speech_is_divided_and_none_of_it_lost(shared_data: Callable[[str],
 
 def test_without_the_detector_nothing_is_dropped(shared_data: Callable[[str], Path]) -> None:
     samples_T = recording(shared_data, 3)
-    spans = vad.utterances(samples_T, Segment(max_ms=7_000, vad="never"))
+    spans = vad.segment(samples_T, Segment(max_ms=7_000, vad="never"))
     assert_in_order(spans, len(samples_T) // 16)
     assert sum(end - start for start, end in spans) == len(samples_T) // 16
     assert max(end - start for start, end in spans) <= 7_000
@@ -134,8 +134,8 @@ def test_without_the_detector_nothing_is_dropped(shared_data: Callable[[str], Pa
 
 def test_noise_and_silence_hold_no_speech() -> None:
     noise_T = np.random.default_rng(0).normal(0, 500, 16_000 * 4).astype(np.int16)
-    assert vad.utterances(noise_T, Segment(vad="always")) == []
-    assert vad.utterances(np.zeros(0, np.int16), Segment(vad="always")) == []
+    assert vad.segment(noise_T, Segment(vad="always")) == []
+    assert vad.segment(np.zeros(0, np.int16), Segment(vad="always")) == []
 
 
 def test_the_detector_loads_no_torch() -> None:

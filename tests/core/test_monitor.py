@@ -93,7 +93,7 @@ def test_progress_without_a_total_or_a_unit_has_a_line() -> None:
         bar.advance(3)
         assert bar.line().startswith("3 files, ")
     with Progress("train", 1.0, "") as bar:
-        bar.to(0.25, "step 3")
+        bar.set_done(0.25, "step 3")
         assert bar.line().startswith("25%, step 3, ")
     with Progress("nothing", 0, "files") as bar:
         assert bar.line()
@@ -113,10 +113,10 @@ def test_logging_started_twice_says_everything_once(capsys: pytest.CaptureFixtur
 
 
 def test_kinds_of_errors_hold_no_path_no_id_and_no_number() -> None:
-    assert monitor.kind_of_error("truncated: 3 of 5 s are there") == "truncated"
-    assert monitor.kind_of_error("set aside: its worker died") == "set aside"
+    assert monitor.error_label("truncated: 3 of 5 s are there") == "truncated"
+    assert monitor.error_label("set aside: its worker died") == "set aside"
     for secret in ("`/data/ann.wav` does not exist", "utterance 6fa2644372e7256b: odd", "s3://bucket/x: gone", ""):
-        assert monitor.kind_of_error(secret) == "other"
+        assert monitor.error_label(secret) == "other"
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
@@ -126,9 +126,9 @@ def test_a_real_prometheus_reads_the_figures_of_a_step(tmp_path: Path) -> None:
     assert metrics.serve("127.0.0.1", 0) == port
     meter = StepMeter("label", 12, "utterances")
     metrics.add(meter)
-    meter.safe(90_000, ["truncated: half of it", "`/data/ann.wav` does not exist"])
+    meter.count_done(90_000, ["truncated: half of it", "`/data/ann.wav` does not exist"])
     busy = {"decode": 0.25, "teach": 0.75}
-    meter.engine(Summary(num_chunks=3, num_open=2, num_items=9, num_retries=1, elapsed_s=3.0, busy=busy))
+    meter.update(Summary(num_chunks=3, num_open=2, num_items=9, num_retries=1, elapsed_s=3.0, busy=busy))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         listen = f"127.0.0.1:{free.getsockname()[1]}"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
-from voxstill.audio import codec
 from voxstill.core import pcm
 
 
@@ -13,4 +16,16 @@ def test_every_sample_is_exact_as_a_float_and_comes_back() -> None:
     floats_T = pcm.to_float(samples_T)
     assert floats_T.dtype == np.float32
     assert np.array_equal(floats_T.astype(np.float64) * 32_768, samples_T)
-    assert np.array_equal(codec.quantize(floats_T), samples_T)
+    assert np.array_equal(pcm.quantize(floats_T), samples_T)
+
+
+@given(hnp.arrays(np.float32, st.integers(0, 200), elements=st.floats(-4, 4, width=32)))
+def test_quantizing_rounds_to_the_nearest_and_clips(samples_T: NDArray[np.float32]) -> None:
+    got = pcm.quantize(samples_T).astype(np.float64)
+    assert np.all(np.abs(got - np.clip(samples_T.astype(np.float64) * 32768, -32768, 32767)) <= 0.5)
+
+
+@given(st.integers(0, 10**7))
+def test_milliseconds_survive_a_visit_to_samples(ms: int) -> None:
+    assert pcm.samples_to_ms(pcm.ms_to_samples(ms)) == ms
+    assert pcm.ms_to_samples(pcm.samples_to_ms(ms)) <= ms

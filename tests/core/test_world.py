@@ -10,7 +10,7 @@ import resource, sys, torch
 from voxstill.core import world
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":
-    world.keep_memory()
+    world.reuse_freed_memory()
 def work():
     for _ in range(10):
         torch.ones(16_000_000)  # more than glibc keeps by itself

@@ -125,7 +125,7 @@ def test_another_work_takes_over_between_chunks_and_the_one_before_is_closed(
     assert made.count("old") >= 3
     assert made[-1] == "new"
     assert changes.outcomes == ["applied"]
-    assert (summary.num_retries, summary.num_restarts, summary.num_set_aside) == (0, 0, 0)
+    assert (summary.num_retries, summary.num_restarts, summary.num_skipped) == (0, 0, 0)
     closed = sorted(path.stem for path in tmp_path.iterdir())
     if name == "ray":  # the second of the new ones may not have started before all was done
         assert closed in (["new", "old", "old"], ["new", "new", "old", "old"])
@@ -153,7 +153,7 @@ def test_a_canary_that_fails_changes_nothing(ray: Any, name: str, mischief: str,
     assert set(sayers(committed)) == {"old"}
     (error,) = changes.outcomes
     assert why in f"{error.what} {error.why}"
-    assert summary.num_set_aside == summary.num_retries == 0
+    assert summary.num_skipped == summary.num_retries == 0
     assert len({row.split()[1] for rows in committed for row in rows}) == 1  # nor was another of the old ones started
 
 

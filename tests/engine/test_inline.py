@@ -33,7 +33,7 @@ def test_only_the_bad_items_are_set_aside_and_rows_keep_their_places(bad: set[in
     committed, summary = run(chunks_of(range(60), size, str), stages, name="inline", attempts=attempts)
     expected = [f"aside {i}: ValueError: bad [{i}]" if i in bad else f"ok {i}" for i in range(60)]
     assert flat(committed) == expected
-    assert (summary.num_items, summary.num_set_aside) == (60, len(bad))
+    assert (summary.num_items, summary.num_skipped) == (60, len(bad))
 
 
 def test_a_work_that_gives_too_few_rows_is_a_failure_of_its_items() -> None:

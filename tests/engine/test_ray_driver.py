@@ -30,7 +30,7 @@ from voxstill.storage import tables
 def test_inline_and_ray_give_the_same_bytes(ray: Any) -> None:
     def bytes_of(name: str) -> dict[str, bytes]:
         committed, summary = run(chunks_of([*range(50), "raise", *range(51, 90)], 8, str), TWO_STAGES, name=name)
-        assert (summary.num_items, summary.num_set_aside) == (90, 1)
+        assert (summary.num_items, summary.num_skipped) == (90, 1)
         return {
             key: tables.to_parquet([Label(utterance_id=row, recipe="r", teacher="t") for row in rows], Label)
             for key, rows in committed.items()
@@ -69,7 +69,7 @@ def test_an_item_that_raises_kills_or_hangs_is_one_row_with_its_reason(ray: Any,
     assert "this item is bad" in rows["aside raise"]
     assert "its worker died" in rows["aside die"]
     assert "time limit of 2 s" in rows["aside hang"]
-    assert (summary.num_set_aside, summary.num_items) == (3, 11)
+    assert (summary.num_skipped, summary.num_items) == (3, 11)
     assert [row.split(":")[0].split()[-1] for part in chunks_of(items, 2, str) for row in committed[part.id]] == [
         str(item) for item in items
     ]

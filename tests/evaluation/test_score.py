@@ -176,25 +176,25 @@ def test_in_chromium_two_are_looked_at_side_by_side(tmp_path: Path, score: Any, 
     rows = "[...document.querySelectorAll('#utterances tbody > tr:not(.opened)')]"
     with Browser(tmp_path) as browser:
         browser.open(page.as_uri())
-        browser.until("!document.querySelector('#utterances').hidden")
+        browser.wait_for("!document.querySelector('#utterances').hidden")
         big = "[...document.querySelectorAll('.headline .big')].map((each) => each.textContent)"
-        assert browser.tell(big) == ["1.2\u202f%", "25.0\u202f%", "+23.75"]
-        text = browser.tell("document.querySelector('#result').textContent")
+        assert browser.evaluate(big) == ["1.2\u202f%", "25.0\u202f%", "+23.75"]
+        text = browser.evaluate("document.querySelector('#result').textContent")
         assert "The second makes more errors, which is hardly chance." in text
         assert f"p = {found['p_value']:.2g}" in text
         assert ("on the test split" in text) == (not files)
-        assert browser.tell(f"{rows}.length") == 40
-        browser.tell(
+        assert browser.evaluate(f"{rows}.length") == 40
+        browser.evaluate(
             "{ const show = document.querySelector('[data-part=show]'); show.value = 'better';"
             "show.dispatchEvent(new Event('change')); }"
         )
-        assert browser.tell(f"{rows}.map((row) => row.querySelector('button').textContent)") == ["u7"]
-        browser.tell(f"{rows}[0].querySelector('button').click()")
+        assert browser.evaluate(f"{rows}.map((row) => row.querySelector('button').textContent)") == ["u7"]
+        browser.evaluate(f"{rows}[0].querySelector('button').click()")
         for side, kinds in (("first", "hit sub hit hit more"), ("second", "hit hit gone hit")):
             aligned = f"[...document.querySelectorAll('.opened .heard.{side} .aligned > span:not(.lead)')]"
-            assert browser.tell(f"{aligned}.map((each) => each.className).join(' ')") == kinds
-        assert browser.tell("document.querySelectorAll('#worst article').length") == 20
-        assert browser.tell("document.documentElement.scrollWidth <= window.innerWidth")
+            assert browser.evaluate(f"{aligned}.map((each) => each.className).join(' ')") == kinds
+        assert browser.evaluate("document.querySelectorAll('#worst article').length") == 20
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert not browser.errors
         assert all(each.startswith(("file:", "data:", "blob:")) for each in browser.network)
 

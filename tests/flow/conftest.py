@@ -14,7 +14,7 @@ import pytest
 
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.demo.voices import Speech, speak
+from voxstill.demo.voices import SpeechJob, synthesize
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 VOICES = {"train": ("m1", "m2", "m3", "f1"), "dev": ("m5",), "test": ("f2",)}
@@ -38,8 +38,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for voice in voices
         for number in range(4)
     ]
-    jobs = [Speech(text=row["text"], voice=f"en-us+{row['speaker']}") for row in rows]
-    for row, samples_T in zip(rows, speak(jobs, processes=2), strict=True):
+    jobs = [SpeechJob(text=row["text"], voice=f"en-us+{row['speaker']}") for row in rows]
+    for row, samples_T in zip(rows, synthesize(jobs, processes=2), strict=True):
         (folder / row["audio"]).write_bytes(codec.encode(samples_T, "flac"))
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.records import Label, Recording, Utterance
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -70,7 +71,7 @@ def test_free_speech_gets_words_with_times_in_order(shared_data: Data, voxstill:
         assert [word.text for word in label.words] == label.text.split()
         assert all(word.start_ms < word.end_ms for word in label.words)
         assert all(before.end_ms <= after.start_ms for before, after in pairwise(label.words))
-    longest_ms = max(codec.samples_to_ms(len(codec.decode(file.read_bytes()).samples_T)) for file in files[:4])
+    longest_ms = max(pcm.samples_to_ms(len(codec.decode(file.read_bytes()).samples_T)) for file in files[:4])
     assert max(label.words[-1].end_ms for label in labels) <= longest_ms
 
 

@@ -75,7 +75,7 @@ def test_metrics_of_a_failing_step_show_no_address(digits: Path) -> None:
     port = metrics.serve("127.0.0.1", 0)
     meter = StepMeter("index", 1, "files")
     metrics.add(meter)
-    meter.safe(0, ["cannot read `http://ann:canary@host/x?token=canary`: refused", "s3://bucket/canary: gone"])
+    meter.count_done(0, ["cannot read `http://ann:canary@host/x?token=canary`: refused", "s3://bucket/canary: gone"])
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     assert 'voxstill_errors_total{kind="other",step="index"} 2.0' in text

@@ -58,7 +58,7 @@ def add(cfg: Config, folder: Path, numbers: range) -> None:
 
 def finish(cfg: Config, sha256: object) -> None:
     work, task = Store(cfg.work), label.task(cfg.teacher)
-    listing = tables.listing(work, task.prefix)
+    listing = tables.parts_hash(work, task.prefix)
     told = {"recipe": task.recipe, "teacher": task.name, "sha256": str(sha256), "listing": listing}
     work.write_json(f"{task.prefix}/{tables.SUCCESS}", told)
 

@@ -70,14 +70,14 @@ def fill(work: Store, wav: Path, num: int) -> Store:
 
 
 class Job(StepMeter):
-    """Counts what is safe, and asks for things when so many utterances are."""
+    """Counts what is done, and asks for things when so many utterances are."""
 
     def __init__(self, work: Store, asks: dict[int, list[str]], pause_s: float) -> None:
         super().__init__("label", None, "utterances")
         self._work, self._asks, self._pause_s = work, asks, pause_s
 
-    def engine(self, summary: Any) -> None:
-        super().engine(summary)
+    def update(self, summary: Any) -> None:
+        super().update(summary)
         for number in [each for each in self._asks if each <= summary.num_items]:
             ask(self._work, *self._asks.pop(number))
             time.sleep(self._pause_s)  # in which the job looks
@@ -375,7 +375,7 @@ def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
     work = fill(Store(f"{s3.root}/work"), wav, 60)
 
     class Commanded(Job):
-        def engine(self, summary: Any) -> None:
+        def update(self, summary: Any) -> None:
             if summary.num_items == 10:
                 assert cli.main(["control", work.root, "--set", "teacher.seed=9"]) == 0
                 time.sleep(3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoints import write_samples_checkpoint
+from checkpoints import write_waveform_checkpoint
 from voxstill.core.config import Augment
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn import checkpoints, students
@@ -32,7 +32,7 @@ def from_checkpoint(folder: Path, num_pieces: int = 7, **changes: Any) -> Any:
 @pytest.fixture(params=FAMILIES, ids=["-".join(family) for family in FAMILIES])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     family, norm = request.param
-    return write_samples_checkpoint(tmp_path, family, norm=norm)
+    return write_waveform_checkpoint(tmp_path, family, norm=norm)
 
 
 def test_the_weights_are_kept_and_the_head_is_new(folder: Path) -> None:
@@ -100,7 +100,7 @@ def test_dropout_is_the_checkpoints_unless_it_is_given(folder: Path) -> None:
 
 
 def test_a_pre_trained_encoder_without_a_head_will_do(tmp_path: Path) -> None:
-    folder = write_samples_checkpoint(tmp_path, "Wav2Vec2", head="ForPreTraining")
+    folder = write_waveform_checkpoint(tmp_path, "Wav2Vec2", head="ForPreTraining")
     kept, model = load_file(folder / "model.safetensors"), from_checkpoint(folder)
     names = [name for name in model.state_dict() if name in kept]
     assert len(names) > 20

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
+from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
 from voxstill.core.config import Augment, Student
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn import checkpoints, classifiers, losses, students
@@ -32,7 +32,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("Hubert", "group", "ForCTC"),
     ):
         folder = tmp_path_factory.mktemp("checkpoint")
-        folders[f"{family} {norm}"] = str(write_samples_checkpoint(folder, family, norm=norm, head=head, masks=0.5))
+        folders[f"{family} {norm}"] = str(write_waveform_checkpoint(folder, family, norm=norm, head=head, masks=0.5))
     folder = tmp_path_factory.mktemp("parakeet")
     students.build("tiny", 12, dropout=0.1, seed=3).save_pretrained(folder)
     return {**folders, "parakeet": str(folder)}

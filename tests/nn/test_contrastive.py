@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoints import write_samples_checkpoint
+from checkpoints import write_waveform_checkpoint
 from pretraining import draw_step, gathered, peer_loss, peer_of, random_audio
 from voxstill.core.config import Pretrain
 from voxstill.core.errors import ConfigError
@@ -138,7 +138,7 @@ def test_the_gradient_of_the_convolutions_is_scaled_and_no_other() -> None:
 
 
 def test_a_checkpoint_goes_on_and_one_of_another_kind_is_refused(tmp_path: Any) -> None:
-    folder = write_samples_checkpoint(tmp_path / "w", "Wav2Vec2", head="ForPreTraining")
+    folder = write_waveform_checkpoint(tmp_path / "w", "Wav2Vec2", head="ForPreTraining")
     cfg = PLAIN.model_copy(update={"checkpoint": str(folder)})
     model = self_supervised.wav2vec2(cfg, seed=0)
     assert model.config.hidden_size == 48
@@ -146,6 +146,6 @@ def test_a_checkpoint_goes_on_and_one_of_another_kind_is_refused(tmp_path: Any) 
     alone = draw_step(model, random_audio([1.0]), cfg, noisy=False)
     assert gathered(model.eval(), step).isfinite()
     assert gathered(model, alone).isfinite()
-    other = write_samples_checkpoint(tmp_path / "h", "Hubert")
+    other = write_waveform_checkpoint(tmp_path / "h", "Hubert")
     with pytest.raises(ConfigError, match="hubert"):
         self_supervised.wav2vec2(PLAIN.model_copy(update={"checkpoint": str(other)}), seed=0)

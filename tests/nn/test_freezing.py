@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
+from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
 from voxstill.core.config import Student
 from voxstill.nn import checkpoints, classifiers, students
 from voxstill.nn.freezing import freeze
@@ -34,7 +34,7 @@ def test_layers_are_frozen_from_the_bottom_with_what_is_beneath_them() -> None:
 
 @pytest.mark.parametrize("norm", ["layer", "group"])
 def test_the_norm_of_all_layers_goes_with_what_it_stands_beside(tmp_path: Path, norm: str) -> None:
-    folder = str(write_samples_checkpoint(tmp_path, "Wav2Vec2", norm=norm))
+    folder = str(write_waveform_checkpoint(tmp_path, "Wav2Vec2", norm=norm))
     wanted = Student(task="classes", checkpoint=folder, freeze_features=False)
     half, whole = (classifiers.new(wanted, ["a", "b"], 0, {}) for _ in range(2))
     freeze(half, 0.5, 0.0)

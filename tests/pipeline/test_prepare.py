@@ -94,7 +94,12 @@ def write_tables(cfg: Config, rows: list[tuple[Utterance, Label | None]], size: 
 
 def finish_labels(cfg: Config) -> None:
     work, task = Store(cfg.work), label.task(cfg.teacher)
-    figures = {"recipe": task.recipe, "teacher": task.name, "sha256": "0", "listing": tables.listing(work, task.prefix)}
+    figures = {
+        "recipe": task.recipe,
+        "teacher": task.name,
+        "sha256": "0",
+        "listing": tables.parts_hash(work, task.prefix),
+    }
     work.write_json(f"{task.prefix}/{tables.SUCCESS}", figures)
 
 

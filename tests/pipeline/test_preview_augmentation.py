@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from checkpoints import write_samples_checkpoint
+from checkpoints import write_waveform_checkpoint
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
@@ -82,7 +82,7 @@ def test_a_student_that_hears_mels_can_be_listened_to(
 def test_a_student_that_hears_samples_hears_them(
     source: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_samples_checkpoint(tmp_path / "checkpoint", "Wav2Vec2")
+    folder = write_waveform_checkpoint(tmp_path / "checkpoint", "Wav2Vec2")
     found = heard([*source, f"student.checkpoint={folder}"], tmp_path / "out", capsys)
     assert found.keys() == EVERYTHING - {"warp", "masks"}
     for before_T, heard_T in zip(found["before"], found["heard"], strict=True):

@@ -2,29 +2,29 @@ from __future__ import annotations
 
 from voxstill.core.records import ErrorCounts
 from voxstill.scoring import words
-from voxstill.scoring.checks import of_words, shift, silence
+from voxstill.scoring.checks import check_words, errors_in_silence, line_shift
 
 TEXTS = ["one two three", "four five", "six", "seven eight nine ten", "eleven", "twelve"]
 
 
 def told(pairs: list[tuple[str, str]]) -> str:
-    return "\n".join(of_words(pairs, words.wer(pairs)))
+    return "\n".join(check_words(pairs, words.wer(pairs)))
 
 
 def test_hypotheses_that_slipped_by_a_line_are_seen_either_way() -> None:
     late = list(zip(TEXTS, ["", *TEXTS], strict=False))
     early = list(zip(TEXTS, [*TEXTS[1:], ""], strict=True))
-    assert shift(late) == -1
-    assert shift(early) == 1
+    assert line_shift(late) == -1
+    assert line_shift(early) == 1
     assert "shifted by one line" in told(late)
     assert "before its own" in told(late)
     assert "after its own" in told(early)
 
 
 def test_what_is_merely_bad_is_not_called_shifted() -> None:
-    assert shift([(text, "nothing of that") for text in TEXTS]) == 0
-    assert shift([(text, text) for text in TEXTS]) == 0
-    assert shift([("a", "b"), ("b", "a")]) == 0
+    assert line_shift([(text, "nothing of that") for text in TEXTS]) == 0
+    assert line_shift([(text, text) for text in TEXTS]) == 0
+    assert line_shift([("a", "b"), ("b", "a")]) == 0
     assert "shifted" not in told([(text, "nothing of that") for text in TEXTS])
 
 
@@ -38,7 +38,7 @@ def test_rates_that_cannot_be_are_explained() -> None:
 
 def test_words_in_silence_are_counted_by_the_hour() -> None:
     nothing, made_up, spoken = ErrorCounts(), ErrorCounts(insertions=3), ErrorCounts(hits=1, insertions=5)
-    result = silence([(nothing, 1_800_000), (made_up, 1_800_000), (spoken, 5)])
+    result = errors_in_silence([(nothing, 1_800_000), (made_up, 1_800_000), (spoken, 5)])
     assert (result.utterances, result.words, result.hours, result.words_per_hour) == (2, 3, 1.0, 3.0)
-    assert silence([(made_up, None), (made_up, 1000)]).words_per_hour is None
-    assert silence([(spoken, 5)]).words_per_hour is None
+    assert errors_in_silence([(made_up, None), (made_up, 1000)]).words_per_hour is None
+    assert errors_in_silence([(spoken, 5)]).words_per_hour is None

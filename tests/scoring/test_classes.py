@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxstill.scoring.classes import Classes, confusions, score
+from voxstill.scoring.classes import ClassificationFigures, confusions, score
 
 pairs = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcde")), max_size=60)
 
@@ -48,7 +48,7 @@ def test_swapping_both_sides_swaps_precision_and_recall(rows: list[tuple[str, st
 
 
 def test_what_nothing_tells_is_none_and_what_is_wrong_is_zero() -> None:
-    assert score([]) == Classes(accuracy=None, macro_f1=None, per_class={}, confusion={})
+    assert score([]) == ClassificationFigures(accuracy=None, macro_f1=None, per_class={}, confusion={})
     per_class = score([("dog", "cat"), ("cat", "cat"), ("cat", "bird")]).per_class
     never_said, only_said = per_class["dog"], per_class["bird"]
     assert (never_said.precision, never_said.recall, never_said.f1, never_said.count) == (None, 0.0, 0.0, 1)

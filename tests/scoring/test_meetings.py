@@ -16,15 +16,15 @@ from voxstill.core.config import Config
 from voxstill.core.records import ErrorCounts
 from voxstill.evaluation import score
 from voxstill.scoring import words
-from voxstill.scoring.meetings import cp, tcp
-from voxstill.text.transcripts import Said
+from voxstill.scoring.meetings import cpwer, tcpwer
+from voxstill.text.transcripts import TranscriptSegment
 
 DAY_MS = 86_400_000
 
 
-def rows(segments: list[tuple[str, str, int, int]]) -> list[Said]:
+def rows(segments: list[tuple[str, str, int, int]]) -> list[TranscriptSegment]:
     return [
-        Said(id=str(i), text=text, speaker=speaker, session="m", start_ms=start, end_ms=start + length)
+        TranscriptSegment(id=str(i), text=text, speaker=speaker, session="m", start_ms=start, end_ms=start + length)
         for i, (speaker, text, start, length) in enumerate(segments)
     ]
 
@@ -37,8 +37,10 @@ def some(names: str) -> Any:
 
 @settings(deadline=None)
 @given(some("xyz"), some("pqr"))
-def test_speakers_are_paired_as_well_as_any_pairing_does(reference: list[Said], hypothesis: list[Said]) -> None:
-    def spoken(rows: list[Said], name: str) -> list[str]:
+def test_speakers_are_paired_as_well_as_any_pairing_does(
+    reference: list[TranscriptSegment], hypothesis: list[TranscriptSegment]
+) -> None:
+    def spoken(rows: list[TranscriptSegment], name: str) -> list[str]:
         speaker_rows = sorted((row for row in rows if row.speaker == name), key=lambda row: row.start_ms or 0)
         return " ".join(row.text for row in speaker_rows).split()
 
@@ -49,7 +51,7 @@ def test_speakers_are_paired_as_well_as_any_pairing_does(reference: list[Said], 
         )
         for permutation in itertools.permutations("pqr")
     )
-    result = cp(reference, hypothesis)
+    result = cpwer(reference, hypothesis)
     assert result.counts.errors == min(permutations)
     assert result.counts.reference == sum(len(row.text.split()) for row in reference)
 
@@ -57,21 +59,21 @@ def test_speakers_are_paired_as_well_as_any_pairing_does(reference: list[Said], 
 @settings(deadline=None)
 @given(some("xyz"), some("pqr"), st.integers(0, 5000))
 def test_time_only_makes_it_harder_and_a_long_collar_makes_it_no_matter(
-    reference: list[Said], hypothesis: list[Said], collar_ms: int
+    reference: list[TranscriptSegment], hypothesis: list[TranscriptSegment], collar_ms: int
 ) -> None:
-    everywhere = tcp(reference, hypothesis, DAY_MS)
-    assert everywhere.counts.errors == cp(reference, hypothesis).counts.errors
-    within = tcp(reference, hypothesis, collar_ms).counts
-    assert within.errors >= tcp(reference, hypothesis, 2 * collar_ms + 1).counts.errors >= everywhere.counts.errors
+    everywhere = tcpwer(reference, hypothesis, DAY_MS)
+    assert everywhere.counts.errors == cpwer(reference, hypothesis).counts.errors
+    within = tcpwer(reference, hypothesis, collar_ms).counts
+    assert within.errors >= tcpwer(reference, hypothesis, 2 * collar_ms + 1).counts.errors >= everywhere.counts.errors
     assert within.reference == everywhere.counts.reference
 
 
 def test_a_speaker_without_a_partner_counts_with_all_words() -> None:
     reference = rows([("ann", "one two", 0, 1000), ("bob", "three", 1000, 500)])
-    assert cp(reference, rows([("1", "one two", 0, 1000)])).counts == ErrorCounts(hits=2, deletions=1)
-    assert cp(reference, []).counts == ErrorCounts(deletions=3)
-    assert cp([], rows([("1", "one two", 0, 1000)])).counts == ErrorCounts(insertions=2)
-    result = cp(reference, rows([("1", "three", 0, 1000), ("2", "one two", 0, 1000), ("3", "oh", 0, 10)]))
+    assert cpwer(reference, rows([("1", "one two", 0, 1000)])).counts == ErrorCounts(hits=2, deletions=1)
+    assert cpwer(reference, []).counts == ErrorCounts(deletions=3)
+    assert cpwer([], rows([("1", "one two", 0, 1000)])).counts == ErrorCounts(insertions=2)
+    result = cpwer(reference, rows([("1", "three", 0, 1000), ("2", "one two", 0, 1000), ("3", "oh", 0, 10)]))
     assert result.counts == ErrorCounts(hits=3, insertions=1)
     assert result.mapping == {"1": "bob", "2": "ann"}
 

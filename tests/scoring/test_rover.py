@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxstill.scoring import words
-from voxstill.scoring.rover import Heard, rover
+from voxstill.scoring.rover import RecognizerOutput, rover
 from voxstill.text.normalize import basic
 
 TEXT = st.lists(st.sampled_from(["turn", "on", "the", "light", "radio"]), max_size=8).map(" ".join)
@@ -26,36 +26,36 @@ TEXT = st.lists(st.sampled_from(["turn", "on", "the", "light", "radio"]), max_si
     ],
 )
 def test_most_votes_win_and_the_first_of_equals(texts: list[str], wanted: str) -> None:
-    assert rover([Heard(text) for text in texts]).text == wanted
+    assert rover([RecognizerOutput(text) for text in texts]).text == wanted
 
 
 def test_a_sure_recogniser_outvotes_an_unsure_one_but_not_two() -> None:
-    assert rover([Heard("x", 0.1), Heard("y", 0.9)]).text == "y"
-    assert rover([Heard("x", 0.1), Heard("y", 0.9), Heard("x", 0.1)]).text == "x"
+    assert rover([RecognizerOutput("x", 0.1), RecognizerOutput("y", 0.9)]).text == "y"
+    assert rover([RecognizerOutput("x", 0.1), RecognizerOutput("y", 0.9), RecognizerOutput("x", 0.1)]).text == "x"
 
 
 @given(TEXT, st.integers(1, 4))
 def test_who_agrees_is_repeated_in_full_agreement(text: str, num: int) -> None:
-    result = rover([Heard(text)] * num)
+    result = rover([RecognizerOutput(text)] * num)
     assert (result.text, result.agreement) == (text, 1.0)
 
 
 @given(TEXT, TEXT, st.floats(0, 1) | st.none())
 def test_two_of_three_decide_wherever_the_third_stands(text: str, minority: str, confidence: float | None) -> None:
     for texts in ([text, text, minority], [text, minority, text]):
-        assert rover([Heard(hypothesis, confidence) for hypothesis in texts]).text == text
+        assert rover([RecognizerOutput(hypothesis, confidence) for hypothesis in texts]).text == text
 
 
 @given(st.lists(st.tuples(st.text(max_size=30), st.none() | st.floats(0, 1)), min_size=1, max_size=4))
 def test_any_texts_give_words_that_somebody_said(hypotheses: list[tuple[str, float | None]]) -> None:
-    result = rover([Heard(*hypothesis) for hypothesis in hypotheses])
+    result = rover([RecognizerOutput(*hypothesis) for hypothesis in hypotheses])
     assert 0 < result.agreement <= 1
     spoken = {word for text, _ in hypotheses for word in basic(text).split()}
     assert set("".join(basic(result.text).split())) <= set("".join(spoken))
 
 
-def test_nobody_says_nothing() -> None:
-    with pytest.raises(ValueError, match="nobody"):
+def test_no_hypotheses_are_refused() -> None:
+    with pytest.raises(ValueError, match="no hypotheses"):
         rover([])
 
 
@@ -70,7 +70,7 @@ def test_three_that_err_by_themselves_are_better_together_than_the_best_of_them(
     texts = [chance.choices(vocabulary, k=chance.randint(1, 15)) for _ in range(300)]
     hypotheses_of_system = [[heard(text, share) for text in texts] for share in (0.15, 0.2, 0.25)]
     voted = [
-        rover([Heard(hypothesis) for hypothesis in hypotheses]).text
+        rover([RecognizerOutput(hypothesis) for hypothesis in hypotheses]).text
         for hypotheses in zip(*hypotheses_of_system, strict=True)
     ]
     rates = [

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from voxstill.core.config import Config
 from voxstill.evaluation import score
-from voxstill.scoring.checks import of_times, of_turns, offset_us
-from voxstill.scoring.speakers import SpeakerTime, assignment, judge, twice_us
-from voxstill.text.rttm import Mark, Stretch
+from voxstill.scoring.checks import check_speaker_time, check_turns, offset_us
+from voxstill.scoring.speakers import SpeakerTime, assignment, score_diarization, self_overlap_us
+from voxstill.text.rttm import RttmEvent, ScoredRegion
 
 Turns = list[tuple[str, float, float]]
 
 
-def turns(rows: Turns) -> list[Mark]:
+def turns(rows: Turns) -> list[RttmEvent]:
     return [
-        Mark(
+        RttmEvent(
             kind="SPEAKER",
             session="m",
             channel="1",
@@ -73,32 +73,35 @@ some_turns = st.lists(
 @settings(deadline=None)
 @given(some_turns, some_turns, st.integers(0, 2))
 def test_errors_are_never_negative_and_names_do_not_matter(reference: Any, hypothesis: Any, collar: int) -> None:
-    result = judge(turns(reference), turns(hypothesis), collar_us=collar * 1_000_000)
+    result = score_diarization(turns(reference), turns(hypothesis), collar_us=collar * 1_000_000)
     time = result.time
     assert min(time.scored_us, time.missed_us, time.false_alarm_us, time.confused_us) >= 0
     assert time.missed_us + time.confused_us <= time.scored_us
-    renamed = judge(
+    renamed = score_diarization(
         turns(reference),
         turns([("x" + name, start, end) for name, start, end in hypothesis]),
         collar_us=collar * 1_000_000,
     )
     assert renamed.time == time
-    assert judge(turns(reference), turns(reference), collar_us=collar * 1_000_000).time.errors_us == 0
+    assert score_diarization(turns(reference), turns(reference), collar_us=collar * 1_000_000).time.errors_us == 0
 
 
 def test_time_is_counted_by_the_speaker() -> None:
     reference = turns([("ann", 0, 4), ("bob", 2, 6)])
-    assert judge(reference, turns([("x", 0, 6)])).time == SpeakerTime(
+    assert score_diarization(reference, turns([("x", 0, 6)])).time == SpeakerTime(
         scored_us=8_000_000, missed_us=2_000_000, confused_us=2_000_000
     )
-    assert judge(reference, turns([("x", 0, 6)]), ignore_overlap=True).time == SpeakerTime(
+    assert score_diarization(reference, turns([("x", 0, 6)]), ignore_overlap=True).time == SpeakerTime(
         scored_us=4_000_000, confused_us=2_000_000
     )
-    whole = [Stretch(session="m", channel="1", start_us=0, end_us=10_000_000)]
-    assert judge(reference, turns([("x", 0, 4), ("y", 2, 6), ("y", 7, 8)]), whole).time.false_alarm_us == 1_000_000
-    assert judge(reference, [], whole).time.rate == 1.0
-    assert judge([], turns([("x", 0, 1)]), whole).time.rate is None
-    assert judge(reference, turns([("x", 0, 4), ("y", 2, 6)])).mapping == {"x": "ann", "y": "bob"}
+    whole = [ScoredRegion(session="m", channel="1", start_us=0, end_us=10_000_000)]
+    assert (
+        score_diarization(reference, turns([("x", 0, 4), ("y", 2, 6), ("y", 7, 8)]), whole).time.false_alarm_us
+        == 1_000_000
+    )
+    assert score_diarization(reference, [], whole).time.rate == 1.0
+    assert score_diarization([], turns([("x", 0, 1)]), whole).time.rate is None
+    assert score_diarization(reference, turns([("x", 0, 4), ("y", 2, 6)])).mapping == {"x": "ann", "y": "bob"}
 
 
 def test_known_answers_of_simpleder(shared_data: Callable[[str], Path]) -> None:
@@ -110,8 +113,10 @@ def test_known_answers_of_simpleder(shared_data: Callable[[str], Path]) -> None:
             continue
         everything = [*case["ref"], *case["hyp"]]
         first, last = min(turn[1] for turn in everything), max(turn[2] for turn in everything)
-        whole = [Stretch(session="m", channel="1", start_us=round(first * 1e6), end_us=round(last * 1e6))]
-        assert judge(turns(case["ref"]), turns(case["hyp"]), whole).time.rate == pytest.approx(rate, abs=1e-6), case
+        whole = [ScoredRegion(session="m", channel="1", start_us=round(first * 1e6), end_us=round(last * 1e6))]
+        assert score_diarization(turns(case["ref"]), turns(case["hyp"]), whole).time.rate == pytest.approx(
+            rate, abs=1e-6
+        ), case
         checked += 1
     assert checked > 10
 
@@ -226,7 +231,7 @@ def test_a_constant_offset_is_found(late: float) -> None:
     hypothesis = turns([(name, start + late, end + late) for name, start, end in TALK])
     assert offset_us(turns(TALK), hypothesis) == round(late * 1e6)
     direction = "late" if late > 0 else "early"
-    assert any(f"{abs(late):.2f} s too {direction}" in warning for warning in of_turns(turns(TALK), hypothesis, []))
+    assert any(f"{abs(late):.2f} s too {direction}" in warning for warning in check_turns(turns(TALK), hypothesis, []))
 
 
 def test_no_offset_is_made_up() -> None:
@@ -240,23 +245,27 @@ def test_no_offset_is_made_up() -> None:
 @given(st.integers(0, 8), st.integers(1, 8), st.integers(0, 20))
 def test_what_lies_after_the_end_of_the_audio_is_told_with_how_much(start: int, lasts: int, length: int) -> None:
     reference, hypothesis = turns([("a", 0, 1), ("b", start, start + lasts)]), turns([("x", start, start + lasts)])
-    warnings = [warning for warning in of_turns(reference, hypothesis, [], 1000 * length) if "after the end" in warning]
+    warnings = [
+        warning for warning in check_turns(reference, hypothesis, [], 1000 * length) if "after the end" in warning
+    ]
     late = {"reference": max(0, 1 - length), "hypothesis": 0}
     late = {side: more + max(0, start + lasts - max(start, length)) for side, more in late.items()}
     assert [warning.partition(" lie ")[0] for warning in warnings] == [
         f"{seconds:.2f} s of the {side}" for side, seconds in late.items() if seconds
     ]
-    assert not any("after the end" in warning for warning in of_turns(reference, hypothesis, []))
+    assert not any("after the end" in warning for warning in check_turns(reference, hypothesis, []))
 
 
 def test_odd_turns_are_told() -> None:
-    stretches = [Stretch(session="m", channel="1", start_us=0, end_us=10_000_000)]
-    warnings = "\n".join(of_turns(turns([("a", 1, 3), ("a", 2.5, 4)]), turns([("x", -1, 4), ("y", 9, 12)]), stretches))
+    stretches = [ScoredRegion(session="m", channel="1", start_us=0, end_us=10_000_000)]
+    warnings = "\n".join(
+        check_turns(turns([("a", 1, 3), ("a", 2.5, 4)]), turns([("x", -1, 4), ("y", 9, 12)]), stretches)
+    )
     assert "`a` of the reference overlaps with itself for 0.50 s" in warnings
-    assert twice_us(turns([("a", 0, 10), ("a", 1, 2), ("a", 3, 4), ("a", 10, 11)])) == 2_000_000
+    assert self_overlap_us(turns([("a", 0, 10), ("a", 1, 2), ("a", 3, 4), ("a", 10, 11)])) == 2_000_000
     assert "the hypothesis has turns before the recording starts" in warnings
     assert "3.00 s of the hypothesis lie outside" in warnings
-    assert "same file" in of_times(SpeakerTime(scored_us=1))[0]
-    assert "false alarm" in of_times(SpeakerTime(scored_us=1, missed_us=1, false_alarm_us=9))[0]
-    assert "nobody speaks" in of_times(SpeakerTime(false_alarm_us=9))[0]
-    assert of_times(SpeakerTime(scored_us=10, missed_us=1)) == []
+    assert "same file" in check_speaker_time(SpeakerTime(scored_us=1))[0]
+    assert "false alarm" in check_speaker_time(SpeakerTime(scored_us=1, missed_us=1, false_alarm_us=9))[0]
+    assert "nobody speaks" in check_speaker_time(SpeakerTime(false_alarm_us=9))[0]
+    assert check_speaker_time(SpeakerTime(scored_us=10, missed_us=1)) == []

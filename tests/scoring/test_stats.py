@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.records import ErrorCounts
-from voxstill.scoring.stats import blocks, interval, paired
+from voxstill.scoring.stats import blocks, interval, paired_test
 from voxstill.scoring.words import Scored
 
 counts = st.builds(
@@ -78,7 +78,7 @@ def test_a_thousand_draws_of_ten_thousand_take_about_a_second() -> None:
 def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
     one = [ErrorCounts(hits=10 - i % 3, substitutions=i % 3) for i in range(40)]
     two = [ErrorCounts(hits=10 - i % 4, substitutions=i % 4) for i in range(40)]
-    first, second = paired(one, two, 2000, 0), paired(two, one, 2000, 0)
+    first, second = paired_test(one, two, 2000, 0), paired_test(two, one, 2000, 0)
     assert first is not None
     assert second is not None
     assert first.difference == -second.difference > 0
@@ -91,7 +91,7 @@ def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
 @given(st.lists(st.tuples(counts, st.integers(0, 9)), min_size=1, max_size=9))
 def test_p_of_few_blocks_is_the_share_of_all_ways_to_swap(rows: list[tuple[ErrorCounts, int]]) -> None:
     one, two = [counts for counts, _ in rows], [ErrorCounts(insertions=errors) for _, errors in rows]
-    result = paired(one, two, 100, 0)
+    result = paired_test(one, two, 100, 0)
     if not ErrorCounts.sum(one).reference:
         assert result is None
         return
@@ -108,9 +108,9 @@ def test_equal_systems_seldom_differ_and_unequal_ones_do() -> None:
     def drawn(rate: float) -> list[ErrorCounts]:
         return [ErrorCounts(hits=100 - int(k), substitutions=int(k)) for k in chance.binomial(100, rate, 30)]
 
-    p_of_equal = [result.p for i in range(200) if (result := paired(drawn(0.2), drawn(0.2), 500, i))]
+    p_of_equal = [result.p for i in range(200) if (result := paired_test(drawn(0.2), drawn(0.2), 500, i))]
     assert 0.01 <= np.mean([p <= 0.05 for p in p_of_equal]) <= 0.1  # 0.05 and its binomial spread
-    unlike = paired(drawn(0.2), drawn(0.25), 500, 0)
+    unlike = paired_test(drawn(0.2), drawn(0.25), 500, 0)
     assert unlike is not None
     assert not unlike.exact
     assert unlike.p < 0.01

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.records import ErrorCounts
-from voxstill.scoring.words import Scored, align, by, cer, confusions, count, score, total, wer
+from voxstill.scoring.words import Scored, align, cer, confusions, count, group_by, score, total, wer
 
 sentences = st.lists(st.sampled_from(["a", "b", "c", "d e", "é"]), max_size=8)
 
@@ -69,7 +69,7 @@ def test_characters_are_code_points_and_a_space_between_words_is_one() -> None:
 def test_groups_add_up_and_rows_of_nobody_are_left_out() -> None:
     rows = [score("1", "a b", "a"), score("2", "a", "a"), score("3", "b", "a")]
     speakers = {"1": "zoe", "2": "ann", "3": None}
-    groups = by(rows, lambda row: speakers[row.id])
+    groups = group_by(rows, lambda row: speakers[row.id])
     assert list(groups) == ["ann", "zoe"]
     assert groups["zoe"].words == ErrorCounts(hits=1, deletions=1)
 

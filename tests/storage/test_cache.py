@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.errors import StorageError
-from voxstill.storage.cache import Cache, Kept
+from voxstill.storage.cache import Cache, CacheEntry
 
 HAMMER = """
 import random, sys
 from pathlib import Path
-from voxstill.storage.cache import Cache, Kept
+from voxstill.storage.cache import Cache, CacheEntry
 
 cache, seed = Cache(Path(sys.argv[1]), int(sys.argv[2])), int(sys.argv[3])
 rng = random.Random(seed)
@@ -35,7 +35,7 @@ for _ in range(int(sys.argv[4])):
         hits += 1
     name = f"{number}-{version}-".encode()
     data = name * (rng.randrange(1, 60_000) // len(name) + 1)
-    cache.keep(f"s3://b/{number}", Kept(str(version), len(data), data))
+    cache.put(f"s3://b/{number}", CacheEntry(str(version), len(data), data))
 print(hits)
 """
 
@@ -47,11 +47,11 @@ def size(folder: Path) -> int:
 def test_a_cached_object_is_read_with_its_version(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "deep" / "cache", 10_000)
     assert cache.read("u") is None
-    cache.keep("u", Kept('"v1"', 5, b"bytes"))
-    assert cache.read("u") == Kept('"v1"', 5, b"bytes") == cache.read("u", '"v1"')
+    cache.put("u", CacheEntry('"v1"', 5, b"bytes"))
+    assert cache.read("u") == CacheEntry('"v1"', 5, b"bytes") == cache.read("u", '"v1"')
     assert cache.read("u", '"v2"') is None
-    cache.keep("u", Kept('"v2"', 3, b"new"))
-    assert cache.read("u") == Kept('"v2"', 3, b"new")
+    cache.put("u", CacheEntry('"v2"', 3, b"new"))
+    assert cache.read("u") == CacheEntry('"v2"', 3, b"new")
     assert pickle.loads(pickle.dumps(cache)).read("u") == cache.read("u")
 
 
@@ -60,7 +60,7 @@ def test_a_cached_object_is_read_with_its_version(tmp_path: Path) -> None:
 def test_it_is_never_larger_than_its_limit(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
     cache = Cache(tmp_path_factory.mktemp("cache"), 8000)
     for i, num_bytes in enumerate(sizes):
-        cache.keep(f"u{i % 15}", Kept("v", num_bytes, bytes(num_bytes)))
+        cache.put(f"u{i % 15}", CacheEntry("v", num_bytes, bytes(num_bytes)))
         assert size(cache.folder) <= cache.max_bytes
         last = cache.read(f"u{i % 15}")
         assert last is not None
@@ -70,32 +70,32 @@ def test_it_is_never_larger_than_its_limit(tmp_path_factory: pytest.TempPathFact
 def test_the_least_recently_used_is_evicted_and_what_is_too_large_is_not_cached(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 11_000)
     for name in "abc":
-        cache.keep(name, Kept("v", 3000, bytes(3000)))
+        cache.put(name, CacheEntry("v", 3000, bytes(3000)))
         time.sleep(0.02)
     assert cache.read("a") is not None
-    cache.keep("large", Kept("v", 11_000, bytes(11_000)))
+    cache.put("large", CacheEntry("v", 11_000, bytes(11_000)))
     assert cache.read("large") is None
     time.sleep(0.02)
-    cache.keep("d", Kept("v", 3000, bytes(3000)))
+    cache.put("d", CacheEntry("v", 3000, bytes(3000)))
     assert [name for name in "abcd" if cache.read(name)] == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}\n", b"no json", b'{"etag": "v", "num_bytes": 4, "crc32": 1}\nabcd'])
 def test_a_damaged_entry_is_none_and_is_written_anew(tmp_path: Path, damage: bytes) -> None:
     cache = Cache(tmp_path, 1000)
-    cache.keep("u", Kept("v", 4, b"data"))
+    cache.put("u", CacheEntry("v", 4, b"data"))
     (path,) = [path for path in tmp_path.iterdir() if path.name != "lock"]
     path.write_bytes(damage)
     (tmp_path / "lock").write_bytes(b"damaged too")
     assert cache.read("u") is None
-    cache.keep("u", Kept("v", 4, b"data"))
-    assert cache.read("u") == Kept("v", 4, b"data")
+    cache.put("u", CacheEntry("v", 4, b"data"))
+    assert cache.read("u") == CacheEntry("v", 4, b"data")
 
 
 def test_a_folder_that_cannot_be_created_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cache"):
-        Cache(tmp_path / "file" / "cache", 1000).keep("u", Kept("v", 1, b"x"))
+        Cache(tmp_path / "file" / "cache", 1000).put("u", CacheEntry("v", 1, b"x"))
 
 
 def test_processes_that_hammer_it_and_are_killed_read_right_bytes_and_keep_the_limit(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_processes_that_hammer_it_and_are_killed_read_right_bytes_and_keep_the_l
     assert size(tmp_path) <= limit + sum(path.stat().st_size for path in litter)
     cache = Cache(tmp_path, limit)
     for i in range(12):  # the next eviction takes the litter of the dead along
-        cache.keep(f"last {i}", Kept("v", 60_000, bytes(60_000)))
+        cache.put(f"last {i}", CacheEntry("v", 60_000, bytes(60_000)))
     assert size(tmp_path) <= limit
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("torn-")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bad_line import bad_line
+from faulty_proxy import faulty_proxy
 from servers import SetEnvironment, http_server, oss_environment, s3_environment
 from voxstill.core.errors import StorageError
 from voxstill.storage import fetch as fetch_module
@@ -116,7 +116,7 @@ def test_what_is_cached_is_not_sent_again_until_it_changes(
             assert kept is not None
             assert fetch(uri, cache) == Blob(uri=uri, data=kept.data, etag=kept.etag, num_bytes=3000)
         return
-    with bad_line(request.getfixturevalue(f"{kind}_port")) as line:
+    with faulty_proxy(request.getfixturevalue(f"{kind}_port")) as line:
         set_environment(s3_environment(line.port) if kind == "s3" else oss_environment(line.port))
         store = Store(f"s3://bucket/cached/{next(_numbers)}" if kind == "s3" else f"oss://127/cached/{next(_numbers)}")
         store.replace("k", b"one" * 1000)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bad_line import bad_line
+from faulty_proxy import faulty_proxy
 from servers import SetEnvironment, http_server, oss_environment, s3_environment
 from voxstill.core.errors import StorageError
 from voxstill.storage import retry
@@ -30,7 +30,7 @@ def test_of_two_hundred_operations_on_a_bad_line_all_succeed(
     s3_port: int, set_environment: SetEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "MAX_PAUSE_S", 0.2)
-    with bad_line(s3_port, seed=7, **FAULTS) as line:
+    with faulty_proxy(s3_port, seed=7, **FAULTS) as line:
         set_environment(s3_environment(line.port))
         store = Store(f"s3://bucket/bad-line/{next(_numbers)}")
         data = {f"k{i}": bytes([i]) * (i * 500) for i in range(50)}
@@ -52,7 +52,7 @@ def test_of_two_hundred_operations_on_a_bad_line_all_succeed(
 def test_a_write_whose_answer_is_lost_succeeds_and_that_of_other_bytes_does_not(
     kind: str, request: pytest.FixtureRequest, set_environment: SetEnvironment
 ) -> None:
-    with bad_line(request.getfixturevalue(f"{kind}_port"), lost=1.0) as line:
+    with faulty_proxy(request.getfixturevalue(f"{kind}_port"), lost=1.0) as line:
         set_environment(s3_environment(line.port) if kind == "s3" else oss_environment(line.port))
         store = Store(f"s3://bucket/lost/{next(_numbers)}" if kind == "s3" else f"oss://127/lost/{next(_numbers)}")
 
@@ -81,7 +81,7 @@ def test_of_many_who_create_a_key_on_a_bad_line_exactly_one_wins(
     s3_port: int, set_environment: SetEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "MAX_PAUSE_S", 0.2)
-    with bad_line(s3_port, seed=3, lost=0.2, error=0.05, reset=0.05) as line:
+    with faulty_proxy(s3_port, seed=3, lost=0.2, error=0.05, reset=0.05) as line:
         set_environment(s3_environment(line.port))
         store = Store(f"s3://bucket/race/{next(_numbers)}")
         for key in ("a", "b", "c"):
@@ -106,7 +106,7 @@ def test_of_many_who_create_a_key_on_a_bad_line_exactly_one_wins(
 def test_a_lasting_failure_is_an_error_in_bounded_time_with_the_fix(
     s3_port: int, set_environment: SetEnvironment, fault: str, says: str
 ) -> None:
-    with bad_line(s3_port) as line:
+    with faulty_proxy(s3_port) as line:
         set_environment(s3_environment(line.port))
         store = Store(f"s3://bucket/permanent/{next(_numbers)}")
         store.create("k", b"1" * 1000)

@@ -126,7 +126,7 @@ def test_a_table_is_its_parts_in_the_order_of_their_names_and_nothing_else() -> 
 
 @given(st.sets(st.text(max_size=5)), st.text(max_size=5))
 def test_a_compact_set_of_ids_answers_like_a_set(ids: set[str], other: str) -> None:
-    compact = tables.Ids(ids)
+    compact = tables.IdSet(ids)
     assert all(id_ in compact for id_ in ids)
     assert (other in compact) == (other in ids)
 
@@ -134,13 +134,13 @@ def test_a_compact_set_of_ids_answers_like_a_set(ids: set[str], other: str) -> N
 def test_a_listing_changes_with_what_is_added_or_taken_and_with_nothing_else(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     store.create("t/1.parquet", b"1")
-    one = tables.listing(store, "t")
+    one = tables.parts_hash(store, "t")
     store.create("t/_SUCCESS.json", b"{}")
-    assert tables.listing(store, "t") == one
+    assert tables.parts_hash(store, "t") == one
     store.create("t/2.parquet", b"22")
-    assert tables.listing(store, "t") != one
+    assert tables.parts_hash(store, "t") != one
     (tmp_path / "t/2.parquet").unlink()
-    assert tables.listing(store, "t") == one
+    assert tables.parts_hash(store, "t") == one
 
 
 def test_a_noun_within_a_noun_gives_its_fields_as_columns_in_its_place() -> None:

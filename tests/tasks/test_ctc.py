@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tones import PLAIN, TEXTS, batch_of, by_heart, context_of, loss_of
+from tones import PLAIN, TEXTS, batch_of, context_of, loss_of, overfitted_student
 from voxstill.core.config import Augment, Train
 from voxstill.core.records import Batch
 from voxstill.nn import losses, students
@@ -35,7 +35,7 @@ def test_a_tiny_student_learns_four_utterances_by_heart(timed: bool) -> None:
     task, batch = CtcTask(WORDS, Train(), PLAIN), batch_of(WORDS, timed=timed)
     new = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
     before = float(one_loss(task, new, batch, 1.0).value.detach())
-    model, _ = by_heart(WORDS, timed=timed, num_steps=58)
+    model, _ = overfitted_student(WORDS, timed=timed, num_steps=58)
     assert float(one_loss(task, model, batch, 1.0).value.detach()) < before / 5
     hypotheses = task.decode(model, batch)
     assert [hypothesis.id for hypothesis in hypotheses] == list(batch.ids)

@@ -10,6 +10,7 @@ import torch
 
 from tones import PLAIN, TEXTS, write_shards
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.config import Augment, Config, Plan
 from voxstill.core.records import Batch
 from voxstill.nn import augment_features
@@ -37,7 +38,7 @@ def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(
             text = "abcdefgh"[:num_tokens]
             sample = Sample(
                 id=f"{num_samples}-{num_tokens}",
-                duration_ms=codec.samples_to_ms(num_samples),
+                duration_ms=pcm.samples_to_ms(num_samples),
                 num_samples=num_samples,
                 text=text,
             )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from checkpoints import write_samples_checkpoint
+from checkpoints import write_waveform_checkpoint
 from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.core.config import Augment, Train
 from voxstill.decoding.options import RecognizerOptions
@@ -27,7 +27,7 @@ NUM_STEPS, LR = 110, 6e-3
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_samples_checkpoint(tmp_path_factory.mktemp("checkpoint"), "Wav2Vec2", norm="layer")
+    return write_waveform_checkpoint(tmp_path_factory.mktemp("checkpoint"), "Wav2Vec2", norm="layer")
 
 
 def new(checkpoint: Path, augmentation: Augment = PLAIN) -> tuple[Any, CtcTask]:

@@ -21,14 +21,14 @@ from voxstill.decoding.recognizer import Recognizer
 from voxstill.nn import checkpoints
 from voxstill.nn.frontends import WhisperFrontend
 from voxstill.tasks.seq2seq import Seq2SeqTask
-from voxstill.text.pretrained import Pretrained
+from voxstill.text.pretrained import WhisperTokenizer
 from voxstill.training import optim
 from voxstill.training.task import StepContext
 
 LEARNT = TEXTS[:2]
 
 
-def batch_of(tokenizer: Pretrained) -> Batch:
+def batch_of(tokenizer: WhisperTokenizer) -> Batch:
     spoken = [torch.from_numpy(speak(text, i)[0]) for i, text in enumerate(LEARNT)]
     tokens = [torch.tensor(tokenizer.encode(text)[0]) for text in LEARNT]
     tokens_BU = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=-1)
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that knows two utterances by heart."""
-    model, tokenizer = from_checkpoint(folder), Pretrained(str(folder), None, 0)
+    model, tokenizer = from_checkpoint(folder), WhisperTokenizer(str(folder), None, 0)
     task = Seq2SeqTask(tokenizer, Train(), PLAIN, checkpoints.make_frontend(model.config, PLAIN))
     batch, optimizer = batch_of(tokenizer), optim.adamw(model, Train())
     for k in range(90):
@@ -87,7 +87,7 @@ def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(le
 
     processor = AutoProcessor.from_pretrained(learnt)
     model = WhisperForConditionalGeneration.from_pretrained(learnt).eval()
-    tokenizer = Pretrained(str(learnt), None, 0)
+    tokenizer = WhisperTokenizer(str(learnt), None, 0)
     clips = [speak(text, i)[0] for i, text in enumerate(LEARNT)]
     for samples_T, text in zip(clips, LEARNT, strict=True):
         inputs = processor(samples_T.astype(np.float32) / 32768, sampling_rate=16_000, return_tensors="pt")
@@ -127,7 +127,7 @@ def test_features_are_those_of_transformers() -> None:
 
 
 def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Path) -> None:
-    model, tokenizer = from_checkpoint(folder).eval(), Pretrained(str(folder), None, 0)
+    model, tokenizer = from_checkpoint(folder).eval(), WhisperTokenizer(str(folder), None, 0)
     task, batch = (
         Seq2SeqTask(tokenizer, Train(), PLAIN, checkpoints.make_frontend(model.config, PLAIN)),
         batch_of(tokenizer),
@@ -158,20 +158,20 @@ def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Pat
 
 def test_the_prefix_says_the_language_and_one_that_is_needed_or_unknown_is_told(tmp_path: Path) -> None:
     folder = str(write_whisper_checkpoint(tmp_path, TEXTS, languages=True))
-    tokenizer = Pretrained(folder, "de", 51_865)
+    tokenizer = WhisperTokenizer(folder, "de", 51_865)
     names = [tokenizer.pieces[i] for i in tokenizer.prefix]
     assert names == ["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>"]
-    assert tokenizer.key != Pretrained(folder, "en", 51_865).key
+    assert tokenizer.key != WhisperTokenizer(folder, "en", 51_865).key
     assert tokenizer.decode(tokenizer.encode("ba du ko")[0]) == "ba du ko"
     (tmp_path / "student").mkdir()
     tokenizer.save(tmp_path / "student", WhisperFrontend(PLAIN).extractor, "seq2seq")
-    assert Pretrained(str(tmp_path / "student"), None, 51_865).prefix == tokenizer.prefix
+    assert WhisperTokenizer(str(tmp_path / "student"), None, 51_865).prefix == tokenizer.prefix
     with pytest.raises(ConfigError, match="is not set"):
-        Pretrained(folder, None, 51_865)
+        WhisperTokenizer(folder, None, 51_865)
     with pytest.raises(ConfigError, match="klingon"):
-        Pretrained(folder, "klingon", 51_865)
+        WhisperTokenizer(folder, "klingon", 51_865)
     with pytest.raises(DataError, match="Whisper tokenizer"):
-        Pretrained(str(tmp_path / "nowhere"), None, 0)
+        WhisperTokenizer(str(tmp_path / "nowhere"), None, 0)
 
 
 def test_greedy_says_the_likeliest_and_no_command_and_ends() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkpoints import write_letters_by_heart, write_whisper_by_heart
+from checkpoints import write_overfitted_wav2vec2, write_overfitted_whisper
 from tones import TEXTS, speak
 from voxstill.core.records import Utterance
 from voxstill.teachers.teacher import Clip
@@ -35,18 +35,18 @@ def poisoned(spoken: list[Clip]) -> list[Clip]:
 def whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
     """A Whisper of all languages."""
     clips = [clip.samples_T for clip in spoken]
-    return write_whisper_by_heart(tmp_path_factory.mktemp("whisper"), clips, TEXTS, languages=True)
+    return write_overfitted_whisper(tmp_path_factory.mktemp("whisper"), clips, TEXTS, languages=True)
 
 
 @pytest.fixture(scope="session")
 def letters(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
     """A wav2vec 2.0 that spells with letters."""
     clips = [clip.samples_T for clip in spoken]
-    return write_letters_by_heart(tmp_path_factory.mktemp("letters"), clips, TEXTS)
+    return write_overfitted_wav2vec2(tmp_path_factory.mktemp("letters"), clips, TEXTS)
 
 
 @pytest.fixture(scope="session")
 def english_whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
     """A Whisper of English alone."""
     clips = [clip.samples_T for clip in spoken]
-    return write_whisper_by_heart(tmp_path_factory.mktemp("english"), clips, TEXTS, languages=False)
+    return write_overfitted_whisper(tmp_path_factory.mktemp("english"), clips, TEXTS, languages=False)

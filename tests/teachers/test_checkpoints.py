@@ -22,13 +22,13 @@ from voxstill.core.records import RATE_HZ
 from voxstill.decoding.checkpoint_files import on_hub
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 from voxstill.teachers.transformers import TransformersTeacher
 
 
 def opened(model: Path | str, **options: Any) -> TransformersTeacher:
     teacher = TransformersTeacher(RecognizerOptions(model=str(model), **options))
-    teacher.open()
+    teacher.load()
     return teacher
 
 
@@ -37,17 +37,19 @@ def wave(clip: Clip) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def heard(whisper: Path, spoken: list[Clip]) -> list[Heard]:
-    return opened(whisper).hear(spoken)
+def heard(whisper: Path, spoken: list[Clip]) -> list[Transcription]:
+    return opened(whisper).transcribe_batch(spoken)
 
 
-def test_a_whisper_says_its_texts_in_order_and_their_language(heard: list[Heard]) -> None:
+def test_a_whisper_says_its_texts_in_order_and_their_language(heard: list[Transcription]) -> None:
     assert [each.text for each in heard] == list(TEXTS)
     assert {each.language for each in heard} == {"en"}
     assert {(each.finish, each.error, each.words) for each in heard} == {("stop", None, ())}
 
 
-def test_a_whisper_is_as_sure_as_transformers_says(whisper: Path, spoken: list[Clip], heard: list[Heard]) -> None:
+def test_a_whisper_is_as_sure_as_transformers_says(
+    whisper: Path, spoken: list[Clip], heard: list[Transcription]
+) -> None:
     from transformers import AutoProcessor, WhisperForConditionalGeneration
 
     processor, theirs = AutoProcessor.from_pretrained(whisper), WhisperForConditionalGeneration.from_pretrained(whisper)
@@ -76,16 +78,18 @@ def test_a_whisper_is_as_sure_as_transformers_says(whisper: Path, spoken: list[C
     ids=lambda options: next(iter(options)),
 )
 def test_a_whisper_says_the_same_however_it_is_asked(
-    whisper: Path, spoken: list[Clip], heard: list[Heard], options: dict[str, Any]
+    whisper: Path, spoken: list[Clip], heard: list[Transcription], options: dict[str, Any]
 ) -> None:
-    for one, other in zip(opened(whisper, **options).hear(spoken), heard, strict=True):
+    for one, other in zip(opened(whisper, **options).transcribe_batch(spoken), heard, strict=True):
         assert (one.text, one.language) == (other.text, other.language)
         assert one.mean_logprob == pytest.approx(other.mean_logprob, abs=0.05 if "dtype" in options else 1e-4)
 
 
 def test_what_is_drawn_depends_on_the_clip_and_the_seed_alone(whisper: Path, spoken: list[Clip]) -> None:
     def said(clips: list[Clip], seed: int = 0) -> list[str]:
-        return [each.text for each in opened(whisper, temperature=4.0, seed=seed, max_new_tokens=8).hear(clips)]
+        return [
+            each.text for each in opened(whisper, temperature=4.0, seed=seed, max_new_tokens=8).transcribe_batch(clips)
+        ]
 
     once = said(spoken)
     assert said(spoken[::-1]) == once[::-1]
@@ -108,14 +112,14 @@ def test_letters_in_capitals_say_how_well_a_text_fits_and_a_whisper_does_not(
 
 
 def test_a_text_that_ran_into_the_limit_says_so(whisper: Path, spoken: list[Clip]) -> None:
-    for text, each in zip(TEXTS, opened(whisper, max_new_tokens=2).hear(spoken), strict=True):
+    for text, each in zip(TEXTS, opened(whisper, max_new_tokens=2).transcribe_batch(spoken), strict=True):
         assert each.text == " ".join(text.split()[:2])
         assert (each.finish, each.num_tokens) == ("length", 2)
 
 
 def test_hopeless_clips_are_errors_of_their_own(whisper: Path, letters: Path, poisoned: list[Clip]) -> None:
     for model, errors in ((whisper, ["no audio", "no audio", "longer than the 30 s"]), (letters, ["no audio"] * 2)):
-        heard = opened(model).hear(poisoned)
+        heard = opened(model).transcribe_batch(poisoned)
         assert [heard[0].text, heard[-1].text] == list(TEXTS[:2])
         assert heard[0].error is heard[-1].error is None
         assert heard[-2].error is None  # silence is none
@@ -137,7 +141,7 @@ def test_languages_that_a_model_does_not_know_are_refused(whisper: Path, letters
 def test_letters_are_spelt_as_transformers_spells_them(letters: Path, spoken: list[Clip]) -> None:
     from transformers import AutoFeatureExtractor, AutoModelForCTC, AutoTokenizer
 
-    heard = opened(letters).hear(spoken)
+    heard = opened(letters).transcribe_batch(spoken)
     assert [each.text for each in heard] == list(TEXTS)
     extractor, tokenizer = (kind.from_pretrained(letters) for kind in (AutoFeatureExtractor, AutoTokenizer))
     theirs = AutoModelForCTC.from_pretrained(letters).eval()
@@ -187,7 +191,7 @@ def moonshine(whisper: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_moonshine_says_what_transformers_says(moonshine: Path, spoken: list[Clip]) -> None:
     from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
-    heard = opened(moonshine, max_new_tokens=12, batch_ms=100_000).hear(spoken)
+    heard = opened(moonshine, max_new_tokens=12, batch_ms=100_000).transcribe_batch(spoken)
     processor = AutoProcessor.from_pretrained(moonshine)
     theirs = AutoModelForSpeechSeq2Seq.from_pretrained(moonshine).eval()
     for clip, ours in zip(spoken, heard, strict=True):
@@ -234,9 +238,9 @@ from voxstill.core.records import Utterance
 from voxstill.teachers.teacher import Clip
 from voxstill.teachers.transformers import TransformersTeacher
 teacher = TransformersTeacher(RecognizerOptions(model="owner/letters", revision="main"))
-teacher.open()
+teacher.load()
 clip = Clip(utterance=Utterance(id="u", recording_id="r", uri="", end_ms=1), samples_T=np.load(sys.argv[1]))
-print(teacher.revision(), teacher.hear([clip])[0].text)
+print(teacher.revision(), teacher.transcribe_batch([clip])[0].text)
 try:
     TransformersTeacher(RecognizerOptions(model="owner/letters", revision="none")).revision()
 except DataError as error:
@@ -262,12 +266,16 @@ def test_a_name_on_the_hub_is_read_from_its_cache_and_its_commit_is_its_revision
 
 def test_ctc_says_the_same_in_half_precision(letters: Path, tone_student: Path, spoken: list[Clip]) -> None:
     for model in (letters, tone_student):
-        for half, whole in zip(opened(model, dtype="bfloat16").hear(spoken), opened(model).hear(spoken), strict=True):
+        for half, whole in zip(
+            opened(model, dtype="bfloat16").transcribe_batch(spoken),
+            opened(model).transcribe_batch(spoken),
+            strict=True,
+        ):
             assert half.text == whole.text
             assert half.mean_logprob == pytest.approx(whole.mean_logprob, abs=0.05)
 
 
 def test_a_thousand_clips_are_answered_in_order(letters: Path, spoken: list[Clip]) -> None:
     order = np.random.default_rng(0).integers(len(spoken), size=1000)
-    heard = opened(letters, batch_ms=100_000).hear([spoken[i] for i in order])
+    heard = opened(letters, batch_ms=100_000).transcribe_batch([spoken[i] for i in order])
     assert [each.text for each in heard] == [TEXTS[i] for i in order]

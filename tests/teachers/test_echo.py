@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from voxstill.core.records import Utterance
 from voxstill.teachers.echo import EchoOptions, EchoTeacher
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 SENTENCE = "set the bedroom heater to twenty one degrees"
 FAULTY = EchoOptions(substitute=0.2, delete=0.1, insert=0.1, vocabulary=["one", "two", "three"])
@@ -25,8 +25,8 @@ def clips(texts: Sequence[str | None]) -> list[Clip]:
     ]
 
 
-def hear(options: EchoOptions, texts: Sequence[str | None]) -> list[Heard]:
-    return EchoTeacher(options).hear(clips(texts))
+def hear(options: EchoOptions, texts: Sequence[str | None]) -> list[Transcription]:
+    return EchoTeacher(options).transcribe_batch(clips(texts))
 
 
 def test_without_mistakes_it_repeats_the_text() -> None:
@@ -42,8 +42,8 @@ def test_without_mistakes_it_repeats_the_text() -> None:
 def test_an_utterance_is_heard_the_same_whatever_its_neighbours(order: list[int]) -> None:
     given_clips = clips([SENTENCE] * 12)
     teacher = EchoTeacher(FAULTY)
-    alone = teacher.hear(given_clips)
-    assert teacher.hear([given_clips[k] for k in order]) == [alone[k] for k in order]
+    alone = teacher.transcribe_batch(given_clips)
+    assert teacher.transcribe_batch([given_clips[k] for k in order]) == [alone[k] for k in order]
 
 
 def test_mistakes_come_as_often_as_asked() -> None:

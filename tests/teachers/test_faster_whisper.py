@@ -30,7 +30,7 @@ def converted(english_whisper: Path, tmp_path_factory: pytest.TempPathFactory) -
 def opened(model: Path, **options: Any) -> FasterWhisperTeacher:
     few = {"compute_type": "float32", "beam_size": 1, "suppress_tokens": [], "language": "en"}
     teacher = FasterWhisperTeacher(FasterWhisperOptions(model=str(model), **{**few, **options}))
-    teacher.open()
+    teacher.load()
     return teacher
 
 
@@ -38,10 +38,10 @@ def test_texts_and_confidence_are_those_of_transformers(
     english_whisper: Path, converted: Path, spoken: list[Clip]
 ) -> None:
     transformers_teacher = TransformersTeacher(RecognizerOptions(model=str(english_whisper)))
-    transformers_teacher.open()
-    results = opened(converted).hear(spoken)
+    transformers_teacher.load()
+    results = opened(converted).transcribe_batch(spoken)
     assert [result.text for result in results] == list(TEXTS)
-    for result, expected in zip(results, transformers_teacher.hear(spoken), strict=True):
+    for result, expected in zip(results, transformers_teacher.transcribe_batch(spoken), strict=True):
         assert result.text == expected.text
         assert result.mean_logprob == pytest.approx(expected.mean_logprob, abs=1e-4)
         assert result.num_tokens == expected.num_tokens
@@ -52,22 +52,22 @@ def test_texts_and_confidence_are_those_of_transformers(
 def test_however_clips_are_batched_each_has_its_own_answer(
     converted: Path, spoken: list[Clip], options: dict[str, Any]
 ) -> None:
-    results = opened(converted, **options).hear(spoken[::-1])
+    results = opened(converted, **options).transcribe_batch(spoken[::-1])
     assert [result.text for result in results] == list(TEXTS[::-1])
-    for result, expected in zip(results[::-1], opened(converted).hear(spoken), strict=True):
+    for result, expected in zip(results[::-1], opened(converted).transcribe_batch(spoken), strict=True):
         assert result.mean_logprob == pytest.approx(expected.mean_logprob, abs=1e-4)
 
 
 def test_words_have_times_within_the_clip(converted: Path, spoken: list[Clip]) -> None:
-    for clip, result in zip(spoken, opened(converted).hear(spoken), strict=True):
+    for clip, result in zip(spoken, opened(converted).transcribe_batch(spoken), strict=True):
         assert " ".join(word.text for word in result.words) == result.text
         assert all(0 <= word.start_ms <= word.end_ms <= clip.utterance.duration_ms for word in result.words)
         assert all(0 < (word.prob or 0) <= 1 for word in result.words)
-    assert {result.words for result in opened(converted, word_timestamps=False).hear(spoken)} == {()}
+    assert {result.words for result in opened(converted, word_timestamps=False).transcribe_batch(spoken)} == {()}
 
 
 def test_speech_alone_is_heard_where_the_voice_activity_detector_is_on(converted: Path, spoken: list[Clip]) -> None:
-    results = opened(converted, vad_filter=True).hear(spoken)
+    results = opened(converted, vad_filter=True).transcribe_batch(spoken)
     assert all(result.error is None for result in results)  # tones are hardly speech
     assert {result.mean_logprob is None for result in results if not result.text} <= {True}
 
@@ -76,19 +76,19 @@ def test_a_text_that_ran_into_the_limit_says_so(english_whisper: Path, converted
     from transformers import WhisperTokenizerFast
 
     end = WhisperTokenizerFast.from_pretrained(english_whisper).eos_token_id
-    (result,) = opened(converted, suppress_tokens=[end], word_timestamps=False).hear(spoken[:1])
+    (result,) = opened(converted, suppress_tokens=[end], word_timestamps=False).transcribe_batch(spoken[:1])
     assert result.finish == "length"
     assert result.text.startswith(TEXTS[0])
 
 
 def test_hopeless_clips_are_errors_of_their_own(converted: Path, poisoned: list[Clip]) -> None:
-    results = opened(converted).hear(poisoned)
+    results = opened(converted).transcribe_batch(poisoned)
     assert [results[0].text, results[-1].text] == list(TEXTS[:2])
     assert [result.error for result in results[1:-2]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
     assert {(result.text, result.finish, result.mean_logprob) for result in results[1:-2]} == {("", "failed", None)}
     assert results[-2].error is None  # silence is none
     assert math.isfinite(results[-2].mean_logprob or 0)
-    assert opened(converted).hear([]) == []
+    assert opened(converted).transcribe_batch([]) == []
 
 
 def test_what_cannot_be_loaded_is_told(converted: Path, tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def opened(server: Server) -> Iterator[Callable[..., Any]]:
     teachers = []
 
     def make(**options: Any) -> Any:
-        teacher = registry.make(config.Teacher(name="openai", **({"base_url": server.url, "model": "m"} | options)))
-        teacher.open()
+        teacher = registry.create(config.Teacher(name="openai", **({"base_url": server.url, "model": "m"} | options)))
+        teacher.load()
         teachers.append(teacher)
         return teacher
 
@@ -166,7 +166,7 @@ def test_a_thousand_clips_come_back_in_order_from_a_server_that_fails_now_and_th
     server: Server, opened: Callable[..., Any]
 ) -> None:
     server.mood = busy
-    results = opened(concurrency=8).hear([clip(i) for i in range(1000)])
+    results = opened(concurrency=8).transcribe_batch([clip(i) for i in range(1000)])
     assert [result.text for result in results] == [f"clip {i}" for i in range(1000)]
     assert {result.error for result in results} == {None}
     assert 1 < server.most <= 8
@@ -174,7 +174,7 @@ def test_a_thousand_clips_come_back_in_order_from_a_server_that_fails_now_and_th
 
 
 def test_what_a_server_does_not_say_is_absent(opened: Callable[..., Any]) -> None:
-    (result,) = opened().hear([clip(3)])
+    (result,) = opened().transcribe_batch([clip(3)])
     assert (result.mean_logprob, result.language, result.words, result.num_tokens, result.finish) == (
         None,
         None,
@@ -193,7 +193,7 @@ def test_a_poisoned_clip_is_one_row_with_what_the_server_said(server: Server, op
         7: (415, {}, ["what is this"]),
     }
     server.mood = lambda number, _: answers.get(number)
-    results = opened(retries=1).hear([clip(i) for i in range(9)])
+    results = opened(retries=1).transcribe_batch([clip(i) for i in range(9)])
     assert [i for i, result in enumerate(results) if result.error] == [1, 3, 5, 6, 7]
     assert all(result.finish == "failed" for result in results if result.error)
     assert results[1].error == "the server answered 400: Audio file is too short"
@@ -209,14 +209,14 @@ def test_a_slow_answer_is_asked_for_again_and_a_clip_that_is_never_answered_is_a
         time.sleep(2.0 if number == 2 or (number == 1 and before == 0) else 0)
 
     server.mood = slow
-    results = opened(timeout_s=1.0, retries=1).hear([clip(i) for i in range(4)])
+    results = opened(timeout_s=1.0, retries=1).transcribe_batch([clip(i) for i in range(4)])
     assert [result.text for result in results] == ["clip 0", "clip 1", "", "clip 3"]
     assert "timed out" in (results[2].error or "")
 
 
 def test_the_pause_that_a_server_asks_for_is_kept(server: Server, opened: Callable[..., Any]) -> None:
     server.mood = lambda _, before: (503, {"Retry-After": "1"}, {}) if before == 0 else None
-    (result,) = opened().hear([clip(1)])
+    (result,) = opened().transcribe_batch([clip(1)])
     assert result.error is None
     first, second = (request.at_s for request in server.asked)
     assert second - first >= 1.0
@@ -232,7 +232,7 @@ def test_everything_that_is_asked_for_is_in_the_request(server: Server, opened: 
         seed=7,
         max_tokens=50,
         top_p=0.9,
-    ).hear([clip(1)])
+    ).transcribe_batch([clip(1)])
     (request,) = server.asked
     assert request.path == "/v1/audio/transcriptions"
     assert "Authorization" not in request.headers
@@ -257,12 +257,12 @@ def test_confidence_words_and_language_are_read(server: Server, opened: Callable
         "segments": [{"avg_logprob": -0.1, "tokens": [1, 2, 3]}, {"avg_logprob": -0.5, "tokens": [4]}],
         "words": [{"word": " one", "start": 0.01, "end": 0.2}, {"word": "two", "start": 0.2, "end": 0.3125}],
     }
-    (result,) = opened(response_format="verbose_json").hear([clip(1)])
+    (result,) = opened(response_format="verbose_json").transcribe_batch([clip(1)])
     assert (result.language, result.num_tokens) == ("en", 4)
     assert result.mean_logprob == pytest.approx(-0.2)
     assert [(word.text, word.start_ms, word.end_ms) for word in result.words] == [("one", 10, 200), ("two", 200, 312)]
     server.body = lambda _: {"text": "a b", "logprobs": [{"token": "a", "logprob": -1.0}, {"token": "b", "logprob": 0}]}
-    (result,) = opened(logprobs=True).hear([clip(1)])
+    (result,) = opened(logprobs=True).transcribe_batch([clip(1)])
     assert (result.mean_logprob, result.num_tokens) == (-0.5, 2)
 
 
@@ -277,7 +277,9 @@ def test_a_chat_model_is_asked_with_the_audio(server: Server, opened: Callable[.
         if number == 9
         else None
     )
-    results = opened(mode="chat", prompt="Write it down.", logprobs=True, max_tokens=9).hear([clip(4), clip(9)])
+    results = opened(mode="chat", prompt="Write it down.", logprobs=True, max_tokens=9).transcribe_batch(
+        [clip(4), clip(9)]
+    )
     assert (results[0].text, results[0].num_tokens, results[0].finish) == ("4", 2, "length")
     assert results[0].mean_logprob == pytest.approx(-0.3)
     assert "withheld" in (results[1].error or "")
@@ -308,11 +310,11 @@ def test_the_key_comes_from_a_variable_and_is_never_repeated(
     monkeypatch.setenv("MY_KEY", "sk-verysecret\n")
     server.mood = lambda number, _: (400 if number else 401, {}, {"error": {"message": "no such key: sk-verysecret"}})
     teacher = opened(api_key_env="MY_KEY")
-    (result,) = teacher.hear([clip(1)])
+    (result,) = teacher.transcribe_batch([clip(1)])
     assert server.asked[0].headers["Authorization"] == "Bearer sk-verysecret"
     assert result.error == "the server answered 400: no such key: ***"
     with pytest.raises(TeacherError) as caught:
-        teacher.hear([clip(0)])
+        teacher.transcribe_batch([clip(0)])
     assert "sk-very" not in str(caught.value)
     assert "401" in caught.value.why
     for wrong in ({"api_key_env": "sk-verysecret"}, {"base_url": "http://me:sk-verysecret@there/v1"}):
@@ -332,7 +334,7 @@ def test_a_server_that_is_not_there_is_told_within_seconds(opened: Callable[...,
     teacher = opened(base_url="http://127.0.0.1:9/v1", retries=2)
     start = time.monotonic()
     with pytest.raises(TeacherError, match="does not answer") as caught:
-        teacher.hear([clip(i) for i in range(200)])
+        teacher.transcribe_batch([clip(i) for i in range(200)])
     assert "refused" in caught.value.why
     assert caught.value.fix
     assert time.monotonic() - start < 30
@@ -341,7 +343,7 @@ def test_a_server_that_is_not_there_is_told_within_seconds(opened: Callable[...,
 def test_a_server_that_fails_on_everything_is_no_fault_of_the_clips(server: Server, opened: Callable[..., Any]) -> None:
     server.mood = lambda *_: (503, {}, {"error": "overloaded"})
     with pytest.raises(TeacherError) as caught:
-        opened(retries=0).hear([clip(i) for i in range(100)])
+        opened(retries=0).transcribe_batch([clip(i) for i in range(100)])
     assert "503: overloaded" in caught.value.why
     assert len(server.asked) < 40
 

@@ -6,11 +6,11 @@ import pytest
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
-from voxstill.core import config
+from voxstill.core import config, pcm
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import Utterance
 from voxstill.demo import corpus
-from voxstill.demo.voices import Speech, speak
+from voxstill.demo.voices import SpeechJob, synthesize
 from voxstill.teachers import registry
 from voxstill.teachers.pocketsphinx import prepare
 from voxstill.teachers.teacher import Clip, Teacher
@@ -28,21 +28,21 @@ TEXTS = [
 
 
 def opened(**options: object) -> Teacher:
-    teacher = registry.make(config.Teacher(name="pocketsphinx", **options))
-    teacher.open()
+    teacher = registry.create(config.Teacher(name="pocketsphinx", **options))
+    teacher.load()
     return teacher
 
 
 def clip(name: str, samples_T: NDArray[np.int16], text: str | None = None) -> Clip:
-    duration_ms = codec.samples_to_ms(len(samples_T))
+    duration_ms = pcm.samples_to_ms(len(samples_T))
     utterance = Utterance(id=name, recording_id=name, uri="", end_ms=duration_ms, text=text)
     return Clip(utterance=utterance, samples_T=samples_T)
 
 
 @pytest.fixture(scope="module")
 def spoken() -> list[Clip]:
-    jobs = [Speech(text=text, voice="en-us+m7") for text in TEXTS]
-    return [clip(text, samples_T) for text, samples_T in zip(TEXTS, speak(jobs), strict=True)]
+    jobs = [SpeechJob(text=text, voice="en-us+m7") for text in TEXTS]
+    return [clip(text, samples_T) for text, samples_T in zip(TEXTS, synthesize(jobs), strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +51,13 @@ def teacher() -> Teacher:
 
 
 def test_clear_commands_are_understood(teacher: Teacher, spoken: Sequence[Clip]) -> None:
-    results = teacher.hear(spoken)
+    results = teacher.transcribe_batch(spoken)
     assert sum(result.text == text for result, text in zip(results, TEXTS, strict=True)) >= 5
     assert all(result.num_tokens == len(result.text.split()) for result in results)
 
 
 def test_words_come_in_order_inside_the_clip_with_a_probability(teacher: Teacher, spoken: Sequence[Clip]) -> None:
-    for clip, result in zip(spoken, teacher.hear(spoken), strict=True):
+    for clip, result in zip(spoken, teacher.transcribe_batch(spoken), strict=True):
         edges = [edge for word in result.words for edge in (word.start_ms, word.end_ms)]
         assert edges == sorted(edges)
         assert edges[0] >= 0
@@ -68,12 +68,15 @@ def test_words_come_in_order_inside_the_clip_with_a_probability(teacher: Teacher
 
 def test_a_clip_is_heard_the_same_whatever_came_before_it(teacher: Teacher, spoken: Sequence[Clip]) -> None:
     rng = np.random.default_rng(0)
-    alone = {spoken_clip.utterance.id: result for spoken_clip, result in zip(spoken, teacher.hear(spoken), strict=True)}
+    alone = {
+        spoken_clip.utterance.id: result
+        for spoken_clip, result in zip(spoken, teacher.transcribe_batch(spoken), strict=True)
+    }
     loud = clip("loud", rng.integers(-30_000, 30_000, 32_000).astype(np.int16))
     shuffled = [spoken[k] for k in rng.permutation(len(spoken))]
-    again = teacher.hear([loud, *shuffled])[1:]
+    again = teacher.transcribe_batch([loud, *shuffled])[1:]
     assert again == [alone[spoken_clip.utterance.id] for spoken_clip in shuffled]
-    assert opened(grammar=COMMANDS).hear(shuffled) == again
+    assert opened(grammar=COMMANDS).transcribe_batch(shuffled) == again
 
 
 def test_a_clip_that_is_empty_silent_or_full_is_an_answer_like_any_other(
@@ -85,14 +88,14 @@ def test_a_clip_that_is_empty_silent_or_full_is_an_answer_like_any_other(
         clip("silent", np.zeros(8000, np.int16)),
         clip("full", np.full(8000, -32768, np.int16)),
     ]
-    results = teacher.hear([*odd, spoken[0]])
+    results = teacher.transcribe_batch([*odd, spoken[0]])
     assert len(results) == 5
-    assert results[-1] == teacher.hear(spoken[:1])[0]
+    assert results[-1] == teacher.transcribe_batch(spoken[:1])[0]
     assert all(result.mean_logprob is None for result in results if not result.words)
 
 
 def test_a_clip_with_no_samples_and_no_padding_is_a_row_with_a_reason() -> None:
-    (result,) = opened(grammar=DIGITS, pad_ms=0).hear([clip("none", np.zeros(0, np.int16))])
+    (result,) = opened(grammar=DIGITS, pad_ms=0).transcribe_batch([clip("none", np.zeros(0, np.int16))])
     assert result.finish == "failed"
     assert result.error is not None
 
@@ -120,7 +123,7 @@ def test_a_grammar_that_is_absent_is_an_error() -> None:
 def test_the_revision_follows_the_grammar(tmp_path: Path) -> None:
     path = tmp_path / "g.jsgf"
     path.write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = zero;\n")
-    teacher = registry.make(config.Teacher(name="pocketsphinx", grammar=str(path)))
+    teacher = registry.create(config.Teacher(name="pocketsphinx", grammar=str(path)))
     first = teacher.revision()
     assert first == teacher.revision()
     path.write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = one;\n")
@@ -128,20 +131,20 @@ def test_the_revision_follows_the_grammar(tmp_path: Path) -> None:
 
 
 def test_a_key_phrase_is_spotted_and_others_are_not(spoken: Sequence[Clip]) -> None:
-    results = opened(keyphrases=["kitchen light", "garage door"]).hear(spoken)
+    results = opened(keyphrases=["kitchen light", "garage door"]).transcribe_batch(spoken)
     assert results[3].text == "garage door"
     assert all(result.text == "" for k, result in enumerate(results) if k not in (0, 3))
 
 
 def test_free_speech_needs_no_grammar(spoken: Sequence[Clip]) -> None:
-    (result,) = opened().hear(spoken[:1])
+    (result,) = opened().transcribe_batch(spoken[:1])
     assert len(result.words) >= 3  # which words they are is another matter: it is a weak model
     assert result.mean_logprob is not None
 
 
 def test_a_grammar_and_key_phrases_together_are_refused() -> None:
     with pytest.raises(ConfigError):
-        registry.make(config.Teacher(name="pocketsphinx", grammar=DIGITS, keyphrases=["one"]))
+        registry.create(config.Teacher(name="pocketsphinx", grammar=DIGITS, keyphrases=["one"]))
 
 
 def test_a_clip_is_brought_to_one_loudness_over_a_floor_of_its_own() -> None:
@@ -165,6 +168,6 @@ def test_real_digits_are_understood_better_than_by_chance(shared_data: Callable[
         for digit in range(10)
         for take in range(3)
     ]
-    results = opened(grammar=DIGITS).hear(clips)
+    results = opened(grammar=DIGITS).transcribe_batch(clips)
     right = sum(result.text == names[k // 3] for k, result in enumerate(results))
     assert right >= 22

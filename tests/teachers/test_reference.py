@@ -12,7 +12,7 @@ def clip(text: str | None) -> Clip:
 
 
 def test_the_human_text_comes_back_without_a_confidence() -> None:
-    (result,) = ReferenceTeacher(ReferenceOptions()).hear([clip("turn on the light")])
+    (result,) = ReferenceTeacher(ReferenceOptions()).transcribe_batch([clip("turn on the light")])
     assert (result.text, result.num_tokens, result.language, result.mean_logprob) == (
         "turn on the light",
         4,
@@ -23,6 +23,6 @@ def test_the_human_text_comes_back_without_a_confidence() -> None:
 
 
 def test_a_clip_that_nobody_wrote_down_is_a_row_with_a_reason() -> None:
-    (result,) = ReferenceTeacher(ReferenceOptions()).hear([clip(None)])
+    (result,) = ReferenceTeacher(ReferenceOptions()).transcribe_batch([clip(None)])
     assert result.finish == "failed"
     assert result.error is not None

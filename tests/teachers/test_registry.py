@@ -20,24 +20,24 @@ def test_every_teacher_of_ours_can_be_found() -> None:
 
 
 def test_a_teacher_gets_its_own_options() -> None:
-    teacher = registry.make(config.Teacher(name="echo", substitute=0.25))
+    teacher = registry.create(config.Teacher(name="echo", substitute=0.25))
     assert teacher.options.substitute == 0.25
 
 
 def test_an_option_that_is_misspelt_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"no option `teacher\.substitue`") as caught:
-        registry.make(config.Teacher(name="echo", substitue=0.25))
+        registry.create(config.Teacher(name="echo", substitue=0.25))
     assert "teacher.substitute" in caught.value.fix
 
 
 def test_a_value_out_of_range_names_the_option() -> None:
     with pytest.raises(ConfigError, match=r"teacher\.delete"):
-        registry.make(config.Teacher(name="echo", delete=2.0))
+        registry.create(config.Teacher(name="echo", delete=2.0))
 
 
 def test_an_unknown_teacher_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="no teacher `pocketsfinx`") as caught:
-        registry.make(config.Teacher(name="pocketsfinx"))
+        registry.create(config.Teacher(name="pocketsfinx"))
     assert "pocketsphinx" in caught.value.fix
 
 
@@ -53,6 +53,22 @@ def test_a_teacher_whose_package_is_missing_names_the_command_that_installs_it(
     with pytest.raises(ConfigError, match=f"`{name}` is not installed") as caught:
         registry.find(name)
     assert caught.value.fix == f"pip install 'voxstill[{extra}]'"
+
+
+def test_a_teacher_with_the_former_methods_is_told_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "former-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: former\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[voxstill.teachers]\nformer = former_teacher:FormerTeacher\n")
+    methods = "".join(f"    def {name}(self, *_): ...\n" for name in ("revision", "open", "hear", "close"))
+    (tmp_path / "former_teacher.py").write_text(f"class FormerTeacher:\n{methods}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="`former` does not fit") as caught:
+        registry.find("former")
+    assert caught.value.why == "`FormerTeacher` has no method `load` and no `transcribe_batch`"
+    assert "`open` is now `load`; `hear` is now `transcribe_batch`" in caught.value.fix
 
 
 def test_a_preset_is_its_settings_and_what_stands_beside_it_wins(tmp_path: Path) -> None:
@@ -77,7 +93,7 @@ def test_every_preset_has_options_that_its_teacher_knows(preset: str) -> None:
         or find_spec(registry.EXTRAS.get(teacher.name, ("voxstill", ""))[0]) is None
     ):
         pytest.skip(f"the teacher {teacher.name} is not here")
-    registry.make(teacher)
+    registry.create(teacher)
 
 
 def test_an_unknown_preset_is_refused_with_a_suggestion() -> None:

@@ -27,20 +27,20 @@ def exported(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def opened(model: Path, **options: Any) -> SherpaTeacher:
     teacher = SherpaTeacher(SherpaOptions(model=str(model), **{"kind": "nemo_ctc", **options}))
-    teacher.open()
+    teacher.load()
     return teacher
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
 def test_every_clip_gets_its_own_text_in_order(exported: Path, spoken: list[Clip], batch_size: int) -> None:
-    results = opened(exported, batch_size=batch_size).hear(spoken)
+    results = opened(exported, batch_size=batch_size).transcribe_batch(spoken)
     assert [result.text for result in results] == list(TEXTS)
     assert {result.error for result in results} == {None}
     assert [result.num_tokens for result in results] == [len(text.split()) for text in TEXTS]
 
 
 def test_words_are_where_they_were_said_and_no_confidence_is_made_up(exported: Path, spoken: list[Clip]) -> None:
-    for i, (text, result) in enumerate(zip(TEXTS, opened(exported).hear(spoken), strict=True)):
+    for i, (text, result) in enumerate(zip(TEXTS, opened(exported).transcribe_batch(spoken), strict=True)):
         assert [word.text for word in result.words] == text.split()
         for word, span in zip(result.words, speak(text, i)[1], strict=True):
             assert word.start_ms == pytest.approx(span.start_ms, abs=WORD_MS)
@@ -50,7 +50,7 @@ def test_words_are_where_they_were_said_and_no_confidence_is_made_up(exported: P
 
 
 def test_hopeless_clips_are_errors_of_their_own(exported: Path, spoken: list[Clip], poisoned: list[Clip]) -> None:
-    results = opened(exported).hear(poisoned)
+    results = opened(exported).transcribe_batch(poisoned)
     assert [results[0].text, results[-1].text] == list(TEXTS[:2])
     assert [result.error for result in results] == [
         None,
@@ -60,7 +60,7 @@ def test_hopeless_clips_are_errors_of_their_own(exported: Path, spoken: list[Cli
         None,
         None,
     ]  # 31 s are not too long
-    assert opened(exported).hear([]) == []
+    assert opened(exported).transcribe_batch([]) == []
     assert np.array_equal(poisoned[0].samples_T, spoken[0].samples_T)
 
 

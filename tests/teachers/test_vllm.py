@@ -29,9 +29,9 @@ from voxstill.nn.frontends import WhisperFrontend
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _language_tag
-from voxstill.text.pretrained import Pretrained
+from voxstill.text.pretrained import WhisperTokenizer
 
 SAID = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
 ENGINE = {
@@ -75,7 +75,7 @@ def test_the_language_that_a_model_names_before_the_text_is_a_code() -> None:
 def test_where_it_is_not_installed_the_error_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(TeacherError, match="not installed") as caught:
-        registry.make(config.Teacher(name="vllm", model="m")).open()  # type: ignore[call-arg]
+        registry.create(config.Teacher(name="vllm", model="m")).load()  # type: ignore[call-arg]
     assert "pip install 'voxstill[vllm]'" in caught.value.fix
 
 
@@ -96,7 +96,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model: Any = transformers.WhisperForConditionalGeneration(shape)
     frontend, rows = WhisperFrontend(PLAIN), []
     for text, language in SAID.items():
-        spelling = Pretrained(str(folder), language, 0)
+        spelling = WhisperTokenizer(str(folder), language, 0)
         rows.append(torch.tensor([*spelling.prefix, *spelling.encode(text)[0], spelling.end_id]))
     said_BU = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     audio = [torch.from_numpy(clip.samples_T) for clip in CLIPS]
@@ -120,8 +120,8 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def teacher(learnt: Path) -> Iterator[Any]:
-    made = registry.make(config.Teacher(name="vllm", model=str(learnt), **ENGINE))  # type: ignore[arg-type]
-    made.open()
+    made = registry.create(config.Teacher(name="vllm", model=str(learnt), **ENGINE))  # type: ignore[arg-type]
+    made.load()
     yield made
     made.close()
 
@@ -132,7 +132,7 @@ def by_transformers(folder: Path, clip: Clip) -> tuple[str, float]:
 
     model: Any = WhisperForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    spelling = Pretrained(str(folder), SAID[TEXTS[int(clip.utterance.id[1:])]], 0)
+    spelling = WhisperTokenizer(str(folder), SAID[TEXTS[int(clip.utterance.id[1:])]], 0)
     audio_T = clip.samples_T.astype(np.float32) / 32768
     inputs = processor(audio_T, sampling_rate=16_000, return_tensors="pt")
     ids, total = list(spelling.prefix), 0.0
@@ -149,21 +149,23 @@ def by_transformers(folder: Path, clip: Clip) -> tuple[str, float]:
 
 
 def test_it_says_what_transformers_says_as_surely_and_in_which_language(teacher: Any, learnt: Path) -> None:
-    for clip, result in zip(CLIPS, teacher.hear(CLIPS), strict=True):
+    for clip, result in zip(CLIPS, teacher.transcribe_batch(CLIPS), strict=True):
         text, mean_logprob = by_transformers(learnt, clip)
         assert result.text == text
         assert result.mean_logprob == pytest.approx(mean_logprob, abs=1e-3)
-    assert {result.text: result.language for result in teacher.hear(CLIPS)} == SAID
-    assert {(result.finish, result.error, result.words) for result in teacher.hear(CLIPS)} == {("stop", None, ())}
+    assert {result.text: result.language for result in teacher.transcribe_batch(CLIPS)} == SAID
+    assert {(result.finish, result.error, result.words) for result in teacher.transcribe_batch(CLIPS)} == {
+        ("stop", None, ())
+    }
 
 
 def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher: Any) -> None:
-    alone = teacher.hear(CLIPS)
+    alone = teacher.transcribe_batch(CLIPS)
     clips = [CLIPS[i % 2] for i in range(1000)]
     clips[10] = clip_of(np.zeros(0, np.int16))
     clips[20] = clip_of(np.zeros(31 * 16_000, np.int16))
     clips[30] = Clip(utterance=CLIPS[0].utterance, samples_T=np.zeros((2, 2, 2), np.int16))  # no audio at all
-    results = teacher.hear(clips)
+    results = teacher.transcribe_batch(clips)
     assert [i for i, result in enumerate(results) if result.error] == [10, 20, 30]
     assert "30 s" in results[20].error
     assert results[30].error.startswith("vLLM: ")
@@ -176,7 +178,7 @@ def test_two_chunks_are_heard_at_once(teacher: Any) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as threads:
-        results = list(threads.map(teacher.hear, [CLIPS * 8, CLIPS[::-1] * 8]))
+        results = list(threads.map(teacher.transcribe_batch, [CLIPS * 8, CLIPS[::-1] * 8]))
     assert [result.text for result in results[0]] == [*SAID] * 8
     assert [result.text for result in results[1]] == [*SAID][::-1] * 8
 
@@ -204,8 +206,8 @@ def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> N
 
 def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> None:
     options = {"language": "de", "max_tokens": 2, "max_model_len": 24, "max_num_batched_tokens": 2048, "seed": 7}
-    teacher: Any = registry.make(config.Teacher(name="vllm", model=str(learnt), **(ENGINE | options)))  # type: ignore[arg-type]
-    teacher.open()
+    teacher: Any = registry.create(config.Teacher(name="vllm", model=str(learnt), **(ENGINE | options)))  # type: ignore[arg-type]
+    teacher.load()
     try:
         engine_config = teacher._engine.vllm_config
         assert (engine_config.model_config.max_model_len, engine_config.model_config.seed) == (24, 7)
@@ -216,7 +218,7 @@ def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> No
             16,
             2048,
         )
-        results: list[Heard] = teacher.hear(CLIPS)
+        results: list[Transcription] = teacher.transcribe_batch(CLIPS)
     finally:
         teacher.close()
     assert {(result.finish, result.num_tokens, result.language) for result in results} == {("length", 2, "de")}
@@ -225,7 +227,7 @@ def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> No
 def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     with pytest.raises(TeacherError, match="cannot load"):
-        registry.make(config.Teacher(name="vllm", model=str(tmp_path))).open()  # type: ignore[call-arg]
+        registry.create(config.Teacher(name="vllm", model=str(tmp_path))).load()  # type: ignore[call-arg]
 
 
 @pytest.fixture
@@ -255,15 +257,15 @@ def server(learnt: Path) -> Iterator[str]:
 
 def test_its_own_server_answers_the_teacher_openai(server: str, learnt: Path) -> None:
     options = {"base_url": server, "model": "tones", "language": "en", "concurrency": 8}
-    teacher = registry.make(config.Teacher(name="openai", **options))  # type: ignore[arg-type]
-    teacher.open()
-    results = teacher.hear([CLIPS[0], clip_of(np.zeros(0, np.int16)), *[CLIPS[0]] * 100])
+    teacher = registry.create(config.Teacher(name="openai", **options))  # type: ignore[arg-type]
+    teacher.load()
+    results = teacher.transcribe_batch([CLIPS[0], clip_of(np.zeros(0, np.int16)), *[CLIPS[0]] * 100])
     teacher.close()
     assert {result.text for result in results if not result.error} == {TEXTS[0]}
     assert [i for i, result in enumerate(results) if result.error] == [1]
-    other: Any = registry.make(config.Teacher(name="openai", **(options | {"model": "nobody"})))  # type: ignore[arg-type]
-    other.open()
+    other: Any = registry.create(config.Teacher(name="openai", **(options | {"model": "nobody"})))  # type: ignore[arg-type]
+    other.load()
     with pytest.raises(TeacherError) as caught:
-        other.hear(CLIPS[:1])
+        other.transcribe_batch(CLIPS[:1])
     assert "nobody" in caught.value.why
     other.close()

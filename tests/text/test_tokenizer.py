@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from voxstill.core.errors import DataError
 from voxstill.core.records import Word
 from voxstill.text import tokenizer
-from voxstill.text.pretrained import Pieces
+from voxstill.text.pretrained import CheckpointVocabulary
 from voxstill.text.tokenizer import UNKNOWN, Vocabulary
 
 letters = st.characters(categories=("Ll", "Lo", "Nd"), include_characters="'-.é語")
@@ -63,7 +63,7 @@ def test_word_times_that_do_not_spell_the_text_are_not_used() -> None:
 def test_auto_takes_words_where_few_differ_and_characters_else() -> None:
     assert tokenizer.train(["a b", "b c"], "auto", 3).unit == "word"
     assert tokenizer.train(["a b", "b c"], "auto", 2).unit == "character"
-    assert tokenizer.train(["a b", "b c"], "auto", 2, otherwise="bpe").unit == "bpe"
+    assert tokenizer.train(["a b", "b c"], "auto", 2, fallback="bpe").unit == "bpe"
     assert tokenizer.train(["b b a"], "auto", 3).pieces == (UNKNOWN, "▁b", "▁a")
 
 
@@ -136,9 +136,9 @@ def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
         assert hf_tokenizer(text, add_special_tokens=False)["input_ids"] == ids
         path = [path_id for id_ in ids for path_id in (id_, id_, vocabulary.blank_id)]
         assert hf_tokenizer.decode(path, skip_special_tokens=True) == text
-    pieces = Pieces(folder, vocabulary.blank_id, len(vocabulary.pieces) + 1)
-    assert [pieces.spellings(text) for text in corpus] == [[vocabulary.encode(text)[0]] for text in corpus]
-    assert pieces.spellings("%") == pieces.spellings("") == []
+    pieces = CheckpointVocabulary(folder, vocabulary.blank_id, len(vocabulary.pieces) + 1)
+    assert [pieces.encodings(text) for text in corpus] == [[vocabulary.encode(text)[0]] for text in corpus]
+    assert pieces.encodings("%") == pieces.encodings("") == []
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"model": {}}'])

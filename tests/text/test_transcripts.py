@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.text.transcripts import FORMS, Said, by_segment, form_of, read
+from voxstill.text.transcripts import FORMS, TranscriptSegment, form_of, join_by_segment, read
 
 FILES = {
     "ref": "a one two\nb\nc\tthree\u3000four\n",
@@ -27,18 +27,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_form_is_read(folder: Path) -> None:
-    def rows(name: str, form: str | None = None) -> list[Said]:
+    def rows(name: str, form: str | None = None) -> list[TranscriptSegment]:
         return read(str(folder / name), form)
 
     assert [(row.id, row.text) for row in rows("ref")] == [("a", "one two"), ("b", ""), ("c", "three\u3000four")]
-    assert rows("ref", "text")[1] == Said(id="2", text="b")
+    assert rows("ref", "text")[1] == TranscriptSegment(id="2", text="b")
     assert rows("ref.jsonl") == [
-        Said(id="1", text="one", speaker="ann", start_ms=0, end_ms=5),
-        Said(id="b", text=""),
+        TranscriptSegment(id="1", text="one", speaker="ann", start_ms=0, end_ms=5),
+        TranscriptSegment(id="b", text=""),
     ]
     assert rows("ref.trn") == [
-        Said(id="ann-1", text="one two", speaker="ann"),
-        Said(id="bob_2", text="", speaker="bob"),
+        TranscriptSegment(id="ann-1", text="one two", speaker="ann"),
+        TranscriptSegment(id="bob_2", text="", speaker="bob"),
     ]
     first, second = rows("ref.stm")
     assert (first.text, first.speaker, first.session, first.channel) == ("one two", "ann", "m", "1")
@@ -48,7 +48,7 @@ def test_every_form_is_read(folder: Path) -> None:
         ("two", "2", 7000, 8000),
     ]
     assert rows("ref.json") == [
-        Said(id="m-1", text="one", speaker="ann", session="m", start_ms=1500, end_ms=2000),
+        TranscriptSegment(id="m-1", text="one", speaker="ann", session="m", start_ms=1500, end_ms=2000),
     ]
 
 
@@ -90,8 +90,8 @@ def test_a_name_has_a_form(ending: str) -> None:
 
 
 def test_words_go_to_the_segment_that_ends_after_their_middle() -> None:
-    def segment(id_: str, start_ms: int, end_ms: int, text: str = "") -> Said:
-        return Said(id=id_, text=text, session="m", channel="1", start_ms=start_ms, end_ms=end_ms)
+    def segment(id_: str, start_ms: int, end_ms: int, text: str = "") -> TranscriptSegment:
+        return TranscriptSegment(id=id_, text=text, session="m", channel="1", start_ms=start_ms, end_ms=end_ms)
 
     segments = [segment("b", 2000, 3000), segment("a", 0, 1000)]
     words = [
@@ -100,9 +100,9 @@ def test_words_go_to_the_segment_that_ends_after_their_middle() -> None:
         segment("", 1500, 1600, "between"),
         segment("", 2900, 3000, "three"),
         segment("", 4500, 4600, "after"),
-        Said(id="", text="elsewhere", session="n", channel="1", start_ms=0, end_ms=10),
+        TranscriptSegment(id="", text="elsewhere", session="n", channel="1", start_ms=0, end_ms=10),
     ]
-    assert {row.id: row.text for row in by_segment(segments, words)} == {
+    assert {row.id: row.text for row in join_by_segment(segments, words)} == {
         "a": "one two",
         "b": "between three after",
         "n-1": "elsewhere",

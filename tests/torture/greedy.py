@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from voxstill.core.config import Section, option
 from voxstill.teachers.echo import EchoOptions, EchoTeacher
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 LIMIT_MB = 300
 
@@ -23,7 +23,7 @@ class GreedyTeacher(EchoTeacher):
     Options: ClassVar[type[Section]] = GreedyOptions
     options: GreedyOptions
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         if any(clip.utterance.id in self.options.bomb_on for clip in clips):
             pages = int(Path("/proc/self/statm").read_text().split()[5])
             limit = pages * resource.getpagesize() + LIMIT_MB * 2**20
@@ -31,4 +31,4 @@ class GreedyTeacher(EchoTeacher):
             taken = []
             while True:
                 taken.append(bytearray(2**20))
-        return super().hear(clips)
+        return super().transcribe_batch(clips)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bad_line import BadLine, bad_line
+from faulty_proxy import FaultyProxy, faulty_proxy
 from servers import moto_server, s3_environment
 from torture import runs
 from voxstill.storage import clients
@@ -44,7 +44,7 @@ def bucket(moto_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     clients.client.cache_clear()
 
 
-def prepare(work: str, folder: Path, line: BadLine) -> None:
+def prepare(work: str, folder: Path, line: FaultyProxy) -> None:
     """Index, label, filter and shard behind the line."""
     config = runs.configure(folder, "", work=work, teacher=ECHO, engine=ENGINE)
     environment = s3_environment(line.port)
@@ -65,7 +65,7 @@ def test_a_bucket_that_fails_at_every_third_request_loses_nothing(
     for path in runs.corpus(tmp_path / "audio", NUM).parent.iterdir():
         bucket.replace(f"audio/{path.name}", path.read_bytes())
     seen: Counter[str] = Counter()
-    with bad_line(moto_port, stall_s=STALL_S) as line:
+    with faulty_proxy(moto_port, stall_s=STALL_S) as line:
         prepare("s3://bucket/calm", tmp_path, line)
         expected = kept(bucket, "calm")
         assert [name.split("/")[1] for name in expected].count("labels") == NUM / 3
@@ -83,7 +83,7 @@ def test_a_bucket_that_fails_at_every_third_request_loses_nothing(
 def test_a_bucket_that_says_slow_down_is_asked_less_and_less(bucket: Store, moto_port: int, tmp_path: Path) -> None:
     for path in runs.corpus(tmp_path / "audio", 12).parent.iterdir():
         bucket.replace(f"audio/{path.name}", path.read_bytes())
-    with bad_line(moto_port) as line:
+    with faulty_proxy(moto_port) as line:
 
         def overload() -> None:
             while line.seen["fine"] < 8:
@@ -104,7 +104,7 @@ def test_a_page_of_a_listing_that_breaks_off_is_asked_for_again(bucket: Store, m
     keys = [f"pages/{i:04}" for i in range(1200)]  # a page is 1,000
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: bucket.create(key, b"k"), keys))
-    with bad_line(moto_port, seed=1, cut=0.3) as line, pytest.MonkeyPatch.context() as patch:
+    with faulty_proxy(moto_port, seed=1, cut=0.3) as line, pytest.MonkeyPatch.context() as patch:
         for name, value in s3_environment(line.port).items():
             patch.setenv(name, value)
         clients.client.cache_clear()

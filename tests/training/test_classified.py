@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoints import write_samples_checkpoint
+from checkpoints import write_waveform_checkpoint
 from tones import write_voices
 from training.train_once import classify_once, train_once
 from voxstill.core.errors import DataError
@@ -41,7 +41,7 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wav2vec2(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("checkpoint")
-    return str(write_samples_checkpoint(folder, "Wav2Vec2", norm="layer", head="ForPreTraining", masks=0.6))
+    return str(write_waveform_checkpoint(folder, "Wav2Vec2", norm="layer", head="ForPreTraining", masks=0.6))
 
 
 def run_of(work: Path, path: Path, *overrides: str) -> RunDir:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoints import write_samples_checkpoint, write_whisper_checkpoint
+from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
 from training.gradient_once import main as gradient_once
 from training.train_once import train_once
 from voxstill.audio import codec
@@ -149,7 +149,7 @@ def test_a_run_that_died_before_it_wrote_its_student_only_does_the_rest(
 
 @pytest.mark.slow
 def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Path, tmp_path: Path) -> None:
-    folder = write_samples_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer", masks=0.3)
+    folder = write_waveform_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer", masks=0.3)
     for name, seconds in (("noise", 3), ("rooms", 0.2)):
         (tmp_path / name).mkdir()
         random = np.random.default_rng(0)

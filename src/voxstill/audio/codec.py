@@ -1,9 +1,8 @@
-"""Decode and encode audio: any file to 16 kHz mono int16 samples, samples to FLAC or WAV, samples to milliseconds.
+"""Decode and encode audio: any file to 16 kHz mono int16 samples, samples to FLAC or WAV.
 
 libsndfile reads WAV and FLAC, FFmpeg everything else, and each is tried where the other fails; intact 16 kHz mono WAV
 and FLAC are read without either. Lengths in headers are not trusted: audio is decoded to its end, its samples are
-counted, and the count is compared with the length that the header states. Conversion between samples and milliseconds
-is in this module only.
+counted, and the count is compared with the length that the header states.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import soxr
 from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
+from voxstill.core import pcm
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ
 
@@ -66,7 +66,7 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
     DataError with a short reason as `what`: not audio, no audio, truncated, damaged, silent, not finite, too long,
     impossible rate, impossible channels, changing rate, no such channel.
     """
-    for fast in (as_it_is, _plain_flac):
+    for fast in (read_plain_wav, _plain_flac):
         if (audio := fast(data, channel=channel, max_s=max_s)) is not None:
             return audio
     readers: list[_Reader] = [_decode_with_libsndfile, _decode_with_ffmpeg]
@@ -89,7 +89,7 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
     raise max(faults, key=lambda fault: fault[0])[1]  # of the decoder that decoded most, the first of equals
 
 
-def as_it_is(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> Audio | None:
+def read_plain_wav(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> Audio | None:
     """Read an intact 16 kHz mono 16-bit WAV, which needs no decoder; None for anything else and for silence.
 
     libsndfile gives the same samples in ten times the time.
@@ -107,7 +107,7 @@ def as_it_is(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -
 
 def decode_stored(data: bytes) -> Audio:
     """Decode a file that voxstill wrote: as `decode`, but without verifying the MD5 of a whole FLAC."""
-    return as_it_is(data) or _plain_flac(data, skip_md5=True) or decode(data)
+    return read_plain_wav(data) or _plain_flac(data, skip_md5=True) or decode(data)
 
 
 def _plain_flac(
@@ -149,22 +149,6 @@ def encode(samples_T: NDArray[np.int16], form: Literal["flac", "wav"]) -> bytes:
     sink = io.BytesIO()
     soundfile.write(sink, samples_T, RATE_HZ, format=form.upper(), subtype="PCM_16")
     return sink.getvalue()
-
-
-def quantize(samples_T: NDArray[np.float32]) -> NDArray[np.int16]:
-    """Convert float samples of -1 to 1 to the nearest int16; louder ones are clipped."""
-    scaled_T: NDArray[np.float32] = np.rint(samples_T * np.float32(32768))
-    return np.clip(scaled_T, -32768, 32767, out=scaled_T).astype(np.int16)
-
-
-def ms_to_samples(ms: int) -> int:
-    """Number of samples in `ms` milliseconds, rounded down."""
-    return ms * RATE_HZ // 1000
-
-
-def samples_to_ms(num_samples: int) -> int:
-    """Whole milliseconds in `num_samples`, rounded down so that a time is never past the end of the audio."""
-    return num_samples * 1000 // RATE_HZ
 
 
 class _DecodeResult(NamedTuple):
@@ -228,7 +212,7 @@ class _MonoResampler:
         if self._resampler is not None:
             samples_T = self._resampler.resample_chunk(samples_T, last=last)
         if len(samples_T) or not self._parts:
-            self._parts.append(quantize(samples_T))
+            self._parts.append(pcm.quantize(samples_T))
 
 
 _Reader = Callable[[bytes, _MonoResampler], _DecodeResult]

@@ -43,7 +43,7 @@ class Decoder:
 
     def decode(self, data: bytes, *, channel: int | None = None) -> codec.Audio:
         """Decode as `codec.decode`; DataError also where the child crashed, timed out or ran out of memory."""
-        if (plain := codec.as_it_is(data, channel=channel)) is not None:
+        if (plain := codec.read_plain_wav(data, channel=channel)) is not None:
             return plain
         for _ in range(ATTEMPTS):
             connection = self._socket or self._start()

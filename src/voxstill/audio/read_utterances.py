@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from voxstill.audio import codec
 from voxstill.audio.decoder import Decoder
+from voxstill.core import pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Utterance, recording_id
@@ -95,11 +96,11 @@ def changed(blob: Blob, indexed_as: str) -> DataError | None:
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:
     """Cut the samples of an utterance out of its recording; DataError where the recording no longer has them all."""
-    start, end, one_ms = (codec.ms_to_samples(ms) for ms in (utterance.start_ms, utterance.end_ms, 1))
+    start, end, one_ms = (pcm.ms_to_samples(ms) for ms in (utterance.start_ms, utterance.end_ms, 1))
     if len(recording_T) < end - one_ms:
         return DataError(
             "shorter than when it was indexed",
-            why=f"{codec.samples_to_ms(len(recording_T))} ms are there and it ends at {utterance.end_ms} ms",
+            why=f"{pcm.samples_to_ms(len(recording_T))} ms are there and it ends at {utterance.end_ms} ms",
             fix="run `voxstill index` again",
         )
     # the part of a millisecond at the end of a recording belongs to its last utterance: else it would be lost

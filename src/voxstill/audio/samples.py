@@ -6,7 +6,6 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from voxstill.audio.codec import quantize
 from voxstill.core import pcm
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ
@@ -26,4 +25,4 @@ def from_array(samples_T: NDArray[np.float32] | NDArray[np.int16], rate_hz: int)
     float_T = pcm.to_float(samples_T.astype(np.int16, copy=False)) if is_int16 else samples_T.astype(np.float32)
     if not np.isfinite(float_T).all():
         raise DataError("not finite", why="a sample is infinite or not a number", fix="clean the array first")
-    return quantize(float_T if rate_hz == RATE_HZ else soxr.resample(float_T, rate_hz, RATE_HZ))
+    return pcm.quantize(float_T if rate_hz == RATE_HZ else soxr.resample(float_T, rate_hz, RATE_HZ))

@@ -1,7 +1,7 @@
 """Voice-activity detection: a recording to utterances in milliseconds, in order, disjoint and at most `max_ms` long.
 
-Silero's network gives the probability of speech for each window of 32 ms. The rest are pure functions: `spans` finds
-segments of speech, `cut` divides those that are too long, in their pauses.
+Silero's network gives the probability of speech for each window of 32 ms. The rest are pure functions:
+`speech_segments` finds segments of speech, `split_long` divides those that are too long, in their pauses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.audio.codec import samples_to_ms
+from voxstill.core import pcm
 from voxstill.core.config import Segment
 from voxstill.core.errors import ConfigError
-from voxstill.core.records import RATE_HZ
 
 WINDOW = 512
 WINDOW_MS = 32
@@ -29,26 +28,26 @@ _WINDOWS_AT_ONCE = 1024
 _HYSTERESIS = 0.15  # speech ends at this much below the threshold that started it (Silero's own figure)
 _SMOOTH = np.array([1, 2, 3, 2, 1], np.float32) / 9  # the middle of a pause is better than its edge
 _ENERGY_FRAME_MS = 10  # frame of the energy in `word_spans`
-_ENERGY_FRAME = RATE_HZ * _ENERGY_FRAME_MS // 1000
+_ENERGY_FRAME = pcm.ms_to_samples(_ENERGY_FRAME_MS)
 _MIN_PAUSE_MS = 60
 _CUT_COST = 0.01  # of every cut, beside at most 1 for its place: avoids many short pieces
 
 Span = tuple[int, int]
 
 
-def utterances(samples_T: NDArray[np.int16], cfg: Segment) -> list[Span]:
+def segment(samples_T: NDArray[np.int16], cfg: Segment) -> list[Span]:
     """Segment a recording into utterances of at most `max_ms`: whole where it is short enough, by its speech otherwise.
 
     With `vad: never` nothing is dropped; with `always` short recordings lose their silence too.
     """
-    duration_ms = samples_to_ms(len(samples_T))
+    duration_ms = pcm.samples_to_ms(len(samples_T))
     if duration_ms <= cfg.max_ms and cfg.vad != "always":
         return [(0, duration_ms)]
-    loudness_W = loudness(samples_T)
+    loudness_W = loudness_rank(samples_T)
     if cfg.vad == "never":
-        return cut([(0, duration_ms)], loudness_W, cfg.max_ms)
+        return split_long([(0, duration_ms)], loudness_W, cfg.max_ms)
     probs_W = speech_probs(samples_T)
-    return cut(spans(probs_W, cfg, duration_ms), (probs_W + loudness_W) * np.float32(0.5), cfg.max_ms)
+    return split_long(speech_segments(probs_W, cfg, duration_ms), (probs_W + loudness_W) * np.float32(0.5), cfg.max_ms)
 
 
 def speech_probs(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
@@ -59,7 +58,7 @@ def speech_probs(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
     num_windows = -(-len(samples_T) // WINDOW)
     padded_T = np.zeros(_CONTEXT + num_windows * WINDOW, np.float32)
     padded_T[_CONTEXT : _CONTEXT + len(samples_T)] = samples_T
-    padded_T /= 32768
+    padded_T /= pcm.FULL_SCALE
     probs_W = np.empty(num_windows, np.float32)
     if not num_windows:
         return probs_W
@@ -72,7 +71,7 @@ def speech_probs(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
     return probs_W
 
 
-def loudness(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
+def loudness_rank(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
     """The rank of each window's power in its recording: 0 for the quietest, towards 1 for the loudest."""
     num_windows = -(-len(samples_T) // WINDOW)
     padded_T = np.zeros(num_windows * WINDOW, np.float32)
@@ -82,7 +81,7 @@ def loudness(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
     return rank_W / np.float32(max(1, num_windows))
 
 
-def spans(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int) -> list[Span]:
+def speech_segments(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int) -> list[Span]:
     """Segments of speech with their padding, in order and disjoint.
 
     A segment starts at `threshold` and ends where a pause of `min_silence_ms` begins; below `min_ms` it is dropped.
@@ -108,7 +107,7 @@ def spans(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int) -> list[
     ]
 
 
-def cut(stretches: Sequence[Span], busy_W: NDArray[np.float32], max_ms: int) -> list[Span]:
+def split_long(stretches: Sequence[Span], busy_W: NDArray[np.float32], max_ms: int) -> list[Span]:
     """Divide stretches into pieces of at most `max_ms`, cut where `busy_W` (0 to 1 for each window) is lowest.
 
     Dynamic programming finds the cuts with the lowest sum of squared costs, so that one cut in a word costs more than

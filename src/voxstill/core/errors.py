@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class VoxstillError(Exception):
-    """An error a user can act on. `what` is one sentence; `why` and `fix` complete it."""
+    """An error a user can act on. `what` is one sentence; `why` and `fix` complete it.
+
+    >>> try:
+    ...     voxstill.load_config("my.yaml", "train.stepps=4")
+    ... except voxstill.VoxstillError as error:
+    ...     print(type(error).__name__, error.exit_code)
+    ConfigError 2
+    """
 
     exit_code = 1
 

@@ -68,9 +68,9 @@ class Progress:
 
     def advance(self, amount: float = 1, detail: str = "") -> None:
         """Count `amount` more units as done."""
-        self.to(self._done + amount, detail)
+        self.set_done(self._done + amount, detail)
 
-    def to(self, done: float, detail: str = "") -> None:
+    def set_done(self, done: float, detail: str = "") -> None:
         """Set the number of units that are done."""
         self._done, self._detail = done, detail or self._detail
         if self._bar is not None:
@@ -116,7 +116,7 @@ class Summary:
     num_chunks: int = 0
     num_open: int = 0
     num_items: int = 0
-    num_set_aside: int = 0
+    num_skipped: int = 0
     num_retries: int = 0
     num_restarts: int = 0
     elapsed_s: float = 0.0
@@ -144,16 +144,16 @@ class StepMeter:
     ) -> None:
         self._bar.__exit__(kind, value, trace)
 
-    def safe(self, audio_ms: int, errors: Iterable[str]) -> None:
+    def count_done(self, audio_ms: int, errors: Iterable[str]) -> None:
         """Count audio that is written and the errors in it; thread-safe."""
         with self._lock:
             self.audio_ms += audio_ms
-            self.errors.update(map(kind_of_error, errors))
+            self.errors.update(map(error_label, errors))
 
-    def engine(self, summary: Summary) -> None:
+    def update(self, summary: Summary) -> None:
         """Take over the engine's own figures, after each chunk."""
         self.summary = summary
-        self._bar.to(summary.num_items, ", ".join(self._details()))
+        self._bar.set_done(summary.num_items, ", ".join(self._details()))
 
     @property
     def rtfx(self) -> float:
@@ -176,7 +176,7 @@ class StepMeter:
         yield from (f"{name} {share:.0%} busy" for name, share in self.summary.busy.items())
 
 
-def kind_of_error(error: str) -> str:
+def error_label(error: str) -> str:
     """The label of an error for metrics: its words before the colon, `other` where they hold a path or a number."""
     kind = error.partition(":")[0].strip()
     return kind if re.fullmatch(r"[A-Za-z ,\-]{1,60}", kind) else "other"
@@ -223,7 +223,7 @@ class Metrics:
             (CounterMetricFamily, "items", "Items written.", lambda step: step.summary.num_items),
             (CounterMetricFamily, "audio_seconds", "Audio written.", lambda step: step.audio_ms / 1000),
             (CounterMetricFamily, "chunks", "Chunks written.", lambda step: step.summary.num_chunks),
-            (CounterMetricFamily, "set_aside", "Items skipped for good.", lambda step: step.summary.num_set_aside),
+            (CounterMetricFamily, "set_aside", "Items skipped for good.", lambda step: step.summary.num_skipped),
             (CounterMetricFamily, "retries", "Parts of chunks retried.", lambda step: step.summary.num_retries),
             (CounterMetricFamily, "worker_restarts", "Workers replaced.", lambda step: step.summary.num_restarts),
             (GaugeMetricFamily, "chunks_open", "Chunks in progress.", lambda step: step.summary.num_open),

@@ -37,7 +37,7 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def keep_memory() -> None:
+def reuse_freed_memory() -> None:
     """Let malloc reuse freed memory instead of returning it to the system, where the C library is glibc.
 
     A step on a CPU allocates the same large tensors again and again, and page faults cost a fifth of the time of a
@@ -62,10 +62,10 @@ def pin_threads(num: int) -> None:
 class Ranks:
     """The ranks of a training that a launcher has started: this one and how many there are."""
 
-    by: str
+    launcher: str
     rank: int
     num: int
-    num_here: int
+    num_local: int
     """On this machine; every other machine has as many."""
 
 
@@ -78,16 +78,16 @@ def ranks() -> Ranks | None:
     if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         os.environ.update(_torchrun_variables(os.environ))
     try:
-        rank, num, num_here = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        rank, num, num_local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     except KeyError:
         return None
     if num == 1:
         return None
-    by = "srun" if "SLURM_STEP_NUM_TASKS" in os.environ else "Ray Train"
-    by = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else by
-    if num % num_here:
-        raise _uneven(f"{num} in all, {num_here} here")
-    return Ranks(by, rank, num, num_here)
+    launcher = "srun" if "SLURM_STEP_NUM_TASKS" in os.environ else "Ray Train"
+    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else launcher
+    if num % num_local:
+        raise _uneven(f"{num} in all, {num_local} here")
+    return Ranks(launcher, rank, num, num_local)
 
 
 def is_first() -> bool:

@@ -16,7 +16,7 @@ from voxstill.data.plan import EpochPlan
 from voxstill.data.shard_index import ShardIndex
 from voxstill.storage import shard_format
 from voxstill.storage.fetch import stream
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local
 
 _PART_BYTES = 256 << 20  # in one request
@@ -150,7 +150,7 @@ class Prefetch:
                             return
                         file.write(piece)
                     if file.tell() == start:
-                        raise StorageError(f"`{shown(uri)}` is shorter than its sidecar says")
+                        raise StorageError(f"`{redact_uri(uri)}` is shorter than its sidecar says")
             with self._changed:
                 if use.shard in self._held:  # else its last step has passed meanwhile
                     part.rename(path)

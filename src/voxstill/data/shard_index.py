@@ -26,7 +26,7 @@ from voxstill.core.records import Split, Word, fingerprint
 from voxstill.data.batching import Ints
 from voxstill.data.plan import SamplingRate, mixture_rates
 from voxstill.storage import shard_format
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
 
@@ -110,7 +110,7 @@ class ShardIndex:
 
     def describe(self, row: int) -> str:
         """An utterance and its tar, for messages."""
-        return f"utterance `{self.id_of(row)}` in `{shown(self.tar(int(self.shard[row])))}`"
+        return f"utterance `{self.id_of(row)}` in `{redact_uri(self.tar(int(self.shard[row])))}`"
 
     def sampling_rate(self, cfg: Plan) -> SamplingRate | None:
         """Sampling rate of each row, by its data set and its dialect; None where all rows come once in an epoch.

@@ -15,7 +15,7 @@ from voxstill.decoding.batch import beam_search, decode_batch
 from voxstill.decoding.loaded import dtype_of
 from voxstill.decoding.options import GENERATION, RecognizerOptions
 from voxstill.nn import checkpoints, students
-from voxstill.text.pretrained import Pieces
+from voxstill.text.pretrained import CheckpointVocabulary
 
 
 class FrameModel:
@@ -34,7 +34,7 @@ class FrameModel:
                 fix=f"take `{section}{name}` away",
             )
         self.model = checkpoints.load(folder).eval().to(device, dtype_of(options, device))
-        self._tokenizer = Pieces(folder, students.blank_id(self.model), self.model.config.vocab_size)
+        self._tokenizer = CheckpointVocabulary(folder, students.blank_id(self.model), self.model.config.vocab_size)
         self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
         self._frontend.move(device)
         self._beam = beam_search(decoding, self._tokenizer.pieces)
@@ -57,7 +57,7 @@ class CtcModel(FrameModel):
         """Return the log-probability per token of each text, the best of its spellings; None where it has none."""
         inputs, len_B = self._frontend.extract(audio_BT, audio_len_B)
         logits_BFV, frames_B = students.logits(self.model, inputs.to(self.model.dtype), len_B)
-        tokenized = [(b, ids) for b, text in enumerate(texts) for ids in self._tokenizer.spellings(text)]
+        tokenized = [(b, ids) for b, text in enumerate(texts) for ids in self._tokenizer.encodings(text)]
         rows = [b for b, _ in tokenized]
         log_probs = ctc.mean_log_likelihoods(
             logits_BFV.float().log_softmax(-1)[rows],

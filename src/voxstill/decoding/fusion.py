@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.text.boost import OTHER, phrases
-from voxstill.text.lm import END, START, UNKNOWN, Automaton, Graph, LanguageModel, compiled, find, step
+from voxstill.text.boost import OTHER, build_phrase_boost
+from voxstill.text.lm import END, START, UNKNOWN, Automaton, Graph, LanguageModel, compiled, lower_bound, step
 from voxstill.text.tokenizer import START as WORD_START
 
 _BASE, _ROUND = 0x9E3779B97F4A7C15, 1 << 64  # odd, so that no letter is lost
@@ -73,7 +73,7 @@ def fusion(
         empty = Graph()
         empty.add([0], 0.0, 0.0)
         lm, lm_weight = LanguageModel(1, dict.fromkeys((UNKNOWN, START, END), 0), empty.automaton(), 0), 0.0
-    boosted = phrases(boost, boost_weight)
+    boosted = build_phrase_boost(boost, boost_weight)
     texts = [piece.removeprefix(WORD_START) for piece in pieces]
     numbers = [[boosted.ids.get(character, OTHER) for character in piece] if boost else [] for piece in pieces]
     hashes = sorted((_hash(word), id_) for word, id_ in lm.ids.items())
@@ -131,7 +131,7 @@ def append(fusion: Fusion, texts_N: NDArray[np.void], n: int, piece: int) -> Non
     if word != 0:
         texts_N[n].word_score = fusion.word_bonus
         if fusion.lm_weight != 0:
-            at = find(fusion.hash_H, 0, len(fusion.hash_H), word)
+            at = lower_bound(fusion.hash_H, 0, len(fusion.hash_H), word)
             known = at < len(fusion.hash_H) and fusion.hash_H[at] == word
             weight, texts_N[n].next_lm_state = step(
                 fusion.words, lm_state, fusion.word_H[at] if known else fusion.unknown_id

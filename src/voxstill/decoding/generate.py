@@ -13,6 +13,7 @@ from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor, GenerationMix
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from transformers.utils import logging
 
+from voxstill.core import pcm
 from voxstill.core.config import Augment
 from voxstill.core.errors import ConfigError
 from voxstill.core.records import RATE_HZ, Hypothesis, fingerprint
@@ -119,7 +120,7 @@ class GenerateModel:
         if self._frontend is not None:
             return {"input_features": self._frontend.extract(audio_BT, audio_len_B)[0].to(self._dtype)}
         waves = [
-            audio_T[:num].float().div(2**15).cpu().numpy()
+            audio_T[:num].float().div(pcm.FULL_SCALE).cpu().numpy()
             for audio_T, num in zip(audio_BT, audio_len_B.tolist(), strict=True)
         ]
         features = self._extractor(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.core import world
+from voxstill.core import pcm, world
 from voxstill.core.config import Decode
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
-from voxstill.core.records import RATE_HZ, Hypothesis
+from voxstill.core.records import Hypothesis
 from voxstill.decoding import checkpoint_files
 from voxstill.decoding.options import RecognizerOptions
 
@@ -31,7 +31,7 @@ Samples = NDArray[np.int16]
 """(T,) mono at 16 kHz."""
 _FILES = ("*.json", "*.txt", "*.model", "*.py", "*.safetensors")
 """What of a checkpoint is read, and so what its revision is made of: pickled weights can run anything."""
-_SHORTEST = RATE_HZ // 100
+_SHORTEST = pcm.ms_to_samples(10)
 """Samples of one feature frame: less cannot be transcribed."""
 
 
@@ -67,7 +67,7 @@ class Recognizer:
 
         options = self.options
         torch.set_num_threads(options.threads)
-        world.keep_memory()
+        world.reuse_freed_memory()
         folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _FILES)
         if options.trust_remote_code:
             log.warning("`trust_remote_code` is set: code that came with `%s` may run", options.model)
@@ -131,7 +131,7 @@ class Recognizer:
         hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
         lengths, max_duration_ms = [len(samples_T) for samples_T in samples], self.max_duration_ms
         if max_duration_ms is not None:  # it takes so much of each utterance, silence behind the speech
-            longest = max_duration_ms * RATE_HZ // 1000
+            longest = pcm.ms_to_samples(max_duration_ms)
             for i, num in enumerate(lengths):
                 if num > longest:
                     error = f"longer than the {max_duration_ms // 1000} s heard at once"
@@ -198,7 +198,7 @@ def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[in
     order = sorted((n, i) for i, n in enumerate(num_samples) if n >= _SHORTEST)
     batches: list[list[int]] = []
     for n, i in order:
-        if batches and n * (len(batches[-1]) + 1) <= batch_ms * RATE_HZ // 1000:
+        if batches and n * (len(batches[-1]) + 1) <= pcm.ms_to_samples(batch_ms):
             batches[-1].append(i)
         else:
             batches.append([i])

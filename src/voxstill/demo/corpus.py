@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.config import Demo
 from voxstill.core.records import RATE_HZ, Split, fingerprint
-from voxstill.demo.voices import Speech, speak
+from voxstill.demo.voices import SpeechJob, synthesize
 from voxstill.text import grammar
 
 ACCENTS = ("en-us", "en-us-nyc", "en-gb-x-rp", "en-gb-scotland", "en-029")
@@ -50,7 +51,7 @@ class Command:
     split: Split
     accent: str
     variant: str
-    speech: Speech
+    speech: SpeechJob
     dataset: str
     colour: Colour
     level_db: float
@@ -72,7 +73,7 @@ def make(folder: Path, demo: Demo, seed: int) -> Path:
     commands = draw(demo, seed)
     babblers = [command.speech for command in _draw("train", BABBLERS, fingerprint(seed, "babble"))]
     (folder / "audio").mkdir(parents=True, exist_ok=True)
-    recordings = speak([*babblers, *(command.speech for command in commands)], processes=os.cpu_count() or 1)
+    recordings = synthesize([*babblers, *(command.speech for command in commands)], processes=os.cpu_count() or 1)
     babble = [next(recordings) for _ in babblers]
     for command, samples_T in zip(commands, recordings, strict=True):
         noisy_T = mix(command, samples_T, babble)
@@ -99,11 +100,11 @@ def mix(command: Command, samples_T: NDArray[np.int16], babble: list[NDArray[np.
     `babble` are the recordings that babble noise is mixed from."""
     rng = np.random.default_rng(int(fingerprint(command.id, command.speech.text), 16))
     speech_T = samples_T / np.sqrt(np.mean(np.square(samples_T, dtype=np.float64)))
-    clip_T = np.pad(speech_T, (codec.ms_to_samples(command.before_ms), codec.ms_to_samples(command.after_ms)))
+    clip_T = np.pad(speech_T, (pcm.ms_to_samples(command.before_ms), pcm.ms_to_samples(command.after_ms)))
     snr_db = SNRS_DB[command.dataset]
     if snr_db is not None:
         clip_T += _noise(command.colour, len(clip_T), babble, rng) * 10 ** (-snr_db / 20)
-    return codec.quantize((clip_T * 10 ** (command.level_db / 20)).astype(np.float32))
+    return pcm.quantize((clip_T * 10 ** (command.level_db / 20)).astype(np.float32))
 
 
 def _draw(split: Split, size: int, seed: str) -> Iterator[Command]:
@@ -120,7 +121,7 @@ def _draw(split: Split, size: int, seed: str) -> Iterator[Command]:
             split=split,
             accent=accent,
             variant=variant,
-            speech=Speech(
+            speech=SpeechJob(
                 text=" ".join(commands.sample(rng)),
                 voice=f"{accent}+{variant}",
                 words_per_minute=rng.randint(145, 190),

@@ -22,7 +22,7 @@ ESPEAK_RATE_HZ = 22_050
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speech:
+class SpeechJob:
     """A text to synthesise: `voice` is an accent and a variant of espeak-ng, such as en-us+m1; `pitch` is 0 to 99."""
 
     text: str
@@ -31,7 +31,7 @@ class Speech:
     pitch: int = 50
 
 
-def speak(jobs: Sequence[Speech], processes: int = 1) -> Iterator[NDArray[np.int16]]:
+def synthesize(jobs: Sequence[SpeechJob], processes: int = 1) -> Iterator[NDArray[np.int16]]:
     """Synthesise each job at 16 kHz, in order; DataError where a voice is unknown or gives no samples."""
     workers = [_start(jobs[first::processes]) for first in range(min(processes, len(jobs)))]
     try:
@@ -43,7 +43,7 @@ def speak(jobs: Sequence[Speech], processes: int = 1) -> Iterator[NDArray[np.int
             worker.communicate()
 
 
-def _start(jobs: Sequence[Speech]) -> subprocess.Popen[bytes]:
+def _start(jobs: Sequence[SpeechJob]) -> subprocess.Popen[bytes]:
     import espeakng_loader
 
     worker = subprocess.Popen(
@@ -66,7 +66,7 @@ def _start(jobs: Sequence[Speech]) -> subprocess.Popen[bytes]:
     return worker
 
 
-def _read_samples(worker: subprocess.Popen[bytes], job: Speech) -> NDArray[np.int16]:
+def _read_samples(worker: subprocess.Popen[bytes], job: SpeechJob) -> NDArray[np.int16]:
     assert worker.stdout is not None
     size = worker.stdout.read(4)
     raw = worker.stdout.read(*struct.unpack("<I", size)) if len(size) == 4 else b""

@@ -107,7 +107,7 @@ class RetryTracker:
         self._start_s = time.monotonic()
         self._capacity: dict[str, Capacity] = {}
         self._busy_s: dict[str, float] = {}
-        self._num_chunks = self._num_items = self._num_set_aside = self._num_worked = self._num_retries = 0
+        self._num_chunks = self._num_items = self._num_skipped = self._num_worked = self._num_retries = 0
         self.num_restarts = 0
         self.num_open = 0
 
@@ -151,10 +151,10 @@ class RetryTracker:
             middle = part.start + part.num_items // 2
             log.warning("chunk %s failed (%s); halved at item %d", part.parent.chunk.id, failure.detail, middle)
             return [replace(part, stop=middle, attempt=0), replace(part, start=middle, attempt=0)]
-        self._num_set_aside += part.num_items
-        if self._num_set_aside >= FAIL_FAST_ITEMS and not self._num_worked:
+        self._num_skipped += part.num_items
+        if self._num_skipped >= FAIL_FAST_ITEMS and not self._num_worked:
             raise VoxstillError(
-                f"the first {self._num_set_aside} items all failed",
+                f"the first {self._num_skipped} items all failed",
                 why=failure.detail,
                 fix="the fault is in the setting-up, not in the items: mend it and run again",
             )
@@ -188,7 +188,7 @@ class RetryTracker:
             num_chunks=self._num_chunks,
             num_open=self.num_open,
             num_items=self._num_items,
-            num_set_aside=self._num_set_aside,
+            num_skipped=self._num_skipped,
             num_retries=self._num_retries,
             num_restarts=self.num_restarts,
             elapsed_s=now_s - self._start_s,

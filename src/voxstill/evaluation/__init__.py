@@ -1,1 +1,1 @@
-"""How well a finished model does on utterances whose answers are known."""
+"""Evaluation: inference on utterances with references, error rates, and reports."""

@@ -118,16 +118,18 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
             why="after normalising, every human text is empty",
             fix="look at the texts, or set `evaluate.normalizer: none`",
         )
-    silence = checks.silence((row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True))
-    by_duration = words.by(rows, lambda row: durations[row.id])
+    silence = checks.errors_in_silence(
+        (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True)
+    )
+    by_duration = words.group_by(rows, lambda row: durations[row.id])
     return {
         **scoring.figures(rows, speakers, cfg),
         "words_per_hour_of_silence": silence.words_per_hour,
-        "by_speaker": scoring.rates(words.by(rows, lambda row: speakers[row.id])),
-        "by_dataset": scoring.rates(words.by(rows, lambda row: datasets[row.id])),
-        "by_dialect": scoring.rates(words.by(rows, lambda row: dialects[row.id])),
+        "by_speaker": scoring.rates(words.group_by(rows, lambda row: speakers[row.id])),
+        "by_dataset": scoring.rates(words.group_by(rows, lambda row: datasets[row.id])),
+        "by_dialect": scoring.rates(words.group_by(rows, lambda row: dialects[row.id])),
         "by_duration": scoring.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
-        "warnings": checks.of_words(pairs, ErrorCounts.sum(row.words for row in rows)),
+        "warnings": checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows)),
         **scoring.stamp(cfg.evaluate.normalizer, words.versions()),
     }
 

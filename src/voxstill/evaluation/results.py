@@ -1,4 +1,4 @@
-"""What an evaluation leaves: figures, and files beside them."""
+"""The result of an evaluation: figures, and files beside them."""
 
 from __future__ import annotations
 

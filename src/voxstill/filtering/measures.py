@@ -133,7 +133,7 @@ def measure(
         mean_logprob=None if logprob is None or math.isnan(logprob) else logprob,
         disagreement=None
         if second is None or not _finished(second)
-        else words.apart(units(normalize(label.text)), units(normalize(second.text))),
+        else words.edit_distance(units(normalize(label.text)), units(normalize(second.text))),
         alignment=alignment,
         reference_words=None if errors is None else errors.reference,
         errors=None if errors is None else errors.errors,

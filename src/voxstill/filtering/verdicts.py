@@ -92,7 +92,7 @@ def write_verdicts(work: Store, scores: str, verdicts: str, recipe: str, cfg: Fi
             "reason": reason.cast(pa.string()),
         }
         part = pa.table(columns, schema=tables.schema(Verdict))
-        work.create(f"{verdicts}/{number:05}.parquet", tables.of_arrow(part))
+        work.create(f"{verdicts}/{number:05}.parquet", tables.arrow_to_parquet(part))
     counts.reasons = dict(zip(NAMES, dropped_R.tolist(), strict=True))
     return counts
 

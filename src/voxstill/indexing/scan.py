@@ -32,7 +32,7 @@ from voxstill.indexing.formats.registry import reader_for
 from voxstill.indexing.formats.tables import METADATA_NAMES, names_audio, read_jsonl
 from voxstill.indexing.formats.webdataset import is_compressed, read_tar
 from voxstill.storage.fetch import fetch
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
@@ -252,7 +252,9 @@ def _scan_bucket(uri: str, work: Store | None) -> Iterator[SourceEntry]:
         try:
             first = fetch(f"{uri}#0+1")
         except StorageError as error:
-            raise DataError(f"there is no source `{shown(uri)}`", why=error.why, fix="check `source.uri`") from None
+            raise DataError(
+                f"there is no source `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`"
+            ) from None
         yield SourceEntry(uri=uri, etag=first.etag, num_bytes=first.num_bytes)
 
 
@@ -266,7 +268,7 @@ def _expand(file: SourceEntry, name: str, work: Store | None) -> Iterator[Source
         if read is not None and names_audio(file.uri):
             yield from read(file.uri)
         else:
-            log.warning("index: `%s` has no column `file_name` and is not read", shown(file.uri))
+            log.warning("index: `%s` has no column `file_name` and is not read", redact_uri(file.uri))
     elif SHAR_CUTS.fullmatch(name):
         yield from read_jsonl(file.uri)
     elif is_compressed(name) and work is not None:

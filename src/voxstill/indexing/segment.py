@@ -9,6 +9,7 @@ from typing import Any
 
 from voxstill.audio import codec, read_utterances, vad
 from voxstill.audio.decoder import Decoder
+from voxstill.core import pcm
 from voxstill.core.config import Segment, Source
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Recording, Utterance, fingerprint
@@ -135,7 +136,7 @@ def _segment(
 ) -> IndexedFile:
     """Cut a decoded file into its utterances. Words that were written for more than one of them belong to none."""
     audio = next(iter(by_channel.values()))
-    duration_ms = codec.samples_to_ms(len(audio.samples_T))
+    duration_ms = pcm.samples_to_ms(len(audio.samples_T))
     if duration_ms < cfg.min_ms:
         why = f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}"
         raise DataError(FailureKind.TOO_SHORT, why=why)
@@ -212,5 +213,5 @@ def _spans(entry: SourceEntry, audio: codec.Audio, span: vad.Span, cfg: Segment)
     is_cut = entry.text is not None or entry.start_ms is not None or entry.end_ms is not None
     if is_cut and end - start <= cfg.max_ms:
         return [span]
-    samples_T = audio.samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)]
-    return [(start + left, start + right) for left, right in vad.utterances(samples_T, cfg)]
+    samples_T = audio.samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)]
+    return [(start + left, start + right) for left, right in vad.segment(samples_T, cfg)]

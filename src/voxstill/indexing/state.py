@@ -21,7 +21,7 @@ from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import tables
 from voxstill.storage.figures import IndexFigures
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
 _PARTS_AT_ONCE = 256
@@ -176,14 +176,14 @@ class IndexState:
             if entry.id is not None and _holds(self._utterance_id_N, entry.id):
                 raise DataError(
                     f"the id `{entry.id}` is taken",
-                    why=f"{entry.where} gives it to `{shown(entry.uri)}`, `{self._work.root}` to another file",
+                    why=f"{entry.where} gives it to `{redact_uri(entry.uri)}`, `{self._work.root}` to another file",
                     fix="give each utterance its own id, or index into another work folder",
                 )
 
     def _changed(self, first: SourceEntry, num_files: int) -> DataError:
         more = f" and {num_files - 1} more files have" if num_files > 1 else " has"
         return DataError(
-            f"`{shown(first.uri)}`{more} changed since `{self._work.root}` was made",
+            f"`{redact_uri(first.uri)}`{more} changed since `{self._work.root}` was made",
             why="the labels there are of what the files held then",
             fix="index into another work folder, or put the old files back with their times",
         )
@@ -192,7 +192,7 @@ class IndexState:
         more = f" and {num_files - 1} more files" if num_files > 1 else ""
         at = f" ({first.where})" if first.where else ""
         return DataError(
-            f"the source says other things of `{shown(first.uri)}`{at}{more} than when it was indexed",
+            f"the source says other things of `{redact_uri(first.uri)}`{at}{more} than when it was indexed",
             why=f"what was made in `{self._work.root}` rests on the words, speakers and splits of then",
             fix="index into another work folder (copy `labels` there, and nothing is labelled twice), or undo the edit",
         )

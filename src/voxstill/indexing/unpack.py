@@ -17,7 +17,7 @@ from voxstill.core.monitor import clock, log
 from voxstill.core.records import fingerprint
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.formats.remote_file import open_manifest
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
@@ -52,7 +52,13 @@ def unpacked_tar(tar: SourceEntry, work: Store) -> str:
         log.warning(
             "`%s` is compressed: unpacking it took %s, %.0f MB/s, and its copy in `%s` takes %.1f MB%s; "
             "`voxstill shard WORK --from` makes shards that need neither",
-            *(shown(tar.uri), clock(seconds), num_bytes / 1e6 / seconds, shown(work.uri(key)), num_bytes / 1e6),
+            *(
+                redact_uri(tar.uri),
+                clock(seconds),
+                num_bytes / 1e6 / seconds,
+                redact_uri(work.uri(key)),
+                num_bytes / 1e6,
+            ),
             f". It breaks off: {fault}" if fault else "",
         )
     return work.uri(key)
@@ -67,7 +73,9 @@ def _unpack(uri: str, out: IO[bytes]) -> str | None:
             out.write(part)
     except OSError as error:  # that of reading is a DataError by then
         raise StorageError(
-            f"`{shown(uri)}` cannot be unpacked", why=error.strerror or str(error), fix="make room in the work folder"
+            f"`{redact_uri(uri)}` cannot be unpacked",
+            why=error.strerror or str(error),
+            fix="make room in the work folder",
         ) from None
     return None
 

@@ -70,14 +70,16 @@ def align(
     A label that the model cannot spell has a row without `logprob`. `labels` are the figures of the finished labels.
     DataError where the model can spell none of them.
     """
-    source = {"utterances": tables.listing(work, utterances), "labels": labels.sha256}
+    source = {"utterances": tables.parts_hash(work, utterances), "labels": labels.sha256}
     done = workdir.success(work, AlignmentFigures, task.recipe)
     if done is not None and done.source == source:
         return done
 
     def commit(chunk: engine.Chunk, rows: Sequence[Alignment]) -> None:
         work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Alignment))
-        meter.safe(sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error))
+        meter.count_done(
+            sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error)
+        )
 
     def fail(utterance: Utterance, reason: str) -> Alignment:
         return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=label.set_aside_error(reason))
@@ -93,7 +95,7 @@ def align(
         ),
     )
     labelled = workdir.prefix("labels", task.labels)
-    engine.run(plan(work, utterances, labelled, task.prefix, cfg.chunk), stages, commit, fail, cfg, meter.engine)
+    engine.run(plan(work, utterances, labelled, task.prefix, cfg.chunk), stages, commit, fail, cfg, meter.update)
     figures = _figures(work, task, source)
     if missing := figures.failed + figures.unwritten:
         log.warning(
@@ -112,7 +114,7 @@ def plan(work: Store, utterances: str, labels: str, alignments: str, size: int) 
     aligned_parts = tables.parts(work, alignments)
     rows = tables.columns(work, aligned_parts, Alignment, ("utterance_id", "text"))
     aligned: Container[str] = (
-        tables.Ids(_key(*pair) for table in rows for pair in _pairs(table)) if aligned_parts else ()
+        tables.IdSet(_key(*pair) for table in rows for pair in _pairs(table)) if aligned_parts else ()
     )
     parts = join.parts(work, utterances, labels, size)
     for utterance_table, label_table in join.columns(work, parts, None, ("utterance_id", "text", "error")):

@@ -19,7 +19,7 @@ from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.labelling import label
-from voxstill.scoring.rover import Heard, rover
+from voxstill.scoring.rover import RecognizerOutput, rover
 from voxstill.storage import join, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
@@ -42,7 +42,7 @@ def agree(
 
     DataError where one of the recipes has no finished labels.
     """
-    source = tables.listing(work, utterances)
+    source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and label.is_whole(work, source, task, done):
         return done
@@ -54,15 +54,15 @@ def agree(
         for row in rows:
             if isinstance(row, DataError):
                 raise row
-            meter.safe(row, ())
+            meter.count_done(row, ())
 
     stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers),)
-    engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.engine)
+    engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.update)
     figures = dataclasses.replace(
         label.figures(work, task),
         rtfx=meter.audio_ms / 1000 / (time.perf_counter() - start),
         source=source,
-        listing=tables.listing(work, task.prefix),
+        listing=tables.parts_hash(work, task.prefix),
     )
     workdir.finish(work, figures)
     return figures
@@ -77,7 +77,7 @@ def _plan(work: Store, utterances: str, of: Sequence[str], size: int) -> Iterato
 
 @dataclass(frozen=True)
 class Agree(StageWork):
-    """The work of a process that votes: units in, for each the milliseconds of audio that have their labels now."""
+    """The work of a voting process: units in, milliseconds of audio that now have labels out."""
 
     work: Store
     task: label.Task
@@ -116,7 +116,7 @@ class Agree(StageWork):
         if not usable:
             error = labels[0].error if labels else "no teacher has a label for it"
             return Label(**columns, finish="failed", error=error)
-        consensus = rover([Heard(row.text, _confidence(row.mean_logprob)) for row in usable])
+        consensus = rover([RecognizerOutput(row.text, _confidence(row.mean_logprob)) for row in usable])
         languages = {row.language for row in usable if row.language is not None}
         return Label(
             **columns,
@@ -135,7 +135,7 @@ def _confidence(logprob: float | None) -> float | None:
 
 
 def _set_aside(unit: Unit, reason: str) -> int:
-    """A part that could not be put to the vote stops the step: its labels would be missing."""
+    """Stop the step with an error: a part without a vote would have no labels."""
     raise StorageError(
         f"the labels of `{unit.utterances}` cannot be put to the vote",
         why=reason,

@@ -100,7 +100,7 @@ def apply(options: Mapping[str, Any], settings: Settings) -> Settings:
     """The settings with options by section over them, all of them checked; ConfigError where one is wrong."""
     options_of_teacher = _teacher(settings.teacher.model_dump(), options.get("teacher", {}))
     teacher = config.validated(config.Teacher, options_of_teacher, "teacher.")
-    registry.make(teacher)
+    registry.create(teacher)
     limits = {**settings.engine.model_dump(), **options.get("engine", {})}
     return Settings(
         teacher=teacher,

@@ -34,7 +34,7 @@ from voxstill.storage import tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
-from voxstill.teachers.teacher import Clip, Heard, Teacher
+from voxstill.teachers.teacher import Clip, Teacher, Transcription
 
 _SET_ASIDE = "set aside"
 MAKER = ("recipe", "teacher")
@@ -47,7 +47,7 @@ AND = " + "
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A teacher as it labels; equal tasks have equal recipes.
+    """A labelling task: one teacher with its options; equal tasks have equal recipes.
 
     `table` is the name under which the labels lie that version 0.1 has begun.
     """
@@ -60,7 +60,7 @@ class Task:
 
     @property
     def identity(self) -> str:
-        """The hash of the teacher and of its options that change what it says."""
+        """The hash of the teacher and of its options that change its transcriptions."""
         return fingerprint("label", self.name, config.identity(registry.options(self.teacher)))
 
     @property
@@ -78,7 +78,7 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
     """The task of a teacher as configured, going on with labels in `work`; ConfigError or TeacherError where the
     teacher cannot be made.
     """
-    unopened = registry.make(teacher)
+    unopened = registry.create(teacher)
     name = f"{teacher.name}@{unopened.revision()}"
     task = Task(teacher, name, unopened.reads_texts, getattr(unopened, "calls_at_once", 1))
     if work is None:
@@ -88,7 +88,7 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
 
 
 def set_aside_error(reason: str) -> str:
-    """The error in the row of an utterance that no worker could get through."""
+    """The error in the label of an utterance that no worker could transcribe."""
     return f"{_SET_ASIDE}: {reason}"
 
 
@@ -111,7 +111,7 @@ def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engin
         planned = {name for table in tables_of_ids for name in _chunk_ids(table["id"].to_pylist(), size)}
         others = [f"{labels}/{name}.parquet" for name in sorted(done - planned)]
         tables_of_ids = tables.columns(work, others, Label, ("utterance_id",))
-        labelled = tables.Ids(id_ for table in tables_of_ids for id_ in table["utterance_id"].to_pylist())
+        labelled = tables.IdSet(id_ for table in tables_of_ids for id_ in table["utterance_id"].to_pylist())
     for key in parts:
         if done:
             ids = tables.to_arrow(work.read(key), Utterance, work.uri(key), ("id",))["id"].to_pylist()
@@ -158,7 +158,7 @@ def label(
     `WORK/control.json` is applied while it works. Raises TeacherError where the teacher fails on everything,
     Interrupted after a signal.
     """
-    source = tables.listing(work, utterances)
+    source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and is_whole(work, source, task, done):
         return done
@@ -170,7 +170,7 @@ def label(
     rtfx = meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done.rtfx if done else 0.0)
     result = dataclasses.replace(figures(work, task), rtfx=rtfx, finished=finished)
     if finished:
-        result = dataclasses.replace(result, source=source, listing=tables.listing(work, task.prefix))
+        result = dataclasses.replace(result, source=source, listing=tables.parts_hash(work, task.prefix))
         workdir.finish(work, result)
     return result
 
@@ -187,7 +187,9 @@ def _run(
 
     def commit(chunk: engine.Chunk, rows: Sequence[Label]) -> None:
         work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Label))
-        meter.safe(sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error))
+        meter.count_done(
+            sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error)
+        )
 
     def fail(utterance: Utterance, reason: str) -> Label:
         current = watch.stages[-1].work
@@ -207,7 +209,7 @@ def _run(
     watch = control.Watch(work, task.recipe, control.Settings(task.teacher, cfg, level()), stages)
     try:
         with watch:
-            engine.run(chunks, watch.stages, commit, fail, cfg, meter.engine, watch)
+            engine.run(chunks, watch.stages, commit, fail, cfg, meter.update, watch)
     except VoxstillError as error:
         if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher
             raise
@@ -256,7 +258,7 @@ def _options_key(task: Task, recipe: str) -> str:
 
 def is_whole(work: Store, source: str, task: Task, done: LabelFigures) -> bool:
     """Whether finished labels are still those of all utterances, whose table has the listing `source`."""
-    is_unchanged = (done.source, done.listing) == (source, tables.listing(work, task.prefix))
+    is_unchanged = (done.source, done.listing) == (source, tables.parts_hash(work, task.prefix))
     if is_unchanged:
         log.info("label: nothing to do, all %d labels of %s are there", done.labels, task.recipe)
     return is_unchanged
@@ -364,14 +366,14 @@ class Transcribe(StageWork):
 
     def open(self) -> None:
         """Load the teacher."""
-        self._teacher = registry.make(self.task.teacher)
-        self._teacher.open()
+        self._teacher = registry.create(self.task.teacher)
+        self._teacher.load()
 
     def __call__(self, utterances: Sequence[Utterance], payload: decoding.Decoded) -> list[Label]:
         """Transcribe a chunk; return one label for each utterance, in order."""
-        transcriptions: list[Heard] = [Heard(finish="failed", error=error) for error in payload.errors]
+        transcriptions: list[Transcription] = [Transcription(finish="failed", error=error) for error in payload.errors]
         readable = [i for i, error in enumerate(payload.errors) if error is None]
-        answers = self._teacher.hear([self.clip(utterances[i], payload.samples_of(i)) for i in readable])
+        answers = self._teacher.transcribe_batch([self.clip(utterances[i], payload.samples_of(i)) for i in readable])
         for i, answer in zip(readable, answers, strict=True):
             transcriptions[i] = answer
         return [self._label(*pair) for pair in zip(utterances, transcriptions, strict=True)]
@@ -381,12 +383,12 @@ class Transcribe(StageWork):
         self._teacher.close()
 
     def clip(self, utterance: Utterance, samples_T: NDArray[np.int16]) -> Clip:
-        """What the teacher is shown: without the human text, unless it is one that reads texts."""
+        """The input of the teacher: without the human text, unless the teacher `reads_texts`."""
         if not self.task.reads_texts:
             utterance = dataclasses.replace(utterance, text=None)
         return Clip(utterance=utterance, samples_T=samples_T)
 
-    def _label(self, utterance: Utterance, transcription: Heard) -> Label:
+    def _label(self, utterance: Utterance, transcription: Transcription) -> Label:
         return Label(
             utterance_id=utterance.id,
             recipe=self.task.recipe,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from voxstill.core import pcm
 from voxstill.core.config import Augment
 from voxstill.core.records import RATE_HZ
 from voxstill.nn import augment_features, augment_waveform
@@ -177,7 +178,7 @@ class WaveformFrontend:
     ) -> None:
         self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.from_recordings([], [])
         self._layers, self._normalises = (tuple(kernels), tuple(strides)), normalises
-        self.frame_ms = int(np.prod(strides)) * 1000 // RATE_HZ
+        self.frame_ms = pcm.samples_to_ms(int(np.prod(strides)))
 
     @property
     def extractor(self) -> Mapping[str, Any]:
@@ -300,7 +301,7 @@ class WhisperFrontend:
         return self._waveform.to_waveform(audio_BT, audio_len_B, tempo_B, generator)
 
     def _features(self, wave_BT: Tensor) -> Tensor:
-        num_samples = self.max_duration_ms * RATE_HZ // 1000
+        num_samples = pcm.ms_to_samples(self.max_duration_ms)
         wave_BT = functional.pad(wave_BT[:, :num_samples], (0, max(num_samples - wave_BT.shape[1], 0)))
         stft_BNF = torch.stft(wave_BT, _WHISPER_FFT, HOP, window=self._window, return_complex=True)[..., :-1]
         mel_BDF = self._mels_DN @ (stft_BNF.real.square() + stft_BNF.imag.square())

@@ -1,1 +1,1 @@
-"""The steps of the line, one file each: what a command of that name does, for Python."""
+"""The pipeline, one file for each step: what the command of that name does, as Python functions."""

@@ -1,4 +1,4 @@
-"""compare: two recognisers on the same words, and whether one is better."""
+"""compare: error rates of two recognisers on the same utterances, with a paired significance test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voxstill.evaluation.recognition import HYPOTHESES, REFERENCES
 from voxstill.scoring import figures, stats, words
 from voxstill.storage.rundir import RunDir
 from voxstill.text import transcripts
-from voxstill.text.transcripts import Said
+from voxstill.text.transcripts import TranscriptSegment
 
 DOUBTFUL = 0.05
 """Above this p a difference may well be chance."""
@@ -24,15 +24,15 @@ DOUBTFUL = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """What two recognisers heard of the same utterances: texts by id, made alike, and those of the references.
+    """Hypotheses of two recognisers for the same utterances, and the references: normalised texts by id.
 
-    `heard` has no text where a side has no hypothesis. `split` is None where only files were given.
+    `hypotheses` have no text where a side has no hypothesis. `split` is None where only files were given.
     """
 
     runs: tuple[str, str]
-    said: Mapping[str, Said]
+    references: Mapping[str, TranscriptSegment]
     texts: Mapping[str, str]
-    heard: tuple[Mapping[str, str], ...]
+    hypotheses: tuple[Mapping[str, str], ...]
     normalizer: str
     split: str | None
 
@@ -47,24 +47,26 @@ def sides(
     language: str | None = None,
     normalizer: str | None = None,
 ) -> Sides:
-    """Two recognisers, each an evaluated experiment or a file of hypotheses.
+    """Read the hypotheses of two recognisers, each an evaluated experiment or a file.
 
-    What was said is in `reference`, or what the experiments know; of two experiments the utterances that both were
-    judged on count. DataError where nothing is known or shared.
+    References are read from `reference`, else from the experiments; of two experiments, the utterances on which both
+    were evaluated count. DataError where there are no references or no shared utterances.
     """
-    said = _said(cfg, [first, second], reference, form)
+    references = _references(cfg, [first, second], reference, form)
     name, alike = score.rules(cfg, language, normalizer)
-    heard = []
+    hypotheses = []
     for run in (first, second):
         rows = transcripts.read(str(_part(cfg, run, HYPOTHESES)), None if Path(run).is_dir() else form)
-        heard.append({id_: alike(each.text) for id_, each in score.by_id(rows, run).items() if id_ in said})
-        if not heard[-1]:
+        hypotheses.append(
+            {id_: alike(segment.text) for id_, segment in score.by_id(rows, run).items() if id_ in references}
+        )
+        if not hypotheses[-1]:
             raise DataError(f"`{run}` has none of the utterances", fix="check that the ids are those of the references")
     return Sides(
         runs=(first, second),
-        said=said,
-        texts={id_: alike(each.text) for id_, each in said.items()},
-        heard=tuple(heard),
+        references=references,
+        texts={id_: alike(segment.text) for id_, segment in references.items()},
+        hypotheses=tuple(hypotheses),
         normalizer=name,
         split=cfg.evaluate.split if any(Path(run).is_dir() for run in (first, second)) else None,
     )
@@ -97,44 +99,47 @@ class RunComparison(Result):
 def runs(cfg: Config, both: Sides) -> RunComparison:
     """The word errors of two recognisers on the same utterances, and a paired test over blocks of speakers.
 
-    DataError where nothing was said.
+    DataError where the references hold no words.
     """
-    speakers = {id_: each.speaker for id_, each in both.said.items()}
-    scored = [[words.score(id_, text, some.get(id_, "")) for id_, text in both.texts.items()] for some in both.heard]
+    speakers = {id_: segment.speaker for id_, segment in both.references.items()}
+    scored = [
+        [words.score(id_, text, hypotheses.get(id_, "")) for id_, text in both.texts.items()]
+        for hypotheses in both.hypotheses
+    ]
     blocks = [stats.blocks(rows, speakers) for rows in scored]
-    found = stats.paired(blocks[0].counts, blocks[1].counts, cfg.evaluate.bootstrap_draws, cfg.seed)
-    if found is None:
+    test = stats.paired_test(blocks[0].counts, blocks[1].counts, cfg.evaluate.bootstrap_draws, cfg.seed)
+    if test is None:
         raise DataError("the references hold no words", fix="look at the texts, or say `--normalizer none`")
     better = [
         sum(map(side, (one.words.errors for one in scored[0]), (two.words.errors for two in scored[1])))
         for side in (operator.lt, operator.gt)
     ]
     return RunComparison(
-        utterances=len(both.said),
+        utterances=len(both.references),
         runs=[
             {
                 "run": run,
                 **{key: rates[key] for key in ("wer", "cer", "interval", "errors", "words")},
                 "better": better[i],
-                "without_hypothesis": len(both.said) - len(both.heard[i]),
-                "by_speaker": figures.rates(words.by(rows, lambda row: speakers[row.id])),
+                "without_hypothesis": len(both.references) - len(both.hypotheses[i]),
+                "by_speaker": figures.rates(words.group_by(rows, lambda row: speakers[row.id])),
             }
             for i, (run, rows) in enumerate(zip(both.runs, scored, strict=True))
             for rates in [figures.figures(rows, speakers, cfg)]
         ],
-        difference=found.difference,
-        interval=found.interval,
-        p_value=found.p,
-        exact=found.exact,
-        blocks=found.blocks,
+        difference=test.difference,
+        interval=test.interval,
+        p_value=test.p,
+        exact=test.exact,
+        blocks=test.blocks,
         blocks_are=blocks[0].unit,
-        warnings=_doubts(found, blocks[0].unit),
+        warnings=_doubts(test, blocks[0].unit),
         **figures.stamp(both.normalizer, words.versions()),
     )
 
 
 def _part(cfg: Config, run: str, name: str) -> Path | str:
-    """A file of an experiment's evaluation, or the file that was given itself."""
+    """The path of a file of an experiment's evaluation; a `run` that is a file is that path."""
     folder = Path(run)
     if not folder.is_dir():
         return run
@@ -148,16 +153,18 @@ def _part(cfg: Config, run: str, name: str) -> Path | str:
     return path
 
 
-def _said(cfg: Config, given: Sequence[str], reference: str | None, form: str | None) -> dict[str, Said]:
+def _references(
+    cfg: Config, runs: Sequence[str], reference: str | None, form: str | None
+) -> dict[str, TranscriptSegment]:
     if reference is not None:
         return score.by_id(transcripts.read(reference, form), reference)
-    known = [
-        score.by_id(transcripts.read(str(_part(cfg, run, REFERENCES))), run) for run in given if Path(run).is_dir()
-    ]
+    known = [score.by_id(transcripts.read(str(_part(cfg, run, REFERENCES))), run) for run in runs if Path(run).is_dir()]
     if not known:
         raise DataError("nothing tells what was said", why="two files of hypotheses were given", fix="add `--ref FILE`")
-    shared = {id_: each for id_, each in known[0].items() if all(id_ in other for other in known)}
-    unlike = next((id_ for id_, each in shared.items() if any(each.text != other[id_].text for other in known)), None)
+    shared = {id_: segment for id_, segment in known[0].items() if all(id_ in other for other in known)}
+    unlike = next(
+        (id_ for id_, segment in shared.items() if any(segment.text != other[id_].text for other in known)), None
+    )
     if not shared or unlike is not None:
         raise DataError(
             "the two were not judged on the same texts",
@@ -167,24 +174,24 @@ def _said(cfg: Config, given: Sequence[str], reference: str | None, form: str | 
     return shared
 
 
-def _doubts(found: stats.Paired, unit: str) -> list[str]:
-    told = []
+def _doubts(test: stats.PairedTest, unit: str) -> list[str]:
+    doubts = []
     if unit == "utterances":
-        told.append("fewer than two speakers are known: utterances of one speaker are alike, so p is too small")
-    if found.exact and found.p > DOUBTFUL and 2 ** (1 - found.blocks) > DOUBTFUL:
-        told.append(f"{found.blocks} {unit} are too few to tell: p could not be below {2 ** (1 - found.blocks):.2g}")
-    return told
+        doubts.append("fewer than two speakers are known: utterances of one speaker are alike, so p is too small")
+    if test.exact and test.p > DOUBTFUL and 2 ** (1 - test.blocks) > DOUBTFUL:
+        doubts.append(f"{test.blocks} {unit} are too few to tell: p could not be below {2 ** (1 - test.blocks):.2g}")
+    return doubts
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """The comparison as people read it."""
-    width = max(len(each["run"]) for each in found["runs"]) + 2
+    """Format the comparison as text for a terminal."""
+    width = max(len(row["run"]) for row in found["runs"]) + 2
     lines = [f"{'':<{width}}{'WER':>9}  {'95 % interval':<20}{'errors':>9}{'better on':>11}"]
-    for each in found["runs"]:
-        low, high = each["interval"]
+    for row in found["runs"]:
+        low, high = row["interval"]
         span = f"{score.percent(low)} to {score.percent(high)}"
-        counted = f"{each['errors']:>9,}{each['better']:>11,}"
-        lines.append(f"{each['run']:<{width}}{score.percent(each['wer']):>9}  {span:<20}{counted}")
+        counted = f"{row['errors']:>9,}{row['better']:>11,}"
+        lines.append(f"{row['run']:<{width}}{score.percent(row['wer']):>9}  {span:<20}{counted}")
     low, high = found["interval"]
     sure = "may be chance" if found["p_value"] > DOUBTFUL else "is hardly chance"
     return "\n".join(

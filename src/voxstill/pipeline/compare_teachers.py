@@ -19,11 +19,13 @@ from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.scoring import words
 from voxstill.storage import join, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer, units
 
 MOST_DIFFERENT = 10
+Disagreement = tuple[tuple[float, int, str], str | None, list[str]]
+"""How far the labels of an utterance differ (rate, words of the longest, id), its human text, and the labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
     apart = {pair: ErrorCounts() for pair in itertools.permutations(range(len(names)), 2)}
     equal = dict.fromkeys(itertools.combinations(range(len(names)), 2), 0)
     errors = [ErrorCounts()] * len(names)
-    different: list[tuple[tuple[float, int, str], str | None, list[str]]] = []
+    different: list[Disagreement] = []
     num = 0
     alike = normalizer(cfg.evaluate.normalizer)
     for id_, text, heard in _rows(cfg, work, source.recipe, names):
@@ -78,7 +80,7 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
             equal[one, two] += texts[one] == texts[two]
         if text is not None:
             errors = [sum_ + words.wer([(alike(text), each)]) for sum_, each in zip(errors, texts, strict=True)]
-        rates = [words.apart(units(texts[one]), units(texts[two])) for one, two in equal]
+        rates = [words.edit_distance(units(texts[one]), units(texts[two])) for one, two in equal]
         rank = sum(rates) / len(rates), max(len(units(each)) for each in texts), id_  # of equal ones the longest
         different = heapq.nlargest(MOST_DIFFERENT, [*different, (rank, text, heard)])
     work_hours = [source.hours / one.rtfx if one.rtfx else None for one in labels]
@@ -109,28 +111,41 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
     )
 
 
+def _differing(names: Sequence[str], ranked: Sequence[Disagreement]) -> list[dict[str, Any]]:
+    """The utterances on which the teachers differ at all, with the label of each teacher."""
+    return [
+        {"id": id_, "apart": rate, "text": text, "heard": dict(zip(names, labels, strict=True))}
+        for (rate, _, id_), text, labels in ranked
+        if rate
+    ]
+
+
 def _rows(
     cfg: Config, work: Store, utterances: str, names: Sequence[str]
 ) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Of each utterance that any of them has labelled: its id, its human text, what each heard."""
+    """Yield id, human text and the label of every teacher, for utterances that any of them has labelled."""
     prefix, hidden = workdir.prefix("utterances", utterances), hidden_texts(cfg)
-    each = [join.parts(work, prefix, workdir.prefix("labels", name), cfg.engine.chunk) for name in names]
-    tables_of = [join.columns(work, parts, ("id", "text"), ("utterance_id", "text")) for parts in each]
-    for some in zip(*tables_of, strict=True):
-        said = some[0][0]
-        ids, texts = said["id"].to_pylist(), said["text"].to_pylist()
-        heard = []
-        for _, labels in some:
-            found = labels["text"].to_pylist()
+    parts_by_teacher = [join.parts(work, prefix, workdir.prefix("labels", name), cfg.engine.chunk) for name in names]
+    tables_of = [join.columns(work, parts, ("id", "text"), ("utterance_id", "text")) for parts in parts_by_teacher]
+    for columns in zip(*tables_of, strict=True):
+        utterance_columns = columns[0][0]
+        ids, texts = utterance_columns["id"].to_pylist(), utterance_columns["text"].to_pylist()
+        texts_by_teacher = []
+        for _, labels in columns:
+            label_texts = labels["text"].to_pylist()
             rows = join.rows_of(ids, labels["utterance_id"].to_pylist())
-            heard.append([None if row is None else found[row] for row in rows])
+            texts_by_teacher.append([None if row is None else label_texts[row] for row in rows])
         for i, id_ in enumerate(ids):
-            if any(one[i] is not None for one in heard):
-                yield id_, texts[i] if texts[i] is not None else hidden.get(id_), [one[i] or "" for one in heard]
+            if any(one[i] is not None for one in texts_by_teacher):
+                yield (
+                    id_,
+                    texts[i] if texts[i] is not None else hidden.get(id_),
+                    [one[i] or "" for one in texts_by_teacher],
+                )
 
 
 def page(cfg: Config, found: dict[str, Any]) -> str:
-    """The figures as one HTML page, with the audio of where they differ."""
+    """Render the comparison as one HTML page, with the audio of the utterances that differ most."""
     work = Store(cfg.work)
     wanted = {each["id"]: each for each in found["different"]}
     recipe = workdir.finished(work, IndexFigures, utterances_recipe(cfg)).recipe
@@ -149,7 +164,7 @@ def page(cfg: Config, found: dict[str, Any]) -> str:
     return html.render_comparison(
         {
             "title": "voxstill: teachers compared",
-            "about": f"Labels of {len(number)} teachers in {shown(cfg.work)}",
+            "about": f"Labels of {len(number)} teachers in {redact_uri(cfg.work)}",
             "utterances": found["utterances"],
             "hours": found["hours"],
             "words": found["words_with_human_text"],
@@ -175,10 +190,10 @@ def page(cfg: Config, found: dict[str, Any]) -> str:
     )
 
 
-def _disputed(cfg: Config, found: dict[str, Any], utterance: Utterance, audio: bytes | None) -> html.Disputed:
-    alike, heard = normalizer(cfg.evaluate.normalizer), list(found["heard"].values())
-    right = units(alike(heard[0] if found["text"] is None else found["text"]))
-    aligned = [words.align(right, units(alike(each))) for each in heard]
+def _disputed(cfg: Config, found: dict[str, Any], utterance: Utterance, audio: bytes | None) -> html.DisputedUtterance:
+    alike, labels = normalizer(cfg.evaluate.normalizer), list(found["heard"].values())
+    right = units(alike(labels[0] if found["text"] is None else found["text"]))
+    aligned = [words.align(right, units(alike(label))) for label in labels]
     info = utterance.info
     return {
         "id": utterance.id,
@@ -193,41 +208,43 @@ def _disputed(cfg: Config, found: dict[str, Any], utterance: Utterance, audio: b
 
 
 def _options(options: dict[str, Any]) -> str:
-    """What somebody set, as it may be shown to anybody."""
-    told = {name: value if isinstance(value, list) else [value] for name, value in options.items() if name != "name"}
+    """The options that were set, as text without secrets."""
+    option_values = {
+        name: value if isinstance(value, list) else [value] for name, value in options.items() if name != "name"
+    }
     return "; ".join(
-        f"{name}: {', '.join(shown(each) if isinstance(each, str) else str(each) for each in some)}"
-        for name, some in told.items()
-        if some != [None]
+        f"{name}: {', '.join(redact_uri(value) if isinstance(value, str) else str(value) for value in values)}"
+        for name, values in option_values.items()
+        if values != [None]
     )
 
 
 def table(found: dict[str, Any]) -> str:
-    """The figures as people read them."""
+    """Format the comparison as text for a terminal."""
     rows = found["teachers"]
     numbered = list(enumerate(rows, start=1))
-    width = max(len(each["teacher"]) for each in rows) + 2
+    width = max(len(row["teacher"]) for row in rows) + 2
     lines = [f"{'':3}{'recipe':<18}{'teacher':<{width}}{'labels':>9}{'failed':>8}{'times real time':>17}{'WER':>9}"]
-    for number, each in numbered:
+    for number, row in numbered:
         lines.append(
-            f"{number:<3}{each['recipe']:<18}{each['teacher']:<{width}}{each['labels']:>9,}{each['failed']:>8,}"
-            f"{each['rtfx']:>17,.0f}{_percent(each['wer']):>9}"
+            f"{number:<3}{row['recipe']:<18}{row['teacher']:<{width}}{row['labels']:>9,}{row['failed']:>8,}"
+            f"{row['rtfx']:>17,.0f}{_percent(row['wer']):>9}"
         )
     if found["price_per_hour"] is not None:
-        costs = ", ".join(f"{n}: {_money(each['cost'])}" for n, each in numbered)
+        costs = ", ".join(f"{n}: {_money(row['cost'])}" for n, row in numbered)
         lines += ["", f"cost of labelling {found['hours']:,.1f} h at {found['price_per_hour']:g} an hour: {costs}"]
     known = found["words_with_human_text"]
     lines += ["", f"WER by {known:,} words of human texts" if known else "nobody wrote down what was said: no WER", ""]
     numbers = "".join(f"{number:>9}" for number in range(1, len(rows) + 1))
     lines.append(f"{'errors of a column, were the row right':<40}{numbers}")
-    for number, some in enumerate(found["apart"], start=1):
-        rates = "".join(f"{'' if i == number else _percent(rate):>9}" for i, rate in enumerate(some, start=1))
+    for number, row in enumerate(found["apart"], start=1):
+        rates = "".join(f"{'' if i == number else _percent(rate):>9}" for i, rate in enumerate(row, start=1))
         lines.append(f"{number:<40}{rates}")
     if found["different"]:
         lines += ["", "where they differ most:"]
-        for each in found["different"]:
-            lines.append(f"  {each['id']}")
-            lines += [f"    {number}  {text}" for number, text in enumerate(each["heard"].values(), start=1)]
+        for row in found["different"]:
+            lines.append(f"  {row['id']}")
+            lines += [f"    {number}  {text}" for number, text in enumerate(row["heard"].values(), start=1)]
     if "report" in found:
         lines += ["", f"report: {found['report']}"]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""control: what is asked of a labelling job while it runs, and what the jobs say of it."""
+"""control: change the options of a labelling job while it runs, and show the status of the jobs."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
 
 
 def _check(cfg: Config, wanted: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> None:
-    """ConfigError where none of the jobs could take it; that of the latest job says why."""
+    """Raise the ConfigError of the latest job where no job could apply the request."""
     level = cfg.monitor.log_level
-    told = [config.validated(config.Teacher, job["begun"], "teacher.") for job in jobs]
+    teachers = [config.validated(config.Teacher, job["begun"], "teacher.") for job in jobs]
     errors = []
-    for teacher in told or [cfg.teacher]:
+    for teacher in teachers or [cfg.teacher]:
         try:
             controlling.apply(wanted, controlling.Settings(teacher, cfg.engine, level))
             return
@@ -63,7 +63,7 @@ def _check(cfg: Config, wanted: Mapping[str, Any], jobs: Sequence[Mapping[str, A
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """What stands and what came of it, as people read it."""
+    """Format the request and the status of the jobs as text for a terminal."""
     asked = [f"  {section}.{name} = {_plain(value)}" for section, name, value in _options(found["asked"])]
     lines = [f"asked for at {found['at']}:", *asked] if asked else ["nothing is asked for: jobs run as they were begun"]
     for job in found["jobs"]:

@@ -1,4 +1,4 @@
-"""run --rehearse: the whole line on a few files, beside the real one and without touching it."""
+"""run --dry-run: the whole pipeline on a few files, in folders of its own, with an estimate of the full cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The files that were chosen, with their splits, and which share of the whole source they are by bytes."""
+    """The sampled files with their splits, and their share of the bytes of the whole source."""
 
     files: list[tuple[Split, SourceFile]]
     share: float
@@ -86,7 +86,7 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
 
 
 def choose(files: Iterable[SourceFile], cfg: Config) -> Part:
-    """Some sound files of every split, drawn by the hash of their ids; equal for equal sources and seeds."""
+    """Sample readable files of every split by the hash of their ids; equal for equal sources and seeds."""
     drawn: dict[Split, list[tuple[int, int, SourceFile]]] = {split: [] for split in get_args(Split)}
     total = 0.0
     for number, file in enumerate(files):
@@ -110,7 +110,7 @@ def choose(files: Iterable[SourceFile], cfg: Config) -> Part:
 
 
 def size(file: SourceFile, rows: int) -> float:
-    """Bytes of the first `rows` utterances of a file; where nobody says how large it is, a second of speech."""
+    """Bytes of the first `rows` utterances of a file; one second of speech where its size is unknown."""
     return max(file.entries[0].num_bytes, 32_000) * min(rows, len(file.entries)) / len(file.entries)
 
 

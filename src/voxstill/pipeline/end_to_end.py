@@ -1,4 +1,4 @@
-"""run and demo: the whole line; a finished step is recognised and skipped."""
+"""run and demo: the whole pipeline; a step whose tables are finished is skipped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BEAM = 16
 
 
 class Steps:
-    """The table of steps as it grows: name, seconds, and what came out."""
+    """Times and results of the steps so far, one row for each."""
 
     def __init__(self) -> None:
         self.rows: list[StepResult] = []
@@ -75,7 +75,7 @@ class Steps:
 
     @property
     def seconds(self) -> float:
-        """Since the first step began."""
+        """Wall-clock seconds since the first step began."""
         return time.perf_counter() - self._start
 
 
@@ -103,9 +103,10 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
     steps = steps or Steps()
     if ranks := world.ranks():
         raise ConfigError(
-            f"{ranks.by} has started this in {ranks.num} processes",
+            f"{ranks.launcher} has started this in {ranks.num} processes",
             why="each of them would index, label and judge by itself",
-            fix=f"run `voxstill index`, `label`, `filter` and `shard` alone, and only `voxstill train` by {ranks.by}",
+            fix="run `voxstill index`, `label`, `filter` and `shard` alone, "
+            f"and only `voxstill train` by {ranks.launcher}",
         )
     check(cfg)
     if cfg.student.task != "recognition":
@@ -114,7 +115,7 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
             why="the line ends in a recogniser that is compared with its teacher",
             fix="run `voxstill index`, then `voxstill train` and `voxstill evaluate`: docs/transfer.md",
         )
-    registry.make(cfg.teacher)  # a teacher that cannot be made is told before anything is done
+    registry.create(cfg.teacher)  # a teacher that cannot be made is told before anything is done
     try:
         with steps.step("index") as result:
             indexed = indexing.index(cfg)
@@ -175,14 +176,14 @@ def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         student["with_lm"] = {"order": cfg.evaluate.lm_order, **recognition.evaluate(helped, path, judged)}
         results.write(run.with_lm, recognition.evaluation_of(student["with_lm"], judged))
         students["with_lm"] = recognition.recognizer(helped, path)
-    master = registry.make(cfg.teacher)
+    master = registry.create(cfg.teacher)
     if master.reads_texts:
         return {}, student
     teacher = teacher_evaluation.evaluate(cfg, judged)
     audio, _ = recognition.read_audio(cfg, judged[: 4 * cfg.evaluate.worst + 100])
     for recognizer in students.values():
         recognizer.load()
-    master.open()
+    master.load()
     transcribers: dict[str, Callable[[Audio], object]] = {
         **{name: functools.partial(_transcribe, recognizer) for name, recognizer in students.items()},
         "teacher": functools.partial(_hear, master),
@@ -199,7 +200,7 @@ def _transcribe(recognizer: Recognizer, audio: Audio) -> None:
 
 
 def _hear(teacher: Teacher, audio: Audio) -> None:
-    teacher.hear([Clip(utterance=utterance, samples_T=samples_T) for utterance, samples_T in audio])
+    teacher.transcribe_batch([Clip(utterance=utterance, samples_T=samples_T) for utterance, samples_T in audio])
 
 
 def with_lm(cfg: Config, path: Path) -> Config:

@@ -1,4 +1,4 @@
-"""evaluate: how well a finished model does on one split of its WORK."""
+"""evaluate: inference of a finished model on one split of its WORK, and its error rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter: every label is measured once, and judged by the rules: kept, or dropped with a reason."""
+"""filter: measure every label once, then keep it or drop it by the rules (hallucination, compression, ...)."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def _scores(cfg: Config, source: IndexFigures, labels: LabelFigures) -> ScoreFig
         for row in rows:
             if isinstance(row, DataError):
                 raise row
-            meter.safe(row, ())
+            meter.count_done(row, ())
 
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
     writer = measures.ScoreWriter(work, prefix, phrases, cfg.evaluate.normalizer)
     stages = (engine.Stage(name="filter", work=writer, workers=cfg.engine.workers),)
     with StepMeter("filter", len(jobs), "parts") as meter:
         chunks = (engine.Chunk(job.name, (job,)) for job in jobs)
-        engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.engine)
+        engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.update)
     figures = ScoreFigures(recipe=recipe, labels=labels.recipe, utterances=source.recipe)
     workdir.finish(work, figures)
     return figures
@@ -122,7 +122,7 @@ def _measured_parts(
 
 def _refuse_added(work: Store, labels: LabelFigures) -> None:
     """DataError where there are labels that the figures do not speak of: the name of the verdicts would not either."""
-    now = tables.listing(work, workdir.prefix("labels", labels.recipe))
+    now = tables.parts_hash(work, workdir.prefix("labels", labels.recipe))
     if labels.listing not in (None, now):
         raise DataError(
             f"the labels in `{work.uri(workdir.prefix('labels', labels.recipe))}` are not finished",

@@ -1,4 +1,4 @@
-"""Index: every file of the source becomes a recording with its utterances, or a recording with a reason."""
+"""index: segment every file of the source into utterances; a file that cannot be read has an error instead."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def index(cfg: Config) -> IndexFigures:
         return failure is not None and failure.is_transient and recording.id in state
 
     def commit(chunk: engine.Chunk, rows: Sequence[segment.IndexedFile]) -> None:
-        utterances = [each for row in rows for each in row.utterances]
+        utterances = [utterance for row in rows for utterance in row.utterances]
         errors = (row.recording.error for row in rows if row.recording.error is not None)
-        meter.safe(sum(each.duration_ms for each in utterances), errors)
+        meter.count_done(sum(utterance.duration_ms for utterance in utterances), errors)
         new = [row.recording for row in rows if not is_still_unreadable(row.recording)]
         if not new:
             return
@@ -60,7 +60,7 @@ def index(cfg: Config) -> IndexFigures:
         todo = itertools.compress(files, missing)
         chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id)
         with StepMeter("index", sum(missing), "files") as meter:
-            engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.engine)
+            engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.update)
     state.read()
     figures = state.figures(recipe)
     workdir.finish(work, figures)

@@ -1,4 +1,4 @@
-"""Label: every utterance gets the label of one teacher, or a reason why not."""
+"""label: pseudo-label every utterance with one teacher; a failure is a label with an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def label_utterances(cfg: Config, *, max_chunks: int | None = None, limit_hours:
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
     task = label.task(cfg.teacher, work)
     prefix = workdir.prefix("utterances", source.recipe)
-    made = registry.make(cfg.teacher)
+    made = registry.create(cfg.teacher)
     if isinstance(made, ConsensusTeacher):
         with StepMeter("label", None, "parts") as meter:
             figures = consensus.agree(work, prefix, task, made.of, cfg.engine, meter)

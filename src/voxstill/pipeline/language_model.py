@@ -1,4 +1,4 @@
-"""train-lm: texts become a language model for decoding."""
+"""train-lm: count n-grams of texts into a language model for beam search."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def learnt(cfg: Config, work: Store, shards: ShardFigures) -> Iterator[str]:
 
 
 def texts(cfg: Config, source: str) -> Iterator[str]:
-    """The sentences of the source, one a line in files; DataError where there are none."""
+    """Yield the sentences of the source, one for each line of its files; DataError where there are none."""
     if Path(source).is_file():
         files = [source]
     else:

@@ -41,12 +41,12 @@ def _options() -> Iterator[config.Option]:
                     + ".",
                 )
             for name, options in registry.all_options():
-                for each in config.options(options, "teacher."):
+                for entry in config.options(options, "teacher."):
                     yield config.Option(
-                        path=each.path,
-                        type=each.type,
-                        unit=each.unit,
-                        default=each.default,
-                        limits=each.limits,
-                        meaning=f"({name}) {each.meaning}",
+                        path=entry.path,
+                        type=entry.type,
+                        unit=entry.unit,
+                        default=entry.default,
+                        limits=entry.limits,
+                        meaning=f"({name}) {entry.meaning}",
                     )

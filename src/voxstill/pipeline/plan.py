@@ -117,7 +117,7 @@ def _of_shards(store: Store, prefix: str, cfg: Config) -> Lengths:
 
 
 def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
-    """Rows without a length are planned as empty; files count as shards where no column `shard` says otherwise."""
+    """Read lengths from Parquet: a row without one is empty; each file is a shard, unless a column `shard` says."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -195,10 +195,10 @@ def _span(k: int, width_ms: int) -> str:
 
 
 def _round(width_ms: float) -> int:
-    """The next of 1, 2, 5, 10, 20, ... tens of milliseconds: numbers that people read easily."""
+    """Round up to 1, 2, 5, 10, 20, ... tens of milliseconds."""
     step = 10
     while True:
-        for each in (1, 2, 5):
-            if each * step >= width_ms:
-                return each * step
+        for factor in (1, 2, 5):
+            if factor * step >= width_ms:
+                return factor * step
         step *= 10

@@ -1,4 +1,4 @@
-"""pretrain: audio alone becomes a model that students start from; the same command again goes on where it stopped."""
+"""pretrain: self-supervised training on audio alone; the same command resumes from the last checkpoint."""
 
 from __future__ import annotations
 

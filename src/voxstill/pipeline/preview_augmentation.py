@@ -1,4 +1,4 @@
-"""explain --hear: what the augmentation sounds like, each part of it alone and all of it."""
+"""explain --hear: write augmented audio as WAV files to listen to, each augmentation alone and all together."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from voxstill.audio import codec
+from voxstill.core import pcm
 from voxstill.core.config import Augment, Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ
 from voxstill.indexing.scan import scan
 from voxstill.storage.fetch import read_uri
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.tasks import noise as noises
 from voxstill.tasks.recognition import frontend_of
 
@@ -33,7 +34,7 @@ _FILES, _LONGEST_S = 4, 10
 
 
 def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
-    """Some of the source's audio as WAV files: as it is, as the student hears it, and with each augmentation.
+    """Write audio of the source as WAV files: unchanged, through the student's features, and with each augmentation.
 
     What happens to a share of the utterances happens to each of them here. DataError where nothing can be read.
     """
@@ -47,11 +48,11 @@ def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
     def write(name: str, wave_BT: torch.Tensor, len_B: torch.Tensor, what: str) -> None:
         for (uri, _), wave_T, num in zip(read, wave_BT, len_B.tolist(), strict=True):
             path = folder / f"{len(files) % len(read) + 1}-{name}.wav"
-            samples_T = codec.quantize(wave_T[:num].clamp(-1, 1).numpy())
+            samples_T = pcm.quantize(wave_T[:num].clamp(-1, 1).numpy())
             path.write_bytes(codec.encode(samples_T, "wav"))
-            files.append({"file": str(path), "source": shown(uri), "what": what})
+            files.append({"file": str(path), "source": redact_uri(uri), "what": what})
 
-    write("before", audio_BT.float() / 32768, audio_len_B, "as it is")
+    write("before", audio_BT.float() / pcm.FULL_SCALE, audio_len_B, "as it is")
     noise_bank = noises.load(cfg.augment)
     for name, options, what in _augmentations(cfg.augment, frontend_of(cfg, None).has_mel_features):
         one = cfg.augment.model_copy(update={**_OFF, **options})
@@ -87,19 +88,19 @@ def _augmentations(cfg: Augment, has_mel_features: bool) -> Iterator[tuple[str, 
 
 
 def _some_audio(cfg: Config) -> list[tuple[str, torch.Tensor]]:
-    """Address and samples of the first files of the source that can be read."""
+    """Read the first files of the source that can be decoded; return their addresses and samples."""
     read: list[tuple[str, torch.Tensor]] = []
     reason = "the source is empty"
-    for found in scan(cfg.source):
-        if found.uri in {uri for uri, _ in read}:
+    for entry in scan(cfg.source):
+        if entry.uri in {uri for uri, _ in read}:
             continue
         try:
-            samples_T = codec.decode(read_uri(found.uri)).samples_T[: _LONGEST_S * RATE_HZ]
+            samples_T = codec.decode(read_uri(entry.uri)).samples_T[: _LONGEST_S * RATE_HZ]
         except VoxstillError as error:
-            reason = f"{shown(found.uri)}: {error.what}"
+            reason = f"{redact_uri(entry.uri)}: {error.what}"
             log.warning("%s", reason)
             continue
-        read.append((found.uri, torch.from_numpy(samples_T)))
+        read.append((entry.uri, torch.from_numpy(samples_T)))
         if len(read) == _FILES:
             break
     if not read:

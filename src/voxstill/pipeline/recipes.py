@@ -13,7 +13,7 @@ from voxstill.storage.store import Store
 
 
 def utterances_recipe(cfg: Config) -> str:
-    """Name of the utterances that this configuration cuts."""
+    """Name of the table of utterances that this configuration segments."""
     return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, cfg.source, cfg.seed)
 
 

@@ -1,4 +1,4 @@
-"""doctor: a step that was skipped, once more, and which of its utterances are at fault."""
+"""doctor: replay a training step with a loss or gradient that is not finite, to find the faulty utterances."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxstill.core import config
+from voxstill.core import config, pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.core.records import RATE_HZ, Batch
+from voxstill.core.records import Batch
 from voxstill.core.result import Result
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
@@ -85,7 +85,7 @@ def replay(experiment: str, batch: str) -> ReplayResult:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """The same as people read it: the utterances at fault first, then those of the largest gradient."""
+    """Format the replay as text: the faulty utterances first, then those with the largest gradient."""
     rows = sorted(figures["utterances"], key=lambda row: (row["finite"], -(row["grad_norm"] or 0)))
     lines = [
         f"step {figures['step']} of rank {figures['rank']}, replayed with the weights of {figures['checkpoint']}",
@@ -110,7 +110,7 @@ def _rebuild(run: RunDir, cfg: Config) -> tuple[Frontend, Any, Task]:
 
 
 def _judged(task: Task, model: Any, batch: Batch, context: StepContext, generator: torch.Generator) -> dict[str, Any]:
-    """Loss and gradient norm, None where they are no numbers."""
+    """Return loss and gradient norm, None where they are not finite."""
     model.train()
     model.zero_grad(set_to_none=True)
     loss = task.loss(model, task.prepare(batch, context.progress, generator), context).value
@@ -125,7 +125,7 @@ def _facts(batch: Batch, i: int, frontend: Frontend) -> dict[str, Any]:
     samples = int(batch.audio_len_B[i])
     return {
         "id": batch.ids[i],
-        "seconds": samples / RATE_HZ,
+        "seconds": pcm.samples_to_s(samples),
         "tokens": int(batch.token_len_B[i]),
         "frames": int(frontend.num_frames(batch.audio_len_B[i], batch.tempo_B[i])),
         "peak": int(batch.audio_BT[i].abs().max()) if samples else 0,
@@ -134,7 +134,7 @@ def _facts(batch: Batch, i: int, frontend: Frontend) -> dict[str, Any]:
 
 
 def _only(batch: Batch, i: int) -> Batch:
-    """One utterance of the batch, as long as it is."""
+    """Return one utterance of a batch, without its padding."""
     tensors: dict[str, Tensor] = {
         field.name: getattr(batch, field.name)[i : i + 1] for field in dataclasses.fields(Batch) if field.name != "ids"
     }

@@ -1,4 +1,4 @@
-"""report: the facts of a finished run on one page, and those of two that are compared."""
+"""report: the page of a finished run, and the page that compares two recognisers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from voxstill.audio import codec
 from voxstill.core import config
+from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
@@ -26,7 +27,7 @@ from voxstill.pipeline.run_result import StepResult
 from voxstill.scoring import words
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import IndexFigures, VerdictFigures
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
@@ -49,7 +50,7 @@ def write(
     teacher: Mapping[str, Any],
     student: Mapping[str, Any],
 ) -> Path:
-    """The report of a run, written whole; what was not measured is not on it."""
+    """Write the report of a run as HTML, Markdown and JSON; what was not measured is left out."""
     examples = rejected(cfg, filtered)
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
@@ -74,9 +75,9 @@ def write(
     }
     if student:
         facts |= judged_facts(cfg, teacher, student)
-    run.report.write_text(html.render(facts), encoding="utf-8")
-    run.report.with_suffix(".md").write_text(plain.markdown(facts), encoding="utf-8")
-    run.report.with_suffix(".json").write_text(plain.as_json(facts), encoding="utf-8")
+    write_atomically(run.report, html.render(facts))
+    write_atomically(run.report.with_suffix(".md"), plain.markdown(facts))
+    write_atomically(run.report.with_suffix(".json"), plain.as_json(facts))
     return run.report
 
 
@@ -94,26 +95,26 @@ def rejected(cfg: Config, filtered: VerdictFigures) -> dict[str, list[html.Rejec
     utterances = _first(tables.read(work, workdir.prefix("utterances", filtered.utterances), Utterance), "id", reasons)
     labels = _first(tables.read(work, workdir.prefix("labels", filtered.labels), Label), "utterance_id", reasons)
     audio = sound(cfg, list(utterances.values()))
-    found: dict[str, list[html.Rejected]] = {}
+    rejected_by_rule: dict[str, list[html.Rejected]] = {}
     for id_, reason in reasons.items():
-        told = ", ".join(fact for fact in (utterances[id_].info.speaker, utterances[id_].info.dataset) if fact)
-        one: html.Rejected = {"id": id_, "about": told, "text": labels[id_].text, "audio": audio.get(id_)}
-        found.setdefault(reason, []).append(one)
-    return found
+        facts = ", ".join(fact for fact in (utterances[id_].info.speaker, utterances[id_].info.dataset) if fact)
+        one: html.Rejected = {"id": id_, "about": facts, "text": labels[id_].text, "audio": audio.get(id_)}
+        rejected_by_rule.setdefault(reason, []).append(one)
+    return rejected_by_rule
 
 
 def _first(rows: Iterable[Any], key: str, ids: Container[str]) -> dict[str, Any]:
-    """The first row of each of the ids."""
-    found: dict[str, Any] = {}
+    """Return the first row of each id."""
+    first_rows: dict[str, Any] = {}
     for row in rows:
         id_ = getattr(row, key)
         if id_ in ids:
-            found.setdefault(id_, row)
-    return found
+            first_rows.setdefault(id_, row)
+    return first_rows
 
 
 def _curve(cfg: Config) -> list[tuple[float, float]]:
-    """What confidence would keep and how wrong it is; empty where nobody wrote anything down to tell it by."""
+    """WER of the labels kept, by the share kept at falling confidence; empty where there are no human texts."""
     try:
         return tuning.confidence_curve(tune_filter.tune(cfg).to_dict())
     except DataError:
@@ -121,17 +122,17 @@ def _curve(cfg: Config) -> list[tuple[float, float]]:
 
 
 def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, Any]) -> html.Facts:
-    """What can be told once somebody wrote down what was said."""
+    """The facts that need human texts: error rates, confusions, and every utterance aligned with its reference."""
     sides: dict[html.Role, Mapping[str, Any]] = {"teacher": teacher} if teacher else {}
     sides["student"] = student
     alike = normalizer(cfg.evaluate.normalizer)
     judged = recognition.references(cfg, of_split(cfg))
     pairs = {
         role: {
-            each.id: words.align(
-                split_words(alike(each.text or "")), split_words(alike(side["hypotheses"].get(each.id, "")))
+            utterance.id: words.align(
+                split_words(alike(utterance.text or "")), split_words(alike(side["hypotheses"].get(utterance.id, "")))
             )
-            for each in judged
+            for utterance in judged
         }
         for role, side in sides.items()
     }
@@ -166,30 +167,30 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
         "worst": worst(cfg, judged, pairs),
         "utterances": [
             {
-                "id": each.id,
-                "speaker": each.info.speaker,
-                "dataset": each.info.dataset,
-                "duration_ms": each.duration_ms,
-                "heard": {role: found[each.id][1] for role, found in pairs.items()},
+                "id": utterance.id,
+                "speaker": utterance.info.speaker,
+                "dataset": utterance.info.dataset,
+                "duration_ms": utterance.duration_ms,
+                "heard": {role: aligned[utterance.id][1] for role, aligned in pairs.items()},
             }
-            for each in judged
+            for utterance in judged
         ],
     }
 
 
 def confusions(pairs: Mapping[html.Role, Mapping[str, Aligned]]) -> dict[html.Role, list[html.Confusion]]:
-    """The commonest errors of each that made any, some of every kind."""
-    found: dict[html.Role, list[html.Confusion]] = {
+    """The most frequent substitutions, deletions and insertions of each system that made any."""
+    confusions_by_role: dict[html.Role, list[html.Confusion]] = {
         role: [
             {"reference": ref, "hypothesis": hyp, "count": count}
             for kind in ((True, True), (True, False), (False, True))
             for (ref, hyp), count in words.confusions(
-                (_of_kind(one, *kind) for _, one in each.values()), MOST_CONFUSIONS
+                (_of_kind(one, *kind) for _, one in aligned.values()), MOST_CONFUSIONS
             )
         ]
-        for role, each in pairs.items()
+        for role, aligned in pairs.items()
     }
-    return {role: some for role, some in found.items() if some}
+    return {role: rows for role, rows in confusions_by_role.items() if rows}
 
 
 def _of_kind(pairs: Iterable[words.Pair], has_reference: bool, has_hypothesis: bool) -> Iterator[words.Pair]:
@@ -197,7 +198,7 @@ def _of_kind(pairs: Iterable[words.Pair], has_reference: bool, has_hypothesis: b
 
 
 def system(role: html.Role, side: Mapping[str, Any], cfg: Config) -> html.System:
-    """One row of the headline."""
+    """Figures of one system for the head of the report."""
     name = side["teacher"] if role == "teacher" else f"{cfg.student.size} FastConformer-CTC"
     helped = f", a beam of {side['decode']['beam']} and {side['order']}-grams of its labels" if "order" in side else ""
     return {
@@ -214,15 +215,18 @@ def system(role: html.Role, side: Mapping[str, Any], cfg: Config) -> html.System
 def worst(
     cfg: Config, judged: Sequence[Utterance], pairs: Mapping[html.Role, Mapping[str, Aligned]]
 ) -> list[html.Utterance]:
-    """The utterances in which the student made most errors, with their audio; those without an error are left out."""
-    ranked = sorted(judged, key=lambda each: (-pairs["student"][each.id][0].errors, each.id))
-    chosen = [each for each in ranked[: cfg.evaluate.worst] if pairs["student"][each.id][0].errors]
+    """The utterances with most errors of the student, with their audio; those without an error are left out."""
+    ranked = sorted(judged, key=lambda utterance: (-pairs["student"][utterance.id][0].errors, utterance.id))
+    chosen = [utterance for utterance in ranked[: cfg.evaluate.worst] if pairs["student"][utterance.id][0].errors]
     audio = sound(cfg, chosen)
-    return [entry(each.id, (each.info.speaker, each.info.dataset, each.info.dialect), pairs, audio) for each in chosen]
+    return [
+        entry(utterance.id, (utterance.info.speaker, utterance.info.dataset, utterance.info.dialect), pairs, audio)
+        for utterance in chosen
+    ]
 
 
 def sound(cfg: Config, utterances: Sequence[Utterance]) -> dict[str, bytes]:
-    """The audio of each that can be read, as a file."""
+    """Read the utterances that can be decoded; return a FLAC file by utterance id."""
     audio, _ = recognition.read_audio(cfg, utterances)
     return {utterance.id: codec.encode(samples_T, "flac") for utterance, samples_T in audio}
 
@@ -233,35 +237,36 @@ def entry(
     pairs: Mapping[html.Role, Mapping[str, Aligned]],
     audio: Mapping[str, bytes],
 ) -> html.Utterance:
-    """One utterance to look at and listen to."""
+    """One utterance of the page: facts, aligned hypotheses and audio."""
     return {
         "id": id_,
         "about": ", ".join(fact for fact in about if fact),
-        "heard": [{"role": role, "wer": found[id_][0].rate, "pairs": found[id_][1]} for role, found in pairs.items()],
+        "heard": [
+            {"role": role, "wer": aligned[id_][0].rate, "pairs": aligned[id_][1]} for role, aligned in pairs.items()
+        ],
         "audio": audio.get(id_),
     }
 
 
 def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
-    """Two recognisers side by side: what `compare.runs` found, and every utterance as both heard it."""
+    """Render the page that compares two recognisers: the figures of `compare.runs`, and every utterance of both."""
     pairs: dict[html.Role, dict[str, Aligned]] = {
-        role: {id_: words.align(split_words(text), split_words(heard.get(id_, ""))) for id_, text in both.texts.items()}
-        for role, heard in zip(COMPARED, both.heard, strict=True)
+        role: {id_: words.align(split_words(text), split_words(texts.get(id_, ""))) for id_, text in both.texts.items()}
+        for role, texts in zip(COMPARED, both.hypotheses, strict=True)
     }
     runs = dict(zip(COMPARED, found["runs"], strict=True))
-    names = list(runs["first"]["by_speaker"])
     facts: html.Facts = {
         "title": "voxstill: two compared",
-        "about": " and ".join(map(shown, both.runs)),
+        "about": " and ".join(map(redact_uri, both.runs)),
         "systems": [
             {
                 "role": role,
-                "name": shown(each["run"]),
-                "wer": each["wer"],
-                "interval": each["interval"],
-                "cer": each["cer"],
+                "name": redact_uri(row["run"]),
+                "wer": row["wer"],
+                "interval": row["interval"],
+                "cer": row["cer"],
             }
-            for role, each in runs.items()
+            for role, row in runs.items()
         ],
         "judged": {
             "split": both.split,
@@ -276,49 +281,51 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
             "p": found["p_value"],
             "surely": found["p_value"] <= DOUBTFUL,
         },
-        "breakdowns": [
-            {
-                "by": "speaker",
-                "groups": [
-                    {
-                        "name": name,
-                        "words": runs["first"]["by_speaker"][name]["words"],
-                        "wer": {role: each["by_speaker"][name]["wer"] for role, each in runs.items()},
-                    }
-                    for name in names
-                ],
-            }
-        ]
-        if len(names) > 1
-        else [],
+        "breakdowns": _by_speaker(runs),
         "confusions": confusions(pairs),
         "worst": differing(cfg, both, pairs),
         "utterances": [
             {
                 "id": id_,
-                "speaker": each.speaker,
+                "speaker": segment.speaker,
                 "dataset": None,
-                "duration_ms": duration_ms(each),
-                "heard": {role: one[id_][1] for role, one in pairs.items()},
+                "duration_ms": duration_ms(segment),
+                "heard": {role: aligned[id_][1] for role, aligned in pairs.items()},
             }
-            for id_, each in both.said.items()
+            for id_, segment in both.references.items()
         ],
     }
     return html.render(facts)
 
 
+def _by_speaker(runs: Mapping[html.Role, Mapping[str, Any]]) -> list[html.Breakdown]:
+    """The error rates of two recognisers by speaker; nothing where fewer than two speakers are known."""
+    by_speaker = runs["first"]["by_speaker"]
+    if len(by_speaker) < 2:
+        return []
+    groups: list[html.Group] = [
+        {
+            "name": name,
+            "words": row["words"],
+            "wer": {role: run["by_speaker"][name]["wer"] for role, run in runs.items()},
+        }
+        for name, row in by_speaker.items()
+    ]
+    return [{"by": "speaker", "groups": groups}]
+
+
 def differing(cfg: Config, both: Sides, pairs: Mapping[html.Role, Mapping[str, Aligned]]) -> list[html.Utterance]:
-    """The utterances where two differ most in the number of errors, with their audio where a WORK is at hand."""
+    """The utterances whose numbers of errors differ most, with their audio where the WORK can be read."""
     first, second = pairs["first"], pairs["second"]
-    unlike = [id_ for id_ in both.said if first[id_][1] != second[id_][1]]
+    unlike = [id_ for id_ in both.references if first[id_][1] != second[id_][1]]
     unlike.sort(key=lambda id_: (-abs(first[id_][0].errors - second[id_][0].errors), id_))
     chosen = unlike[: cfg.evaluate.worst]
-    audio = next((some for run in both.runs if (some := _sound_of(run, chosen))), {})
-    return [entry(id_, [both.said[id_].speaker], pairs, audio) for id_ in chosen]
+    audio = next((clips for run in both.runs if (clips := _sound_of(run, chosen))), {})
+    return [entry(id_, [both.references[id_].speaker], pairs, audio) for id_ in chosen]
 
 
 def _sound_of(run: str, ids: Sequence[str]) -> dict[str, bytes]:
-    """The audio of utterances of an experiment; none where its WORK is not here."""
+    """Read audio of utterances from the WORK of an experiment; empty where it cannot be read."""
     own = RunDir(Path(run)).config
     if not own.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""Shard: utterances are written as WebDataset tars with sidecars, with the labels that were kept or without any."""
+"""shard: write utterances as WebDataset tars with sidecars, with the labels that were kept or without any."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def _shard(
     def commit(_: engine.Chunk, rows: Sequence[write.WrittenShard]) -> None:
         for row in rows:
             written.append(row)
-            meter.safe(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
+            meter.count_done(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
 
     jobs = assign.jobs(work, parts, kept, windows, there)
     chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
     writer = write.ShardWriter(work, prefix, cfg.shard, read_utterances.reading(cfg))
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers),)
     with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
-        engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.engine)
+        engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.update)
     dropped: Counter[str] = Counter()
     for row in written:
         dropped.update(row.dropped)

@@ -1,4 +1,4 @@
-"""train: shards become a student in an experiment folder; the same command again goes on where it stopped."""
+"""train: train a student on shards, in an experiment folder; the same command resumes from the last checkpoint."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec, samples, vad
+from voxstill.core import pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError, VoxstillError
 from voxstill.core.monitor import Progress
@@ -124,9 +125,9 @@ class Recognizer:
             samples_T = _samples(recording, rate_hz)
         except VoxstillError as error:
             return Transcript(audio=name, text=None, error=error.what)
-        spans_ms = vad.utterances(samples_T, self._cfg.segment)
+        spans_ms = vad.segment(samples_T, self._cfg.segment)
         hypotheses = self._student.transcribe_batch(
-            [samples_T[codec.ms_to_samples(start) : codec.ms_to_samples(end)] for start, end in spans_ms],
+            [samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)] for start, end in spans_ms],
             [f"{name}:{start}" for start, _ in spans_ms],
         )
         words = [
@@ -137,7 +138,7 @@ class Recognizer:
         return Transcript(
             audio=name,
             text=" ".join(hypothesis.text for hypothesis in hypotheses if hypothesis.text),
-            duration_ms=codec.samples_to_ms(len(samples_T)),
+            duration_ms=pcm.samples_to_ms(len(samples_T)),
             words=words,
             error=None,
         )

@@ -1,4 +1,4 @@
-"""filter --tune: which thresholds of the filter are worth setting, by labels whose words a human wrote down."""
+"""filter --tune: propose thresholds of the filter from the WER of labels that have a human text."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _with_hidden(cfg: Config, labels: LabelFigures, scores: Any, texts: Mapping[
 
 
 def picture(found: dict[str, Any]) -> str:
-    """The figures as people read them."""
+    """Format the figures as text for a terminal."""
     lines = [
         f"{found['labels']:,} labels have a human text of {found['words']:,} words; {_percent(found['wer'])} of those "
         "are wrong",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from voxstill.core.records import ErrorCounts
 from voxstill.scoring import speakers, words
-from voxstill.text.rttm import Mark, Stretch
+from voxstill.text.rttm import RttmEvent, ScoredRegion
 
 _SHIFTED_PAIRS = 2000
 """Pairs that are compared to detect shifted lines."""
@@ -26,7 +26,7 @@ _MIN_OFFSET_US = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class SilenceErrors:
     """Hallucinations in silence: words inserted into empty references; `hours` is None where durations are unknown."""
 
     utterances: int
@@ -39,19 +39,19 @@ class Silence:
         return self.words / self.hours if self.hours else None
 
 
-def silence(rows: Iterable[tuple[ErrorCounts, int | None]]) -> Silence:
+def errors_in_silence(rows: Iterable[tuple[ErrorCounts, int | None]]) -> SilenceErrors:
     """Count words inserted into empty references; a row has word counts and duration in ms."""
     silent = [(counts.insertions, duration_ms) for counts, duration_ms in rows if not counts.reference]
     with_duration = [(num_words, duration_ms) for num_words, duration_ms in silent if duration_ms is not None]
     timed = with_duration if len(with_duration) == len(silent) and with_duration else None
-    return Silence(
+    return SilenceErrors(
         utterances=len(silent),
         words=sum(num_words for num_words, _ in silent),
         hours=sum(duration_ms for _, duration_ms in timed) / 3_600_000 if timed else None,
     )
 
 
-def of_words(pairs: Sequence[tuple[str, str]], total: ErrorCounts) -> list[str]:
+def check_words(pairs: Sequence[tuple[str, str]], total: ErrorCounts) -> list[str]:
     """Warnings about (reference, hypothesis) texts in the order of their files, one sentence each."""
     warnings = []
     rate = total.rate
@@ -67,7 +67,7 @@ def of_words(pairs: Sequence[tuple[str, str]], total: ErrorCounts) -> list[str]:
         )
     if empty and empty * 10 >= len(pairs):
         warnings.append(f"{empty:,} of {len(pairs):,} hypotheses are empty: was every utterance recognised?")
-    if rate is not None and rate > 0.5 and (by := shift(pairs[:_SHIFTED_PAIRS])):
+    if rate is not None and rate > 0.5 and (by := line_shift(pairs[:_SHIFTED_PAIRS])):
         where = "after" if by > 0 else "before"
         warnings.append(
             f"hypotheses look shifted by one line: each fits the reference one line {where} its own much better"
@@ -75,7 +75,7 @@ def of_words(pairs: Sequence[tuple[str, str]], total: ErrorCounts) -> list[str]:
     return warnings
 
 
-def shift(pairs: Sequence[tuple[str, str]]) -> int:
+def line_shift(pairs: Sequence[tuple[str, str]]) -> int:
     """1 or -1 where hypotheses fit the reference line after or before theirs with less than half the errors; else 0."""
     if len(pairs) < 3:
         return 0
@@ -87,10 +87,10 @@ def shift(pairs: Sequence[tuple[str, str]]) -> int:
     return best if errors[best] < limit else 0
 
 
-def of_turns(
-    reference: Sequence[Mark],
-    hypothesis: Sequence[Mark],
-    stretches: Sequence[Stretch],
+def check_turns(
+    reference: Sequence[RttmEvent],
+    hypothesis: Sequence[RttmEvent],
+    stretches: Sequence[ScoredRegion],
     length_ms: int | None = None,
 ) -> list[str]:
     """Warnings about the turns of one channel of one recording, one sentence each.
@@ -102,7 +102,7 @@ def of_turns(
         turns = [mark for mark in marks if mark.kind == "SPEAKER"]
         for speaker in sorted({turn.speaker for turn in turns}):
             speaker_turns = [turn for turn in turns if turn.speaker == speaker]
-            twice_us = speakers.twice_us(speaker_turns)
+            twice_us = speakers.self_overlap_us(speaker_turns)
             if twice_us >= _MIN_SELF_OVERLAP_US:
                 warnings.append(
                     f"speaker `{speaker}` of the {side} overlaps with itself for {twice_us / 1e6:.2f} s, counted once"
@@ -121,8 +121,10 @@ def of_turns(
             warnings.append(f"{beyond_us / 1e6:.2f} s of the {side} lie outside what the UEM judges")
     if late_us := offset_us(reference, hypothesis):
         direction = "late" if late_us > 0 else "early"
-        sides = (hypothesis, moved(hypothesis, late_us))
-        before, after = (f"{100 * (speakers.judge(reference, marks).time.rate or 0):.2f} %" for marks in sides)
+        sides = (hypothesis, shift_turns(hypothesis, late_us))
+        before, after = (
+            f"{100 * (speakers.score_diarization(reference, marks).time.rate or 0):.2f} %" for marks in sides
+        )
         warnings.append(
             f"the hypothesis seems to be {abs(late_us) / 1e6:.2f} s too {direction} throughout: moved by as much, its"
             f" DER is {after} instead of {before}"
@@ -130,7 +132,7 @@ def of_turns(
     return warnings
 
 
-def of_times(total: speakers.SpeakerTime) -> list[str]:
+def check_speaker_time(total: speakers.SpeakerTime) -> list[str]:
     """Warnings about a diarization error rate, one sentence each."""
     if total.rate is None:
         return ["nobody speaks in what is judged, so that there is no error rate"]
@@ -146,7 +148,7 @@ def of_times(total: speakers.SpeakerTime) -> list[str]:
     return []
 
 
-def offset_us(reference: Sequence[Mark], hypothesis: Sequence[Mark]) -> int:
+def offset_us(reference: Sequence[RttmEvent], hypothesis: Sequence[RttmEvent]) -> int:
     """Constant offset of the hypothesis in microseconds, positive where it is late, to 10 ms.
 
     0 where correcting it would not remove a quarter of the errors. It is the best lag of the cross-correlation between
@@ -168,17 +170,17 @@ def offset_us(reference: Sequence[Mark], hypothesis: Sequence[Mark]) -> int:
     late_us = (best - padded if best > padded // 2 else best) * _STEP_US
     if abs(late_us) < _MIN_OFFSET_US:
         return 0
-    before = speakers.judge(reference_turns, hypothesis_turns).time
-    after = speakers.judge(reference_turns, moved(hypothesis_turns, late_us)).time
+    before = speakers.score_diarization(reference_turns, hypothesis_turns).time
+    after = speakers.score_diarization(reference_turns, shift_turns(hypothesis_turns, late_us)).time
     return late_us if 4 * after.errors_us < 3 * before.errors_us else 0
 
 
-def moved(marks: Sequence[Mark], late_us: int) -> list[Mark]:
+def shift_turns(marks: Sequence[RttmEvent], late_us: int) -> list[RttmEvent]:
     """Shift the marks earlier by `late_us`."""
     return [replace(mark, start_us=mark.start_us - late_us, end_us=mark.end_us - late_us) for mark in marks]
 
 
-def _activity(turns: Sequence[Mark], start_us: int, size: int) -> NDArray[np.float64]:
+def _activity(turns: Sequence[RttmEvent], start_us: int, size: int) -> NDArray[np.float64]:
     """Number of active speakers at each step, less the mean."""
     change_T = np.zeros(size + 1)
     for turn in turns:
@@ -188,10 +190,10 @@ def _activity(turns: Sequence[Mark], start_us: int, size: int) -> NDArray[np.flo
     return speaking_T - float(speaking_T.mean())
 
 
-def _past_end_us(turn: Mark, length_ms: int) -> int:
+def _past_end_us(turn: RttmEvent, length_ms: int) -> int:
     return max(0, turn.end_us - max(turn.start_us, 1000 * length_ms))
 
 
-def _outside_us(turn: Mark, stretches: Sequence[Stretch]) -> int:
+def _outside_us(turn: RttmEvent, stretches: Sequence[ScoredRegion]) -> int:
     inside = (min(turn.end_us, stretch.end_us) - max(turn.start_us, stretch.start_us) for stretch in stretches)
     return turn.end_us - turn.start_us - sum(max(0, overlap_us) for overlap_us in inside)

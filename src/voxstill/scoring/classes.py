@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfClass:
+class ClassFigures:
     """Figures of one class.
 
     `count` is how often it is in the reference; `precision` is None where it was never predicted, `recall` where it is
@@ -22,7 +22,7 @@ class OfClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classes:
+class ClassificationFigures:
     """Figures of all classes. `confusion[reference][hypothesis]` is a count; pairs that did not occur are absent.
 
     Rates are shares, None where nothing was scored. `macro_f1` is the unweighted mean over the classes that are in the
@@ -31,18 +31,18 @@ class Classes:
 
     accuracy: float | None
     macro_f1: float | None
-    per_class: Mapping[str, OfClass]
+    per_class: Mapping[str, ClassFigures]
     confusion: Mapping[str, Mapping[str, int]]
 
 
-def score(pairs: Sequence[tuple[str, str]]) -> Classes:
+def score(pairs: Sequence[tuple[str, str]]) -> ClassificationFigures:
     """Score (reference, hypothesis) class names; `per_class` has every class of either side."""
     num_pairs = Counter(pairs)
     num_references = Counter(reference for reference, _ in pairs)
     num_hypotheses = Counter(hypothesis for _, hypothesis in pairs)
     names = sorted(num_references | num_hypotheses)
     per_class = {
-        name: OfClass(
+        name: ClassFigures(
             precision=num_pairs[name, name] / num_hypotheses[name] if num_hypotheses[name] else None,
             recall=num_pairs[name, name] / num_references[name] if num_references[name] else None,
             f1=2 * num_pairs[name, name] / (num_references[name] + num_hypotheses[name]),
@@ -53,7 +53,7 @@ def score(pairs: Sequence[tuple[str, str]]) -> Classes:
     confusion: dict[str, dict[str, int]] = {}
     for (reference, hypothesis), count in sorted(num_pairs.items()):
         confusion.setdefault(reference, {})[hypothesis] = count
-    return Classes(
+    return ClassificationFigures(
         accuracy=sum(num_pairs[name, name] for name in names) / len(pairs) if pairs else None,
         macro_f1=sum(figures.f1 for figures in per_class.values()) / len(per_class) if per_class else None,
         per_class=per_class,

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
-import voxstill
 from voxstill.core.config import Config
 from voxstill.core.records import ErrorCounts
+from voxstill.core.version import __version__
 from voxstill.scoring import stats, words
 from voxstill.scoring.words import Scored
 from voxstill.text import normalize
@@ -43,16 +43,16 @@ def figures(
 def rates(groups: Mapping[str, Scored], unit: Unit = "words") -> dict[str, dict[str, float | int | None]]:
     """The figures of each group."""
     name = "wer" if unit == "words" else "cer"
-    found = {}
+    figures_by_group = {}
     for key, row in groups.items():
         counts: ErrorCounts = getattr(row, unit)
-        found[key] = {name: counts.rate, "errors": counts.errors, unit: counts.reference}
-    return found
+        figures_by_group[key] = {name: counts.rate, "errors": counts.errors, unit: counts.reference}
+    return figures_by_group
 
 
 def stamp(normalizer: str | None, scorer: Mapping[str, str]) -> dict[str, Any]:
     """What made figures, so that nobody compares what cannot be compared."""
-    versions = {"voxstill": voxstill.__version__, **scorer, "python": platform.python_version()}
+    versions = {"voxstill": __version__, **scorer, "python": platform.python_version()}
     if normalizer is not None:
         versions["unicode"] = unicodedata.unidata_version
     if normalizer is not None and normalizer.startswith(normalize.WHISPER):

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from voxstill.core.records import ErrorCounts
 from voxstill.scoring import words
 from voxstill.scoring.speakers import assignment
-from voxstill.text.transcripts import Said
+from voxstill.text.transcripts import TranscriptSegment
 
 _NEVER = np.iinfo(np.int64).max // 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class MeetingErrors:
     """The errors of one session, and its speaker mapping, hypothesis -> reference."""
 
     counts: ErrorCounts
@@ -37,7 +37,7 @@ class _SpeakerWords:
     times_W2: NDArray[np.float64]
 
 
-def cp(reference: Sequence[Said], hypothesis: Sequence[Said]) -> Paired:
+def cpwer(reference: Sequence[TranscriptSegment], hypothesis: Sequence[TranscriptSegment]) -> MeetingErrors:
     """cpWER: concatenated minimum-permutation word errors of one session; segments are ordered by their start.
 
     Watanabe et al., CHiME-6 2020, section 5.3. Speakers are named in every row; texts are compared as they stand.
@@ -45,7 +45,9 @@ def cp(reference: Sequence[Said], hypothesis: Sequence[Said]) -> Paired:
     return _with_best_mapping(reference, hypothesis, lambda ref, hyp: words.count(ref.words, hyp.words))
 
 
-def tcp(reference: Sequence[Said], hypothesis: Sequence[Said], collar_ms: int) -> Paired:
+def tcpwer(
+    reference: Sequence[TranscriptSegment], hypothesis: Sequence[TranscriptSegment], collar_ms: int
+) -> MeetingErrors:
     """tcpWER: as cpWER, but only words that overlap in time are aligned.
 
     The time of a segment is divided over its words by their lengths in letters. A word of the hypothesis is at the
@@ -55,8 +57,10 @@ def tcp(reference: Sequence[Said], hypothesis: Sequence[Said], collar_ms: int) -
 
 
 def _with_best_mapping(
-    reference: Sequence[Said], hypothesis: Sequence[Said], count: Callable[[_SpeakerWords, _SpeakerWords], ErrorCounts]
-) -> Paired:
+    reference: Sequence[TranscriptSegment],
+    hypothesis: Sequence[TranscriptSegment],
+    count: Callable[[_SpeakerWords, _SpeakerWords], ErrorCounts],
+) -> MeetingErrors:
     reference_speakers, hypothesis_speakers = _by_speaker(reference), _by_speaker(hypothesis)
     size = max(len(reference_speakers), len(hypothesis_speakers))
     no_words = _SpeakerWords([], np.zeros((0, 2)))
@@ -72,7 +76,7 @@ def _with_best_mapping(
     errors = [[pair_counts.errors for pair_counts in row] for row in counts]
     gain_RH = -np.array(errors, dtype=np.int64).reshape(size, size)
     pairs = assignment(gain_RH)
-    return Paired(
+    return MeetingErrors(
         counts=ErrorCounts.sum(counts[r][h] for r, h in pairs),
         mapping={
             hypothesis_names[h]: reference_names[r]
@@ -82,8 +86,8 @@ def _with_best_mapping(
     )
 
 
-def _by_speaker(rows: Sequence[Said]) -> dict[str, _SpeakerWords]:
-    rows_of_speaker: dict[str, list[Said]] = {}
+def _by_speaker(rows: Sequence[TranscriptSegment]) -> dict[str, _SpeakerWords]:
+    rows_of_speaker: dict[str, list[TranscriptSegment]] = {}
     for row in sorted(rows, key=lambda row: row.start_ms or 0):
         rows_of_speaker.setdefault(row.speaker or "", []).append(row)
     return {
@@ -95,7 +99,7 @@ def _by_speaker(rows: Sequence[Said]) -> dict[str, _SpeakerWords]:
     }
 
 
-def _times(row: Said) -> list[tuple[float, float]]:
+def _times(row: TranscriptSegment) -> list[tuple[float, float]]:
     """Divide the row's time over its words by their lengths in letters; start and end of each in milliseconds."""
     ends = [0, *accumulate(len(word) for word in row.text.split())]
     start_ms, length_ms = row.start_ms or 0, (row.end_ms or 0) - (row.start_ms or 0)

@@ -18,7 +18,7 @@ _GAP, _SUBSTITUTION = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RecognizerOutput:
     """Hypothesis of one recogniser, and its confidence in [0, 1], None where unknown."""
 
     text: str
@@ -26,7 +26,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class CombinedHypothesis:
     """The combined text. `agreement` is the mean share of recognisers that voted for the chosen word or for no word."""
 
     text: str
@@ -37,18 +37,18 @@ Slot = list[str | None]
 """The word of each recogniser at one position, None for a deletion."""
 
 
-def rover(said: Sequence[Heard], alike: Callable[[str], str] = basic) -> Agreed:
+def rover(hypotheses: Sequence[RecognizerOutput], normalize: Callable[[str], str] = basic) -> CombinedHypothesis:
     """Combine hypotheses by voting; ties go to the recogniser that comes first.
 
-    Words are compared after the normalizer `alike` and written as their first voter wrote them. The order of
+    Words are compared after the normalizer `normalize` and written as their first voter wrote them. The order of
     recognisers matters for ties and for the alignment: give the best first. ValueError for no hypotheses.
     """
-    if not said:
-        raise ValueError("nobody said anything")
-    written = [[word for word in units(output.text) if alike(word)] for output in said]
-    weights = [0.5 + 0.5 * (UNKNOWN if output.confidence is None else output.confidence) for output in said]
-    network = _network([[alike(word) for word in words] for words in written])
-    positions = [0] * len(said)
+    if not hypotheses:
+        raise ValueError("there are no hypotheses")
+    written = [[word for word in units(output.text) if normalize(word)] for output in hypotheses]
+    weights = [0.5 + 0.5 * (UNKNOWN if output.confidence is None else output.confidence) for output in hypotheses]
+    network = _network([[normalize(word) for word in words] for words in written])
+    positions = [0] * len(hypotheses)
     winners: list[str] = []
     num_supporters = 0
     for slot in network:
@@ -62,7 +62,7 @@ def rover(said: Sequence[Heard], alike: Callable[[str], str] = basic) -> Agreed:
             winners.append(written[voters[0]][positions[voters[0]]])
         for i, word in enumerate(slot):
             positions[i] += word is not None
-    return Agreed(_joined(winners), num_supporters / (len(network) * len(said)) if network else 1.0)
+    return CombinedHypothesis(_joined(winners), num_supporters / (len(network) * len(hypotheses)) if network else 1.0)
 
 
 def _network(hypotheses: Sequence[Sequence[str]]) -> list[Slot]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.text.rttm import Mark, Stretch
+from voxstill.text.rttm import RttmEvent, ScoredRegion
 
 Int = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -53,21 +53,21 @@ class SpeakerTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class DiarizationErrors:
     """The errors of one recording, and its speaker mapping, hypothesis -> reference."""
 
     time: SpeakerTime
     mapping: Mapping[str, str]
 
 
-def judge(
-    reference: Sequence[Mark],
-    hypothesis: Sequence[Mark],
-    stretches: Sequence[Stretch] = (),
+def score_diarization(
+    reference: Sequence[RttmEvent],
+    hypothesis: Sequence[RttmEvent],
+    stretches: Sequence[ScoredRegion] = (),
     *,
     collar_us: int = 0,
     ignore_overlap: bool = False,
-) -> Judged:
+) -> DiarizationErrors:
     """Score the diarization of one channel of one recording, to the microsecond.
 
     Speakers are mapped one to one so that they share the most scored time. Not scored is what lies outside the
@@ -85,7 +85,7 @@ def judge(
     turn_spans = _spans((*reference_turns, *hypothesis_turns))
     spans = [*scored_spans, *excluded_spans, *noises, *collars, *turn_spans]
     if not spans:
-        return Judged(time=SpeakerTime(), mapping={})
+        return DiarizationErrors(time=SpeakerTime(), mapping={})
     time_T = np.unique(np.array(spans, dtype=np.int64))
     length_T = np.diff(time_T)
     evaluated_T = (_covered(scored_spans, time_T) > 0) & (_covered(excluded_spans, time_T) == 0)
@@ -100,7 +100,7 @@ def judge(
     num_reference_T, num_hypothesis_T = reference_RT.sum(0), hypothesis_HT.sum(0)
     zero_T = np.zeros(len(length_T), dtype=np.int64)
     num_correct_T = sum((reference_RT[r] & hypothesis_HT[h] for r, h in pairs), zero_T)
-    return Judged(
+    return DiarizationErrors(
         time=SpeakerTime(
             scored_us=int(length_T @ num_reference_T),
             missed_us=int(length_T @ np.maximum(num_reference_T - num_hypothesis_T, 0)),
@@ -111,17 +111,17 @@ def judge(
     )
 
 
-def _spans(marks: Iterable[Mark | Stretch]) -> list[tuple[int, int]]:
+def _spans(marks: Iterable[RttmEvent | ScoredRegion]) -> list[tuple[int, int]]:
     return [(mark.start_us, mark.end_us) for mark in marks]
 
 
-def _extent(reference: Iterable[Mark]) -> list[tuple[int, int]]:
+def _extent(reference: Iterable[RttmEvent]) -> list[tuple[int, int]]:
     """From the first start to the last end of what has an extent; empty where nothing has."""
     marks = [mark for mark in reference if mark.kind in _EXTENT_KINDS]
     return [(min(mark.start_us for mark in marks), max(mark.end_us for mark in marks))] if marks else []
 
 
-def _noises(reference: Sequence[Mark], edges: Sequence[int]) -> list[tuple[int, int]]:
+def _noises(reference: Sequence[RttmEvent], edges: Sequence[int]) -> list[tuple[int, int]]:
     """Spans of noises with their padding, which ends at words and turns."""
     noises = _merged([mark for mark in reference if mark.kind == "NON-LEX" and mark.subtype in _NOISES])
     words = _merged([mark for mark in reference if mark.kind == "LEXEME"])
@@ -140,7 +140,7 @@ def _noises(reference: Sequence[Mark], edges: Sequence[int]) -> list[tuple[int, 
     return padded
 
 
-def _merged(marks: Sequence[Mark]) -> list[tuple[int, int]]:
+def _merged(marks: Sequence[RttmEvent]) -> list[tuple[int, int]]:
     """Union of the marks as disjoint spans in order."""
     spans: list[tuple[int, int]] = []
     for start_us, end_us in sorted((mark.start_us, mark.end_us) for mark in marks if mark.end_us > mark.start_us):
@@ -161,14 +161,14 @@ def _covered(spans: Sequence[tuple[int, int]], time_T: Int) -> Int:
     return np.cumsum(change_T)[:-1]
 
 
-def _speaking(turns: Sequence[Mark], time_T: Int) -> tuple[Flags, list[str]]:
+def _speaking(turns: Sequence[RttmEvent], time_T: Int) -> tuple[Flags, list[str]]:
     """Activity of each speaker in each piece, and their names; overlap with itself counts once."""
     names = sorted({turn.speaker for turn in turns})
     rows = [_covered(_spans(turn for turn in turns if turn.speaker == name), time_T) > 0 for name in names]
     return np.array(rows, dtype=bool).reshape(len(names), len(time_T) - 1), names
 
 
-def twice_us(turns: Sequence[Mark]) -> int:
+def self_overlap_us(turns: Sequence[RttmEvent]) -> int:
     """Microseconds in which more than one of the turns is active."""
     spans = _spans(turns)
     time_T = np.unique(np.array(spans, dtype=np.int64))

@@ -48,7 +48,7 @@ def blocks(
     return Blocks(unit="speakers", counts=tuple(map(ErrorCounts.sum, groups.values())))
 
 
-def interval(counts_by_block: Sequence[ErrorCounts], resamples: int, seed: int) -> tuple[float, float] | None:
+def interval(counts_by_block: Sequence[ErrorCounts], bootstrap_draws: int, seed: int) -> tuple[float, float] | None:
     """95 % percentile bootstrap interval of the error rate over blocks; None where the reference is empty.
 
     A single block gives an interval of width 0, which says nothing. Bisani and Ney, ICASSP 2004, section 2.
@@ -57,12 +57,12 @@ def interval(counts_by_block: Sequence[ErrorCounts], resamples: int, seed: int) 
     reference_B = np.array([counts.reference for counts in counts_by_block], dtype=np.int64)
     if not reference_B.any():
         return None
-    low, high = np.percentile(_bootstrap_rates(errors_B, reference_B, resamples, seed), [2.5, 97.5])
+    low, high = np.percentile(_bootstrap_rates(errors_B, reference_B, bootstrap_draws, seed), [2.5, 97.5])
     return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class PairedTest:
     """Paired test of two systems on the same utterances. `difference` is the rate of the second minus the first.
 
     `p` is the two-sided p-value of the null hypothesis that both are equally good; it is `exact` where all swaps were
@@ -76,22 +76,24 @@ class Paired:
     blocks: int
 
 
-def paired(first: Sequence[ErrorCounts], second: Sequence[ErrorCounts], resamples: int, seed: int) -> Paired | None:
+def paired_test(
+    first: Sequence[ErrorCounts], second: Sequence[ErrorCounts], bootstrap_draws: int, seed: int
+) -> PairedTest | None:
     """Test whether two systems differ, by counts of the same blocks in the same order; None for an empty reference.
 
     An approximate randomisation test (Noreen 1989; Gillick and Cox, ICASSP 1989, for matched pairs of segments): under
-    the null hypothesis the results of a block can be swapped. Up to 2^16 swaps are enumerated, of more `resamples` are
-    drawn, and the one observed is counted among them (Phipson and Smyth 2010), so that p is never 0. The interval is
-    that of Bisani and Ney (ICASSP 2004) for the difference.
+    the null hypothesis the results of a block can be swapped. Up to 2^16 swaps are enumerated; of more,
+    `bootstrap_draws` are drawn, and the one observed is counted among them (Phipson and Smyth 2010), so that p is
+    never 0. The interval is that of Bisani and Ney (ICASSP 2004) for the difference.
     """
     reference_B = np.array([counts.reference for counts in first], dtype=np.int64)
     if not reference_B.any():
         return None
     gap_B = np.array([b.errors - a.errors for a, b in zip(first, second, strict=True)], dtype=np.int64)
-    p, exact = _randomization_p(gap_B[gap_B != 0], resamples, seed)  # swapping equal counts changes nothing
-    rates = _bootstrap_rates(gap_B, reference_B, resamples, seed)
+    p, exact = _randomization_p(gap_B[gap_B != 0], bootstrap_draws, seed)  # swapping equal counts changes nothing
+    rates = _bootstrap_rates(gap_B, reference_B, bootstrap_draws, seed)
     low, high = np.percentile(rates, [2.5, 97.5])
-    return Paired(
+    return PairedTest(
         difference=float(gap_B.sum() / reference_B.sum()),
         interval=(float(low), float(high)),
         p=p,
@@ -100,7 +102,7 @@ def paired(first: Sequence[ErrorCounts], second: Sequence[ErrorCounts], resample
     )
 
 
-def _randomization_p(gap_B: NDArray[np.int64], resamples: int, seed: int) -> tuple[float, bool]:
+def _randomization_p(gap_B: NDArray[np.int64], bootstrap_draws: int, seed: int) -> tuple[float, bool]:
     """Two-sided p-value of the sum of differences by block when signs are random, and whether it is exact."""
     observed = abs(int(gap_B.sum()))
     if len(gap_B) <= _MAX_EXACT_BLOCKS:
@@ -110,21 +112,21 @@ def _randomization_p(gap_B: NDArray[np.int64], resamples: int, seed: int) -> tup
         return float(np.mean(np.abs(sums_S) >= observed)), True
     generator = np.random.default_rng(seed)
     num_larger = 0
-    for start in range(0, resamples, step := max(1, _DRAWS_AT_ONCE // len(gap_B))):
-        swapped_RB = generator.integers(2, size=(min(step, resamples - start), len(gap_B)), dtype=np.int8)
+    for start in range(0, bootstrap_draws, step := max(1, _DRAWS_AT_ONCE // len(gap_B))):
+        swapped_RB = generator.integers(2, size=(min(step, bootstrap_draws - start), len(gap_B)), dtype=np.int8)
         num_larger += int((np.abs((1 - 2 * swapped_RB) @ gap_B) >= observed).sum())
-    return (num_larger + 1) / (resamples + 1), False
+    return (num_larger + 1) / (bootstrap_draws + 1), False
 
 
 def _bootstrap_rates(
-    errors_B: NDArray[np.int64], reference_B: NDArray[np.int64], resamples: int, seed: int
+    errors_B: NDArray[np.int64], reference_B: NDArray[np.int64], bootstrap_draws: int, seed: int
 ) -> NDArray[np.float64]:
     """Error rate of each bootstrap resample of the blocks; one with an empty reference has none."""
     generator = np.random.default_rng(seed)
     num_blocks = len(errors_B)
     rates: list[NDArray[np.float64]] = []
-    for start in range(0, resamples, step := max(1, _DRAWS_AT_ONCE // num_blocks)):
-        drawn_RB = generator.integers(num_blocks, size=(min(step, resamples - start), num_blocks), dtype=np.int32)
+    for start in range(0, bootstrap_draws, step := max(1, _DRAWS_AT_ONCE // num_blocks)):
+        drawn_RB = generator.integers(num_blocks, size=(min(step, bootstrap_draws - start), num_blocks), dtype=np.int32)
         errors_R, reference_R = errors_B[drawn_RB].sum(1), reference_B[drawn_RB].sum(1)
         has_reference_R = reference_R > 0
         rates.append(errors_R[has_reference_R] / reference_R[has_reference_R])

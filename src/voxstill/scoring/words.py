@@ -83,7 +83,7 @@ def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
     return ErrorCounts.sum(count(reference.split(), hypothesis.split()) for reference, hypothesis in pairs)
 
 
-def apart(first: Sequence[str], second: Sequence[str]) -> float:
+def edit_distance(first: Sequence[str], second: Sequence[str]) -> float:
     """Normalised edit distance: edits divided by the longer length, 0 to 1, symmetric; 0 for two empty sequences."""
     return count(first, second).errors / max(len(first), len(second), 1)
 
@@ -103,7 +103,7 @@ def total(rows: Iterable[Scored], id: str = "all") -> Scored:  # noqa: A002
     )
 
 
-def by(rows: Iterable[Scored], key: Callable[[Scored], str | None]) -> dict[str, Scored]:
+def group_by(rows: Iterable[Scored], key: Callable[[Scored], str | None]) -> dict[str, Scored]:
     """Sum rows by key, in the order of the keys; rows without a key are left out."""
     groups: dict[str, list[Scored]] = {}
     for row in rows:

@@ -103,8 +103,8 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str | None, *, by_
     )
 
 
-def _kept_ids(work: Store, verdicts: str) -> tables.Ids:
-    return tables.Ids(
+def _kept_ids(work: Store, verdicts: str) -> tables.IdSet:
+    return tables.IdSet(
         id_
         for table in tables.columns(work, tables.parts(work, verdicts), Verdict, ("utterance_id", "kept"))
         for id_ in table["utterance_id"].filter(table["kept"]).to_pylist()
@@ -264,7 +264,7 @@ def _window_jobs(
     for number, place_K in todo.items():
         row_K = row_W[start : start + len(place_K)]
         shard_labels = labels.take(row_K) if len(labels) else labels  # of none or of all
-        yield ShardJob(number, tables.of_arrow(utterances.take(row_K)), tables.of_arrow(shard_labels))
+        yield ShardJob(number, tables.arrow_to_parquet(utterances.take(row_K)), tables.arrow_to_parquet(shard_labels))
         start += len(place_K)
 
 

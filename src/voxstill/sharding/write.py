@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from voxstill.audio import codec, read_utterances
 from voxstill.audio.decoder import Decoder
+from voxstill.core import pcm
 from voxstill.core.config import Shard
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Label, Utterance
@@ -163,7 +164,7 @@ def _encode_all(
         sample = Sample(
             id=utterance.id,
             split=utterance.split,
-            duration_ms=codec.samples_to_ms(len(samples_T)),
+            duration_ms=pcm.samples_to_ms(len(samples_T)),
             num_samples=len(samples_T),
             reference=utterance.text if utterance.split != "train" else None,  # what is not there is not learnt from
             info=utterance.info,

@@ -26,7 +26,7 @@ _DRAFT_PREFIX = "torn-"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CacheEntry:
     """The cached bytes of an address, and version and size of the object that they were read from."""
 
     etag: str
@@ -45,7 +45,7 @@ class Cache:
     folder: Path
     max_bytes: int
 
-    def read(self, uri: str, etag: str | None = None) -> Kept | None:
+    def read(self, uri: str, etag: str | None = None) -> CacheEntry | None:
         """The cached version of `uri`, or just the version `etag`; None where it is not cached or damaged."""
         path = self._path(uri)
         try:
@@ -57,9 +57,9 @@ class Cache:
                 os.utime(file.fileno())  # the time of last use, which evicting goes by
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return Kept(head["etag"], head["num_bytes"], data)
+        return CacheEntry(head["etag"], head["num_bytes"], data)
 
-    def keep(self, uri: str, kept: Kept) -> None:
+    def put(self, uri: str, kept: CacheEntry) -> None:
         """Store `kept` under `uri`, in place of an older version, and evict what was least recently used.
 
         An object larger than the cache is not stored, nor is anything where the disk is full. StorageError where the

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from voxstill.core import world
 from voxstill.core.errors import StorageError
 from voxstill.storage import retry
-from voxstill.storage.redaction import USER, shown
+from voxstill.storage.redaction import USER, redact_uri
 from voxstill.storage.retry import storage_error
 from voxstill.storage.uri import is_local
 
@@ -159,4 +159,6 @@ def _check_endpoint(base: str, name: str, endpoint: str) -> None:
     except ValueError:
         pass
     why = f"`{name}` does not say where a server is"
-    raise StorageError(f"cannot open `{shown(base)}`", why=why, fix=f"set {name}, such as https://host.example:9000")
+    raise StorageError(
+        f"cannot open `{redact_uri(base)}`", why=why, fix=f"set {name}, such as https://host.example:9000"
+    )

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from voxstill.core.errors import StorageError
-from voxstill.storage.cache import Cache, Kept
+from voxstill.storage.cache import Cache, CacheEntry
 from voxstill.storage.clients import client
 from voxstill.storage.retry import storage_error
 from voxstill.storage.uri import ByteRange, is_local, local_path, locate, split_range
@@ -53,7 +53,7 @@ def fetch(uri: str, cache: Cache | None = None) -> Blob:
         raise storage_error("read", uri, error) from None
 
 
-def beginning(uri: str, num_bytes: int) -> bytes:
+def read_head(uri: str, num_bytes: int) -> bytes:
     """The first bytes behind a path or address, fewer where there are no more; StorageError where it cannot be read."""
     data = b""
     try:
@@ -140,7 +140,7 @@ def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: C
             raise
         return Blob(uri=uri, data=cached.data, etag=cached.etag, num_bytes=cached.num_bytes)
     if cache is not None and meta["e_tag"]:
-        cache.keep(uri, Kept(meta["e_tag"], meta["size"], data))
+        cache.put(uri, CacheEntry(meta["e_tag"], meta["size"], data))
     return Blob(uri=uri, data=data, etag=meta["e_tag"] or None, num_bytes=meta["size"])
 
 

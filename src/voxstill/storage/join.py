@@ -46,7 +46,7 @@ def parts(work: Store, utterances: str, labels: str, size: int) -> list[Part]:
         joined.append([key for key in chunk_keys if key in label_keys])
     other_keys = sorted(label_keys.keys() - set(itertools.chain.from_iterable(joined)))
     if other_keys:
-        places = tables.Places(_ids(work, other_keys, Label, "utterance_id"))
+        places = tables.IdMap(_ids(work, other_keys, Label, "utterance_id"))
         for part_keys, ids in zip(joined, _ids(work, keys, Utterance, "id"), strict=True):
             part_keys += [other_keys[place] for place in set(places.of(ids).tolist()) if place >= 0]
     return [Part(key, tuple(sorted(part_keys))) for key, part_keys in zip(keys, joined, strict=True)]

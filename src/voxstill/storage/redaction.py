@@ -14,7 +14,7 @@ _WEB_QUERY, _NAMED_VALUES = re.compile(r"\?|#.*="), re.compile(r"[?#].*=")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'`<>|]+")
 
 
-def shown(uri: str) -> str:
+def redact_uri(uri: str) -> str:
     """`uri` as it may be shown to anybody: without user, password and the values of a query, which may sign it."""
     scheme, colon, rest = uri.partition("://")
     if not colon or scheme == "file":
@@ -26,8 +26,8 @@ def shown(uri: str) -> str:
     return f"{scheme}://{rest}"
 
 
-def without_secrets(text: str) -> str:
-    """`text` with `...` for the secrets of the environment, and each address in it as `shown` gives it."""
+def redact_text(text: str) -> str:
+    """`text` with `...` for the secrets of the environment, and each address in it redacted."""
     for secret in world.secrets():
         text = text.replace(secret, "...")
-    return _ADDRESS.sub(lambda address: shown(address[0]), text)
+    return _ADDRESS.sub(lambda address: redact_uri(address[0]), text)

@@ -10,7 +10,7 @@ import re
 import time
 
 from voxstill.core.errors import StorageError
-from voxstill.storage.redaction import shown, without_secrets
+from voxstill.storage.redaction import redact_text, redact_uri
 
 MAX_RETRIES = 8
 MAX_PAUSE_S = 5.0
@@ -60,7 +60,7 @@ def is_broken_connection(error: Exception) -> bool:
 def storage_error(verb: str, uri: str, error: Exception) -> StorageError:
     """The StorageError for what a client raised when it was to `verb` what is at `uri`; it shows no credentials."""
     why, fix = _why_and_fix(error)
-    return StorageError(f"cannot {verb} `{shown(uri)}`", why=why, fix=fix)
+    return StorageError(f"cannot {verb} `{redact_uri(uri)}`", why=why, fix=fix)
 
 
 def _why_and_fix(error: Exception) -> tuple[str, str]:
@@ -87,4 +87,4 @@ def _why_and_fix(error: Exception) -> tuple[str, str]:
     for pattern, why in _CAUSES.items():
         if re.search(pattern, text):
             return why, "check the address and the network, then run the step again"
-    return without_secrets(text.splitlines()[0]), "check the path, the rights and the free space"
+    return redact_text(text.splitlines()[0]), "check the path, the rights and the free space"

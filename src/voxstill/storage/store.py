@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from voxstill.core.errors import DataError, StorageError
 from voxstill.storage.clients import Purpose, client
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.retry import Retries, is_broken_connection, is_transient, storage_error
 from voxstill.storage.uri import is_local, locate, normalize_root
 
@@ -39,9 +39,9 @@ class Store:
         self.root = normalize_root(root)
         self._base, self._prefix = (self.root, "") if is_local(self.root) else locate(self.root)
         if not is_local(self.root):
-            if shown(self.root) != self.root:
+            if redact_uri(self.root) != self.root:
                 why = "a user or a query in it may be credentials, and it is written down in many places"
-                raise StorageError(f"cannot open `{shown(root)}`", why=why, fix="put them into the environment")
+                raise StorageError(f"cannot open `{redact_uri(root)}`", why=why, fix="put them into the environment")
             client(self._base)  # raises where the address is of no use
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
@@ -84,7 +84,7 @@ class Store:
                 if retries.are_spent:
                     why = "the server says that it exists, and that it does not"
                     raise StorageError(
-                        f"cannot write `{shown(self.uri(key))}`", why=why, fix="let nobody else write there"
+                        f"cannot write `{redact_uri(self.uri(key))}`", why=why, fix="let nobody else write there"
                     ) from None
                 # 409 may also mean that it was being removed: then it is not there, and we try again
             except Exception as error:

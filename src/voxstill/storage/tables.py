@@ -37,7 +37,7 @@ READERS = 8
 
 def to_parquet(rows: Sequence[Row], kind: type[Row]) -> bytes:
     """The rows as one Parquet file; equal rows give equal bytes."""
-    return of_arrow(table(rows, kind))
+    return arrow_to_parquet(table(rows, kind))
 
 
 def table(rows: Sequence[Row], kind: type[Row]) -> Any:
@@ -63,7 +63,7 @@ def from_columns(row: Mapping[str, Any], kind: type[Row]) -> Row:
     return built
 
 
-def of_arrow(table: Any) -> bytes:
+def arrow_to_parquet(table: Any) -> bytes:
     """An Arrow table with the columns of a dataclass as one Parquet file; equal columns give equal bytes."""
     import pyarrow.parquet as pq
 
@@ -140,13 +140,13 @@ def read(store: Store, prefix: str, kind: type[Row]) -> Iterator[Row]:
         yield from from_parquet(store.read(key), kind, store.uri(key))
 
 
-def listing(store: Store, prefix: str) -> str:
+def parts_hash(store: Store, prefix: str) -> str:
     """A hash of the names and sizes of a table's parts: it changes when parts are added or removed. Reads no part."""
     entries = sorted((entry.key, entry.num_bytes) for entry in store.list(prefix) if entry.key.endswith(".parquet"))
     return fingerprint(len(entries), hashlib.sha256(json.dumps(entries).encode()).hexdigest())
 
 
-class Ids:
+class IdSet:
     """A compact set of ids: 16 bytes an id, ten million in 160 MB; two of so many collide with probability 2**-82."""
 
     def __init__(self, ids: Iterable[str]) -> None:
@@ -168,7 +168,7 @@ class Ids:
         return np.asarray(self._sorted_N[at_N] == digest_N)
 
 
-class Places:
+class IdMap:
     """A compact map from an id to the number of the sequence that holds it, the first of several; 20 bytes an id."""
 
     def __init__(self, numbered: Iterable[Sequence[str]]) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from voxstill.core.errors import StorageError
-from voxstill.storage.redaction import BYTE_RANGE, USER, shown
+from voxstill.storage.redaction import BYTE_RANGE, USER, redact_uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,10 @@ def locate(uri: str) -> Location:
         query, rest = mark + query, unquote(rest)
     elif user:
         why = "it holds credentials, which nothing here would use"
-        raise StorageError(f"cannot open `{shown(uri)}`", why=why, fix="put them into the environment")
+        raise StorageError(f"cannot open `{redact_uri(uri)}`", why=why, fix="put them into the environment")
     host, _, key = rest.partition("/")
     if not host:
-        raise StorageError(f"cannot open `{shown(uri)}`", why="it names no bucket or host", fix="check the address")
+        raise StorageError(
+            f"cannot open `{redact_uri(uri)}`", why="it names no bucket or host", fix="check the address"
+        )
     return Location(f"{scheme}://{user}{host}{query}", key)

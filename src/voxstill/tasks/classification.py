@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
@@ -103,9 +104,7 @@ def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
             fix="set `student.target` to what names the classes; what a manifest may say is in docs/sources.md",
         )
     run.corpus.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(names, ensure_ascii=False))
-    draft.replace(path)
+    write_atomically(path, json.dumps(names, ensure_ascii=False))
     return names
 
 

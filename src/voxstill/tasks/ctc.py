@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from voxstill.core import pcm
 from voxstill.core.config import Augment, Train
-from voxstill.core.records import RATE_HZ, Batch, Hypothesis
+from voxstill.core.records import Batch, Hypothesis
 from voxstill.decoding.batch import decode_batch
 from voxstill.nn import augment_features, losses, students
 from voxstill.nn.frontends import Frontend, LogMelFrontend
@@ -117,7 +118,8 @@ class CtcTask:
             first_BU, batch.token_len_B, is_timed(batch), self.augment_cfg.run_prob, generator
         )
         tokens_BU, times_BU2, len_B = batch.tokens_BU, batch.times_BU2, batch.audio_len_B
-        row_B, last, step = torch.arange(len(begin_B), device=begin_B.device), tokens_BU.shape[1] - 1, RATE_HZ // 100
+        row_B, last = torch.arange(len(begin_B), device=begin_B.device), tokens_BU.shape[1] - 1
+        step = pcm.ms_to_samples(_STEP_MS)
         before_ms_B = (
             times_BU2[row_B, (begin_B - 1).clamp(min=0), 1] + times_BU2[row_B, begin_B.clamp(max=last), 0]
         ) // 2

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from voxstill.core import pcm
 from voxstill.core.config import Config
-from voxstill.core.records import RATE_HZ
 from voxstill.data import shard_index
 from voxstill.data.plan import Crops, EpochPlan, plan
 from voxstill.nn.frontends import Frontend
@@ -41,7 +41,7 @@ class Unlabelled(Corpus):
         self, part: shard_index.ShardIndex, epoch: int, ascending: bool, *, batches_per_step: int, **_: Any
     ) -> EpochPlan:
         cfg = self._cfg
-        longest = cfg.pretrain.crop_ms * RATE_HZ // 1000
+        longest = pcm.ms_to_samples(cfg.pretrain.crop_ms)
         crops = Crops.draw(part.num_samples, longest, seed=cfg.seed, epoch=epoch)
         cropped_N = crops.lengths(part.num_samples)
         epoch_plan = plan(

@@ -15,7 +15,7 @@ from voxstill.core.records import RATE_HZ
 from voxstill.indexing.scan import scan
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.storage.fetch import read_uri
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 
 MOST_S = {"augment.noise": 7200, "augment.rirs": 600}
 """Seconds kept in memory, on each device."""
@@ -35,12 +35,12 @@ def _read(option: str, uri: str | None) -> list[Tensor]:
     uris = sorted({entry.uri for entry in scan(Source(uri=uri))})
     random.Random(0).shuffle(uris)  # of a corpus that is too large something of everything is kept
     kept: list[Tensor] = []
-    num_left, reason = MOST_S[option] * RATE_HZ, f"there is no file in {shown(uri)}"
+    num_left, reason = MOST_S[option] * RATE_HZ, f"there is no file in {redact_uri(uri)}"
     for file_uri in uris:
         try:
             kept.append(torch.from_numpy(codec.decode(read_uri(file_uri)).samples_T[:num_left]))
         except VoxstillError as error:
-            reason = f"{shown(file_uri)}: {error.what}" + (f": {error.why}" if error.why else "")
+            reason = f"{redact_uri(file_uri)}: {error.what}" + (f": {error.why}" if error.why else "")
             log.warning("%s: %s", option, reason)
             continue
         num_left -= len(kept[-1])

@@ -28,7 +28,7 @@ from voxstill.tasks.seq2seq import Seq2SeqTask
 from voxstill.tasks.transducer import TransducerTask
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
-from voxstill.text.pretrained import Pretrained
+from voxstill.text.pretrained import WhisperTokenizer
 from voxstill.text.tokenizer import Tokenizer, Vocabulary
 from voxstill.training.experiment import describe, save_model, write_whole
 from voxstill.training.setup import TrainingSetup
@@ -106,9 +106,9 @@ def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
 def new_vocabulary(texts: Iterable[str], student: Student, frontend: Frontend) -> Vocabulary:
     """What the student spells with: made of the texts, or taken from its checkpoint, and then no text is read."""
     if student.units == "checkpoint":
-        return tokenizer.of_checkpoint(student.checkpoint or "")
-    otherwise: Any = "character" if frontend.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
-    wanted: dict[str, Any] = {"bpe_pieces": student.bpe_pieces, "otherwise": otherwise}
+        return tokenizer.from_checkpoint(student.checkpoint or "")
+    fallback: Any = "character" if frontend.frame_ms < _MANY_TO_A_FRAME_MS else "bpe"
+    wanted: dict[str, Any] = {"bpe_pieces": student.bpe_pieces, "fallback": fallback}
     return tokenizer.train(texts, student.units, student.max_words, **wanted)
 
 
@@ -116,7 +116,7 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Fron
     """The vocabulary of the texts; what another start of this training made is taken, and no text is read."""
     if cfg.student.kind == "seq2seq":
         checkpoint = cfg.student.checkpoint or ""
-        return Pretrained(checkpoint, cfg.student.language, checkpoints.read_config(checkpoint).vocab_size)
+        return WhisperTokenizer(checkpoint, cfg.student.language, checkpoints.read_config(checkpoint).vocab_size)
     path = run.corpus / "vocabulary.json"
     if path.exists():
         kept = json.loads(path.read_text())

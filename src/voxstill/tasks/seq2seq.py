@@ -15,7 +15,7 @@ from voxstill.decoding.batch import decode_batch
 from voxstill.nn import students
 from voxstill.nn.frontends import Frontend
 from voxstill.tasks.validation import word_error_rate
-from voxstill.text.pretrained import Pretrained
+from voxstill.text.pretrained import WhisperTokenizer
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
 
 
@@ -24,7 +24,7 @@ class Seq2SeqTask:
 
     unit: Unit = "tokens"
 
-    def __init__(self, tokenizer: Pretrained, train: Train, augmentation: Augment, frontend: Frontend) -> None:
+    def __init__(self, tokenizer: WhisperTokenizer, train: Train, augmentation: Augment, frontend: Frontend) -> None:
         self.tokenizer, self.train_cfg, self.frontend = tokenizer, train, frontend
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:

@@ -9,7 +9,7 @@ from pydantic import field_validator
 
 from voxstill.core.config import Section, option
 from voxstill.core.errors import TeacherError
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 
 class ConsensusOptions(Section):
@@ -39,7 +39,7 @@ class ConsensusTeacher:
         """Number of the voting algorithm."""
         return "1"
 
-    def open(self) -> None:
+    def load(self) -> None:
         """TeacherError: a consensus is computed from labels, not from audio."""
         raise TeacherError(
             "a consensus cannot transcribe audio",
@@ -47,9 +47,9 @@ class ConsensusTeacher:
             fix="run `voxstill label` with it",
         )
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
-        """TeacherError, as `open`."""
-        self.open()
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
+        """Raise TeacherError, as `load` does."""
+        self.load()
         return []
 
     def close(self) -> None:

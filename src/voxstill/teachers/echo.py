@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from voxstill.core.config import Section, option
 from voxstill.core.records import Word, fingerprint
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 RIGHT = (0.6, 1.0)
 WRONG = (0.2, 0.8)
@@ -56,17 +56,17 @@ class EchoTeacher:
         o = self.options
         return fingerprint(1, o.substitute, o.delete, o.insert, o.vocabulary, o.seed, o.fail_on)
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Nothing to load."""
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips one by one; those of `crash_on` and `hang_on` end or block the process."""
         return [self._transcribe(clip) for clip in clips]
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _transcribe(self, clip: Clip) -> Heard:
+    def _transcribe(self, clip: Clip) -> Transcription:
         utterance = clip.utterance
         if utterance.id in self.options.crash_on:
             os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
@@ -74,9 +74,9 @@ class EchoTeacher:
             time.sleep(1)
         time.sleep(self.options.delay_ms / 1000)
         if utterance.id in self.options.fail_on:
-            return Heard(finish="failed", error="this utterance was chosen to fail")
+            return Transcription(finish="failed", error="this utterance was chosen to fail")
         if utterance.text is None:
-            return Heard(finish="failed", error="the manifest has no text for this utterance")
+            return Transcription(finish="failed", error="the manifest has no text for this utterance")
         rng = random.Random(fingerprint(self.options.seed, utterance.id))
         words_with_probs, probs = self._with_errors(utterance.text.split(), rng)
         step_ms = utterance.duration_ms / max(1, len(words_with_probs))
@@ -84,7 +84,7 @@ class EchoTeacher:
             Word(text=word, start_ms=round(i * step_ms), end_ms=round((i + 1) * step_ms), prob=prob)
             for i, (word, prob) in enumerate(words_with_probs)
         )
-        return Heard(
+        return Transcription(
             text=" ".join(word for word, _ in words_with_probs),
             language=utterance.info.language,
             mean_logprob=sum(map(math.log, probs)) / len(probs) if probs else None,

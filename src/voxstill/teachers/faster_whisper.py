@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from voxstill.core import pcm
 from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.decoding import checkpoint_files
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 WINDOW_S = 30
 """Length of Whisper's input window."""
@@ -97,7 +98,7 @@ class FasterWhisperTeacher:
             files = checkpoint_files.digest(self.folder, _MODEL_FILES)
         return f"{version('faster-whisper')}-{files}"
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Load the weights; TeacherError where they cannot be, ConfigError for a language that it does not know."""
         import faster_whisper
 
@@ -121,13 +122,13 @@ class FasterWhisperTeacher:
             )
         self._model, self._max_tokens = faster_whisper.BatchedInferencePipeline(model), model.max_length // 2
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips in batches; one result per clip, in order, errors included."""
-        results = [Heard(error="no audio", finish="failed")] * len(clips)
+        results = [Transcription(error="no audio", finish="failed")] * len(clips)
         audible = []
         for i, clip in enumerate(clips):
             if len(clip.samples_T) > WINDOW_S * RATE_HZ:
-                results[i] = Heard(error=f"longer than the {WINDOW_S} s heard at once", finish="failed")
+                results[i] = Transcription(error=f"longer than the {WINDOW_S} s heard at once", finish="failed")
             elif len(clip.samples_T) >= RATE_HZ // 100:
                 audible.append(i)
         by_itself = self.options.language is None or self.options.vad_filter
@@ -142,11 +143,11 @@ class FasterWhisperTeacher:
         """Drop the weights."""
         del self._model
 
-    def _transcribe(self, clips: Sequence[Clip]) -> list[Heard]:
+    def _transcribe(self, clips: Sequence[Clip]) -> list[Transcription]:
         # clips are concatenated, each padded with silence to a window: zero-padded features would not be silence
         windows = np.zeros((len(clips), WINDOW_S * RATE_HZ), np.float32)
         for row_T, clip in zip(windows, clips, strict=True):
-            row_T[: len(clip.samples_T)] = clip.samples_T / np.float32(2**15)
+            row_T[: len(clip.samples_T)] = pcm.to_float(clip.samples_T)
         audio_arguments: dict[str, Any] = {"audio": windows.reshape(-1)}
         if not self.options.vad_filter:
             spans = [{"start": WINDOW_S * i, "end": WINDOW_S * (i + 1)} for i in range(len(clips))]
@@ -165,16 +166,16 @@ class FasterWhisperTeacher:
             for i, (clip, clip_segments) in enumerate(zip(clips, segments_of_clip, strict=True))
         ]
 
-    def _result(self, clip: Clip, start_s: float, segments: Sequence[Any], language: str) -> Heard:
+    def _result(self, clip: Clip, start_s: float, segments: Sequence[Any], language: str) -> Transcription:
         num_tokens = [len(segment.tokens) for segment in segments]
         lengths = [num + 1 for num in num_tokens]  # the end of text is a token too
         logprobs = [segment.avg_logprob * length for segment, length in zip(segments, lengths, strict=True)]
-        last_ms = len(clip.samples_T) * 1000 // RATE_HZ
+        last_ms = pcm.samples_to_ms(len(clip.samples_T))
 
         def to_ms(time_s: float) -> int:
             return min(max(round((time_s - start_s) * 1000), 0), last_ms)
 
-        return Heard(
+        return Transcription(
             text=" ".join("".join(segment.text for segment in segments).split()),
             language=language,
             mean_logprob=math.fsum(logprobs) / sum(lengths) if segments else None,

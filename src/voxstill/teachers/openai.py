@@ -21,7 +21,7 @@ from voxstill.core import world
 from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import Word
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 CONNECT_S = 10.0
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
@@ -107,7 +107,7 @@ class OpenAITeacher:
         """The name of the model, as a server reports no more. Its address and the options are in the recipe."""
         return self.options.model
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Set up the connection pool; sends nothing. TeacherError where there is no key."""
         import urllib3
 
@@ -143,7 +143,7 @@ class OpenAITeacher:
         self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="ask")
         self._unanswered: deque[bool] = deque(maxlen=MAX_UNANSWERED)
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips in parallel; one result per clip, in order. TeacherError where the server is down."""
         return list(self._threads.map(self._transcribe, clips))
 
@@ -152,11 +152,11 @@ class OpenAITeacher:
         self._threads.shutdown(cancel_futures=True)
         self._http.clear()
 
-    def _transcribe(self, clip: Clip) -> Heard:
+    def _transcribe(self, clip: Clip) -> Transcription:
         from urllib3 import exceptions
 
         if not len(clip.samples_T):
-            return Heard(finish="failed", error="no audio")
+            return Transcription(finish="failed", error="no audio")
         try:
             response = self._http.request("POST", self._url, redirect=False, **self._request(clip))
         except exceptions.HTTPError as error:
@@ -171,12 +171,14 @@ class OpenAITeacher:
             raise self._unavailable(self._error_message(response))
         self._unanswered.append(False)
         if response.status >= 300:
-            return Heard(finish="failed", error=self._error_message(response))
+            return Transcription(finish="failed", error=self._error_message(response))
         try:
             body = response.json()
             return _parse_chat(body) if self.options.mode == "chat" else _parse_transcription(body)
         except (ValueError, LookupError, TypeError, AttributeError):
-            return Heard(finish="failed", error=f"not an answer of the protocol: {self._redact(_text(response))}")
+            return Transcription(
+                finish="failed", error=f"not an answer of the protocol: {self._redact(_text(response))}"
+            )
 
     def _request(self, clip: Clip) -> dict[str, Any]:
         o = self.options
@@ -202,14 +204,14 @@ class OpenAITeacher:
         fields += [("include[]", "logprobs")] * o.logprobs
         return {"fields": [*fields, ("file", ("clip.wav", wav, "audio/wav"))]}
 
-    def _unanswered_clip(self, reason: str) -> Heard:
+    def _unanswered_clip(self, reason: str) -> Transcription:
         """The result of a clip without a response; TeacherError after `MAX_UNANSWERED` of them in a row."""
         self._unanswered.append(True)
         if sum(self._unanswered) == MAX_UNANSWERED:
             raise self._unavailable(
                 f"the last {MAX_UNANSWERED} requests had no answer, {self.options.retries} retries each: {reason}"
             )
-        return Heard(finish="failed", error=reason)
+        return Transcription(finish="failed", error=reason)
 
     def _unavailable(self, reason: str) -> TeacherError:
         return TeacherError(
@@ -246,7 +248,7 @@ def _proxy(url: str) -> str | None:
     return urllib.request.getproxies().get(parts.scheme)
 
 
-def _parse_transcription(body: Mapping[str, Any]) -> Heard:
+def _parse_transcription(body: Mapping[str, Any]) -> Transcription:
     """Parse a response of `audio/transcriptions`, `json` or `verbose_json`."""
     text = body["text"].strip()
     token_logprobs = [float(token["logprob"]) for token in body.get("logprobs") or ()]
@@ -265,7 +267,7 @@ def _parse_transcription(body: Mapping[str, Any]) -> Heard:
         for word in body.get("words") or ()
     )
     language = body.get("language")
-    return Heard(
+    return Transcription(
         text=text,
         language=_language_code(language) if language else None,
         mean_logprob=mean_logprob,
@@ -274,13 +276,13 @@ def _parse_transcription(body: Mapping[str, Any]) -> Heard:
     )
 
 
-def _parse_chat(body: Mapping[str, Any]) -> Heard:
+def _parse_chat(body: Mapping[str, Any]) -> Transcription:
     """Parse a response of `chat/completions`."""
     choice = body["choices"][0]
     if choice.get("finish_reason") == "content_filter":
-        return Heard(finish="failed", error="the server's filter withheld the answer")
+        return Transcription(finish="failed", error="the server's filter withheld the answer")
     token_logprobs = [float(token["logprob"]) for token in (choice.get("logprobs") or {}).get("content") or ()]
-    return Heard(
+    return Transcription(
         text=choice["message"]["content"].strip(),
         mean_logprob=sum(token_logprobs) / len(token_logprobs) if token_logprobs else None,
         num_tokens=len(token_logprobs) or int((body.get("usage") or {}).get("completion_tokens") or 0),

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from voxstill.core import pcm
 from voxstill.core.config import Section, option
 from voxstill.core.errors import DataError, StorageError, TeacherError
-from voxstill.core.records import RATE_HZ, Word, fingerprint
+from voxstill.core.records import Word, fingerprint
 from voxstill.storage.fetch import read_uri
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 from voxstill.text import grammar
 from voxstill.text.grammar import Graph
 
@@ -82,7 +83,7 @@ class PocketSphinxTeacher:
         ]
         return f"{metadata.version('pocketsphinx')}-{fingerprint(2, self._grammar(), files)}"
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Load the model; TeacherError names the words that its dictionary lacks."""
         import pocketsphinx
 
@@ -109,20 +110,20 @@ class PocketSphinxTeacher:
             self._check_words({word for phrase in self.options.keyphrases for word in phrase.split()}, "a key phrase")
             self._activate_keyphrases(self.options.keyphrases)
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips one by one; a clip that cannot be decoded is a result with an error."""
         if self._decoder is None:
-            self.open()
+            self.load()
         return [self._transcribe(clip) for clip in clips]
 
     def close(self) -> None:
         """Free the decoder."""
         self._decoder = None
 
-    def _transcribe(self, clip: Clip) -> Heard:
+    def _transcribe(self, clip: Clip) -> Transcription:
         samples_T = prepare(clip.samples_T, clip.utterance.id, self.options.noise_floor_db, self.options.pad_ms)
-        if len(samples_T) < RATE_HZ * 3 * FRAME_MS // 1000:
-            return Heard(finish="failed", error="the clip is shorter than three frames")
+        if len(samples_T) < pcm.ms_to_samples(3 * FRAME_MS):
+            return Transcription(finish="failed", error="the clip is shorter than three frames")
         try:
             self._decoder.reinit_feat()  # resets noise tracking, which would carry over from the previous clip
             self._decoder.start_utt()
@@ -131,14 +132,14 @@ class PocketSphinxTeacher:
             segments = list(self._decoder.seg() or ())
         except Exception as error:
             self.close()  # after an error the decoder cannot start another utterance
-            return Heard(finish="failed", error=f"PocketSphinx: {error}")
-        duration_ms = len(clip.samples_T) * 1000 // RATE_HZ
+            return Transcription(finish="failed", error=f"PocketSphinx: {error}")
+        duration_ms = pcm.samples_to_ms(len(clip.samples_T))
         words = tuple(
             self._word(segment, duration_ms)
             for segment in segments
             if not segment.word.startswith(("<", "[", "(", "+"))
         )
-        return Heard(
+        return Transcription(
             text=" ".join(word.text for word in words),
             language=self.options.language,
             mean_logprob=mean_logprob(words),
@@ -224,8 +225,8 @@ class PocketSphinxTeacher:
 
 def prepare(samples_T: NDArray[np.int16], seed: str, noise_floor_db: float, pad_ms: int) -> NDArray[np.int16]:
     """Normalise a clip to `LEVEL`, pad both ends and add a floor of white noise, drawn from `seed`."""
-    pad = pad_ms * RATE_HZ // 1000
-    hop = FRAME_MS * RATE_HZ // 1000
+    pad = pcm.ms_to_samples(pad_ms)
+    hop = pcm.ms_to_samples(FRAME_MS)
     whole = len(samples_T) // hop * hop
     power_F = np.sort(np.square(samples_T[:whole], dtype=np.float64).reshape(-1, hop).mean(axis=1))
     loudest_F = power_F[-max(1, len(power_F) // 4) :]

@@ -8,7 +8,7 @@ from typing import ClassVar
 from voxstill.audio import vad
 from voxstill.core.config import Section
 from voxstill.core.records import Word
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 
 class ReferenceOptions(Section):
@@ -31,10 +31,10 @@ class ReferenceTeacher:
         """Number of the algorithm that finds word times."""
         return "2"
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Nothing to load."""
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Return the human text of each clip; a clip without one is a result with an error."""
         return [_transcription(clip) for clip in clips]
 
@@ -42,13 +42,13 @@ class ReferenceTeacher:
         """Nothing to release."""
 
 
-def _transcription(clip: Clip) -> Heard:
+def _transcription(clip: Clip) -> Transcription:
     text = clip.utterance.text
     if text is None:
-        return Heard(finish="failed", error="the manifest has no text for this utterance")
+        return Transcription(finish="failed", error="the manifest has no text for this utterance")
     text_words = text.split()
     spans = vad.word_spans(clip.samples_T, len(text_words)) or []
     words = tuple(
         Word(text=word, start_ms=start, end_ms=end) for word, (start, end) in zip(text_words, spans, strict=False)
     )
-    return Heard(text=text, language=clip.utterance.info.language, num_tokens=len(text_words), words=words)
+    return Transcription(text=text, language=clip.utterance.info.language, num_tokens=len(text_words), words=words)

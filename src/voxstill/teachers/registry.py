@@ -26,9 +26,11 @@ TEACHERS = {
 """Name -> module and class. Other packages register theirs by an entry point in the group `voxstill.teachers`."""
 EXTRAS = {"faster-whisper": ("faster_whisper", "whisper"), "sherpa": ("sherpa_onnx", "sherpa")}
 """Name -> the package that it needs, and the extra of voxstill that installs it."""
+FORMER_METHODS = {"load": "open", "transcribe_batch": "hear"}
+"""Method of a teacher -> what it was called before, for the message to a package that still has the old name."""
 
 
-def make(section: config.Teacher) -> Teacher:
+def create(section: config.Teacher) -> Teacher:
     """Construct the teacher of the section with validated options, loading nothing; ConfigError for wrong options."""
     return find(section.name)(options(section))
 
@@ -56,9 +58,10 @@ def find(name: str) -> type[Teacher]:
     plugins = _plugins()
     if name in plugins:
         try:
-            return cast("type[Teacher]", plugins[name].load())
+            teacher = plugins[name].load()
         except (ImportError, AttributeError) as error:
             raise _import_error(name, error) from None
+        return _checked(name, teacher)
     known_names = names()
     close_names = difflib.get_close_matches(name, known_names, n=1)
     raise ConfigError(
@@ -82,6 +85,19 @@ def all_options() -> list[tuple[str, type[config.Section]]]:
         except ConfigError:
             continue
     return options
+
+
+def _checked(name: str, teacher: type) -> type[Teacher]:
+    """A class of another package that has the methods of the protocol; ConfigError that names those it lacks."""
+    missing = [method for method in ("revision", "load", "transcribe_batch", "close") if not hasattr(teacher, method)]
+    if missing:
+        formerly = [f"`{old}` is now `{new}`" for new, old in FORMER_METHODS.items() if new in missing]
+        raise ConfigError(
+            f"the teacher `{name}` does not fit this version of voxstill",
+            why=f"`{teacher.__name__}` has no method {' and no '.join(f'`{method}`' for method in missing)}",
+            fix="; ".join(["give it the methods of `voxstill.teachers.teacher.Teacher`", *formerly]),
+        )
+    return cast("type[Teacher]", teacher)
 
 
 def _plugins() -> dict[str, EntryPoint]:

@@ -9,13 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
+from voxstill.core import pcm
 from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.decoding import checkpoint_files
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 _MODEL_FILES = ("*.onnx", "tokens.txt")
 _MAX_TOKEN_S = 0.1
@@ -71,7 +70,7 @@ class SherpaTeacher:
             files = checkpoint_files.digest(self.folder, _MODEL_FILES)
         return f"{version('sherpa-onnx')}-{files}"
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Load the model; ConfigError where a file is missing, TeacherError where one cannot be loaded."""
         import sherpa_onnx
 
@@ -88,19 +87,19 @@ class SherpaTeacher:
                 fix="look at `teacher.kind` and `teacher.provider`",
             ) from None
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips in batches; one result per clip, in order, errors included."""
-        results = [Heard(error="no audio", finish="failed")] * len(clips)
+        results = [Transcription(error="no audio", finish="failed")] * len(clips)
         audible = [i for i, clip in enumerate(clips) if len(clip.samples_T) >= RATE_HZ // 100]
         for start in range(0, len(audible), self.options.batch_size):
             batch = audible[start : start + self.options.batch_size]
             streams = []
             for i in batch:
                 streams.append(self._recogniser.create_stream())
-                streams[-1].accept_waveform(RATE_HZ, clips[i].samples_T / np.float32(2**15))
+                streams[-1].accept_waveform(RATE_HZ, pcm.to_float(clips[i].samples_T))
             self._recogniser.decode_streams(streams)
             for i, stream in zip(batch, streams, strict=True):
-                results[i] = _result(stream.result, len(clips[i].samples_T) / RATE_HZ)
+                results[i] = _result(stream.result, pcm.samples_to_s(len(clips[i].samples_T)))
         return results
 
     def close(self) -> None:
@@ -133,9 +132,9 @@ def _file(folder: Path, name: str, int8: bool) -> Path:
     return (exact or candidates)[0]
 
 
-def _result(result: Any, duration_s: float) -> Heard:
+def _result(result: Any, duration_s: float) -> Transcription:
     logprobs = list(result.ys_log_probs)
-    return Heard(
+    return Transcription(
         text=" ".join(result.text.split()),
         language=result.lang.strip("<|>") or None,
         mean_logprob=math.fsum(logprobs) / len(logprobs) if logprobs else None,

@@ -1,9 +1,9 @@
 """The protocol of a teacher: a recogniser that transcribes batches of clips for labelling.
 
 A teacher is one file: a class with these four methods, named in `TEACHERS` or in another package's entry point
-`voxstill.teachers`. Its `Options` are the rest of the `teacher` section. A class may also set how many calls of `hear`
-run at once, in threads: `calls_at_once: ClassVar[int] = 2` keeps an engine with continuous batching full, since one
-chunk begins while another ends. The default is one.
+`voxstill.teachers`. Its `Options` are the rest of the `teacher` section. A class may also set how many calls of
+`transcribe_batch` run at once, in threads: `calls_at_once: ClassVar[int] = 2` keeps an engine with continuous batching
+full, since one chunk begins while another ends. The default is one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,8 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """Transcription of one clip. What a teacher does not provide is None or empty, never 0.
-
-    >>> voxstill.Transcription(text="turn it on").words
-    ()
-    """
+class Transcription:
+    """Transcription of one clip. What a teacher does not provide is None or empty, never 0."""
 
     text: str = ""
     language: str | None = None
@@ -48,7 +44,7 @@ class Teacher(Protocol):
     """Constructed in the driver from its options, without loading anything; opened in the worker that runs it.
 
     >>> from voxstill.teachers import registry
-    >>> teacher: voxstill.Teacher = registry.make(cfg.teacher)
+    >>> teacher: voxstill.Teacher = registry.create(cfg.teacher)
     >>> teacher.reads_texts
     True
     """
@@ -62,11 +58,11 @@ class Teacher(Protocol):
         """Identity of the model for the recipe of labels: versions and content hashes of what it loads."""
         ...
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Load the model; TeacherError where that cannot be done."""
         ...
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe one batch; one result per clip, in order. A failure of one clip is its `error`, not an exception.
 
         TeacherError means that no clip can be transcribed any more, and ends the run; after any other exception the
@@ -75,5 +71,5 @@ class Teacher(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what `open` loaded."""
+        """Release the model."""
         ...

@@ -8,7 +8,7 @@ from typing import ClassVar
 from voxstill.core.config import Section
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 
 class TransformersTeacher:
@@ -24,15 +24,15 @@ class TransformersTeacher:
         """Return the hash of what a folder holds, or the commit of a name on the Hub."""
         return self._recognizer.revision()
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Load the weights; DataError where there is nothing to load."""
         self._recognizer.load()
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips; return one answer per clip, in order, errors included."""
         samples, ids = [clip.samples_T for clip in clips], [clip.utterance.id for clip in clips]
         return [
-            Heard(
+            Transcription(
                 text=hypothesis.text,
                 language=hypothesis.language,
                 mean_logprob=hypothesis.score,

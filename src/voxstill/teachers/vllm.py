@@ -19,11 +19,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core import pcm
 from voxstill.core.config import Section, option
 from voxstill.core.errors import TeacherError
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ, Finish, fingerprint
-from voxstill.teachers.teacher import Clip, Heard
+from voxstill.teachers.teacher import Clip, Transcription
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class VllmTeacher:
             return f"{self.options.model}@{self.options.revision or 'main'}"
         return fingerprint([(path.name, _sample_hash(path)) for path in sorted(folder.iterdir()) if path.is_file()])
 
-    def open(self) -> None:
+    def load(self) -> None:
         """Start the engine; TeacherError where vLLM is not installed or cannot load the model."""
         for name, value in VARIABLES.items():
             os.environ.setdefault(name, value)
@@ -141,7 +142,7 @@ class VllmTeacher:
                 fix="see what vLLM wrote (`--set engine.name=inline` shows it); check teacher.model and the memory",
             ) from error
 
-    def hear(self, clips: Sequence[Clip]) -> list[Heard]:
+    def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips; one result per clip, in order. A clip that vLLM refuses is a result with its error."""
         return self._run(self._transcribe_all(clips))
 
@@ -200,18 +201,18 @@ class VllmTeacher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _transcribe_all(self, clips: Sequence[Clip]) -> list[Heard]:
+    async def _transcribe_all(self, clips: Sequence[Clip]) -> list[Transcription]:
         return await asyncio.gather(*map(self._transcribe, clips))
 
-    async def _transcribe(self, clip: Clip) -> Heard:
+    async def _transcribe(self, clip: Clip) -> Transcription:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         max_clip_s = self._speech_config.max_audio_clip_s if self._recogniser is not None else None
         if not len(clip.samples_T):
-            return Heard(finish="failed", error="no audio")
+            return Transcription(finish="failed", error="no audio")
         if max_clip_s is not None and len(clip.samples_T) > max_clip_s * RATE_HZ:  # vLLM would drop the rest silently
-            return Heard(finish="failed", error=f"longer than the {max_clip_s:g} s heard at once")
-        audio_T = clip.samples_T.astype(np.float32) / np.float32(32768)
+            return Transcription(finish="failed", error=f"longer than the {max_clip_s:g} s heard at once")
+        audio_T = pcm.to_float(clip.samples_T)
         language = self.options.language
         try:
             if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
@@ -222,7 +223,7 @@ class VllmTeacher:
         except Exception as error:  # of this request: its audio, its prompt
             cause = error.__cause__ or error
             reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
-            return Heard(finish="failed", error=f"vLLM: {reason}")
+            return Transcription(finish="failed", error=f"vLLM: {reason}")
         return self._result(answer, language)
 
     async def _generate(self, prompt: Any, sampling: Any) -> Any:
@@ -262,10 +263,10 @@ class VllmTeacher:
             )
         )
 
-    def _result(self, answer: Any, language: str | None) -> Heard:
+    def _result(self, answer: Any, language: str | None) -> Transcription:
         finish = FINISHES.get(answer.finish_reason)
         if finish is None:
-            return Heard(finish="failed", error=f"vLLM ended the request: {answer.finish_reason}")
+            return Transcription(finish="failed", error=f"vLLM ended the request: {answer.finish_reason}")
         token_logprobs = [
             candidates[token].logprob for token, candidates in zip(answer.token_ids, answer.logprobs, strict=True)
         ]
@@ -275,7 +276,7 @@ class VllmTeacher:
         if self._recogniser is not None:
             language = language or _language_tag(text, self._recogniser.supported_languages)
             text = self._recogniser.post_process_output(text)
-        return Heard(
+        return Transcription(
             text=text.strip(),
             language=language,
             mean_logprob=sum(token_logprobs) / len(token_logprobs) if token_logprobs else None,

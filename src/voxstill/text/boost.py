@@ -12,7 +12,7 @@ OTHER = 0
 """Id of every character that is in no phrase."""
 
 
-class Phrases(NamedTuple):
+class PhraseBoost(NamedTuple):
     """Ids of characters, the automaton over them, and its state at the beginning of a text."""
 
     ids: dict[str, int]
@@ -20,7 +20,7 @@ class Phrases(NamedTuple):
     start: int
 
 
-def phrases(texts: Iterable[str], weight: float) -> Phrases:
+def build_phrase_boost(texts: Iterable[str], weight: float) -> PhraseBoost:
     """Build the automaton of `texts`, which adds `weight` for each word of a phrase; only whole words count.
 
     The weight is added in parts with the characters of a phrase and taken back where the phrase is not completed (Aho
@@ -58,4 +58,4 @@ def phrases(texts: Iterable[str], weight: float) -> Phrases:
         backoff = prefix_score(longest_suffix(chars)) - prefix_score(chars)
         graph.add([ids[character] for character in chars], weight_of_arc, backoff)
     automaton = graph.automaton()
-    return Phrases(ids, automaton, graph.nodes[0, ids[START]] if ids else 0)
+    return PhraseBoost(ids, automaton, graph.nodes[0, ids[START]] if ids else 0)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.errors import DataError
-from voxstill.storage.fetch import beginning, read_uri
+from voxstill.storage.fetch import read_head, read_uri
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 _UNKNOWN_LOG10 = -100.0  # of `<unk>` where a file has none, as kenlm takes it
@@ -59,7 +59,7 @@ class Automaton(NamedTuple):
 
 
 @compiled
-def find(sorted_N: NDArray[Any], low: int, high: int, wanted: Any) -> int:
+def lower_bound(sorted_N: NDArray[Any], low: int, high: int, wanted: Any) -> int:
     """Binary search: the first index from `low` to `high` whose value is not below `wanted`."""
     while low < high:
         middle = (low + high) // 2
@@ -76,7 +76,7 @@ def step(automaton: Automaton, state: int, word: int) -> tuple[float, int]:
     total = 0.0
     while True:
         end = automaton.first_S[state + 1]
-        arc = find(automaton.word_A, automaton.first_S[state], end, word)
+        arc = lower_bound(automaton.word_A, automaton.first_S[state], end, word)
         if arc < end and automaton.word_A[arc] == word:
             return total + automaton.weight_A[arc], automaton.next_A[arc]
         total += automaton.backoff_S[state]
@@ -120,7 +120,7 @@ def check(uri: str) -> None:
 
     StorageError and DataError as from `read`, which may still find a mistake further on.
     """
-    data = beginning(uri, _HEAD_BYTES)
+    data = read_head(uri, _HEAD_BYTES)
     if data[:2] == _GZIPPED:
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, _HEAD_BYTES)

@@ -17,7 +17,7 @@ LANGUAGES_FROM = 51_865
 """Whisper vocabularies of this size or more are multilingual and have language tokens."""
 
 
-class Pretrained:
+class WhisperTokenizer:
     """Whisper's tokenizer; `prefix` are the tokens before every text, `end_id` is the one that ends it.
 
     DataError where the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError where it is
@@ -80,7 +80,7 @@ class Pretrained:
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
 
 
-class Pieces:
+class CheckpointVocabulary:
     """Vocabulary of a CTC or transducer checkpoint: `pieces` by id of the logits, `▁` where a word begins.
 
     Blank and special tokens are empty strings. DataError where the folder has no tokenizer.
@@ -112,7 +112,7 @@ class Pieces:
         self._tokenizer = tokenizer
         self._delimiter_id: int | None = None if delimiter is None else tokenizer.convert_tokens_to_ids(delimiter)
 
-    def spellings(self, text: str) -> list[list[int]]:
+    def encodings(self, text: str) -> list[list[int]]:
         """Token ids of the text as it is, normalized, or in capitals: the first that the vocabulary can write.
 
         Empty where it can write none of these. A model with a word delimiter may or may not emit it after the last

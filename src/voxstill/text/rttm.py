@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from voxstill.core.errors import DataError
-from voxstill.text.transcripts import rows_of_lines, text_of
+from voxstill.text.transcripts import numbered_lines, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class RttmEvent:
     """One line of an RTTM. `kind` is SPEAKER for a turn; NOSCORE, NON-LEX and others mark other events."""
 
     kind: str
@@ -26,7 +26,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class ScoredRegion:
     """A stretch of a recording that is scored."""
 
     session: str
@@ -35,13 +35,13 @@ class Stretch:
     end_us: int
 
 
-def read(uri: str) -> list[Mark]:
+def read(uri: str) -> list[RttmEvent]:
     """Read an RTTM in the order of its lines, without those that have no time; DataError for a malformed line.
 
     `SPEAKER recording channel start duration ...`, the speaker in column eight.
     """
     marks = []
-    for number, line in rows_of_lines(text_of(uri), ";;"):
+    for number, line in numbered_lines(read_text(uri), ";;"):
         parts = line.split()
         if parts[0].startswith("#"):
             continue
@@ -54,7 +54,7 @@ def read(uri: str) -> list[Mark]:
         if length_us < 0:
             raise _bad(uri, number, f"it lasts {parts[4]} s")
         marks.append(
-            Mark(
+            RttmEvent(
                 kind=parts[0].upper(),
                 session=parts[1],
                 channel=parts[2].lower(),
@@ -67,17 +67,17 @@ def read(uri: str) -> list[Mark]:
     return marks
 
 
-def read_uem(uri: str) -> list[Stretch]:
+def read_uem(uri: str) -> list[ScoredRegion]:
     """Read a UEM, `recording channel start end`; DataError for a malformed line, or where two overlap."""
     stretches = []
-    for number, line in rows_of_lines(text_of(uri), ";;"):
+    for number, line in numbered_lines(read_text(uri), ";;"):
         parts = line.split()
         if len(parts) < 4:
             raise _bad(uri, number, "it is not `recording channel start end`")
         start_us, end_us = (microseconds(seconds, uri, number) for seconds in parts[2:4])
         if end_us <= start_us:
             raise _bad(uri, number, "it ends before it starts")
-        stretches.append(Stretch(session=parts[0], channel=parts[1].lower(), start_us=start_us, end_us=end_us))
+        stretches.append(ScoredRegion(session=parts[0], channel=parts[1].lower(), start_us=start_us, end_us=end_us))
     stretches.sort(key=lambda stretch: (stretch.session, stretch.channel, stretch.start_us))
     for earlier, later in pairwise(stretches):
         same_channel = (earlier.session, earlier.channel) == (later.session, later.channel)

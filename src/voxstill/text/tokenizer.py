@@ -174,7 +174,7 @@ def _bpe(ids: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> Any:
     return models.BPE({piece: i for i, piece in enumerate(ids)}, list(merges), unk_token=UNKNOWN, fuse_unk=True)
 
 
-def of_checkpoint(checkpoint: str) -> Vocabulary:
+def from_checkpoint(checkpoint: str) -> Vocabulary:
     """Read the vocabulary of a checkpoint, a folder or a name on the Hub; DataError where it has another layout."""
     if Path(checkpoint).is_dir():
         return Vocabulary.load(Path(checkpoint))
@@ -196,11 +196,11 @@ def train(
     max_words: int,
     *,
     bpe_pieces: int = 512,
-    otherwise: Literal["character", "bpe"] = "character",
+    fallback: Literal["character", "bpe"] = "character",
 ) -> Vocabulary:
     """Train a vocabulary on texts: every word or every character in them, the most frequent first, or byte pairs.
 
-    `auto` takes words where at most `max_words` different ones occur, and `otherwise` where there are more.
+    `auto` takes words where at most `max_words` different ones occur, and `fallback` where there are more.
     """
     words = Counter(word for text in texts for word in text.split())
     if not words:
@@ -210,7 +210,7 @@ def train(
             fix="look at the labels: voxstill filter WORK --json",
         )
     if units == "auto":
-        units = "word" if len(words) <= max_words else otherwise
+        units = "word" if len(words) <= max_words else fallback
     if units == "word":
         return Vocabulary("word", (UNKNOWN, *_by_count({START + word: count for word, count in words.items()})))
     if units == "bpe":

@@ -15,7 +15,7 @@ from typing import Any
 
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.storage.fetch import read_uri
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 
 IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 """Marks a segment in sclite's STM that is not scored."""
@@ -24,7 +24,7 @@ _LABEL = re.compile(r"<[^<>]*>$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class TranscriptSegment:
     """One segment of a transcript. `session` is its recording; None where the form has no such field."""
 
     id: str
@@ -36,7 +36,7 @@ class Said:
     end_ms: int | None = None
 
 
-def read(uri: str, form: str | None = None) -> list[Said]:
+def read(uri: str, form: str | None = None) -> list[TranscriptSegment]:
     """Read a transcript in the order of its lines; `form` is one of `FORMS`, by default that of the file's ending.
 
     A CTM has a row for each word. DataError for a malformed line, ConfigError for an unknown form.
@@ -44,7 +44,7 @@ def read(uri: str, form: str | None = None) -> list[Said]:
     name = form or form_of(uri)
     if name not in FORMS:
         raise ConfigError(f"there is no form `{name}`", fix=f"take one of {', '.join(FORMS)}")
-    return list(FORMS[name](text_of(uri), shown(uri)))
+    return list(FORMS[name](read_text(uri), redact_uri(uri)))
 
 
 def form_of(uri: str) -> str:
@@ -53,13 +53,13 @@ def form_of(uri: str) -> str:
     return "seglst" if ending == "json" else ending if ending in _BY_ENDING else "kaldi"
 
 
-def text_of(uri: str) -> str:
+def read_text(uri: str) -> str:
     """Read a file as UTF-8; DataError where it is not."""
     try:
         return read_uri(uri).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"`{shown(uri)}` is not UTF-8", why=str(error), fix="convert it, with `iconv` perhaps"
+            f"`{redact_uri(uri)}` is not UTF-8", why=str(error), fix="convert it, with `iconv` perhaps"
         ) from None
 
 
@@ -70,7 +70,7 @@ def bad_line(address: str, number: int, why: str) -> DataError:
     )
 
 
-def rows_of_lines(text: str, comment: str = "") -> Iterator[tuple[int, str]]:
+def numbered_lines(text: str, comment: str = "") -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and content of each line that is neither empty nor a comment."""
     for number, line in enumerate(
         text.split("\n"), start=1
@@ -87,14 +87,16 @@ def milliseconds(seconds: str, address: str, number: int) -> int:
         raise bad_line(address, number, f"`{seconds}` is no time in seconds") from None
 
 
-def by_segment(segments: Sequence[Said], words: Sequence[Said]) -> list[Said]:
+def join_by_segment(
+    segments: Sequence[TranscriptSegment], words: Sequence[TranscriptSegment]
+) -> list[TranscriptSegment]:
     """Join the words of a CTM to one row for each segment of an STM that has words, with the id of the segment.
 
     As in sclite a word belongs to the first segment of its recording and channel that does not end before the word's
     middle, or else to the last; so words between segments go to the next. Words of a recording without segments are a
     row with an id of its own.
     """
-    segments_of_channel: dict[tuple[str | None, str | None], list[Said]] = {}
+    segments_of_channel: dict[tuple[str | None, str | None], list[TranscriptSegment]] = {}
     for segment in sorted(segments, key=lambda segment: segment.end_ms or 0):
         segments_of_channel.setdefault((segment.session, segment.channel), []).append(segment)
     ends_of_channel = {
@@ -111,7 +113,7 @@ def by_segment(segments: Sequence[Said], words: Sequence[Said]) -> list[Said]:
         else:
             id_ = f"{word.session}-{word.channel}"
         words_of_segment.setdefault(id_, []).append(word.text)
-    return [Said(id=id_, text=" ".join(words)) for id_, words in words_of_segment.items()]
+    return [TranscriptSegment(id=id_, text=" ".join(words)) for id_, words in words_of_segment.items()]
 
 
 def _without_alternatives(text: str, address: str, number: int) -> str:
@@ -121,22 +123,22 @@ def _without_alternatives(text: str, address: str, number: int) -> str:
     return text
 
 
-def _kaldi(text: str, _: str) -> Iterator[Said]:
+def _kaldi(text: str, _: str) -> Iterator[TranscriptSegment]:
     """`id words ...`; an id alone has an empty text."""
-    for _number, line in rows_of_lines(text):
+    for _number, line in numbered_lines(text):
         id_, *words = line.split(None, 1)
-        yield Said(id=id_, text=" ".join(words))
+        yield TranscriptSegment(id=id_, text=" ".join(words))
 
 
-def _plain(text: str, _: str) -> Iterator[Said]:
+def _plain(text: str, _: str) -> Iterator[TranscriptSegment]:
     """Words alone; the number of the line is its id, and an empty line has an empty text."""
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        yield Said(id=str(number), text=line.strip())
+        yield TranscriptSegment(id=str(number), text=line.strip())
 
 
-def _json_lines(text: str, address: str) -> Iterator[Said]:
+def _json_lines(text: str, address: str) -> Iterator[TranscriptSegment]:
     """Objects with `id` and `text`, and where known `speaker`, `session`, `start_ms`, `end_ms`."""
-    for number, line in rows_of_lines(text):
+    for number, line in numbered_lines(text):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -146,7 +148,7 @@ def _json_lines(text: str, address: str) -> Iterator[Said]:
         if not all(isinstance(row.get(name), int | None) for name in ("start_ms", "end_ms")):
             raise bad_line(address, number, "`start_ms` and `end_ms` are whole milliseconds")
         session, speaker = row.get("session"), row.get("speaker")
-        yield Said(
+        yield TranscriptSegment(
             id=str(row["id"]),
             text=str(row["text"] or ""),
             speaker=None if speaker is None else str(speaker),
@@ -156,22 +158,22 @@ def _json_lines(text: str, address: str) -> Iterator[Said]:
         )
 
 
-def _trn(text: str, address: str) -> Iterator[Said]:
+def _trn(text: str, address: str) -> Iterator[TranscriptSegment]:
     """`words ... (id)`; the speaker is the part of the id before the first `-` or `_`, as sclite's `spu_id`."""
-    for number, line in rows_of_lines(text, ";;"):
+    for number, line in numbered_lines(text, ";;"):
         match = _TRN.match(line)
         if match is None:
             raise bad_line(address, number, "it does not end with `(id)`")
-        yield Said(
+        yield TranscriptSegment(
             id=match[2],
             text=_without_alternatives(match[1].strip(), address, number),
             speaker=re.split("[-_]", match[2])[0],
         )
 
 
-def _stm(text: str, address: str) -> Iterator[Said]:
+def _stm(text: str, address: str) -> Iterator[TranscriptSegment]:
     """`recording channel speaker start end [<label>] words ...`."""
-    for number, line in rows_of_lines(text, ";;"):
+    for number, line in numbered_lines(text, ";;"):
         parts = line.split(None, 5)
         if len(parts) < 5:
             raise bad_line(address, number, "it is not `recording channel speaker start end words ...`")
@@ -179,7 +181,7 @@ def _stm(text: str, address: str) -> Iterator[Said]:
         start_ms, end_ms = (milliseconds(seconds, address, number) for seconds in parts[3:5])
         words = parts[5] if len(parts) > 5 else ""
         label, *rest = words.split(None, 1) or [""]
-        yield Said(
+        yield TranscriptSegment(
             id=f"{session}-{channel}-{speaker}-{start_ms}-{end_ms}",
             text=_without_alternatives(" ".join(rest) if _LABEL.match(label) else words, address, number),
             speaker=speaker,
@@ -190,15 +192,15 @@ def _stm(text: str, address: str) -> Iterator[Said]:
         )
 
 
-def _ctm(text: str, address: str) -> Iterator[Said]:
+def _ctm(text: str, address: str) -> Iterator[TranscriptSegment]:
     """`recording channel start duration word [confidence]`."""
-    for number, line in rows_of_lines(text, ";;"):
+    for number, line in numbered_lines(text, ";;"):
         parts = line.split()
         if len(parts) < 5:
             raise bad_line(address, number, "it is not `recording channel start duration word`")
         start_ms = milliseconds(parts[2], address, number)
         end_ms = start_ms + milliseconds(parts[3], address, number)
-        yield Said(
+        yield TranscriptSegment(
             id=f"{parts[0]}-{parts[1]}-{number}",
             text=parts[4],
             session=parts[0],
@@ -208,7 +210,7 @@ def _ctm(text: str, address: str) -> Iterator[Said]:
         )
 
 
-def _seglst(text: str, address: str) -> Iterator[Said]:
+def _seglst(text: str, address: str) -> Iterator[TranscriptSegment]:
     """meeteval's list of objects with `session_id`, `speaker`, `words`, and where known `start_time`, `end_time`."""
     try:
         rows: Any = json.loads(text)
@@ -223,7 +225,7 @@ def _seglst(text: str, address: str) -> Iterator[Said]:
             None if row.get(name) is None else milliseconds(str(row[name]), address, number)
             for name in ("start_time", "end_time")
         ]
-        yield Said(
+        yield TranscriptSegment(
             id=f"{row['session_id']}-{number}",
             text=str(row["words"]),
             speaker=str(row["speaker"]),
@@ -233,7 +235,7 @@ def _seglst(text: str, address: str) -> Iterator[Said]:
         )
 
 
-FORMS: dict[str, Callable[[str, str], Iterator[Said]]] = {
+FORMS: dict[str, Callable[[str, str], Iterator[TranscriptSegment]]] = {
     "kaldi": _kaldi,
     "text": _plain,
     "jsonl": _json_lines,

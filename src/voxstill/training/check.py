@@ -37,7 +37,7 @@ def check(cfg: Config) -> None:
     ranks = world.ranks()
     cfg, num = (parallel.with_ranks(ranks, cfg), ranks.num) if ranks else (cfg, cfg.train.devices)
     if cfg.plan.batches_per_step % num:
-        source = "`train.devices` is" if ranks is None else f"{ranks.by} has started"
+        source = "`train.devices` is" if ranks is None else f"{ranks.launcher} has started"
         raise ConfigError(
             f"`plan.batches_per_step` is {cfg.plan.batches_per_step} and {source} {num}",
             why="the batches of a step are shared out evenly between the devices",

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import voxstill
 from voxstill.core import config, legacy, world
+from voxstill.core.atomic import atomic_folder, write_atomically
 from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
+from voxstill.core.version import __version__
 from voxstill.nn import checkpoints
 from voxstill.nn.frontends import Frontend
 from voxstill.storage import shard_format as sidecars
 from voxstill.storage import workdir
 from voxstill.storage.figures import ShardFigures
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import checkpoint
@@ -32,6 +33,8 @@ from voxstill.training.summary import TrainingSummary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+PACKAGE = Path(__file__).parents[1]
+"""The folder of the code that runs, which is copied into `src_backup/`."""
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
@@ -55,9 +58,7 @@ def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, Any]) -> 
     run.path.mkdir(parents=True)
     run.config.write_text(snapshot(cfg), encoding="utf-8")
     run.config.chmod(0o444)
-    shutil.copytree(
-        Path(voxstill.__file__).parent, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
-    )
+    shutil.copytree(PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     version = sidecars.version(Store(cfg.work), workdir.prefix("shards", shards.recipe))
     data = {**shards.to_dict(), "sidecars_sha256": version}
     note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
@@ -72,7 +73,7 @@ def snapshot(cfg: Config) -> str:
             return {name: plain(item) for name, item in value.items()}
         if isinstance(value, list):
             return [plain(item) for item in value]
-        return shown(value) if isinstance(value, str) else value
+        return redact_uri(value) if isinstance(value, str) else value
 
     return config.dump(Config.model_validate(plain(cfg.model_dump())))
 
@@ -97,7 +98,7 @@ def finished_summary(run: RunDir) -> TrainingSummary | None:
 
 def versions() -> dict[str, str]:
     """Versions of Python, voxstill and the packages that decide what a run computes."""
-    installed = {"python": platform.python_version(), "voxstill": voxstill.__version__}
+    installed = {"python": platform.python_version(), "voxstill": __version__}
     for name in PACKAGES:
         try:
             installed[name] = metadata.version(name)
@@ -138,9 +139,7 @@ def note(run: RunDir, **facts: Any) -> None:
 
 def write_whole(path: Path, value: dict[str, Any]) -> None:
     """Write JSON to a file, whole or not at all."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def save_model(
@@ -149,14 +148,11 @@ def save_model(
     """A Hugging Face folder with these weights and what `rest` writes beside them, whole or absent."""
     from transformers.utils import logging as transformers_logging
 
-    draft = run.model.with_name(".model.draft")
-    shutil.rmtree(draft, ignore_errors=True)
     transformers_logging.disable_progress_bar()
-    with checkpoint.as_storage_error(draft):
-        model.save_pretrained(draft, state_dict=weights)
-    rest(draft)
-    shutil.rmtree(run.model, ignore_errors=True)
-    draft.rename(run.model)
+    with atomic_folder(run.model) as draft:
+        with checkpoint.as_storage_error(draft):
+            model.save_pretrained(draft, state_dict=weights)
+        rest(draft)
 
 
 def write_extractor(frontend: Frontend, folder: Path) -> None:

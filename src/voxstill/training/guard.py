@@ -13,6 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from voxstill.core import pcm
+from voxstill.core.atomic import atomic_file
 from voxstill.core.errors import DataError, TrainingError
 from voxstill.core.monitor import log
 from voxstill.core.records import Batch
@@ -61,9 +63,8 @@ def save(path: Path, batches: Sequence[Batch], context: StepContext, *, step: in
                 tensors[f"{micro}.{field.name}"] = getattr(batch, field.name).detach().cpu().clone()
     about = {"step": step, "rank": rank, "share": dataclasses.asdict(context), "ids": [batch.ids for batch in batches]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    save_file(tensors, draft, metadata={"about": json.dumps(about)})
-    draft.replace(path)
+    with atomic_file(path) as draft:
+        save_file(tensors, draft, metadata={"about": json.dumps(about)})
 
 
 def load(path: Path) -> tuple[list[Batch], StepContext, int, int]:
@@ -95,12 +96,12 @@ def out_of_memory(error: BaseException) -> bool:
 def oom_error(batch: Batch, step: int, budget_ms: int, passed_ms: int, error: BaseException) -> TrainingError:
     """What to say where a batch does not fit; `passed_ms` is the largest padded one that did."""
     num, longest = batch.audio_BT.shape
-    padded_ms = num * longest // 16
+    padded_ms = pcm.samples_to_ms(num * longest)
     fits = passed_ms if 0 < passed_ms < padded_ms else padded_ms // 2
     known = "the largest that passed" if fits == passed_ms else "half of it; none has passed yet"
     return TrainingError(
         f"memory ran out in step {step}: a batch of {num} utterances, {padded_ms / 1000:.1f} s with their padding",
-        why=f"{str(error).splitlines()[0]}; the longest utterance has {longest / 16_000:.1f} s",
+        why=f"{str(error).splitlines()[0]}; the longest utterance has {pcm.samples_to_s(longest):.1f} s",
         fix=f"set `plan.budget_ms` to {min(fits, budget_ms)} ({known}), or take a smaller `student.size`",
     )
 
@@ -131,5 +132,5 @@ class MemoryGuard:
 
     def _pass(self) -> None:
         if self._batch is not None:
-            self._passed_ms = max(self._passed_ms, self._batch.audio_BT.numel() // 16)
+            self._passed_ms = max(self._passed_ms, pcm.samples_to_ms(self._batch.audio_BT.numel()))
             self._batch = None

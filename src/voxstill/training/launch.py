@@ -92,7 +92,7 @@ def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where:
     if where.is_dir():
         os.chdir(where)
     ranks = world.ranks()
-    fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_here if ranks else 1}), ranks)
+    fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_local if ranks else 1}), ranks)
     fabric.launch()
     _train_rank(fabric, cfg, run, shards.recipe, build)
 
@@ -125,7 +125,7 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Bu
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
-    world.keep_memory()
+    world.reuse_freed_memory()
     torch.set_num_threads(cfg.train.threads)
     torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)
     first = fabric.global_rank == 0

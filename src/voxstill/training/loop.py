@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from voxstill.core import world
+from voxstill.core import pcm, world
 from voxstill.core.config import Config, Train
 from voxstill.core.monitor import Progress, clock, log
 from voxstill.core.records import Batch, fingerprint
@@ -269,7 +269,7 @@ class _Trainer:
         self._meter.count(step.batches, loss, figures)
         self._task.watch(state.step, figures)
         state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
-        bar.to(progress, f"step {state.step:,}, loss {state.loss:.3f}")
+        bar.set_done(progress, f"step {state.step:,}, loss {state.loss:.3f}")
         if state.step % self._cfg.train.log_every == 0:
             self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress)
 
@@ -353,9 +353,9 @@ def probe_memory(fabric: Fabric, model: nn.Module, task: Task, data: Data, cfg: 
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
-    padded_s = max(batch.audio_BT.numel() for batch in step.batches) / 16_000
+    padded_s = pcm.samples_to_s(max(batch.audio_BT.numel() for batch in step.batches))
     log.info("train: the largest step fits: batches of up to %.0f s, %s", padded_s, peak_memory(fabric.device))
-    return float(counter.get_total_flops()) / sum(batch.audio_BT.numel() / 16_000 for batch in step.batches)
+    return float(counter.get_total_flops()) / sum(pcm.samples_to_s(batch.audio_BT.numel()) for batch in step.batches)
 
 
 def peak_memory(device: torch.device) -> str:

@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+from voxstill.core import pcm
 from voxstill.core.monitor import JsonLines, Timer
 from voxstill.core.records import Batch
 from voxstill.storage.rundir import RunDir
@@ -32,8 +33,8 @@ class Meter:
     def count(self, batches: list[Batch], loss: float, figures: dict[str, float]) -> None:
         """Add one step to the line to come; the other ranks had as many utterances, of nearly the same lengths."""
         for batch in batches:
-            self._audio_s += self._ranks * float(batch.audio_len_B.sum()) / 16_000
-            self._padded_s += self._ranks * batch.audio_BT.numel() / 16_000
+            self._audio_s += pcm.samples_to_s(self._ranks * float(batch.audio_len_B.sum()))
+            self._padded_s += pcm.samples_to_s(self._ranks * batch.audio_BT.numel())
             self._tokens += self._ranks * int(batch.token_len_B.sum())
         self._loss += loss
         self._num += 1

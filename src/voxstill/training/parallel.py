@@ -100,13 +100,13 @@ def with_ranks(ranks: Ranks, cfg: Config) -> Config:
 
     ConfigError where `train.devices` says another number than there are on this machine.
     """
-    if "devices" in cfg.train.model_fields_set and cfg.train.devices != ranks.num_here:
+    if "devices" in cfg.train.model_fields_set and cfg.train.devices != ranks.num_local:
         raise ConfigError(
             f"`train.devices` is {cfg.train.devices}",
-            why=f"{ranks.by} has started {ranks.num_here} processes on this machine",
-            fix=f"leave `train.devices` out: {ranks.by} decides",
+            why=f"{ranks.launcher} has started {ranks.num_local} processes on this machine",
+            fix=f"leave `train.devices` out: {ranks.launcher} decides",
         )
-    train = cfg.train.model_copy(update={"devices": ranks.num_here})
+    train = cfg.train.model_copy(update={"devices": ranks.num_local})
     batches_per_step = cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else ranks.num
     return cfg.model_copy(
         update={"train": train, "plan": cfg.plan.model_copy(update={"batches_per_step": batches_per_step})}
@@ -157,7 +157,7 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Fabric:
     return Fabric(
         accelerator="cuda" if on_gpu else "cpu",
         devices=cfg.devices,
-        num_nodes=ranks.num // ranks.num_here if ranks else 1,
+        num_nodes=ranks.num // ranks.num_local if ranks else 1,
         strategy=DdpOrShardedStrategy(start_method="popen" if ranks else "spawn")
         if ranks or cfg.devices > 1
         else "auto",

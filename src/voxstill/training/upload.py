@@ -6,7 +6,7 @@ from pathlib import Path
 
 from voxstill.core.errors import StorageError
 from voxstill.core.monitor import log
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 
@@ -57,7 +57,7 @@ def upload(run: RunDir, target: str) -> None:
     for path in paths:
         store.upload(path.relative_to(run.path).as_posix(), path)
     store.write_json(DONE, {path.relative_to(run.path).as_posix(): path.stat().st_size for path in paths})
-    log.info("train: %d files are at %s", len(paths), shown(store.root))
+    log.info("train: %d files are at %s", len(paths), redact_uri(store.root))
 
 
 def _commit(run: RunDir, target: str, files: dict[str, Path]) -> None:

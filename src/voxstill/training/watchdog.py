@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import TrainingError
 from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
@@ -72,9 +73,7 @@ class Watchdog:
         if self._beat - self._written > _WRITE_S:
             self._written = self._beat
             about = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(), "step": self._step}
-            draft = self._file.with_suffix(".draft")  # a rank that is stopped in the middle is to be found all the same
-            draft.write_text(json.dumps(about))
-            draft.replace(self._file)
+            write_atomically(self._file, json.dumps(about))  # a rank stopped while it writes must be found, too
 
     def _watch(self) -> None:
         looked, pause_s = time.monotonic(), min(self._limit_s / 4, 5.0)

@@ -67,11 +67,11 @@ def test_in_chromium_every_count_can_be_read(tmp_path: Path, num_classes: int) -
     (tmp_path / "page.html").write_text(page(figures(num_classes)), encoding="utf-8")
     with Browser(tmp_path) as browser:
         browser.open((tmp_path / "page.html").as_uri())
-        assert browser.tell("document.documentElement.scrollWidth <= window.innerWidth")
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         cells = "[...document.querySelectorAll('.confusion tbody td')]"
-        assert browser.tell(f"{cells}.length") == num_classes**2
-        assert browser.tell(f"{cells}.every((each) => each.scrollWidth <= each.clientWidth)")
-        assert browser.tell(f"{cells}.reduce((sum, each) => sum + Number(each.textContent), 0)") == 40 * num_classes
-        browser.shot(tmp_path / "page.png")
+        assert browser.evaluate(f"{cells}.length") == num_classes**2
+        assert browser.evaluate(f"{cells}.every((each) => each.scrollWidth <= each.clientWidth)")
+        assert browser.evaluate(f"{cells}.reduce((sum, each) => sum + Number(each.textContent), 0)") == 40 * num_classes
+        browser.screenshot(tmp_path / "page.png")
         assert not browser.errors
         assert all(url.startswith(("file:", "data:")) for url in browser.network)

@@ -14,7 +14,14 @@ from browser import CHROMIUM, Browser
 from pages import Page
 from report_facts import compared, comparison, example, tone
 from voxstill.evaluation.report.formatting import data_uri, duration, magnitude, number, percent
-from voxstill.evaluation.report.html import Compared, Comparison, Facts, Version, render, render_comparison
+from voxstill.evaluation.report.html import (
+    Comparison,
+    EvaluatedUtterance,
+    Facts,
+    TeacherLabel,
+    render,
+    render_comparison,
+)
 
 SECTIONS = {
     "systems": "result",
@@ -144,7 +151,7 @@ def test_nothing_of_a_comparison_can_become_markup(text: str) -> None:
     facts["labellers"] = [
         {**labeller, "name": evil, "recipe": evil, "options": evil} for labeller in facts["labellers"]
     ]
-    versions: list[Version] = [{"number": 1, "wer": 1.0, "pairs": [(evil, None), (None, evil), (evil, evil)]}]
+    versions: list[TeacherLabel] = [{"number": 1, "wer": 1.0, "pairs": [(evil, None), (None, evil), (evil, evil)]}]
     facts["disputed"] = [
         {**utterance, "id": evil, "about": evil, "versions": versions} for utterance in facts["disputed"]
     ]
@@ -160,9 +167,9 @@ def test_chromium_draws_it_and_it_fits_the_window(tmp_path: Path, width: int, ki
     with Browser(tmp_path, width) as browser:
         browser.open((tmp_path / "report.html").as_uri())
         if kind == "run":
-            browser.until("!document.querySelector('#utterances').hidden")
-        assert browser.tell("document.documentElement.scrollWidth <= window.innerWidth")
-        browser.shot(tmp_path / "report.png")
+            browser.wait_for("!document.querySelector('#utterances').hidden")
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        browser.screenshot(tmp_path / "report.png")
         assert not browser.errors
         assert all(url.startswith(("file:", "data:", "blob:")) for url in browser.network)
     assert (tmp_path / "report.png").stat().st_size > 50_000  # a blank page is a few kilobytes
@@ -182,19 +189,19 @@ def test_in_chromium_utterances_are_sorted_searched_paged_opened_and_played(tmp_
     student = {utterance["id"]: errors(utterance["heard"]["student"]) for utterance in facts["utterances"]}
     with Browser(tmp_path) as browser:
         browser.open((tmp_path / "report.html").as_uri())
-        browser.until("!document.querySelector('#utterances').hidden")
-        assert browser.tell(SHOWN_RANGE) == "1 to 50 of 480"
+        browser.wait_for("!document.querySelector('#utterances').hidden")
+        assert browser.evaluate(SHOWN_RANGE) == "1 to 50 of 480"
         by_errors = sorted(student, key=lambda id_: (-student[id_], id_))
-        assert browser.tell(NAMES) == by_errors[:50]
+        assert browser.evaluate(NAMES) == by_errors[:50]
         browser.press("n")
-        assert browser.tell(NAMES) == by_errors[50:100]
+        assert browser.evaluate(NAMES) == by_errors[50:100]
         browser.press("p")
-        assert browser.tell(NAMES) == by_errors[:50]
-        browser.tell("document.querySelector('[data-key=id] button').click()")
-        assert browser.tell(NAMES) == sorted(student)[:50]
-        browser.tell("document.querySelector('[data-key=id] button').click()")
-        assert browser.tell(NAMES) == sorted(student)[::-1][:50]
-        browser.tell(
+        assert browser.evaluate(NAMES) == by_errors[:50]
+        browser.evaluate("document.querySelector('[data-key=id] button').click()")
+        assert browser.evaluate(NAMES) == sorted(student)[:50]
+        browser.evaluate("document.querySelector('[data-key=id] button').click()")
+        assert browser.evaluate(NAMES) == sorted(student)[::-1][:50]
+        browser.evaluate(
             "{ const show = document.querySelector('[data-part=show]'); show.value = 'worse';"
             "show.dispatchEvent(new Event('change')); }"
         )
@@ -203,26 +210,26 @@ def test_in_chromium_utterances_are_sorted_searched_paged_opened_and_played(tmp_
             for utterance in facts["utterances"]
             if student[utterance["id"]] > errors(utterance["heard"]["teacher"])
         ]
-        assert browser.tell(SHOWN_RANGE).endswith(f" of {len(worse)}")
-        browser.tell("document.querySelector('[data-part=show]').value = 'all'; undefined")
-        browser.tell("document.activeElement.blur()")
+        assert browser.evaluate(SHOWN_RANGE).endswith(f" of {len(worse)}")
+        browser.evaluate("document.querySelector('[data-part=show]').value = 'all'; undefined")
+        browser.evaluate("document.activeElement.blur()")
         browser.press("/")
         for key in opened_utterance["id"]:
             browser.press(key)
-        assert browser.until(f"{NAMES}.length === 1")
-        assert browser.tell(SHOWN_RANGE) == "1 to 1 of 1"
-        browser.tell(f"{ROWS}[0].querySelector('button').focus()")
+        assert browser.wait_for(f"{NAMES}.length === 1")
+        assert browser.evaluate(SHOWN_RANGE) == "1 to 1 of 1"
+        browser.evaluate(f"{ROWS}[0].querySelector('button').focus()")
         browser.press("Enter")
         pairs = "[...document.querySelectorAll('.opened .heard.student .aligned > span:not(.lead)')]"
         kinds = [
             "more" if r is None else "gone" if h is None else "hit" if r == h else "sub"
             for r, h in opened_utterance["heard"]["student"]
         ]
-        assert browser.tell(f"{pairs}.map((each) => each.className)") == kinds
+        assert browser.evaluate(f"{pairs}.map((each) => each.className)") == kinds
         hypothesis_words = [hypothesis or "∅nothing" for _, hypothesis in opened_utterance["heard"]["student"]]
-        assert browser.tell(f"{pairs}.map((each) => each.lastChild.textContent)") == hypothesis_words
-        browser.tell("document.querySelector('.opened audio').play()")
-        browser.until("document.querySelector('.opened audio').currentTime > 0")
+        assert browser.evaluate(f"{pairs}.map((each) => each.lastChild.textContent)") == hypothesis_words
+        browser.evaluate("document.querySelector('.opened audio').play()")
+        browser.wait_for("document.querySelector('.opened audio').currentTime > 0")
         assert not browser.errors
 
 
@@ -230,21 +237,21 @@ def test_in_chromium_utterances_are_sorted_searched_paged_opened_and_played(tmp_
 def test_a_hundred_thousand_utterances_stay_usable(tmp_path: Path) -> None:
     chance = random.Random(0)
     samples = [compared(i, chance) for i in range(2000)]
-    many: list[Compared] = [{**samples[i % 2000], "id": f"u{i:06}"} for i in range(100_000)]
+    many: list[EvaluatedUtterance] = [{**samples[i % 2000], "id": f"u{i:06}"} for i in range(100_000)]
     page = render({"utterances": many})
     assert len(page) < 10_000_000
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     with Browser(tmp_path) as browser:
         browser.open((tmp_path / "report.html").as_uri())
-        browser.until("!document.querySelector('#utterances').hidden")
+        browser.wait_for("!document.querySelector('#utterances').hidden")
         search = (
             "(async () => { const search = document.querySelector('[data-part=search]'); search.value = 'seven u0999';"
             "const start = performance.now(); search.dispatchEvent(new Event('input'));"
             "return performance.now() - start; })()"
         )
-        assert browser.tell(search) < 3000  # some 100 ms; this machine may be busy
-        assert all(name.startswith("u0999") for name in browser.tell(NAMES))
-        assert len(browser.tell(NAMES)) > 0
+        assert browser.evaluate(search) < 3000  # some 100 ms; this machine may be busy
+        assert all(name.startswith("u0999") for name in browser.evaluate(NAMES))
+        assert len(browser.evaluate(NAMES)) > 0
 
 
 def errors(pairs: Iterable[tuple[str | None, str | None]]) -> int:

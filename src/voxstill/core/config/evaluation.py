@@ -30,7 +30,7 @@ class Decode(Section):
     @model_validator(mode="after")
     def _help_needs_a_choice(self) -> Self:
         """A language model and phrases choose between texts, and there must be some."""
-        for name in (each for each in ("lm", "boost") if self.beam == 1 and getattr(self, each)):
+        for name in (option_name for option_name in ("lm", "boost") if self.beam == 1 and getattr(self, option_name)):
             raise ConfigError(
                 f"`decode.{name}` has no use with `decode.beam: 1`",
                 why="where one text is followed, there is nothing to choose from",

@@ -50,9 +50,9 @@ def _type_name(kind: Any) -> str:
     if kind is type(None):
         return "null"
     if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(_type_name(each) for each in get_args(kind))
+        return " or ".join(_type_name(member) for member in get_args(kind))
     if get_origin(kind) is Literal:
-        return " | ".join(str(each) for each in get_args(kind))
+        return " | ".join(str(member) for member in get_args(kind))
     if get_origin(kind) is list:
         return f"list of {_type_name(get_args(kind)[0])}"
     return {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}.get(
@@ -129,7 +129,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> Conf
     if location and location[-1] in ("str", "int", "float"):  # pydantic names the member of a union it tried
         location.pop()
     dotted = prefix + ".".join(location)
-    known = {each.path.removeprefix(prefix): each for each in options(kind, prefix)}
+    known = {entry.path.removeprefix(prefix): entry for entry in options(kind, prefix)}
     more = f" ({len(problems) - 1} more problems follow)" if len(problems) > 1 else ""
     section = dotted.rpartition(".")[0].partition(".")[0]
     explain = f"voxstill explain {section}" if section else "voxstill explain"
@@ -139,26 +139,30 @@ def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> Conf
             why="an unknown key would be ignored silently",
             fix=_suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
         )
-    given = first.get("input")
-    found = known.get(dotted.removeprefix(prefix))
+    value = first.get("input")
+    explained = known.get(dotted.removeprefix(prefix))
     if first["type"] == "missing":
         return ConfigError(
             f"option `{dotted}` is not set{more}",
-            why=found.meaning if found else "it has no default",
+            why=explained.meaning if explained else "it has no default",
             fix=f"add it; see {explain}",
         )
-    if found is None:
+    if explained is None:
         return ConfigError(
             f"`{dotted}` is not a section of options{more}",
-            why=f"it is {given!r}",
+            why=f"it is {value!r}",
             fix=f"write it as a mapping; see {explain}",
         )
-    wanted = found.type + (f", {found.limits}" if found.limits else "") + (f", in {found.unit}" if found.unit else "")
+    wanted = (
+        explained.type
+        + (f", {explained.limits}" if explained.limits else "")
+        + (f", in {explained.unit}" if explained.unit else "")
+    )
     fix = f"give {wanted}"
-    if isinstance(given, str):
-        near = difflib.get_close_matches(given, found.type.split(" | "), n=1)
+    if isinstance(value, str):
+        near = difflib.get_close_matches(value, explained.type.split(" | "), n=1)
         fix = f"did you mean `{near[0]}`? {fix}" if near else fix
-    return ConfigError(f"option `{dotted}` cannot be {given!r}{more}", why=str(first["msg"]), fix=fix)
+    return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", why=str(first["msg"]), fix=fix)
 
 
 def _suggestion(dotted: str, known: Iterable[str], prefix: str) -> str:

@@ -80,12 +80,12 @@ def template() -> str:
         doc = (kind.__doc__ or "").strip().splitlines()[0]
         live = LIVE.get(name, [])
         lines += [f"{name}:  # {doc}" if live else f"# {name}:  # {doc}", *live]
-        for each in options(kind):
-            unit = f" [{each.unit}]" if each.unit else ""
-            if any(line.strip().startswith(f"{each.path}:") for line in live):
-                lines.append(f"  # ^{unit} {each.meaning}")
+        for entry in options(kind):
+            unit = f" [{entry.unit}]" if entry.unit else ""
+            if any(line.strip().startswith(f"{entry.path}:") for line in live):
+                lines.append(f"  # ^{unit} {entry.meaning}")
             else:
-                lines.append(f"#   {each.path}: {_inline(each.default)}  #{unit} {each.meaning}")
+                lines.append(f"#   {entry.path}: {_inline(entry.default)}  #{unit} {entry.meaning}")
         lines.append("")
     return "\n".join(lines)
 

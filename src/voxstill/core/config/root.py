@@ -16,7 +16,11 @@ from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain
 
 
 class Config(Section):
-    """Everything a run needs; everything but `source.uri` has a default."""
+    """Everything a run needs; everything but `source.uri` has a default.
+
+    >>> voxstill.Config(work="work/digits").train.steps is None
+    True
+    """
 
     work: str = option("work/default", pace=True)
     """Folder (or bucket prefix) of the tables and shards."""

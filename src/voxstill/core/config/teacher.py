@@ -66,7 +66,7 @@ class Teacher(BaseModel):
         """`preset` gives way to what it stands for: what is hashed, kept and shown is that."""
         if not isinstance(data, dict) or "preset" not in data:
             return data
-        given = {name: value for name, value in data.items() if name != "preset"}
+        settings = {name: value for name, value in data.items() if name != "preset"}
         preset = str(data["preset"])
         if preset not in TEACHER_PRESETS:
             near = difflib.get_close_matches(preset, TEACHER_PRESETS, n=1, cutoff=0.3)
@@ -75,4 +75,4 @@ class Teacher(BaseModel):
                 why=f"the presets of teachers are {', '.join(TEACHER_PRESETS)}",
                 fix=f"did you mean `{near[0]}`?" if near else "name one of them, or set teacher.name and its options",
             )
-        return {**TEACHER_PRESETS[preset], **given}
+        return {**TEACHER_PRESETS[preset], **settings}

@@ -16,7 +16,7 @@ MAX_LARGE_CELLS = 12
 """Up to so many classes the matrix has large cells."""
 
 
-class OfClass(TypedDict):
+class ClassFigures(TypedDict):
     """Figures of one class: rates are None where undefined; `count` is how often it is in the reference."""
 
     precision: float | None
@@ -39,7 +39,7 @@ class Figures(TypedDict):
     eer: NotRequired[float | None]
     min_dcf: NotRequired[float | None]
     trials: NotRequired[int | None]
-    per_class: Mapping[str, OfClass]
+    per_class: Mapping[str, ClassFigures]
     confusion: Mapping[str, Mapping[str, int]]
 
 

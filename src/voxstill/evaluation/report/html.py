@@ -37,7 +37,7 @@ class System(TypedDict):
     rtfx: NotRequired[float | None]
 
 
-class Judged(TypedDict):
+class EvaluationSet(TypedDict):
     """What the systems were evaluated on, and what was resampled for the intervals; files have no split."""
 
     split: str | None
@@ -47,8 +47,8 @@ class Judged(TypedDict):
     resamples: int
 
 
-class Paired(TypedDict):
-    """Paired test of two systems: shares as in `score.stats.Paired`; `surely` where p is small."""
+class PairedComparison(TypedDict):
+    """Paired test of two systems: shares as in `scoring.stats.PairedTest`; `surely` where p is small."""
 
     difference: float
     interval: tuple[float, float]
@@ -114,7 +114,7 @@ class Confusion(TypedDict):
     count: int
 
 
-class Heard(TypedDict):
+class AlignedHypothesis(TypedDict):
     """The hypothesis of a system for an utterance, aligned with the reference."""
 
     role: Role
@@ -127,11 +127,11 @@ class Utterance(TypedDict):
 
     id: str
     about: NotRequired[str]
-    heard: Sequence[Heard]
+    heard: Sequence[AlignedHypothesis]
     audio: NotRequired[bytes | None]
 
 
-class Compared(TypedDict):
+class EvaluatedUtterance(TypedDict):
     """One evaluated utterance: hypothesis by system, aligned with the reference; None is unknown."""
 
     id: str
@@ -147,8 +147,8 @@ class Facts(TypedDict, total=False):
     title: str
     about: str
     systems: Sequence[System]
-    judged: Judged
-    paired: Paired
+    judged: EvaluationSet
+    paired: PairedComparison
     """Of two systems that were compared; `worst` are then the utterances where they differ most."""
     steps: Sequence[Step]
     funnel: Funnel
@@ -157,13 +157,13 @@ class Facts(TypedDict, total=False):
     breakdowns: Sequence[Breakdown]
     confusions: Mapping[Role, Sequence[Confusion]]
     worst: Sequence[Utterance]
-    utterances: Sequence[Compared]
+    utterances: Sequence[EvaluatedUtterance]
     """All evaluated utterances, each with hypotheses of the same systems."""
     config: str
     environment: Mapping[str, Any]
 
 
-class Labeller(TypedDict):
+class TeacherFigures(TypedDict):
     """One teacher of a comparison; `rtfx` is audio seconds per second, `work_s` the time that the audio takes."""
 
     name: str
@@ -177,7 +177,7 @@ class Labeller(TypedDict):
     cost: float | None
 
 
-class Version(TypedDict):
+class TeacherLabel(TypedDict):
     """Label of a teacher, numbered from 1, for an utterance, aligned with the text that it is compared with."""
 
     number: int
@@ -185,13 +185,13 @@ class Version(TypedDict):
     pairs: Sequence[Pair]
 
 
-class Disputed(TypedDict):
+class DisputedUtterance(TypedDict):
     """One utterance with differing labels; `said` is whether they are compared with a human transcript."""
 
     id: str
     about: str
     said: bool
-    versions: Sequence[Version]
+    versions: Sequence[TeacherLabel]
     audio: bytes | None
 
 
@@ -204,10 +204,10 @@ class Comparison(TypedDict):
     hours: float
     words: int
     price: float | None
-    labellers: Sequence[Labeller]
+    labellers: Sequence[TeacherFigures]
     equal: Sequence[Sequence[float | None]]
     apart: Sequence[Sequence[float | None]]
-    disputed: Sequence[Disputed]
+    disputed: Sequence[DisputedUtterance]
 
 
 def render(facts: Facts | Mapping[str, Any]) -> str:
@@ -217,7 +217,7 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
     page = environment().get_template("report.html.j2")
     kept = [(100 * share, rate) for share, rate in facts.get("funnel", {}).get("curve", ())]
     curve = charts.line_chart("Word error rate of the labels kept", kept, percent)
-    compared = cast("Sequence[Compared]", facts.get("utterances", ()))
+    compared = cast("Sequence[EvaluatedUtterance]", facts.get("utterances", ()))
     return page.render(
         facts=facts,
         charts=training_charts,
@@ -233,7 +233,7 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
     )
 
 
-def _pack_utterances(compared: Sequence[Compared]) -> str:
+def _pack_utterances(compared: Sequence[EvaluatedUtterance]) -> str:
     """Pack utterances for the script of the page: gzipped JSON in base64, about 90 bytes for each.
 
     Words are stored once; the alignment has one character per edit: `=` hit, `s` substitution, `d` deletion, `i`
@@ -286,7 +286,7 @@ def _run_verdict(systems: Iterable[System]) -> str:
     return "The intervals of student and teacher overlap: this test does not tell them apart by intervals alone."
 
 
-def _paired_verdict(paired: Paired) -> str:
+def _paired_verdict(paired: PairedComparison) -> str:
     """Headline of a comparison of two systems, by the paired test."""
     if not paired["surely"]:
         return "The difference may be chance."

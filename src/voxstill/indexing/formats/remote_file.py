@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 
 from voxstill.core.errors import DataError, StorageError
 from voxstill.storage.fetch import fetch
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local, local_path
 
 _BUFFER_BYTES = 1 << 20
@@ -28,10 +28,12 @@ def open_manifest(uri: str) -> Iterator[BinaryIO]:
             with io.BufferedReader(RemoteFile(uri), _BUFFER_BYTES) as remote:
                 yield cast(BinaryIO, remote)
     except StorageError as error:
-        raise DataError(f"cannot read the manifest `{shown(uri)}`", why=error.why, fix="check `source.uri`") from None
+        raise DataError(
+            f"cannot read the manifest `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`"
+        ) from None
     except OSError as error:
         why = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise DataError(f"cannot read the manifest `{shown(uri)}`", why=why, fix="check `source.uri`") from None
+        raise DataError(f"cannot read the manifest `{redact_uri(uri)}`", why=why, fix="check `source.uri`") from None
 
 
 class RemoteFile(io.RawIOBase):

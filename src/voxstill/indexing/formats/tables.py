@@ -31,7 +31,7 @@ from voxstill.indexing.formats.entry import (
 from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, nemo_tar_entry
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import file_name
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""
@@ -58,10 +58,10 @@ def read_jsonl(uri: str) -> Iterator[SourceEntry]:
         try:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield _entry(parse_json(line, f"{shown(uri)}:{number}"), uri, f"{shown(uri)}:{number}")
+                    yield _entry(parse_json(line, f"{redact_uri(uri)}:{number}"), uri, f"{redact_uri(uri)}:{number}")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             fix = "write it again"
-            raise DataError(f"the manifest `{shown(uri)}` is damaged", why=str(error), fix=fix) from None
+            raise DataError(f"the manifest `{redact_uri(uri)}` is damaged", why=str(error), fix=fix) from None
 
 
 def read_csv(uri: str) -> Iterator[SourceEntry]:
@@ -69,9 +69,9 @@ def read_csv(uri: str) -> Iterator[SourceEntry]:
     with open_manifest(uri) as file:
         rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
         while True:
-            where = f"{shown(uri)}:{rows.line_num + 1}"
+            where = f"{redact_uri(uri)}:{rows.line_num + 1}"
             try:
-                where = f"{shown(uri)}:{rows.line_num + 1}" if rows.fieldnames else where  # which are read first
+                where = f"{redact_uri(uri)}:{rows.line_num + 1}" if rows.fieldnames else where  # which are read first
                 row: dict[str | None, Any] | None = next(rows, None)
             except (csv.Error, UnicodeDecodeError) as error:
                 raise bad_row(where, str(error)) from None
@@ -98,7 +98,7 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
             table = pq.ParquetFile(file)
             if _holds_audio(table.metadata):
                 raise DataError(
-                    f"`{shown(uri)}` holds the audio itself",
+                    f"`{redact_uri(uri)}` holds the audio itself",
                     why="Parquet compresses pages of many rows, so that no recording could be read alone",
                     fix="write its audio into files or a WebDataset tar: docs/sources.md shows how",
                 )
@@ -108,10 +108,12 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
-                    yield _entry(row, uri, f"{shown(uri)}:{number}")
+                    yield _entry(row, uri, f"{redact_uri(uri)}:{number}")
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"`{shown(uri)}` is not a Parquet manifest", why=str(error).splitlines()[0], fix="write the file anew"
+                f"`{redact_uri(uri)}` is not a Parquet manifest",
+                why=str(error).splitlines()[0],
+                fix="write the file anew",
             ) from None
 
 
@@ -131,7 +133,7 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
     """A row for each path or URI of a list, one a line."""
     with open_manifest(uri) as file:
         for number, line in enumerate(file, start=1):
-            where = f"{shown(uri)}:{number}"
+            where = f"{redact_uri(uri)}:{number}"
             if audio := decode_text(line, where).strip():
                 yield SourceEntry(uri="", where=where).located(resolve(audio, uri))
 

@@ -19,7 +19,7 @@ from voxstill.indexing.formats.entry import (
     parse_json,
 )
 from voxstill.indexing.formats.remote_file import RemoteFile, open_manifest
-from voxstill.storage.redaction import shown
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import local_path
 
 AUDIO = {
@@ -108,7 +108,7 @@ def _sample_entries(
     metadata = SourceEntry(uri="")
     plain_text = None
     for member in sample if audio else ():
-        where = f"{shown(tar.uri)}:{member.name}"
+        where = f"{redact_uri(tar.uri)}:{member.name}"
         if _ending(member) == "txt":
             text = decode_text(_content(archive, member), where).strip()
             plain_text = text if plain_text is None else plain_text
@@ -124,7 +124,7 @@ def _sample_entries(
     if len(audio) > 1:
         metadata = replace(metadata, id=None)
     for member in audio:
-        entry = replace(metadata.located(member_entry(tar, member)), where=f"{shown(tar.uri)}:{member.name}")
+        entry = replace(metadata.located(member_entry(tar, member)), where=f"{redact_uri(tar.uri)}:{member.name}")
         if member.issparse():
             entry = entry.failed(entry.uri, FailureKind.SPARSE, "its bytes do not lie together; repack the tar")
         yield entry
@@ -169,7 +169,7 @@ def file_name(uri: str) -> str:
 def compressed_tar_error(uri: str) -> DataError:
     """The error of a compressed tar that nobody unpacks."""
     return DataError(
-        f"`{shown(uri)}` is a compressed tar",
+        f"`{redact_uri(uri)}` is a compressed tar",
         why="nothing can be read from the middle of it: each recording would cost the unpacking of all before it",
         fix="unpack it, or repack it as a plain tar: audio hardly gets smaller by compression",
     )

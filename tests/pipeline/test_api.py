@@ -6,9 +6,8 @@ import ast
 import doctest
 import inspect
 import json
+import pkgutil
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 import voxstill
 from tones import TEXTS, speak
 from voxstill.audio import codec
-from voxstill.core import config
 from voxstill.core.monitor import start_logging
 
 LINE = ("load_config", "index", "label", "filter", "shard", "train", "evaluate")
@@ -48,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tone_student: Path) -> Path:
         "student": {"size": "tiny"},
         "plan": {"budget_ms": 6000},
         "train": {"steps": 2, "log_every": 1, "loader_workers": 0},
-        "evaluate": {"bootstrap_draws": 20},
+        "evaluate": {"bootstrap_draws": 100},
     }
     (folder / "my.yaml").write_text(json.dumps(options))
     return folder
@@ -68,9 +66,7 @@ def test_the_example_of_every_name_runs(place: Path, monkeypatch: pytest.MonkeyP
     for name in examples():
         value = getattr(voxstill, name)
         test = doctest.DocTestParser().get_doctest(inspect.getdoc(value) or "", names, name, None, None)
-        if isinstance(value, type) and issubclass(value, Exception | config.Section):
-            continue
-        assert test.examples, name
+        assert test.examples or (isinstance(value, type) and issubclass(value, voxstill.VoxstillError)), name
         runner.run(test, out=report.append, clear_globs=False)
         names |= test.globs
         if name == "train":
@@ -97,11 +93,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         voxstill.hear  # noqa: B018
 
 
-@pytest.mark.parametrize("first", ["filter", "index", "label", "shard", "train"])
-def test_a_function_keeps_its_name_whatever_was_imported_before(first: str) -> None:
-    code = f"import voxstill, voxstill.cli\nassert callable(voxstill.{first})\nprint(voxstill.{first}.__module__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "voxstill.api"
+def test_no_name_is_that_of_a_package_which_would_stand_in_its_place_once_imported() -> None:
+    assert not {module.name for module in pkgutil.iter_modules(voxstill.__path__)} & set(voxstill.__all__)
 
 
 @pytest.mark.parametrize("form", ["path", "bytes", "int16", "float32", "of another rate"])

@@ -34,8 +34,7 @@ def load_config(file: str | Path | None = None, *overrides: str) -> Config:
 
     ConfigError where an option is unknown or a value is out of range.
 
-    >>> cfg = voxstill.load_config("my.yaml", "student.size=tiny", "train.steps=4")
-    >>> cfg.train.steps
+    >>> voxstill.load_config("my.yaml", "train.steps=4").train.steps
     4
     """
     return config.load(None if file is None else str(file), list(overrides), world.environment())
@@ -45,7 +44,7 @@ def explain(section: str | None = None) -> list[config.Option]:
     """Every option of a section, or all of them: path, unit, default, limits and meaning.
 
     >>> [option.path for option in voxstill.explain("shard")][:2]
-    ['shard.format', 'shard.max_mb']
+    ['shard.utterances', 'shard.max_mb']
     """
     from voxstill.pipeline.options import explained
 
@@ -155,7 +154,7 @@ def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int 
 def pretrain(cfg: Config) -> TrainingSummary:
     """Pre-train a model on audio without labels, for students to start from.
 
-    >>> audio_only = voxstill.load_config("my.yaml", "train={steps: 2, name: pretrained}", "pretrain.size=tiny")
+    >>> audio_only = voxstill.load_config("my.yaml", "train.name=pretrained", "pretrain.crop_ms=1000")
     >>> voxstill.pretrain(audio_only).steps
     2
     """
@@ -247,10 +246,10 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     return rehearsal.dry_run(cfg, max_batches)
 
 
-def demo(work: str | Path = "work/demo", *overrides: str) -> RunResult:
+def run_demo(work: str | Path = "work/demo", *overrides: str) -> RunResult:
     """Run all steps on a corpus that it makes itself: no network, no GPU, six minutes with the defaults.
 
-    >>> result = voxstill.demo("work/demo", "train.steps=200")  # doctest: +SKIP
+    >>> result = voxstill.run_demo("work/demo", "train.steps=200")  # doctest: +SKIP
     """
     from voxstill.core.command import work_override
     from voxstill.pipeline import end_to_end

@@ -17,7 +17,7 @@ from servers import Handler, serve
 
 
 @dataclass
-class BadLine:
+class FaultyProxy:
     """A proxy that fails: `shares` says how often each fault comes; they may be changed at any time.
 
     `error` 500 and `slow_down` 503 are answered without asking the server, `reset` breaks the connection before it,
@@ -36,7 +36,7 @@ class BadLine:
 class _ProxyHandler(Handler):
     """Asks the server on `upstream`, and fails as `line` says."""
 
-    line: BadLine
+    line: FaultyProxy
     upstream: int
     random: random.Random
     lock: threading.Lock
@@ -103,9 +103,9 @@ class _ProxyHandler(Handler):
 
 
 @contextlib.contextmanager
-def bad_line(upstream: int, seed: int = 0, **shares: float) -> Iterator[BadLine]:
+def faulty_proxy(upstream: int, seed: int = 0, **shares: float) -> Iterator[FaultyProxy]:
     """A proxy on a port of its own in front of the server on `upstream`; each fault has its share of the answers."""
-    line = BadLine(shares=shares)
+    line = FaultyProxy(shares=shares)
     with serve(_ProxyHandler, line=line, upstream=upstream, random=random.Random(seed), lock=threading.Lock()) as port:
         line.port = port
         yield line
