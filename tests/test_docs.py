@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import voxstill
 from command_lines import parse
 from voxstill import cli
 from voxstill.audio import codec
@@ -237,6 +238,45 @@ def test_the_quickstart_can_be_followed_to_its_end(corpus: Path, capsys: pytest.
     assert {name for row in logged for name in row if f"`{name}`" not in told} == {"split"}  # told with its value
     assert (corpus / "subtitles/long.srt").exists()
     assert sum(each.error is not None for each in read(Store("work/mine"), "recordings", Recording)) == 1
+
+
+def write_quickstart_config() -> None:
+    """`my.yaml` as the quickstart writes it, with what the test adds."""
+    [(_, content)] = blocks(ROOT / "docs/quickstart.md", "yaml")
+    Path("my.yaml").write_text(content, encoding="utf-8")
+    Path("my.yaml").write_text(config.dump(config.load("my.yaml", QUICK)), encoding="utf-8")
+
+
+def test_the_python_of_the_documents_runs_from_recordings_to_transcripts(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_quickstart_config()
+    names: dict[str, Any] = {}
+    for _, content in blocks(ROOT / "docs/python.md", "python"):
+        exec(compile(content, "docs/python.md", "exec"), names)
+    out = capsys.readouterr().out
+    assert "16 utterances, 1 damaged files" in out
+    assert "recordings/broken.flac not audio" in out
+
+
+def test_the_table_of_python_names_is_complete() -> None:
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    kinds = {name for name in voxstill.__all__ if name.endswith("Error")} | {"Interrupted", "Config", "Transcript"}
+    assert {name for name in set(voxstill.__all__) - kinds if not re.search(rf"`{name}[`(]", page)} == set()
+
+
+def test_the_notebook_runs_cell_by_cell(corpus: Path) -> None:
+    write_quickstart_config()
+    notebook = json.loads((ROOT / "examples/quickstart.ipynb").read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    names: dict[str, Any] = {}
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            exec(compile("".join(cell["source"]), f"quickstart.ipynb {cell['id']}", "exec"), names)
+    assert names["transcript"].error is None
 
 
 def test_the_teacher_of_the_documents_labels_by_its_entry_point(

@@ -13,25 +13,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-LONG_FILES = {
-    "src/voxstill/audio/codec.py": 404,
-}
+LONG_FILES: dict[str, int] = {}
 """Lines of the files above 400; the goal is an empty table."""
 LONG_FUNCTIONS = {
     "src/voxstill/decoding/prefix_search.py:search": 147,  # stays: numba compiles it as one loop over its arrays
-    "src/voxstill/pipeline/compare_teachers.py:compared": 61,
-    "src/voxstill/pipeline/report.py:comparison": 63,
 }
 """Lines of the functions above 60; the goal is the compiled beam search alone."""
 LAZY_CYCLES: set[str] = set()
 """Groups of files with a circle through an import inside a function."""
 COMMAND_IMPORTS = 0
 """Pairs of files of `commands/` of which one imports the other."""
-FILLER_PERCENT = 1.2
+FILLER_PERCENT = 0.3
 """Bindings named by a filler word; the goal is 0.5."""
-ANY_PERCENT = 3.2
+ANY_PERCENT = 3.12
 """Parameters typed `Any`; the goal is 2."""
-DICT_RETURNS = 98
+DICT_RETURNS = 59
 """Functions that return `dict[str, Any]`; the goal is 15."""
 
 

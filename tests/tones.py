@@ -157,6 +157,5 @@ def write_voices(
         written = shard_format.write(file, pairs)
         store.create(f"{prefix}/{shard_format.tar_name(index)}", file.getvalue())
         store.create(f"{prefix}/{shard_format.sidecar_name(index)}", tables.to_parquet(written, Sample))
-    shard_format.finish(
-        store, prefix, {"shards": len(speakers), "utterances": total, "recipe": prefix.rpartition("/")[2]}
-    )
+    figures = ShardFigures(recipe=prefix.rpartition("/")[2], shards=len(speakers), utterances=total)
+    shard_format.finish(store, prefix, figures)

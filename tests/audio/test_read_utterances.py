@@ -39,8 +39,8 @@ def test_every_utterance_has_its_samples_and_each_recording_is_decoded_once(tmp_
         decoded.append(len(data))
         return codec.decode(data, **more)
 
-    found = {each.id: samples_T for each, samples_T in read_utterances.samples(wanted, None, decode)}
-    assert found.keys() == {each.id for each in wanted}
+    found = {sample.id: samples_T for sample, samples_T in read_utterances.samples(wanted, None, decode)}
+    assert found.keys() == {row.id for row in wanted}
     assert len(decoded) == 2
     assert np.array_equal(found["a.wav:0"], RAMP_T[:4800])
     assert np.array_equal(found["a.wav:300"], RAMP_T[4800:])
@@ -57,7 +57,7 @@ def test_what_is_not_there_is_an_error_of_its_utterances_alone(tmp_path: Path) -
         utterance(bad, 0, 500),
         utterance(tmp_path / "gone.wav", 0, 500),
     ]
-    found = {each.id: answer for each, answer in read_utterances.samples(wanted)}
+    found = {sample.id: answer for sample, answer in read_utterances.samples(wanted)}
     assert len(found["short.wav:0"]) == 8000  # type: ignore[arg-type]
     assert isinstance(found["short.wav:400"], DataError)
     assert "ends at 600 ms" in str(found["short.wav:400"])
@@ -86,7 +86,7 @@ def test_what_lies_far_away_is_the_same_audio_and_a_bad_object_harms_itself_alon
     here = utterance(tmp_path / "here.wav", 0, 1000)
     far = [Utterance(id=name, recording_id="r", uri=bucket.uri(name), end_ms=100) for name in [*audio, "gone.wav"]]
     for cache in (None, Cache(tmp_path / "cache", 10**7), Cache(tmp_path / "cache", 10**7)):
-        found = {each.id: answer for each, answer in read_utterances.samples([*far[:10], here, *far[10:]], cache)}
+        found = {sample.id: answer for sample, answer in read_utterances.samples([*far[:10], here, *far[10:]], cache)}
         assert np.array_equal(found[here.id], RAMP_T)
         for name, samples_T in audio.items():
             whole = len(samples_T) < 1616  # what is left of a millisecond at the end belongs to it
@@ -107,7 +107,7 @@ def test_a_file_that_changed_since_it_was_indexed_is_told_even_where_it_is_as_lo
     other = utterance(path, 0, 50)  # of somebody else's making: nothing to compare
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    found = {each.id: answer for each, answer in read_utterances.samples([wanted, other])}
+    found = {sample.id: answer for sample, answer in read_utterances.samples([wanted, other])}
     assert isinstance(found[wanted.id], DataError)
     assert found[wanted.id].what == "changed since it was indexed"  # type: ignore[union-attr]
     assert np.array_equal(found[other.id], RAMP_T[:800])

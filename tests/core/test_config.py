@@ -64,7 +64,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("override", "named", "offered"), WRONG, ids=[each[0] for each in WRONG])
+@pytest.mark.parametrize(("override", "named", "offered"), WRONG, ids=[row[0] for row in WRONG])
 def test_a_wrong_option_is_one_message_with_a_fix(
     override: str, named: str, offered: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -135,14 +135,14 @@ def test_the_template_is_a_configuration_and_holds_every_option(tmp_path: Path) 
     path.write_text(config.template())
     cfg = config.load(str(path))
     assert cfg.source.uri == "path/to/audio"
-    for each in config.options():
-        if not each.path.startswith("demo."):
-            assert each.path.rpartition(".")[2] + ":" in config.template()
+    for entry in config.options():
+        if not entry.path.startswith("demo."):
+            assert entry.path.rpartition(".")[2] + ":" in config.template()
 
 
 def test_every_option_has_a_sentence() -> None:
-    for each in config.options():
-        assert each.meaning.endswith((".", ":", ")")), each.path
+    for entry in config.options():
+        assert entry.meaning.endswith((".", ":", ")")), entry.path
 
 
 @settings(deadline=None)

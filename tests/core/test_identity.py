@@ -223,7 +223,7 @@ def another(path: str, field: FieldInfo) -> object:
 @pytest.fixture
 def second_labels(tmp_path: Path) -> Path:
     """A work folder with the labels of another teacher."""
-    Store(str(tmp_path)).write_json("labels/second/_SUCCESS.json", {**LABELS, "recipe": "second"})
+    Store(str(tmp_path)).write_json("labels/second/_SUCCESS.json", {**LABELS.to_dict(), "recipe": "second"})
     return tmp_path
 
 

@@ -19,6 +19,7 @@ from voxstill.core.errors import ConfigError, StorageError
 from voxstill.core.records import UtteranceInfo, Word
 from voxstill.data.shard_index import ShardIndex, open_index
 from voxstill.storage import shard_format, tables
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
@@ -53,7 +54,7 @@ def write(root: Path, parts: Sequence[Sequence[Sample]]) -> tuple[Store, list[li
         rows = shard_format.write(io.BytesIO(), ((sample, b"audio") for sample in samples))
         store.create(f"s/{shard_format.sidecar_name(index)}", tables.to_parquet(rows, Sample))
         written.append(rows)
-    shard_format.finish(store, "s", {"shards": len(parts), "utterances": sum(map(len, parts))})
+    shard_format.finish(store, "s", ShardFigures(shards=len(parts), utterances=sum(map(len, parts))))
     return store, written
 
 

@@ -16,8 +16,8 @@ from voxstill.core.records import RATE_HZ
 from voxstill.text.normalize import NORMALIZERS, WHISPER
 from voxstill.text.transcripts import FORMS
 
-SAID = {"a": "Eins, zwei DREI!", "b": "vier fünf", "c": ""}
-HEARD = {"a": "eins zwo drei", "b": "vier", "c": "äh"}
+REFERENCES = {"a": "Eins, zwei DREI!", "b": "vier fünf", "c": ""}
+HYPOTHESES = {"a": "eins zwo drei", "b": "vier", "c": "äh"}
 
 
 def kaldi(path: Path, texts: dict[str, str]) -> str:
@@ -41,15 +41,15 @@ def score(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_files_of_words_are_scored_and_stamped(tmp_path: Path, score: Any) -> None:
-    files = kaldi(tmp_path / "ref", SAID), kaldi(tmp_path / "hyp.txt", HEARD)
-    found = score("score", "words", *files)
-    assert (found["errors"], found["wer"], found["words"]) == (3, 0.6, 5)
-    assert (found["substitutions"], found["insertions"], found["deletions"]) == (1, 1, 1)
-    assert found["empty_references"] == found["words_in_silence"] == 1
-    assert found["words_per_hour_of_silence"] is None
-    assert {"reference": "zwei", "hypothesis": "zwo", "count": 1} in found["confusions"]
-    assert (found["scorer"], found["normalizer"]) == ("rapidfuzz", "basic")
-    assert {"voxstill", "rapidfuzz", "unicode", "python"} <= found["versions"].keys()
+    files = kaldi(tmp_path / "ref", REFERENCES), kaldi(tmp_path / "hyp.txt", HYPOTHESES)
+    figures = score("score", "words", *files)
+    assert (figures["errors"], figures["wer"], figures["words"]) == (3, 0.6, 5)
+    assert (figures["substitutions"], figures["insertions"], figures["deletions"]) == (1, 1, 1)
+    assert figures["empty_references"] == figures["words_in_silence"] == 1
+    assert figures["words_per_hour_of_silence"] is None
+    assert {"reference": "zwei", "hypothesis": "zwo", "count": 1} in figures["confusions"]
+    assert (figures["scorer"], figures["normalizer"]) == ("rapidfuzz", "basic")
+    assert {"voxstill", "rapidfuzz", "unicode", "python"} <= figures["versions"].keys()
     assert score("score", "words", *files, "--normalizer", "none")["errors"] == 5
     assert "transformers" in score("score", "words", *files, "--normalizer", "whisper", "--lang", "de")["versions"]
     assert score("score", "words", *files, "--lang", "tr")["normalizer"] == "tr"
@@ -57,27 +57,27 @@ def test_files_of_words_are_scored_and_stamped(tmp_path: Path, score: Any) -> No
 
 def test_characters_are_counted_where_they_are_asked_for(tmp_path: Path, score: Any) -> None:
     files = kaldi(tmp_path / "ref", {"a": "我有2台"}), kaldi(tmp_path / "hyp", {"a": "我有3台"})
-    found = score("score", "words", *files, "--cer")
-    assert (found["errors"], found["characters"], found["cer"], found["wer"]) == (1, 4, 0.25, 1.0)
+    figures = score("score", "words", *files, "--cer")
+    assert (figures["errors"], figures["characters"], figures["cer"], figures["wer"]) == (1, 4, 0.25, 1.0)
     assert score("score", "words", *files, "--lang", "zh")["wer"] == 0.25
 
 
 def test_speakers_are_told_apart(tmp_path: Path, score: Any) -> None:
-    said = [{"id": id_, "text": text, "speaker": {"a": "ann"}.get(id_, "bob")} for id_, text in SAID.items()]
-    files = lines(tmp_path / "ref.jsonl", said), kaldi(tmp_path / "hyp", HEARD)
-    found = score("score", "words", *files, "--by", "speaker")
-    assert found["by_speaker"] == {
+    said = [{"id": id_, "text": text, "speaker": {"a": "ann"}.get(id_, "bob")} for id_, text in REFERENCES.items()]
+    files = lines(tmp_path / "ref.jsonl", said), kaldi(tmp_path / "hyp", HYPOTHESES)
+    figures = score("score", "words", *files, "--by", "speaker")
+    assert figures["by_speaker"] == {
         "ann": {"wer": pytest.approx(1 / 3), "errors": 1, "words": 3},
         "bob": {"wer": 1.0, "errors": 2, "words": 2},
     }
-    assert found["interval_over"] == "speakers"
+    assert figures["interval_over"] == "speakers"
     assert "names no speakers" in score("score", "words", files[1], files[1], "--by", "speaker", code=3)["error"]
 
 
 def test_ids_that_are_in_one_file_alone_are_counted(tmp_path: Path, score: Any) -> None:
     files = kaldi(tmp_path / "ref", {"a": "one", "b": "two"}), kaldi(tmp_path / "hyp", {"a": "one", "c": "three"})
-    found = score("score", "words", *files)
-    assert (found["deletions"], found["without_hypothesis"], found["without_reference"]) == (1, 1, 1)
+    figures = score("score", "words", *files)
+    assert (figures["deletions"], figures["without_hypothesis"], figures["without_reference"]) == (1, 1, 1)
     apart = kaldi(tmp_path / "other", {"x": "one"})
     assert "no id in common" in score("score", "words", files[0], apart, code=3)["error"]
     (tmp_path / "twice").write_text("a one\na two\n")
@@ -89,23 +89,23 @@ def test_a_ctm_is_cut_by_the_segments_of_its_stm(tmp_path: Path, score: Any) -> 
         "m 1 ann 0 1 <o> one two\nm 1 bob 1 2 three\nm 1 bob 3 4 IGNORE_TIME_SEGMENT_IN_SCORING\n"
     )
     (tmp_path / "hyp.ctm").write_text("m 1 0.1 0.1 one\nm 1 1.2 0.1 free\nm 1 1.8 0.1 uh\nm 1 3.5 0.1 never\n")
-    found = score("score", "words", str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm"))
-    assert (found["substitutions"], found["insertions"], found["deletions"], found["words"]) == (1, 1, 1, 3)
-    found = score("score", "words", str(tmp_path / "hyp.ctm"), str(tmp_path / "hyp.ctm"), code=3)
-    assert "no utterances" in found["error"]
+    figures = score("score", "words", str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm"))
+    assert (figures["substitutions"], figures["insertions"], figures["deletions"], figures["words"]) == (1, 1, 1, 3)
+    figures = score("score", "words", str(tmp_path / "hyp.ctm"), str(tmp_path / "hyp.ctm"), code=3)
+    assert "no utterances" in figures["error"]
 
 
 def test_long_texts_are_counted_although_their_errors_are_not_listed(tmp_path: Path, score: Any) -> None:
     texts = [" ".join(f"w{(i * step) % 97}" for i in range(6000)) for step in (1, 3)]
     files = kaldi(tmp_path / "ref", {"a": texts[0]}), kaldi(tmp_path / "hyp", {"a": texts[1]})
-    found = score("score", "words", *files)
-    assert found["errors"] > 1000
-    assert found["confusions"] == []
-    assert any("too long to list" in each for each in found["warnings"])
+    figures = score("score", "words", *files)
+    assert figures["errors"] > 1000
+    assert figures["confusions"] == []
+    assert any("too long to list" in warning for warning in figures["warnings"])
 
 
 def test_people_read_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = kaldi(tmp_path / "ref", SAID), kaldi(tmp_path / "hyp", HEARD)
+    files = kaldi(tmp_path / "ref", REFERENCES), kaldi(tmp_path / "hyp", HYPOTHESES)
     assert cli.main(["score", "words", *files]) == 0
     out = capsys.readouterr().out
     assert "60.00 %" in out
@@ -126,12 +126,12 @@ def experiment(path: Path, texts: dict[str, str], said: dict[str, str] | None = 
 def test_two_experiments_are_compared_by_speakers(tmp_path: Path, score: Any) -> None:
     good = experiment(tmp_path / "good", {f"u{i}": "one two three four" for i in range(40)})
     bad = experiment(tmp_path / "bad", {f"u{i}": "one two four" for i in range(40)})
-    found = score("compare", good, bad)
-    assert [each["wer"] for each in found["runs"]] == [0.0, 0.25]
-    assert found["difference"] == 0.25
-    assert found["p_value"] == pytest.approx(2 / 2**10)
-    assert (found["blocks"], found["blocks_are"], found["exact"]) == (10, "speakers", True)
-    assert [each["better"] for each in found["runs"]] == [40, 0]
+    figures = score("compare", good, bad)
+    assert [row["wer"] for row in figures["runs"]] == [0.0, 0.25]
+    assert figures["difference"] == 0.25
+    assert figures["p_value"] == pytest.approx(2 / 2**10)
+    assert (figures["blocks"], figures["blocks_are"], figures["exact"]) == (10, "speakers", True)
+    assert [row["better"] for row in figures["runs"]] == [40, 0]
     assert score("compare", good, good)["p_value"] == 1.0
     assert "was not evaluated on `dev`" in score("compare", good, bad, "--on", "dev", code=3)["error"]
 
@@ -139,12 +139,12 @@ def test_two_experiments_are_compared_by_speakers(tmp_path: Path, score: Any) ->
 def test_files_of_hypotheses_are_compared_by_a_reference(
     tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = kaldi(tmp_path / "a", HEARD), kaldi(tmp_path / "b", {**SAID, "b": "vier"})
+    files = kaldi(tmp_path / "a", HYPOTHESES), kaldi(tmp_path / "b", {**REFERENCES, "b": "vier"})
     assert "nothing tells what was said" in score("compare", *files, code=3)["error"]
-    found = score("compare", *files, "--ref", kaldi(tmp_path / "ref", SAID))
-    assert [each["errors"] for each in found["runs"]] == [3, 1]
-    assert found["blocks_are"] == "utterances"
-    assert len(found["warnings"]) == 2
+    figures = score("compare", *files, "--ref", kaldi(tmp_path / "ref", REFERENCES))
+    assert [row["errors"] for row in figures["runs"]] == [3, 1]
+    assert figures["blocks_are"] == "utterances"
+    assert len(figures["warnings"]) == 2
     assert cli.main(["compare", *files, "--ref", str(tmp_path / "ref")]) == 0
     out = capsys.readouterr().out
     assert "-40.00 points" in out
@@ -168,11 +168,11 @@ def test_in_chromium_two_are_looked_at_side_by_side(tmp_path: Path, score: Any, 
     given = [good, bad]
     if files:
         reference = ("--ref", str(tmp_path / "good/evaluation/test.ref.jsonl"))
-        given = [*(f"{each}/evaluation/test.hyp.jsonl" for each in given), *reference]
+        given = [*(f"{run}/evaluation/test.hyp.jsonl" for run in given), *reference]
     page = tmp_path / "two.html"
-    found = score("compare", *given, "--report", str(page))
-    assert found["report"] == str(page)
-    assert [len(each["by_speaker"]) for each in found["runs"]] == [10, 10]
+    figures = score("compare", *given, "--report", str(page))
+    assert figures["report"] == str(page)
+    assert [len(row["by_speaker"]) for row in figures["runs"]] == [10, 10]
     rows = "[...document.querySelectorAll('#utterances tbody > tr:not(.opened)')]"
     with Browser(tmp_path) as browser:
         browser.open(page.as_uri())
@@ -181,7 +181,7 @@ def test_in_chromium_two_are_looked_at_side_by_side(tmp_path: Path, score: Any, 
         assert browser.evaluate(big) == ["1.2\u202f%", "25.0\u202f%", "+23.75"]
         text = browser.evaluate("document.querySelector('#result').textContent")
         assert "The second makes more errors, which is hardly chance." in text
-        assert f"p = {found['p_value']:.2g}" in text
+        assert f"p = {figures['p_value']:.2g}" in text
         assert ("on the test split" in text) == (not files)
         assert browser.evaluate(f"{rows}.length") == 40
         browser.evaluate(
@@ -196,13 +196,13 @@ def test_in_chromium_two_are_looked_at_side_by_side(tmp_path: Path, score: Any, 
         assert browser.evaluate("document.querySelectorAll('#worst article').length") == 20
         assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert not browser.errors
-        assert all(each.startswith(("file:", "data:", "blob:")) for each in browser.network)
+        assert all(uri.startswith(("file:", "data:", "blob:")) for uri in browser.network)
 
 
 def test_two_that_are_alike_make_a_page_without_differences(tmp_path: Path, score: Any) -> None:
-    same = kaldi(tmp_path / "a", HEARD)
+    same = kaldi(tmp_path / "a", HYPOTHESES)
     page = tmp_path / "alike.html"
-    score("compare", same, same, "--ref", kaldi(tmp_path / "ref", SAID), "--report", str(page))
+    score("compare", same, same, "--ref", kaldi(tmp_path / "ref", REFERENCES), "--report", str(page))
     html = page.read_text(encoding="utf-8")
     assert "may be chance" in html
     assert "Where they differ most" not in html
@@ -220,13 +220,18 @@ def rttm(path: Path, rows: list[tuple[str, str, float, float]]) -> str:
 def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:
     said = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("m", "bob", 4, 8), ("n", "ann", 0, 2)])
     heard = rttm(tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 5, 8), ("k", "1", 0, 9)])
-    found = score("score", "speakers", said, heard)
-    assert (found["der"], found["missed_ms"], found["false_alarm_ms"], found["confused_ms"]) == (0.3, 3000, 0, 0)
-    assert [each["recording"] for each in found["recordings"]] == ["m", "n"]
-    assert found["recordings"][0]["mapping"] == {"1": "ann", "2": "bob"}
-    assert found["scorer"] == "voxstill"
-    assert any("`n 1`" in each for each in found["warnings"])
-    assert any("`k 1`" in each for each in found["warnings"])
+    figures = score("score", "speakers", said, heard)
+    assert (figures["der"], figures["missed_ms"], figures["false_alarm_ms"], figures["confused_ms"]) == (
+        0.3,
+        3000,
+        0,
+        0,
+    )
+    assert [recording["recording"] for recording in figures["recordings"]] == ["m", "n"]
+    assert figures["recordings"][0]["mapping"] == {"1": "ann", "2": "bob"}
+    assert figures["scorer"] == "voxstill"
+    assert any("`n 1`" in warning for warning in figures["warnings"])
+    assert any("`k 1`" in warning for warning in figures["warnings"])
     assert score("score", "speakers", said, heard, "--collar", "1")["missed_ms"] == 0
     (tmp_path / "a.uem").write_text("m 1 0 4\nn 1 0 1\n")
     assert score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"))["missed_ms"] == 1000
@@ -251,35 +256,39 @@ def test_turns_after_the_end_of_the_audio_are_told(tmp_path: Path, score: Any) -
     (audio / "m.rttm").write_text("beside it")
     (audio / "n.flac").write_bytes(codec.encode(noise_T, "flac")[:3000])
     plain = score("score", "speakers", said, heard)
-    found = score("score", "speakers", said, heard, "--audio", str(tmp_path / "audio"))
-    assert found["der"] == plain["der"]
-    assert {each["recording"]: each["duration_ms"] for each in found["recordings"]} == {"k": None, "m": 3000, "n": None}
-    told = "\n".join(found["warnings"])
+    figures = score("score", "speakers", said, heard, "--audio", str(tmp_path / "audio"))
+    assert figures["der"] == plain["der"]
+    assert {recording["recording"]: recording["duration_ms"] for recording in figures["recordings"]} == {
+        "k": None,
+        "m": 3000,
+        "n": None,
+    }
+    told = "\n".join(figures["warnings"])
     assert "m: 1.00 s of the reference lie after the end of the recording" in told
     assert "m: 3.25 s of the hypothesis lie after the end of the recording: its last turn ends at 5.25 s" in told
     assert "n: its audio does not tell how long it is" in told
     assert "1 recordings have no audio" in told
-    assert not any("after the end" in each for each in plain["warnings"])
+    assert not any("after the end" in warning for warning in plain["warnings"])
     alone = rttm(tmp_path / "one.rttm", [("call", "ann", 0, 4)])
-    found = score("score", "speakers", alone, alone, "--audio", str(audio / "m.wav"))
-    assert found["recordings"][0]["duration_ms"] == 3000
-    assert sum("1.00 s" in each for each in found["warnings"]) == 2
+    figures = score("score", "speakers", alone, alone, "--audio", str(audio / "m.wav"))
+    assert figures["recordings"][0]["duration_ms"] == 3000
+    assert sum("1.00 s" in warning for warning in figures["warnings"]) == 2
 
 
 def test_files_of_meetings_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "ref.stm").write_text("m 1 ann 0 1 One, two.\nm 1 bob 1 2 three\nn 1 ann 0 1 four\n")
     (tmp_path / "hyp.stm").write_text("m 1 x 60 61 one two\nm 1 y 1 2 free\nk 1 x 0 1 one\n")
     files = str(tmp_path / "ref.stm"), str(tmp_path / "hyp.stm")
-    found = score("score", "meeting", *files)
-    assert (found["cpwer"], found["errors"], found["words"], found["tcpwer"]) == (0.5, 2, 4, 1.5)
-    assert found["sessions"][0]["mapping"] == {"x": "ann", "y": "bob"}
-    assert {"rapidfuzz", "unicode"} <= found["versions"].keys()
-    assert len([each for each in found["warnings"] if each[:2] in ("n:", "k:")]) == 3
+    figures = score("score", "meeting", *files)
+    assert (figures["cpwer"], figures["errors"], figures["words"], figures["tcpwer"]) == (0.5, 2, 4, 1.5)
+    assert figures["sessions"][0]["mapping"] == {"x": "ann", "y": "bob"}
+    assert {"rapidfuzz", "unicode"} <= figures["versions"].keys()
+    assert len([warning for warning in figures["warnings"] if warning[:2] in ("n:", "k:")]) == 3
     assert score("score", "meeting", *files, "--collar", "90")["tcpwer"] == 0.5
     untimed = [{"id": i, "session": "m", "speaker": "p", "text": "one two"} for i in range(2)]
-    found = score("score", "meeting", files[0], lines(tmp_path / "hyp.jsonl", untimed))
-    assert found["tcpwer"] is None
-    plain = kaldi(tmp_path / "plain", SAID)
+    figures = score("score", "meeting", files[0], lines(tmp_path / "hyp.jsonl", untimed))
+    assert figures["tcpwer"] is None
+    plain = kaldi(tmp_path / "plain", REFERENCES)
     assert "does not name session" in score("score", "meeting", files[0], plain, code=3)["error"]
     (tmp_path / "other.stm").write_text("z 1 x 0 1 one two\n")
     other = str(tmp_path / "other.stm")

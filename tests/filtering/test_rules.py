@@ -168,9 +168,9 @@ def sure(*probs: float | None) -> list[Label]:
 
 
 def kept(labels: list[Label], cfg: Filter) -> list[int]:
-    found = judged([score(each, 2000) for each in labels], cfg)
+    found = judged([score(row, 2000) for row in labels], cfg)
     assert set(found) <= {None, "low_confidence"}
-    return [i for i, each in enumerate(found) if each is None]
+    return [i for i, entry in enumerate(found) if entry is None]
 
 
 def test_the_surest_share_is_kept_and_unknown_confidence_always() -> None:

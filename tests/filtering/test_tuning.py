@@ -110,6 +110,6 @@ def test_an_alignment_that_tells_is_tightened_and_one_that_is_not_known_proposes
     assert found["proposed"]["filter.min_alignment"] == pytest.approx(
         -0.8
     )  # below: half of the words are wrong, and more
-    options = {each["option"]: each for each in found["options"]}
+    options = {row["option"]: row for row in found["options"]}
     assert options["max_disagreement"]["points"] == []
     assert "filter.max_disagreement" not in found["proposed"]

@@ -59,7 +59,7 @@ class Torture:
         return found
 
     def _processes(self) -> list[str]:
-        return [each.parent.name for each in Path("/proc").glob("[0-9]*/environ") if self._mark.encode() in read(each)]
+        return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if self._mark.encode() in read(path)]
 
 
 def read(path: Path) -> bytes:
@@ -105,7 +105,9 @@ def test_a_line_killed_in_every_step_ends_with_the_same_bytes(
     assert num(struck, "exp/*/summary.json") == 0, "the last kill came after the end"
     torture.finish("run", configs[struck])
     assert kept(struck / "work") == kept(calm / "work")
-    (calm_run,), (struck_run,) = ([path.parent for path in each.glob("exp/*/summary.json")] for each in (calm, struck))
+    (calm_run,), (struck_run,) = (
+        [path.parent for path in folder.glob("exp/*/summary.json")] for folder in (calm, struck)
+    )
     assert "resuming at step" in (struck_run / "train.log").read_text()
     weights = Path("model", "model.safetensors")
     assert (struck_run / weights).read_bytes() == (calm_run / weights).read_bytes()

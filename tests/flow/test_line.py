@@ -92,7 +92,7 @@ def test_the_student_is_judged_again_with_the_words_that_it_learnt(line: Line, v
     assert again["wer"] == helped["wer"]
     files = (str(run / f"evaluation/{name}") for name in ("test.hyp.jsonl", "with_lm/test.hyp.jsonl"))
     found = voxstill("compare", *files, "--ref", run / "evaluation/test.ref.jsonl")
-    assert [each["wer"] for each in found["runs"]] == [line.said["student"]["wer"], helped["wer"]]
+    assert [row["wer"] for row in found["runs"]] == [line.said["student"]["wer"], helped["wer"]]
     assert "student with LM" in Path(line.said["report"]).read_text(encoding="utf-8")
     assert "student with LM" in (run / "report.md").read_text(encoding="utf-8")
 
@@ -311,7 +311,7 @@ def test_a_teacher_that_reads_no_texts_hears_the_same_with_and_without_them(
     digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare.jsonl"
-    known = [json.loads(each) for each in (digits / "manifest.jsonl").read_text().splitlines()]
+    known = [json.loads(row) for row in (digits / "manifest.jsonl").read_text().splitlines()]
     for row in known:
         row["audio"] = os.path.relpath(digits / row["audio"], tmp_path)
         del row["text"]

@@ -33,15 +33,15 @@ REASONS = {
 
 def segment(found: list[SourceEntry]) -> tuple[list[Recording], list[Utterance]]:
     rows = [index(file, Segment(), Source(), 0) for file in by_file(found)]
-    return [row.recording for row in rows], [each for row in rows for each in row.utterances]
+    return [row.recording for row in rows], [utterance for row in rows for utterance in row.utterances]
 
 
 def indexed(folder: Path) -> dict[str, Recording]:
     names = [json.loads(line)["file"] for line in (folder / "manifest.jsonl").read_text().splitlines()]
-    found = [each for name in names for each in scan(Source(uri=str(folder / name)))]
+    found = [row for name in names for row in scan(Source(uri=str(folder / name)))]
     recordings, utterances = segment(found)
     assert len(recordings) == len(names)
-    assert {each.recording_id for each in utterances} == {each.id for each in recordings if each.error is None}
+    assert {utterance.recording_id for utterance in utterances} == {row.id for row in recordings if row.error is None}
     return dict(zip(names, recordings, strict=True))
 
 
@@ -102,4 +102,4 @@ def test_a_folder_of_awkward_files_is_indexed_around_them(shared_data: Callable[
     recordings, utterances = segment(found)
     assert recordings[-1].error is None
     assert utterances[-1].end_ms == 1_000
-    assert not any(each.uri.endswith((".jsonl", ".md", ".txt")) for each in recordings)
+    assert not any(row.uri.endswith((".jsonl", ".md", ".txt")) for row in recordings)

@@ -34,11 +34,11 @@ def test_every_awkward_file_is_labelled_or_a_row_with_its_reason(
     recordings = list(tables.read(store, f"recordings/{indexed['recipe']}", Recording))
     utterances = list(tables.read(store, f"utterances/{indexed['recipe']}", Utterance))
     labels = list(tables.read(store, f"labels/{labelled['recipe']}", Label))
-    assert sorted(each.uri for each in recordings) == sorted(map(str, source.iterdir()))
-    damaged = [each for each in recordings if each.error is not None]
-    assert all(each.duration_ms for each in recordings if each.error is None)
+    assert sorted(recording.uri for recording in recordings) == sorted(map(str, source.iterdir()))
+    damaged = [recording for recording in recordings if recording.error is not None]
+    assert all(recording.duration_ms for recording in recordings if recording.error is None)
     assert indexed["damaged"] == len(damaged) == sum(indexed["reasons"].values())
-    assert sorted(each.utterance_id for each in labels) == sorted(each.id for each in utterances)
+    assert sorted(utterance.utterance_id for utterance in labels) == sorted(row.id for row in utterances)
     assert labelled["labels"] == indexed["utterances"] == len(utterances)
     assert labelled["quarantined"] == 0
     print(f"{len(recordings)} files, {len(damaged)} damaged {indexed['reasons']}, {len(labels)} labels")  # noqa: T201
@@ -91,9 +91,9 @@ def test_three_imperfect_teachers_agree_on_better_labels_than_the_best_of_them_h
         f"{{{common}, {dictionary}, noise_floor_db: 30.0, pad_ms: 100}}",
         f"{{{common}, {dictionary}, noise_floor_db: 45.0, language_weight: 4.0}}",
     ]
-    of = [voxstill("label", work, *inline, "--set", f"teacher={each}")["recipe"] for each in teachers]
+    of = [voxstill("label", work, *inline, "--set", f"teacher={teacher}")["recipe"] for teacher in teachers]
     agreed = voxstill("label", work, *inline, "--set", f"teacher={{name: consensus, of: [{', '.join(of)}]}}")["recipe"]
     found = voxstill("compare-teachers", work, *of, agreed, *inline)
-    *alone, together = (each["wer"] for each in found["teachers"])
+    *alone, together = (row["wer"] for row in found["teachers"])
     print(f"{len(rows)} digits: alone {[f'{rate:.1%}' for rate in alone]}, together {together:.1%}")  # noqa: T201
     assert together < min(alone)

@@ -52,7 +52,6 @@ def test_a_rehearsal_does_every_step_in_folders_of_its_own(
     indexed = said["steps"][0]["figures"]
     assert told["whole"]["hours"] == pytest.approx(indexed["hours"])
     assert told["whole"]["train_hours"] == 1.5  # as the configuration says, however short the rehearsal was
-    assert "Every step works" in dry_run.words(told, said["seconds"], "exp")
 
 
 def test_files_of_this_machine_are_rehearsed_with_work_in_a_bucket(
@@ -88,7 +87,7 @@ def test_what_is_told_of_a_file_is_what_its_source_says(digits: Path, tmp_path: 
             "".join(json.dumps(row) + "\n" for file in files for row in dry_run.manifest_rows(file, cfg))
         )
         again = found(tmp_path)
-        assert [each.id for each in again] == [each.id for each in files]
+        assert [row.id for row in again] == [row.id for row in files]
         for one, other in zip(files, again, strict=True):
             assert other.entries[0].split == split_of(one.entries[0], cfg.source, cfg.seed)
             assert other.entries[0].text == one.entries[0].text
@@ -102,7 +101,7 @@ def test_few_files_of_every_split_are_chosen_and_always_the_same() -> None:
         splits = ("train", "train", "train", "dev", "test")
         rows = [SourceEntry(uri=f"/{i}.wav", num_bytes=num_bytes, split=splits[i % 5]) for i in range(1000)]
         damaged = SourceEntry(uri="/damaged.wav", failure=Failure("damaged"), split="test")
-        return [SourceFile(each.recording_id, (each,)) for each in [*rows, damaged]]
+        return [SourceFile(row.recording_id, (row,)) for row in [*rows, damaged]]
 
     part = dry_run.choose(source(100_000), cfg)
     assert {split: sum(one == split for one, _ in part.files) for split in dry_run.FILES} == dry_run.FILES

@@ -34,20 +34,20 @@ def test_a_folder_gives_every_file_that_may_be_audio_in_order(tmp_path: Path) ->
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     found = list(scan(Source(uri=str(tmp_path))))
-    assert [Path(each.uri).relative_to(tmp_path).as_posix() for each in found] == ["a.flac", "b/1.weird", "b/2.wav"]
-    assert all(each.num_bytes == 1 and each.etag for each in found)
+    assert [Path(row.uri).relative_to(tmp_path).as_posix() for row in found] == ["a.flac", "b/1.weird", "b/2.wav"]
+    assert all(row.num_bytes == 1 and row.etag for row in found)
 
 
 def test_a_single_file_is_tried_whatever_its_name(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_bytes(b"hello")
-    assert [each.num_bytes for each in scan(Source(uri=str(tmp_path / "notes.md")))] == [5]
+    assert [row.num_bytes for row in scan(Source(uri=str(tmp_path / "notes.md")))] == [5]
 
 
 def test_several_sources_come_one_after_another_and_a_file_in_both_counts_once(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.wav").write_bytes(b"x")
     found = list(scan(Source(uri=[str(tmp_path / "b.wav"), str(tmp_path)])))
-    assert [Path(each.uri).name for each in found] == ["b.wav", "a.wav", "b.wav"]
+    assert [Path(row.uri).name for row in found] == ["b.wav", "a.wav", "b.wav"]
     assert [len(file.entries) for file in by_file(found)] == [1, 1]
 
 
@@ -121,8 +121,8 @@ def test_a_bucket_is_a_folder(tmp_path: Path) -> None:
         store.replace(key, b"x")
     store.replace("m.jsonl", b'{"audio": "a.wav", "id": "q"}\n')
     found = list(scan(Source(uri="memory://scan-bucket")))
-    assert [each.uri for each in found] == ["memory://scan-bucket/a.wav", "memory://scan-bucket/b/2.wav"]
-    assert all(each.etag for each in found)
+    assert [row.uri for row in found] == ["memory://scan-bucket/a.wav", "memory://scan-bucket/b/2.wav"]
+    assert all(row.etag for row in found)
     [row] = scan(Source(uri="memory://scan-bucket/m.jsonl"))
     assert (row.uri, row.id) == ("memory://scan-bucket/a.wav", "q")
     with pytest.raises(DataError, match="there is no source"):
@@ -156,7 +156,7 @@ def test_no_row_is_lost_and_none_comes_twice_however_they_are_mixed(rows: list[S
     assert [file.entries[0].uri for file in files] == list(dict.fromkeys(row.uri for row in rows))
     for file in files:
         about = [row for row in rows if row.uri == file.entries[0].uri]
-        telling = [row for row in about if any(each is not None for each in row.metadata)]
+        telling = [row for row in about if any(item is not None for item in row.metadata)]
         assert list(file.entries) == list(dict.fromkeys(telling or about[:1]))
         assert file.id == about[0].recording_id
 
@@ -185,7 +185,7 @@ def test_files_may_be_asked_for_more_than_once(tmp_path: Path) -> None:
     files = by_file(SourceEntry(uri=f"{k % 5}.wav", start_ms=k) for k in range(20))
     assert len(files) == 5
     assert list(files) == list(files)
-    assert [[each.start_ms for each in file.entries] for file in files][1] == [1, 6, 11, 16]
+    assert [[row.start_ms for row in file.entries] for file in files][1] == [1, 6, 11, 16]
     assert list(by_file([])) == []
 
 
@@ -215,7 +215,7 @@ def test_rows_are_few_bytes_of_memory_each() -> None:
 def test_a_link_that_leads_to_itself_costs_only_itself(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "a.wav").write_bytes(b"x")
-    assert [Path(each.uri).name for each in scan(Source(uri=str(tmp_path)))] == ["a.wav", "loop"]
+    assert [Path(row.uri).name for row in scan(Source(uri=str(tmp_path)))] == ["a.wav", "loop"]
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=20), st.integers(0, 5))
@@ -240,7 +240,7 @@ def test_the_shared_manifests_are_read(shared_data: Callable[[str], Path], name:
     path = shared_data(name) / "manifest.jsonl"
     found = list(scan(Source(uri=str(path))))
     assert len(found) == len(path.read_text(encoding="utf-8").splitlines())
-    assert all(each.num_bytes and each.id for each in found)
+    assert all(row.num_bytes and row.id for row in found)
 
 
 def test_the_hash_of_metadata_is_that_of_the_first_release_so_that_no_file_counts_as_edited() -> None:

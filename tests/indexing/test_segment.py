@@ -34,7 +34,7 @@ def write(folder: Path, samples_T: NDArray[np.int16], name: str = "a.wav") -> So
 
 def run(*found: SourceEntry, cfg: Segment | None = None) -> tuple[list[Recording], list[Utterance]]:
     rows = [index(file, cfg or Segment(), SOURCE, 0) for file in by_file(found)]
-    return [row.recording for row in rows], [each for row in rows for each in row.utterances]
+    return [row.recording for row in rows], [entry for row in rows for entry in row.utterances]
 
 
 def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_several_rows_of_one_file_are_its_utterances_and_one_recording(tmp_path:
     rows = [replace(found, start_ms=k * 1_000, end_ms=(k + 1) * 1_000, text=str(k)) for k in range(3)]
     recordings, utterances = run(*rows, rows[0])
     assert len(recordings) == 1
-    assert [(each.start_ms, each.end_ms, each.text) for each in utterances] == [
+    assert [(row.start_ms, row.end_ms, row.text) for row in utterances] == [
         (0, 1_000, "0"),
         (1_000, 2_000, "1"),
         (2_000, 3_000, "2"),
     ]
-    assert len({each.id for each in utterances}) == 3
+    assert len({row.id for row in utterances}) == 3
 
 
 @pytest.mark.parametrize("vad", ["auto", "never"])
@@ -78,23 +78,23 @@ def test_a_long_file_is_cut_into_utterances_within_bounds(shared_data: Callable[
     path = max((shared_data("librispeech-unlabelled-30") / "audio").iterdir(), key=lambda each: each.stat().st_size)
     found = list(scan(Source(uri=str(path))))
     [recording], utterances = run(*found, cfg=Segment.model_validate({"max_ms": 4_000, "vad": vad}))
-    edges = [edge for each in utterances for edge in (each.start_ms, each.end_ms)]
+    edges = [edge for row in utterances for edge in (row.start_ms, row.end_ms)]
     assert edges == sorted(edges)
     assert recording.duration_ms is not None
     assert edges[-1] <= recording.duration_ms
     assert len(utterances) > 2
-    assert max(each.duration_ms for each in utterances) <= 4_000
+    assert max(row.duration_ms for row in utterances) <= 4_000
     if vad == "never":
-        assert sum(each.duration_ms for each in utterances) == recording.duration_ms
+        assert sum(row.duration_ms for row in utterances) == recording.duration_ms
 
 
 def test_words_for_the_whole_are_not_given_to_its_pieces(tmp_path: Path) -> None:
     found = replace(write(tmp_path, tone(3)), id="one", text="all of it")
     _, utterances = run(found, cfg=Segment(max_ms=1_000, vad="never"))
     assert len(utterances) >= 3
-    assert {each.text for each in utterances} == {None}
-    assert "one" not in {each.id for each in utterances}
-    assert len({each.split for each in utterances}) == 1
+    assert {row.text for row in utterances} == {None}
+    assert "one" not in {row.id for row in utterances}
+    assert len({row.split for row in utterances}) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_every_bad_file_is_a_row_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
     found += scan(Source(uri=str(tmp_path / "cut.wav")))
     recordings, utterances = run(*found)
-    reasons = [(each.error or "fine").partition(":")[0] for each in recordings]
+    reasons = [(row.error or "fine").partition(":")[0] for row in recordings]
     assert reasons == ["fine", "too short", "silent", *["cannot be read"] * 3, "truncated"]
     assert len(utterances) == 1
     assert recordings[3].error is not None
@@ -169,12 +169,12 @@ def test_a_decoder_in_a_process_of_its_own_gives_the_same_rows(tmp_path: Path) -
 def test_the_shared_sets_are_whole(shared_data: Callable[[str], Path], name: str, most_damaged: int) -> None:
     path = shared_data(name)
     recordings, _ = run(*scan(Source(uri=str(path / "manifest.jsonl"))))
-    assert [each.uri for each in recordings if each.error] == []
-    for each in recordings:
-        info = soundfile.info(each.uri)
-        assert each.duration_ms is not None
-        assert abs(each.duration_ms - 1000 * info.frames / info.samplerate) < 60
-        assert (each.rate_hz, each.num_channels) == (info.samplerate, info.channels)
+    assert [row.uri for row in recordings if row.error] == []
+    for row in recordings:
+        info = soundfile.info(row.uri)
+        assert row.duration_ms is not None
+        assert abs(row.duration_ms - 1000 * info.frames / info.samplerate) < 60
+        assert (row.rate_hz, row.num_channels) == (info.samplerate, info.channels)
 
 
 def test_the_index_goes_by_in_hundreds_of_files_a_second(shared_data: Callable[[str], Path]) -> None:
@@ -182,5 +182,5 @@ def test_the_index_goes_by_in_hundreds_of_files_a_second(shared_data: Callable[[
     start = time.process_time()
     recordings, utterances = run(*found)
     assert len(recordings) == len(utterances) == 600
-    assert {each.error for each in recordings} == {None}
+    assert {row.error for row in recordings} == {None}
     assert 600 / (time.process_time() - start) > 200  # 1,500 on an idle core

@@ -22,14 +22,14 @@ def test_a_folder_with_metadata_knows_what_it_says_and_loses_no_file(tmp_path: P
     (tmp_path / "train/metadata.csv").write_text("file_name,transcription\na.wav,eins\ndeep/b.wav,zwei\n")
     (tmp_path / "train/deep/metadata.jsonl").write_text('{"file_name": "../c.wav", "text": "drei"}\n')
     files = list(by_file(scan(Source(uri=str(tmp_path)))))
-    said = {Path(file.entries[0].uri).name: [each.text for each in file.entries] for file in files}
+    said = {Path(file.entries[0].uri).name: [entry.text for entry in file.entries] for file in files}
     assert said == {"a.wav": ["eins"], "b.wav": ["zwei"], "c.wav": ["drei"], "x.wav": [None], "other.wav": [None]}
 
 
 def test_metadata_of_another_kind_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.wav").write_bytes(wav())
     (tmp_path / "metadata.csv").write_text("LJ001|Printing, in the only sense|Printing\n")
-    assert [Path(each.uri).name for each in entries_in(tmp_path)] == ["a.wav"]
+    assert [Path(row.uri).name for row in entries_in(tmp_path)] == ["a.wav"]
 
 
 def test_a_bucket_holds_the_same_forms(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ def test_a_bucket_holds_the_same_forms(tmp_path: Path) -> None:
     assert all(file.entries[0].etag for file in files)
     rows = [index(file, Segment(), Source(), 0) for file in files]
     assert {row.recording.error for row in rows} == {None}
-    assert [each.text for each in entries_in("memory://forms/set/m.parquet")] == ["p"]
-    assert [each.uri for each in entries_in("memory://forms/set/l.txt")] == ["memory://forms/set/clips/b.wav"]
+    assert [row.text for row in entries_in("memory://forms/set/m.parquet")] == ["p"]
+    assert [row.uri for row in entries_in("memory://forms/set/l.txt")] == ["memory://forms/set/clips/b.wav"]
     [read] = indexed("memory://forms/set/l.txt")
     assert read.recording.etag  # the list knows none: it is what the read answered
     assert "cannot read the manifest" in refused("memory://forms/none.jsonl").what

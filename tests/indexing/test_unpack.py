@@ -51,8 +51,8 @@ def test_a_compressed_tar_is_unpacked_once_into_the_work_folder_and_its_cost_is_
         first = list(scan(Source(uri=str(path if alone else path.parent)), work))
         again = list(scan(Source(uri=str(path if alone else path.parent)), work))
     assert first == again
-    assert [fetch(each.uri).data for each in first] == [members[f"{k}.wav"] for k in range(3)]
-    assert [each.text for each in first] == [None, "one two", None]
+    assert [fetch(row.uri).data for row in first] == [members[f"{k}.wav"] for k in range(3)]
+    assert [row.text for row in first] == [None, "one two", None]
     assert sum("is compressed: unpacking it took" in line for line in caplog.messages) == 1
     assert len(list(Path(work.root, "unpacked").iterdir())) == 1
 

@@ -78,7 +78,7 @@ class Job(StepMeter):
 
     def update(self, summary: Any) -> None:
         super().update(summary)
-        for number in [each for each in self._asks if each <= summary.num_items]:
+        for number in [count for count in self._asks if count <= summary.num_items]:
             ask(self._work, *self._asks.pop(number))
             time.sleep(self._pause_s)  # in which the job looks
 
@@ -107,7 +107,7 @@ def task_of(**options: Any) -> label.Task:
 
 
 def makers(labels: list[Label]) -> Counter[tuple[str, str]]:
-    return Counter((each.recipe, each.teacher) for each in labels)
+    return Counter((row.recipe, row.teacher) for row in labels)
 
 
 def key(task: label.Task) -> tuple[str, str]:
@@ -165,7 +165,7 @@ def test_a_teacher_takes_over_and_every_row_says_who_made_it(
     figures, labels = run(work, slow, {10: ["teacher.substitute=1.0", "teacher.delay_ms=0"]}, name=name, chunk=5)
     old, new = task_of(delay_ms=60), task_of(delay_ms=0, substitute=1.0)
     made = makers(labels)
-    assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(num)]
+    assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(num)]
     assert made.keys() == {key(old), key(new)}
     assert made[key(old)] >= 10
     assert all((each.text == WORDS) == (each.recipe == old.recipe) for each in labels)
@@ -268,7 +268,7 @@ def test_every_utterance_is_labelled_once_whatever_is_asked_for(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control, "POLL_S", 0.001)
         figures, labels = run(work, {"name": "echo", "delay_ms": 2}, given, 0.0, chunk=chunk)
-    assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(30)]
+    assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(30)]
     made = makers(labels)
     told = figures.teachers or [{"recipe": figures.recipe, "teacher": figures.teacher, "labels": 30}]
     assert {(each["recipe"], each["teacher"]): each["labels"] for each in told} == made
@@ -384,7 +384,7 @@ def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
     with Commanded(work, {}, 0.0) as meter:
         label.label(work, PREFIX, task, cfg, READING, meter)
     labels = list(tables.read(work, task.prefix, Label))
-    assert len({each.utterance_id for each in labels}) == len(labels) == 60
+    assert len({row.utterance_id for row in labels}) == len(labels) == 60
     assert makers(labels).keys() == {key(task), key(task_of(seed=9))}
     capsys.readouterr()
     assert cli.main(["control", work.root]) == 0
@@ -430,9 +430,9 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
     after = {part: work.read(part) for part in tables.parts(work, "labels")}
     assert after.items() >= before.items()  # nothing is made again
     labels = list(tables.read(work, old.prefix, Label))
-    assert sorted(each.utterance_id for each in labels) == [f"u{i:04}" for i in range(240)]
+    assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(240)]
     assert makers(labels).keys() == {key(old), key(new)}
-    rest = [each for part in after.keys() - before.keys() for each in tables.from_parquet(after[part], Label)]
+    rest = [row for part in after.keys() - before.keys() for row in tables.from_parquet(after[part], Label)]
     assert makers(rest).keys() == {key(new)}
 
 

@@ -115,7 +115,7 @@ def test_an_utterance_that_kills_the_teacher_is_set_aside_with_its_reason(wav: P
 def test_an_utterance_without_an_answer_is_set_aside_with_its_reason(wav: Path, tmp_path: Path, ray: None) -> None:
     work = work_of(tmp_path, utterances(wav)[:3])
     _, labels = run(work, {"name": "echo", "hang_on": ["u01"]}, name="ray", lease_s=2.0, attempts=1)
-    assert [each.error is None for each in labels] == [True, False, True]
+    assert [row.error is None for row in labels] == [True, False, True]
     assert labels[1].error == "set aside: no answer within the time limit of 2 s"
 
 
@@ -141,7 +141,7 @@ def test_audio_that_cannot_be_read_is_a_row_with_the_reason(wav: Path, tmp_path:
         gone,
     ]
     figures, labels = run(work_of(tmp_path / "work", rows), {"name": "echo"})
-    errors = {each.utterance_id: each.error for each in labels if each.error is not None}
+    errors = {row.utterance_id: row.error for row in labels if row.error is not None}
     assert errors.keys() == {"cut", "gone", "late"}
     assert errors["cut"].startswith("truncated: ")
     assert "does not exist" in errors["gone"]

@@ -30,9 +30,9 @@ ERRS = {"substitute": 0.3, "delete": 0.05, "vocabulary": list(WORDS)}
 def spoken(folder: Path, work: str, num: int) -> list[Utterance]:
     """Utterances with audio and human texts, and labels of nobody."""
     rows = corpus(num, uri=str(folder / "{}.wav"))
-    said = [dataclasses.replace(each, text=each.text or "one two") for each, _ in rows]
-    voices(folder, [(each, None) for each in said])
-    write_tables(config(work), [(each, None) for each in said], 10)
+    said = [dataclasses.replace(row, text=row.text or "one two") for row, _ in rows]
+    voices(folder, [(row, None) for row in said])
+    write_tables(config(work), [(row, None) for row in said], 10)
     shutil.rmtree(Path(work) / "labels")
     return said
 
@@ -78,13 +78,13 @@ def test_a_comparison_can_be_looked_at_and_listened_to(
     assert main(["compare-teachers", work, *recipes, "--json", *more]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["report"] == str(page)
-    for each in found["teachers"]:
-        assert each["work_s"] == pytest.approx(3600 * found["hours"] / each["rtfx"])
-        assert each["cost"] == pytest.approx(2 * each["work_s"] / 3600)
+    for row in found["teachers"]:
+        assert row["work_s"] == pytest.approx(3600 * found["hours"] / row["rtfx"])
+        assert row["cost"] == pytest.approx(2 * row["work_s"] / 3600)
     html = page.read_text(encoding="utf-8")
     assert html.count("<audio") == compare_teachers.MOST_DIFFERENT
     assert all(recipe in html for recipe in recipes)
-    assert all(each["id"] in html for each in found["different"])
+    assert all(row["id"] in html for row in found["different"])
     assert main(["compare-teachers", work, *recipes, *more]) == 0
     assert "cost of labelling" in capsys.readouterr().out
     for wrong in ("-1", "nan", "cheap"):

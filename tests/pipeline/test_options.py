@@ -13,12 +13,12 @@ from voxstill.teachers import registry
 def test_every_option_is_explained_with_its_sentence() -> None:
     rows = explained(None)
     paths = [row.path for row in rows]
-    assert [each.path for each in config.options()] == [
+    assert [option.path for option in config.options()] == [
         path for path in paths if path in {o.path for o in config.options()}
     ]
     for name, kind in registry.all_options():
-        for each in config.options(kind, "teacher."):
-            assert any(row.path == each.path and row.meaning.startswith(f"({name}) ") for row in rows)
+        for option in config.options(kind, "teacher."):
+            assert any(row.path == option.path and row.meaning.startswith(f"({name}) ") for row in rows)
     assert all(row.meaning.strip().endswith((".", ")")) for row in rows if row.path != "work")
 
 

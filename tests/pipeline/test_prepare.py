@@ -85,7 +85,9 @@ def write_tables(cfg: Config, rows: list[tuple[Utterance, Label | None]], size: 
     for number, chunk in enumerate(engine.chunks_of(rows, size, lambda row: row[0].id)):
         utterances = [utterance for utterance, _ in chunk.items]
         work.create(f"utterances/{recipe}/{number:03}.parquet", tables.to_parquet(utterances, Utterance))
-        heard = [dataclasses.replace(each, recipe=task.recipe) for _, each in chunk.items if each is not None]
+        heard = [
+            dataclasses.replace(label_row, recipe=task.recipe) for _, label_row in chunk.items if label_row is not None
+        ]
         for some in engine.chunks_of(heard, cfg.engine.chunk, lambda each: each.utterance_id):
             work.create(f"{task.prefix}/{some.id}.parquet", tables.to_parquet(some.items, Label))
     work.write_json(f"utterances/{recipe}/{tables.SUCCESS}", {"recipe": recipe, "utterances": len(rows), "hours": 1.0})

@@ -41,16 +41,16 @@ def source(tmp_path: Path) -> list[str]:
 
 def heard(options: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[np.ndarray]]:
     """Samples of each file by what was done."""
-    given = [each for option in options for each in ("--set", option)]
+    given = [argument for option in options for argument in ("--set", option)]
     assert cli.main(["explain", "--hear", "augment", "--output", str(folder), "--json", *given]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert len(files) == len(list(folder.iterdir()))
     found: dict[str, list[np.ndarray]] = {}
-    for each in files:
-        assert each["what"]
-        assert each["source"]
-        name = Path(each["file"]).stem.partition("-")[2]
-        found.setdefault(name, []).append(codec.decode(Path(each["file"]).read_bytes()).samples_T)
+    for file in files:
+        assert file["what"]
+        assert file["source"]
+        name = Path(file["file"]).stem.partition("-")[2]
+        found.setdefault(name, []).append(codec.decode(Path(file["file"]).read_bytes()).samples_T)
     return found
 
 
@@ -64,7 +64,7 @@ def test_a_student_that_hears_mels_can_be_listened_to(
 ) -> None:
     found = heard(source, tmp_path / "out", capsys)
     assert found.keys() == EVERYTHING
-    assert {len(each) for each in found.values()} == {4}
+    assert {len(entry) for entry in found.values()} == {4}
     for i, text in enumerate(TEXTS):
         before_T = speak(text, i)[0]
         assert np.array_equal(found["before"][i], before_T)

@@ -40,7 +40,7 @@ def test_tars_plain_and_compressed_become_shards_to_the_bit(tmp_path: Path, caps
     folder.mkdir()
     wenet = [(f"a{i}.wav", codec.encode(noise(i), "wav")) for i in range(5)]
     texts = [(f"a{i}.txt", f"yes yes yes yes yes yes {i}".encode()) for i in range(5)]
-    write_tar(folder / "wenet.tar.bz2", "w:bz2", dict(each for pair in zip(wenet, texts, strict=True) for each in pair))
+    write_tar(folder / "wenet.tar.bz2", "w:bz2", dict(row for pair in zip(wenet, texts, strict=True) for row in pair))
     facts = json.dumps({"text": "no", "id": "said/b", "split": "dev", "speaker": "s"}).encode()
     write_tar(folder / "webdataset.tar", "w", {"b.flac": codec.encode(noise(9), "flac"), "b.json": facts})
     write_tar(folder / "odd.tar", "w", {"none.wav": codec.encode(noise(1), "wav"), "bad.wav": b"no sound"})

@@ -62,7 +62,7 @@ def surveyed(
 ) -> tuple[Store, assign.KeptUtterances]:
     work = Store(f"memory://test-shard-{next(_numbers)}")
     for number, rows in enumerate(parts):
-        judged = [Verdict(utterance_id=each.id, recipe="v", kept=each.id not in dropped) for each in rows]
+        judged = [Verdict(utterance_id=row.id, recipe="v", kept=row.id not in dropped) for row in rows]
         work.create(f"u/{number}.parquet", tables.to_parquet(rows, Utterance))
         work.create(f"v/{number + 7}.parquet", tables.to_parquet(judged, Verdict))
     return work, assign.survey(work, join.parts(work, "u", "l", 4), "v")
@@ -84,16 +84,16 @@ def test_every_utterance_that_is_kept_is_in_one_shard_of_its_split_within_the_li
     parts: list[list[Utterance]], most: int, max_mb: int, seed: int, window: int
 ) -> None:
     cfg = Shard(utterances=most, max_mb=max_mb)
-    by_id = {each.id: each for part in parts for each in part}
+    by_id = {row.id: row for part in parts for row in part}
     dropped = frozenset(id_ for id_ in by_id if id_.endswith("3"))
     _, kept = surveyed(parts, dropped)
     planned = named(parts, kept, assign.assign(kept, cfg, seed, window))
     assert Counter(id_ for ids in planned for id_ in ids) == Counter(by_id.keys() - dropped)
     for ids in planned:
         members = [by_id[id_] for id_ in ids]
-        assert len({each.split for each in members}) == 1
+        assert len({member.split for member in members}) == 1
         assert 0 < len(members) <= most
-        assert len(members) == 1 or sum(each.duration_ms * 32 for each in members) <= max_mb * 1_000_000
+        assert len(members) == 1 or sum(member.duration_ms * 32 for member in members) <= max_mb * 1_000_000
 
 
 @settings(max_examples=40, deadline=None)
@@ -101,7 +101,7 @@ def test_every_utterance_that_is_kept_is_in_one_shard_of_its_split_within_the_li
 def test_a_corpus_of_one_window_has_the_same_shards_however_its_table_is_cut_and_ordered(
     parts: list[list[Utterance]], seed: int, random: Random
 ) -> None:
-    rows = [each for part in parts for each in part]
+    rows = [row for part in parts for row in part]
     random.shuffle(rows)
     anew = [rows[: len(rows) // 3], rows[len(rows) // 3 :]]
     cfg = Shard(utterances=7)
@@ -201,11 +201,11 @@ def test_a_job_holds_the_utterances_of_its_shard_and_their_labels_whatever_the_c
     for rows in parts:
         for chunk in engine.chunks_of(rows, labelled, lambda each: each.id):
             work.create(
-                f"l/{chunk.id}.parquet", tables.to_parquet([label(each.id, each.id) for each in chunk.items], Label)
+                f"l/{chunk.id}.parquet", tables.to_parquet([label(item.id, item.id) for item in chunk.items], Label)
             )
     windows = assign.assign(kept, Shard(utterances=4), 0, WINDOW)
     planned = named(parts, kept, windows)
-    by_id = {each.id: each for part in parts for each in part}
+    by_id = {row.id: row for part in parts for row in part}
     found = list(assign.jobs(work, join.parts(work, "u", "l", read), kept, windows, there))
     assert [job.index for job in found] == [index for index in range(len(planned)) if index not in there]
     for job in found:

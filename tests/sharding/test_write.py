@@ -42,8 +42,8 @@ def test_what_is_written_is_the_audio_and_the_label_to_the_bit(tmp_path: Path, f
     second = Utterance(id="x/2", recording_id="r", uri=uri, start_ms=300, end_ms=1000, text="one", split="test")
     store, cfg = Store(str(tmp_path / "work")), Shard(format=form)  # type: ignore[arg-type]
     labels = {"x/1": label("x/1", "won")}
-    counts = [write.write_shard(store, "s", i, [each], labels, cfg=cfg) for i, each in enumerate((first, second))]
-    assert [(each.utterances, each.duration_ms, each.dropped) for each in counts] == [(1, 300, {}), (1, 700, {})]
+    counts = [write.write_shard(store, "s", i, [row], labels, cfg=cfg) for i, row in enumerate((first, second))]
+    assert [(count.utterances, count.duration_ms, count.dropped) for count in counts] == [(1, 300, {}), (1, 700, {})]
     rows = [tables.from_parquet(store.read(f"s/0000{i}.parquet"), Sample)[0] for i in range(2)]
     assert rows[0].text == "won"
     assert rows[0].words == labels["x/1"].words
@@ -99,8 +99,8 @@ def test_a_crash_between_tar_and_sidecar_leaves_nothing_behind(tmp_path: Path) -
     utterances = [Utterance(id="a", recording_id="a", uri=uri, end_ms=500)]
     store, other = Store(str(tmp_path / "work")), Store(str(tmp_path / "other"))
     store.create("s/00000.tar", b"half a tar")
-    for each in (store, other):
-        write.write_shard(each, "s", 0, utterances, {}, cfg=Shard())
+    for row in (store, other):
+        write.write_shard(row, "s", 0, utterances, {}, cfg=Shard())
     for name in ("00000.tar", "00000.parquet"):
         assert store.read(f"s/{name}") == other.read(f"s/{name}")
 
@@ -110,7 +110,7 @@ def test_a_shard_that_is_there_is_never_written_again(tmp_path: Path) -> None:
     utterances = [Utterance(id="a", recording_id="a", uri=uri, end_ms=500)]
     store = Store(str(tmp_path / "work"))
     first = write.write_shard(store, "s", 0, utterances, {"a": label("a", "one")}, cfg=Shard())
-    before = {each.key: store.read(each.key) for each in store.list("s")}
+    before = {row.key: store.read(row.key) for row in store.list("s")}
     second = write.write_shard(store, "s", 0, utterances, {"a": label("a", "two")}, cfg=Shard())
-    assert {each.key: store.read(each.key) for each in store.list("s")} == before
+    assert {row.key: store.read(row.key) for row in store.list("s")} == before
     assert dataclasses.replace(second, index=0) == first

@@ -40,7 +40,7 @@ def test_every_label_is_found_with_its_utterance_whatever_the_chunks(
         first += size
         work.create(f"u/{number}.parquet", tables.to_parquet(rows, Utterance))
         heard = [label(row.id, row.id) for row in rows if int(row.id[1:]) not in unlabelled]
-        known += [each.utterance_id for each in heard]
+        known += [transcription.utterance_id for transcription in heard]
         write_labels(work, heard, made)
     write_labels(work, [label(f"another cut {i}") for i in range(5)], 2)
     parts = join.parts(work, "u", "l", read)

@@ -37,23 +37,25 @@ def wave(clip: Clip) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def heard(whisper: Path, spoken: list[Clip]) -> list[Transcription]:
+def transcriptions(whisper: Path, spoken: list[Clip]) -> list[Transcription]:
     return opened(whisper).transcribe_batch(spoken)
 
 
-def test_a_whisper_says_its_texts_in_order_and_their_language(heard: list[Transcription]) -> None:
-    assert [each.text for each in heard] == list(TEXTS)
-    assert {each.language for each in heard} == {"en"}
-    assert {(each.finish, each.error, each.words) for each in heard} == {("stop", None, ())}
+def test_a_whisper_says_its_texts_in_order_and_their_language(transcriptions: list[Transcription]) -> None:
+    assert [transcription.text for transcription in transcriptions] == list(TEXTS)
+    assert {transcription.language for transcription in transcriptions} == {"en"}
+    assert {(transcription.finish, transcription.error, transcription.words) for transcription in transcriptions} == {
+        ("stop", None, ())
+    }
 
 
 def test_a_whisper_is_as_sure_as_transformers_says(
-    whisper: Path, spoken: list[Clip], heard: list[Transcription]
+    whisper: Path, spoken: list[Clip], transcriptions: list[Transcription]
 ) -> None:
     from transformers import AutoProcessor, WhisperForConditionalGeneration
 
     processor, theirs = AutoProcessor.from_pretrained(whisper), WhisperForConditionalGeneration.from_pretrained(whisper)
-    for clip, ours in zip(spoken, heard, strict=True):
+    for clip, ours in zip(spoken, transcriptions, strict=True):
         inputs = processor(wave(clip), sampling_rate=RATE_HZ, return_tensors="pt")
         found = theirs.eval().generate(
             **inputs, language="en", force_unique_generate_call=True, return_dict_in_generate=True, output_scores=True
@@ -78,9 +80,9 @@ def test_a_whisper_is_as_sure_as_transformers_says(
     ids=lambda options: next(iter(options)),
 )
 def test_a_whisper_says_the_same_however_it_is_asked(
-    whisper: Path, spoken: list[Clip], heard: list[Transcription], options: dict[str, Any]
+    whisper: Path, spoken: list[Clip], transcriptions: list[Transcription], options: dict[str, Any]
 ) -> None:
-    for one, other in zip(opened(whisper, **options).transcribe_batch(spoken), heard, strict=True):
+    for one, other in zip(opened(whisper, **options).transcribe_batch(spoken), transcriptions, strict=True):
         assert (one.text, one.language) == (other.text, other.language)
         assert one.mean_logprob == pytest.approx(other.mean_logprob, abs=0.05 if "dtype" in options else 1e-4)
 
@@ -88,7 +90,7 @@ def test_a_whisper_says_the_same_however_it_is_asked(
 def test_what_is_drawn_depends_on_the_clip_and_the_seed_alone(whisper: Path, spoken: list[Clip]) -> None:
     def said(clips: list[Clip], seed: int = 0) -> list[str]:
         return [
-            each.text for each in opened(whisper, temperature=4.0, seed=seed, max_new_tokens=8).transcribe_batch(clips)
+            row.text for row in opened(whisper, temperature=4.0, seed=seed, max_new_tokens=8).transcribe_batch(clips)
         ]
 
     once = said(spoken)
@@ -112,21 +114,21 @@ def test_letters_in_capitals_say_how_well_a_text_fits_and_a_whisper_does_not(
 
 
 def test_a_text_that_ran_into_the_limit_says_so(whisper: Path, spoken: list[Clip]) -> None:
-    for text, each in zip(TEXTS, opened(whisper, max_new_tokens=2).transcribe_batch(spoken), strict=True):
-        assert each.text == " ".join(text.split()[:2])
-        assert (each.finish, each.num_tokens) == ("length", 2)
+    for text, row in zip(TEXTS, opened(whisper, max_new_tokens=2).transcribe_batch(spoken), strict=True):
+        assert row.text == " ".join(text.split()[:2])
+        assert (row.finish, row.num_tokens) == ("length", 2)
 
 
 def test_hopeless_clips_are_errors_of_their_own(whisper: Path, letters: Path, poisoned: list[Clip]) -> None:
     for model, errors in ((whisper, ["no audio", "no audio", "longer than the 30 s"]), (letters, ["no audio"] * 2)):
-        heard = opened(model).transcribe_batch(poisoned)
-        assert [heard[0].text, heard[-1].text] == list(TEXTS[:2])
-        assert heard[0].error is heard[-1].error is None
-        assert heard[-2].error is None  # silence is none
-        assert math.isfinite(heard[-2].mean_logprob or 0)
-        for each, error in zip(heard[1:-2], errors, strict=False):
-            assert error in (each.error or "")
-            assert (each.text, each.mean_logprob, each.finish) == ("", None, "failed")
+        transcriptions = opened(model).transcribe_batch(poisoned)
+        assert [transcriptions[0].text, transcriptions[-1].text] == list(TEXTS[:2])
+        assert transcriptions[0].error is transcriptions[-1].error is None
+        assert transcriptions[-2].error is None  # silence is none
+        assert math.isfinite(transcriptions[-2].mean_logprob or 0)
+        for transcription, error in zip(transcriptions[1:-2], errors, strict=False):
+            assert error in (transcription.error or "")
+            assert (transcription.text, transcription.mean_logprob, transcription.finish) == ("", None, "failed")
 
 
 def test_languages_that_a_model_does_not_know_are_refused(whisper: Path, letters: Path) -> None:
@@ -141,11 +143,11 @@ def test_languages_that_a_model_does_not_know_are_refused(whisper: Path, letters
 def test_letters_are_spelt_as_transformers_spells_them(letters: Path, spoken: list[Clip]) -> None:
     from transformers import AutoFeatureExtractor, AutoModelForCTC, AutoTokenizer
 
-    heard = opened(letters).transcribe_batch(spoken)
-    assert [each.text for each in heard] == list(TEXTS)
+    transcriptions = opened(letters).transcribe_batch(spoken)
+    assert [transcription.text for transcription in transcriptions] == list(TEXTS)
     extractor, tokenizer = (kind.from_pretrained(letters) for kind in (AutoFeatureExtractor, AutoTokenizer))
     theirs = AutoModelForCTC.from_pretrained(letters).eval()
-    for clip, ours in zip(spoken, heard, strict=True):
+    for clip, ours in zip(spoken, transcriptions, strict=True):
         inputs = extractor(wave(clip), sampling_rate=RATE_HZ, return_tensors="pt")
         with torch.no_grad():
             logprob_FV = theirs(**inputs).logits[0].log_softmax(-1)
@@ -191,10 +193,10 @@ def moonshine(whisper: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_moonshine_says_what_transformers_says(moonshine: Path, spoken: list[Clip]) -> None:
     from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
-    heard = opened(moonshine, max_new_tokens=12, batch_ms=100_000).transcribe_batch(spoken)
+    transcriptions = opened(moonshine, max_new_tokens=12, batch_ms=100_000).transcribe_batch(spoken)
     processor = AutoProcessor.from_pretrained(moonshine)
     theirs = AutoModelForSpeechSeq2Seq.from_pretrained(moonshine).eval()
-    for clip, ours in zip(spoken, heard, strict=True):
+    for clip, ours in zip(spoken, transcriptions, strict=True):
         inputs = processor(wave(clip), sampling_rate=RATE_HZ, return_tensors="pt")
         found = theirs.generate(
             **inputs, max_new_tokens=12, return_dict_in_generate=True, output_scores=True, do_sample=False
@@ -277,5 +279,5 @@ def test_ctc_says_the_same_in_half_precision(letters: Path, tone_student: Path, 
 
 def test_a_thousand_clips_are_answered_in_order(letters: Path, spoken: list[Clip]) -> None:
     order = np.random.default_rng(0).integers(len(spoken), size=1000)
-    heard = opened(letters, batch_ms=100_000).transcribe_batch([spoken[i] for i in order])
-    assert [each.text for each in heard] == [TEXTS[i] for i in order]
+    transcriptions = opened(letters, batch_ms=100_000).transcribe_batch([spoken[i] for i in order])
+    assert [transcription.text for transcription in transcriptions] == [TEXTS[i] for i in order]

@@ -378,4 +378,4 @@ def test_a_server_that_goes_away_ends_the_run_and_the_same_command_goes_on(
         figures = run()
     finally:
         engine.shutdown()
-    assert (figures["labels"], figures["failed"], figures["finished"]) == (12, 0, True)
+    assert (figures.labels, figures.failed, figures.finished) == (12, 0, True)

@@ -33,7 +33,7 @@ from voxstill.teachers.teacher import Clip, Transcription
 from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _language_tag
 from voxstill.text.pretrained import WhisperTokenizer
 
-SAID = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
+LANGUAGES = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
 ENGINE = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -49,7 +49,7 @@ def clip_of(samples_T: np.ndarray, number: int = 0) -> Clip:
 
 
 NUM_STEPS = 150
-CLIPS = [clip_of(speak(text, i)[0], i) for i, text in enumerate(SAID)]
+CLIPS = [clip_of(speak(text, i)[0], i) for i, text in enumerate(LANGUAGES)]
 
 
 # ------------------------------------------------------------------------------------------------ without vLLM
@@ -95,7 +95,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     model: Any = transformers.WhisperForConditionalGeneration(shape)
     frontend, rows = WhisperFrontend(PLAIN), []
-    for text, language in SAID.items():
+    for text, language in LANGUAGES.items():
         spelling = WhisperTokenizer(str(folder), language, 0)
         rows.append(torch.tensor([*spelling.prefix, *spelling.encode(text)[0], spelling.end_id]))
     said_BU = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
@@ -120,10 +120,10 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def teacher(learnt: Path) -> Iterator[Any]:
-    made = registry.create(config.Teacher(name="vllm", model=str(learnt), **ENGINE))  # type: ignore[arg-type]
-    made.load()
-    yield made
-    made.close()
+    loaded = registry.create(config.Teacher(name="vllm", model=str(learnt), **ENGINE))  # type: ignore[arg-type]
+    loaded.load()
+    yield loaded
+    loaded.close()
 
 
 def by_transformers(folder: Path, clip: Clip) -> tuple[str, float]:
@@ -132,7 +132,7 @@ def by_transformers(folder: Path, clip: Clip) -> tuple[str, float]:
 
     model: Any = WhisperForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    spelling = WhisperTokenizer(str(folder), SAID[TEXTS[int(clip.utterance.id[1:])]], 0)
+    spelling = WhisperTokenizer(str(folder), LANGUAGES[TEXTS[int(clip.utterance.id[1:])]], 0)
     audio_T = clip.samples_T.astype(np.float32) / 32768
     inputs = processor(audio_T, sampling_rate=16_000, return_tensors="pt")
     ids, total = list(spelling.prefix), 0.0
@@ -153,7 +153,7 @@ def test_it_says_what_transformers_says_as_surely_and_in_which_language(teacher:
         text, mean_logprob = by_transformers(learnt, clip)
         assert result.text == text
         assert result.mean_logprob == pytest.approx(mean_logprob, abs=1e-3)
-    assert {result.text: result.language for result in teacher.transcribe_batch(CLIPS)} == SAID
+    assert {result.text: result.language for result in teacher.transcribe_batch(CLIPS)} == LANGUAGES
     assert {(result.finish, result.error, result.words) for result in teacher.transcribe_batch(CLIPS)} == {
         ("stop", None, ())
     }
@@ -179,8 +179,8 @@ def test_two_chunks_are_heard_at_once(teacher: Any) -> None:
 
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(teacher.transcribe_batch, [CLIPS * 8, CLIPS[::-1] * 8]))
-    assert [result.text for result in results[0]] == [*SAID] * 8
-    assert [result.text for result in results[1]] == [*SAID][::-1] * 8
+    assert [result.text for result in results[0]] == [*LANGUAGES] * 8
+    assert [result.text for result in results[1]] == [*LANGUAGES][::-1] * 8
 
 
 def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> N
     finally:
         engine.shutdown()
     labels = {row.utterance_id: row for row in tables.read(work, task.prefix, Label)}
-    assert [labels[row.id].text for row in rows] == [*SAID] * 60
-    assert all(row.mean_logprob is not None and row.language in SAID.values() for row in labels.values())
+    assert [labels[row.id].text for row in rows] == [*LANGUAGES] * 60
+    assert all(row.mean_logprob is not None and row.language in LANGUAGES.values() for row in labels.values())
 
 
 def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> None:

@@ -22,7 +22,7 @@ from voxstill.core.records import Alignment, Utterance, fingerprint
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.engine import StageWork
-from voxstill.labelling import decoding, label
+from voxstill.labelling import decoding
 from voxstill.storage import join, tables, workdir
 from voxstill.storage.figures import AlignmentFigures, LabelFigures
 from voxstill.storage.store import Store
@@ -82,7 +82,7 @@ def align(
         )
 
     def fail(utterance: Utterance, reason: str) -> Alignment:
-        return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=label.set_aside_error(reason))
+        return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=decoding.set_aside_error(reason))
 
     stages = (
         engine.Stage(name="decode", work=decoding.Decode(reading), workers=cfg.workers),

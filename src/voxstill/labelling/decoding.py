@@ -15,6 +15,18 @@ from voxstill.core.errors import VoxstillError
 from voxstill.core.records import Utterance
 from voxstill.engine import StageWork
 
+_SET_ASIDE = "set aside"
+
+
+def set_aside_error(reason: str) -> str:
+    """The error in the label of an utterance that no worker could transcribe."""
+    return f"{_SET_ASIDE}: {reason}"
+
+
+def is_set_aside(error: str) -> bool:
+    """Whether this is an error of `set_aside_error`."""
+    return error.startswith(_SET_ASIDE)
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:

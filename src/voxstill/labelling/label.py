@@ -36,7 +36,6 @@ from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher, Transcription
 
-_SET_ASIDE = "set aside"
 MAKER = ("recipe", "teacher")
 """The columns that say who made a label."""
 Maker = tuple[str, str]
@@ -85,16 +84,6 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
         return task
     former = legacy.labels(task.name, teacher, registry.options(teacher))
     return dataclasses.replace(task, table=workdir.begun(work, "labels", task.identity, former))
-
-
-def set_aside_error(reason: str) -> str:
-    """The error in the label of an utterance that no worker could transcribe."""
-    return f"{_SET_ASIDE}: {reason}"
-
-
-def is_set_aside(error: str) -> bool:
-    """Whether this is an error of `set_aside_error`."""
-    return error.startswith(_SET_ASIDE)
 
 
 def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engine.Chunk]:
@@ -199,7 +188,7 @@ def _run(
             recipe=current.task.recipe,
             teacher=current.task.name,
             finish="failed",
-            error=set_aside_error(reason),
+            error=decoding.set_aside_error(reason),
         )
 
     def stages(settings: control.Settings) -> tuple[engine.Stage, ...]:
@@ -308,7 +297,7 @@ def figures(work: Store, task: Task) -> LabelFigures:
         chunks=len(keys),
         labels=num_labels,
         failed=num_failed,
-        quarantined=sum(num for error, num in errors.items() if is_set_aside(error)),
+        quarantined=sum(num for error, num in errors.items() if decoding.is_set_aside(error)),
         sha256=digest.hexdigest(),
         rtfx=0.0,
     )

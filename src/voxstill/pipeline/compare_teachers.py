@@ -103,11 +103,7 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
             {"of": [names[one], names[two]], "share": count / num if num else None}
             for (one, two), count in equal.items()
         ],
-        different=[
-            {"id": id_, "apart": rate, "text": text, "heard": dict(zip(names, heard, strict=True))}
-            for (rate, _, id_), text, heard in different
-            if rate
-        ],
+        different=_differing(names, different),
     )
 
 

@@ -29,7 +29,11 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcription:
-    """Transcription of one clip. What a teacher does not provide is None or empty, never 0."""
+    """Transcription of one clip. What a teacher does not provide is None or empty, never 0.
+
+    >>> voxstill.Transcription(text="lights on", mean_logprob=-0.1, num_tokens=2).finish
+    'stop'
+    """
 
     text: str = ""
     language: str | None = None

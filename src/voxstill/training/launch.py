@@ -69,8 +69,8 @@ def _launch(
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
     with parallel.raise_rank_error(run, cfg.train.devices):
-        summary = fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, recipe=shards.recipe, build=build))
-    return summary or finished_summary(run) or _stopped(run)
+        fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, recipe=shards.recipe, build=build))
+    return finished_summary(run) or _stopped(run)
 
 
 def _as_one_of(
@@ -115,13 +115,16 @@ def _stopped(run: RunDir) -> NoReturn:
     )
 
 
-def train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> TrainingSummary | None:
-    """Run one process of the training; rank 0 writes the model and the summary. None where a signal has stopped it."""
+def train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> None:
+    """Run one process of the training; rank 0 writes the model and the summary, but not where a signal has stopped it.
+
+    Nothing is returned: Fabric looks into what its processes return, and refuses frozen dataclasses.
+    """
     with parallel.record_rank_error(run, fabric):
-        return _train_rank(fabric, cfg, run, recipe, build)
+        _train_rank(fabric, cfg, run, recipe, build)
 
 
-def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> TrainingSummary | None:
+def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> None:
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
@@ -150,7 +153,7 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Bu
         state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen)
         log.info("train: %s", data.bottleneck(time.perf_counter() - start))
         if state is None:
-            return None
+            return
         data.finish()
         summary = TrainingSummary(
             path=str(run.path),
@@ -172,7 +175,6 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Bu
             setup.save(run, weights)
             write_whole(run.summary, summary.to_dict())
             shutil.rmtree(run.corpus, ignore_errors=True)
-        return summary
     finally:
         if handler is not None:
             log.removeHandler(handler)

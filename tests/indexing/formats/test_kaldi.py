@@ -35,11 +35,11 @@ def test_a_kaldi_directory_without_segments_gives_its_recordings(
     )
     monkeypatch.chdir(tmp_path)
     one, two, three, four = entries_in(folder)
-    assert [each.uri for each in (one, two, three)] == [f"{tmp_path}/wavs/{name}.wav" for name in "abc"]
+    assert [row.uri for row in (one, two, three)] == [f"{tmp_path}/wavs/{name}.wav" for name in "abc"]
     assert four.uri == "s3://bucket/d.wav"
     assert (two.id, two.text, two.info.speaker, two.info.language) == ("r2", "zwei  wörter", "s2", "de")
     assert (one.text, one.info.language, three.text, four.text, four.info.speaker) == ("eins", None, "", None, None)
-    assert [each.id for each in entries_in(tmp_path / "data")] == ["r1", "r2", "r3", "r4"]
+    assert [row.id for row in entries_in(tmp_path / "data")] == ["r1", "r2", "r3", "r4"]
 
 
 def test_segments_of_a_kaldi_directory_are_utterances_of_their_channel(tmp_path: Path) -> None:
@@ -56,7 +56,10 @@ def test_segments_of_a_kaldi_directory_are_utterances_of_their_channel(tmp_path:
     )
     [row] = indexed(folder)
     assert row.recording.num_channels == 2
-    assert [(each.id, each.text, each.channel, each.start_ms, each.end_ms) for each in row.utterances] == [
+    assert [
+        (utterance.id, utterance.text, utterance.channel, utterance.start_ms, utterance.end_ms)
+        for utterance in row.utterances
+    ] == [
         ("u1", "one", 0, 0, 500),
         ("u2", "two", 1, 500, 1250),
         ("u3", "three", None, 1500, 2000),
@@ -71,7 +74,7 @@ def test_a_channel_in_which_nobody_speaks_costs_only_itself(tmp_path: Path) -> N
     (tmp_path / "m.jsonl").write_text('{"audio": "a.wav", "channel": 0}\n{"audio": "a.wav", "channel": 1}\n')
     [row] = indexed(tmp_path / "m.jsonl")
     assert row.recording.error is None
-    assert [each.channel for each in row.utterances] == [0]
+    assert [utterance.channel for utterance in row.utterances] == [0]
 
 
 def test_a_command_is_never_run(tmp_path: Path) -> None:

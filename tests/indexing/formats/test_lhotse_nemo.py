@@ -109,7 +109,7 @@ def test_a_tarred_manifest_of_nemo_names_members_of_the_tars_beside_it(tmp_path:
     key = "sharded_manifests/manifest_0.json" if nested else "tarred_audio_manifest.json"
     folder.replace(key, "".join(json.dumps(line) + "\n" for line in lines).encode())
     one, two, three, four, five = entries_in(folder.uri(key))
-    assert [fetch(each.uri).data for each in (one, two, three)] == [wav(301), wav(302), wav(300)]
+    assert [fetch(row.uri).data for row in (one, two, three)] == [wav(301), wav(302), wav(300)]
     assert (three.text, three.start_ms, three.end_ms) == ("three", 50, 150)
     assert (one.start_ms, one.end_ms) == (None, None)
     assert "no member of `audio_1.tar`" in str(four.failure)

@@ -32,7 +32,7 @@ def test_the_same_manifest_in_every_form_is_the_same_source(tmp_path: Path, endi
         cells = [
             ["" if row.get(c) is None else '"' + str(row[c]).replace('"', '""') + '"' for c in columns] for row in rows
         ]
-        path.write_text("\n".join(",".join(each) for each in [columns, *cells]), encoding="utf-8-sig")
+        path.write_text("\n".join(",".join(row) for row in [columns, *cells]), encoding="utf-8-sig")
     else:
         path.write_text("\n".join(map(json.dumps, rows)))
     one, two = entries_in(path)
@@ -84,7 +84,7 @@ def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
 def test_a_list_has_one_address_a_line(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"x")
     (tmp_path / "l.txt").write_text("\ufeffa.wav\n\n  s3://bucket/b c.wav \r\n/far/d.wav\n", encoding="utf-8")
-    assert [each.uri for each in entries_in(tmp_path / "l.txt")] == [
+    assert [row.uri for row in entries_in(tmp_path / "l.txt")] == [
         str(tmp_path / "a.wav"),
         "s3://bucket/b c.wav",
         "/far/d.wav",
