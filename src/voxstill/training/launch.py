@@ -83,7 +83,9 @@ def _as_one_of(
     _must_see(run)
     if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
         _train_rank(fabric, cfg, run, shards.recipe, build)
-    return parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
+    summary = parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
+    torch.distributed.destroy_process_group()  # else its threads run while the process exits, which may abort
+    return summary
 
 
 def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where: Path) -> None:
