@@ -17,6 +17,7 @@ from voxstill.indexing.failure import Failure
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
 from voxstill.pipeline import dry_run
+from voxstill.pipeline.run_result import Rehearsal
 from voxstill.storage.store import Store
 
 Command = Callable[..., dict[str, Any]]
@@ -52,6 +53,7 @@ def test_a_rehearsal_does_every_step_in_folders_of_its_own(
     indexed = said["steps"][0]["figures"]
     assert told["whole"]["hours"] == pytest.approx(indexed["hours"])
     assert told["whole"]["train_hours"] == 1.5  # as the configuration says, however short the rehearsal was
+    assert "Every step works" in Rehearsal(**told, seconds=said["seconds"], experiments="exp").to_text()
 
 
 def test_files_of_this_machine_are_rehearsed_with_work_in_a_bucket(

@@ -7,7 +7,15 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, Split, TranscriptFormat, command, write_page
+from voxstill.core.command import (
+    CommonOptions,
+    FormOption,
+    LanguageOption,
+    NormalizerOption,
+    Split,
+    command,
+    write_page,
+)
 from voxstill.core.result import Result
 
 
@@ -21,16 +29,9 @@ def compare(
         str | None, Option("--report", metavar="FILE", help="Write a page with every utterance as both recognised it.")
     ] = None,
     on: Annotated[Split | None, Option("--on", metavar="SPLIT", help="Default: evaluate.split.")] = None,
-    form: Annotated[
-        TranscriptFormat | None,
-        Option("--form", help="Of both files; default: by ending, else Kaldi's `id words ...`."),
-    ] = None,
-    lang: Annotated[
-        str | None, Option("--lang", metavar="LANGUAGE", help="Normalizer of this language: en, zh, tr, ar, ...")
-    ] = None,
-    normalizer: Annotated[
-        str | None, Option("--normalizer", metavar="NAME", help="none, basic, zh, tr, ar, whisper, whisper:FILE.")
-    ] = None,
+    form: FormOption = None,
+    lang: LanguageOption = None,
+    normalizer: NormalizerOption = None,
 ) -> Result:
     """Test whether one of two recognisers makes fewer errors, with a p-value."""
     cfg = options.load(*([f"evaluate.split={on}"] if on else []))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, TranscriptFormat, command, seconds
+from voxstill.core.command import CommonOptions, FormOption, LanguageOption, NormalizerOption, command, seconds
 from voxstill.core.result import ReportResult, Result
 
 
@@ -15,16 +15,9 @@ def words(
     options: CommonOptions,
     reference: Annotated[str, Argument(metavar="REF", help="What was spoken: Kaldi text, JSONL, STM, TRN.")],
     hypothesis: Annotated[str, Argument(metavar="HYP", help="What was recognised: the same, or CTM beside an STM.")],
-    form: Annotated[
-        TranscriptFormat | None,
-        Option("--form", help="Of both files; default: by ending, else Kaldi's `id words ...`."),
-    ] = None,
-    lang: Annotated[
-        str | None, Option("--lang", metavar="LANGUAGE", help="Normalizer of this language: en, zh, tr, ar, ...")
-    ] = None,
-    normalizer: Annotated[
-        str | None, Option("--normalizer", metavar="NAME", help="none, basic, zh, tr, ar, whisper, whisper:FILE.")
-    ] = None,
+    form: FormOption = None,
+    lang: LanguageOption = None,
+    normalizer: NormalizerOption = None,
     cer: Annotated[bool, Option("--cer", help="Count, break down and show characters instead of words.")] = False,
     by: Annotated[Literal["speaker"] | None, Option("--by", help="A line for each speaker.")] = None,
 ) -> Result:
@@ -79,16 +72,9 @@ def meeting(
     options: CommonOptions,
     reference: Annotated[str, Argument(metavar="REF", help="STM, SegLST, or JSONL with `session` and `speaker`.")],
     hypothesis: Annotated[str, Argument(metavar="HYP", show_default=False)],
-    form: Annotated[
-        TranscriptFormat | None,
-        Option("--form", help="Of both files; default: by ending, else Kaldi's `id words ...`."),
-    ] = None,
-    lang: Annotated[
-        str | None, Option("--lang", metavar="LANGUAGE", help="Normalizer of this language: en, zh, tr, ar, ...")
-    ] = None,
-    normalizer: Annotated[
-        str | None, Option("--normalizer", metavar="NAME", help="none, basic, zh, tr, ar, whisper, whisper:FILE.")
-    ] = None,
+    form: FormOption = None,
+    lang: LanguageOption = None,
+    normalizer: NormalizerOption = None,
     collar: Annotated[float, Option("--collar", metavar="S", parser=seconds, help="Of tcpWER, in seconds.")] = 5.0,
 ) -> Result:
     """Word error rates of meetings, cpWER and tcpWER, of two files with speakers."""

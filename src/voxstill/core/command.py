@@ -7,10 +7,11 @@ options as Typer reads them, and the first is the `CommonOptions`. It returns a
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +24,16 @@ Panel = Literal["Start", "Corpus", "Training", "Evaluation", "Inference"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Split = Literal["train", "dev", "test"]
 TranscriptFormat = Literal["kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst"]
+FormOption = Annotated[
+    TranscriptFormat | None,
+    typer.Option("--form", help="Of both files; default: by ending, else Kaldi's `id words ...`."),
+]
+LanguageOption = Annotated[
+    str | None, typer.Option("--lang", metavar="LANGUAGE", help="Normalizer of this language: en, zh, tr, ar, ...")
+]
+NormalizerOption = Annotated[
+    str | None, typer.Option("--normalizer", metavar="NAME", help="none, basic, zh, tr, ar, whisper, whisper:FILE.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +95,6 @@ def work_override(work: str) -> str:
 
 def override(option: str, value: object) -> str:
     """`option=value` as `--set` takes it, whatever characters the value has."""
-    import json
-
     return f"{option}={json.dumps(value)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -185,7 +185,7 @@ def plan(parts: Sequence[MeasuredPart], written: Container[str]) -> list[Measure
     return [job for job in jobs if job.name not in written]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScoreWriter(StageWork):
     """Measure labels for the engine and write scores below `prefix`; `normalizer` names how words are compared."""
 
@@ -193,24 +193,29 @@ class ScoreWriter(StageWork):
     prefix: str
     phrases: tuple[str, ...]
     normalizer: str
+    _known: Phrases = field(init=False, repr=False, compare=False)
+    _normalize: Callable[[str], str] = field(init=False, repr=False, compare=False)
+
+    def open(self) -> None:
+        """Prepare the phrases and the normalizer, once in each process."""
+        self._known, self._normalize = Phrases(self.phrases), normalizer(self.normalizer)
 
     def __call__(self, jobs: Sequence[MeasureJob], payload: Any) -> list[int | DataError]:
         """Measure the labels of each job.
 
         Returns the milliseconds of audio measured, or what is wrong with the tables, which no other worker mends.
         """
-        phrases, normalize = Phrases(self.phrases), normalizer(self.normalizer)
-        return [self._write(job, phrases, normalize) for job in jobs]
+        return [self._write(job) for job in jobs]
 
-    def _write(self, job: MeasureJob, phrases: Phrases, normalize: Callable[[str], str]) -> int | DataError:
+    def _write(self, job: MeasureJob) -> int | DataError:
         try:
-            scores = [score for part in job.parts for score in self._scores(part, phrases, normalize)]
+            scores = [score for part in job.parts for score in self._scores(part)]
         except DataError as error:
             return error
         self.work.create(f"{self.prefix}/{job.name}.parquet", tables.to_parquet(scores, Score))
         return sum(score.duration_ms for score in scores)
 
-    def _scores(self, part: MeasuredPart, phrases: Phrases, normalize: Callable[[str], str]) -> list[Score]:
+    def _scores(self, part: MeasuredPart) -> list[Score]:
         utterances = self._read(part.part.utterances, Utterance, _UTTERANCE_COLUMNS)
         labels, second = self._labels(part.part.labels), self._labels(part.second)
         logprobs = {
@@ -223,8 +228,8 @@ class ScoreWriter(StageWork):
             measure(
                 label,
                 utterance,
-                phrases,
-                normalize,
+                self._known,
+                self._normalize,
                 second.get(utterance.id),
                 logprobs.get((utterance.id, label.text)),
             )

@@ -27,7 +27,6 @@ class Counts:
     """Labels judged and kept; `words` are those of the human texts, `errors` those of the labels against them."""
 
     judged: int = 0
-    judged_ms: int = 0
     kept: int = 0
     kept_ms: int = 0
     texts: int = 0
@@ -58,7 +57,6 @@ class Counts:
         columns = {name: scores[name].to_numpy() for name in ("duration_ms", "reference_words", "errors")}
         kept_N, known_N = first_N < 0, ~np.isnan(columns["reference_words"].astype(float))
         self.judged += len(first_N)
-        self.judged_ms += int(columns["duration_ms"].sum())
         self.kept += int(kept_N.sum())
         self.kept_ms += int(columns["duration_ms"][kept_N].sum())
         self.texts += int(known_N.sum())
