@@ -2,35 +2,39 @@
 
     python benchmarks/utterance_files.py [--source FOLDER] [--json]
 
-Counts the distinct files of `src/voxstill` of which a function runs in this process, in the order in which they first
-do:
+Counts the distinct files of `src/voxstill` of which a function takes or returns the utterance in this process, in the
+order in which they first do. The utterance is its stored bytes, its samples, features, logits or batch, and its
+records: recording, utterance, label, hypothesis, alone or within a list or a dataclass. These are the files that one
+reads to follow it. What names it by text alone (commands, options, paths) and what every command passes (the log, the
+errors) does not count.
 
-- file -> label: `index` and `label` of a file without a text, with speech detection, the engine in this process and
-  PocketSphinx;
+- file -> label: `index` and `label` of a spoken file without a text, with speech detection, the engine in this process
+  and PocketSphinx;
 - shard -> loss: `train`, from the end of the first step's backward pass to that of the last step's, so that starting
-  and ending a training do not count, without the files that have another part in a step (`NOT_OF_THE_LOSS`);
+  and ending a training do not count;
 - checkpoint -> transcript: `transcribe` of a file by the student.
 
-Everything is imported before, so what runs on import does not count, nor does what runs in child processes. Left out of
-all three is what every command passes and what does nothing to an utterance (`LEFT_OUT`). `--source` names another
-`src` folder.
+Everything is imported before, so what runs on import does not count, nor does what runs in child processes. `--source`
+names another `src` folder, for example that of an older version.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import io
 import json
+import os
 import pkgutil
+import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import soundfile
@@ -38,10 +42,12 @@ import torch
 
 RATE_HZ = 16_000
 PITCHES_HZ = {"ba": 400, "du": 900, "ko": 1700, "mi": 3000}
-LEFT_OUT = ("cli", "config", "errors", "monitor", "records", "world")
-"""Files, or folders in `core/`: the command line, the configuration, the nouns, the log."""
-NOT_OF_THE_LOSS = ("freezing", "guard", "optim", "parallel", "watchdog")
-"""Files, in any folder."""
+SPEECH = "turn on the lights in the kitchen"
+MIN_VALUES = 200
+"""Bytes or numbers below which an array or a string of bytes is a setting or a figure, not an utterance."""
+RECORDS = {"Recording", "Utterance", "Label", "Alignment", "Hypothesis", "Word"}
+MAX_DEPTH = 3
+"""Lists and dataclasses within one another that are searched for an utterance."""
 
 
 def main() -> None:
@@ -65,12 +71,14 @@ def trace_ways(folder: Path) -> dict[str, list[str]]:
     package = import_all("voxstill")
     tracer = Tracer(package)
     manifest, config, work = str(write_corpus(folder)), str(write_config(folder)), str(folder / "work")
-    audio, plain, unlabelled = str(folder / "train-0.flac"), str(folder / "plain.jsonl"), str(folder / "unlabelled")
-    Path(plain).write_text(json.dumps({"audio": audio, "language": "en"}) + "\n")
+    audio, spoken, unlabelled = str(folder / "train-0.flac"), folder / "spoken.jsonl", str(folder / "unlabelled")
+    spoken.write_text(json.dumps({"audio": str(write_speech(folder)), "language": "en"}) + "\n")
     teacher = ("--set", "engine=inline", "--set", "teacher=pocketsphinx", "--set", "segment.vad=always")
     with tracer.way("file -> label"):
-        run("index", plain, "--work", unlabelled, *teacher)
+        run("index", str(spoken), "--work", unlabelled, *teacher)
         run("label", unlabelled, *teacher)
+    if not any(Path(unlabelled, "labels").rglob("*.parquet")):
+        raise SystemExit("no label was made of the spoken file, so nothing was traced")
     run("index", manifest, "--work", work, "--config", config)
     for step in ("label", "filter", "shard"):
         run(step, work, "--config", config)
@@ -83,32 +91,33 @@ def trace_ways(folder: Path) -> dict[str, list[str]]:
 
 
 class Tracer:
-    """Notes the files of a package of which a function is called, in all threads of this process."""
+    """Notes the files of a package of which a function takes or returns an utterance, in all threads."""
 
     def __init__(self, package: Path) -> None:
         self.package = f"{package}/"
         self.files: dict[str, list[str]] = {}
+        self._thread = threading.local()
 
     @contextlib.contextmanager
     def way(self, name: str, *, between_steps: bool = False) -> Iterator[None]:
         """Note the files while the block runs; or only from the end of its first backward pass to that of its last."""
-        called: dict[str, None] = {}
+        passed: dict[str, None] = {}
         in_steps: list[str] | None = None
         backward = torch.Tensor.backward
 
-        def note(frame: FrameType, event: str, _: object) -> None:
-            if event == "call" and frame.f_code.co_filename.startswith(self.package):
-                called[frame.f_code.co_filename.removeprefix(self.package)] = None
+        def note(frame: FrameType, event: str, result: object) -> None:
+            if self._is_on_the_way(frame, event, result):
+                passed[frame.f_code.co_filename.removeprefix(self.package)] = None
 
-        def backward_and_note(*args: Any, **kwargs: Any) -> None:
+        def backward_and_note(tensor: torch.Tensor) -> None:
             nonlocal in_steps
-            backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            backward(tensor)  # type: ignore[no-untyped-call]
             if in_steps is None:
-                called.clear()
-            in_steps = list(called)
+                passed.clear()
+            in_steps = list(passed)
 
         if between_steps:
-            torch.Tensor.backward = backward_and_note  # type: ignore[method-assign]
+            torch.Tensor.backward = backward_and_note  # type: ignore[method-assign, assignment]
         threading.setprofile(note)
         sys.setprofile(note)
         try:
@@ -117,18 +126,38 @@ class Tracer:
             sys.setprofile(None)
             threading.setprofile(None)
             torch.Tensor.backward = backward  # type: ignore[method-assign]
-        files = list(called) if in_steps is None else in_steps
-        self.files[name] = [file for file in files if not (is_left_out(file) or is_not_of_the_loss(file))]
+        self.files[name] = list(passed) if in_steps is None else in_steps
+
+    def _is_on_the_way(self, frame: FrameType, event: str, result: object) -> bool:
+        busy = getattr(self._thread, "busy", False)  # reading a property of a value calls functions of the package
+        if busy or event not in ("call", "return") or not frame.f_code.co_filename.startswith(self.package):
+            return False
+        self._thread.busy = True
+        try:
+            if event == "return":
+                return is_utterance(result)
+            return any(is_utterance(value) for name, value in frame.f_locals.items() if name not in ("self", "cls"))
+        finally:
+            self._thread.busy = False
 
 
-def is_left_out(file: str) -> bool:
-    """Whether a file does nothing to an utterance."""
-    return file.removeprefix("core/").split("/")[0].removesuffix(".py") in LEFT_OUT
-
-
-def is_not_of_the_loss(file: str) -> bool:
-    """Whether a file has its part in a step of the training, but not in its loss."""
-    return Path(file).stem in NOT_OF_THE_LOSS
+def is_utterance(value: object, depth: int = MAX_DEPTH) -> bool:
+    """Whether a value is an utterance in one of its forms, or holds one."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() >= MIN_VALUES
+    if isinstance(value, np.ndarray):
+        return value.size >= MIN_VALUES
+    if isinstance(value, bytes | bytearray | memoryview):
+        return len(value) >= MIN_VALUES
+    if type(value).__module__.endswith("records") and type(value).__name__ in RECORDS:
+        return True
+    if depth == 0:
+        return False
+    if isinstance(value, list | tuple):
+        return any(is_utterance(item, depth - 1) for item in value[:MAX_DEPTH])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return any(is_utterance(getattr(value, field.name, None), depth - 1) for field in dataclasses.fields(value))
+    return False
 
 
 def import_all(name: str) -> Path:
@@ -147,6 +176,20 @@ def run(*arguments: str) -> None:
         code = cli([*arguments, "--log-level", "error", "--json"])
     if code:
         raise SystemExit(f"voxstill {' '.join(arguments)} ended with {code}")
+
+
+def write_speech(folder: Path) -> Path:
+    """A spoken sentence, by the demo's voices of this checkout whatever version is traced; a process of its own."""
+    path = folder / "speech.wav"
+    code = (
+        "import sys, soundfile\n"
+        "from voxstill.demo import voices\n"
+        "(samples_T,) = voices.synthesize([voices.SpeechJob(text=sys.argv[2], voice='en-us')])\n"
+        f"soundfile.write(sys.argv[1], samples_T, {RATE_HZ})\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1] / "src")}
+    subprocess.run([sys.executable, "-c", code, str(path), SPEECH], env=environment, check=True)
+    return path
 
 
 def write_corpus(folder: Path) -> Path:
