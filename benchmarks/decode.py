@@ -213,10 +213,10 @@ def student_rows(experiment: str) -> dict[str, Any]:
     run = RunDir(Path(experiment))
     cfg = config.load(str(run.config))
     judged = recognition.references(cfg, of_split(cfg))
-    rows = {"without the model": {"wer": recognition.evaluate(cfg, experiment, judged)["wer"]}}
+    rows = {"without the model": {"wer": recognition.evaluate(cfg, experiment, judged).errors.rates.wer}}
     for name, (ctc.MOST_TOKENS, ctc.BAND) in LIMITS.items():
         figures = recognition.evaluate(end_to_end.with_lm(cfg, run.lm), experiment, judged)
-        rows[name] = {"wer": figures["wer"]}
+        rows[name] = {"wer": figures.errors.rates.wer}
     return rows
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxstill import engine
 from voxstill.audio import codec
@@ -47,7 +48,7 @@ SETTLE_S = 3.0  # the processes of the run before end meanwhile
 class Decode(engine.StageWork):
     """Paths in, one array of samples and its bounds out."""
 
-    def __call__(self, paths: Sequence[str], payload: Any) -> tuple[Any, Any]:
+    def __call__(self, paths: Sequence[str], payload: object) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
         """Decode a chunk."""
         pieces = [codec.decode(Path(path).read_bytes()).samples_T for path in paths]
         return np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])
@@ -63,7 +64,7 @@ class Transcribe(engine.StageWork):
         """Open the file of this process."""
         self._file = (self.folder / f"heard-{os.getpid()}").open("ab", buffering=0)
 
-    def __call__(self, paths: Sequence[str], payload: tuple[Any, Any]) -> list[Label]:
+    def __call__(self, paths: Sequence[str], payload: tuple[NDArray[np.int16], NDArray[np.int64]]) -> list[Label]:
         """One label for each utterance."""
         samples_T, bounds = payload
         rows = []

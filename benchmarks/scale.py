@@ -171,7 +171,7 @@ def make_part(work: Store, utterances: str, task: label.Task, number_range: tupl
     write(work, f"{task.prefix}/{engine.chunk_id(ids)}.parquet", labels, Label)
 
 
-def write(work: Store, key: str, columns: dict[str, list[Any]], kind: Any) -> None:
+def write(work: Store, key: str, columns: dict[str, list[Any]], kind: type[Utterance] | type[Label]) -> None:
     """Write `columns`, all others without a value, as `tables.to_parquet` does."""
     schema = tables.schema(kind)
     num = len(next(iter(columns.values())))

@@ -89,7 +89,7 @@ def like_books(num: int) -> NDArray[np.int64]:
     return np.clip(random.lognormal(2.4, 0.5, num) * 1000, 1000, 35_000).astype(np.int64)
 
 
-def child(name: str, **arguments: Any) -> Any:
+def child(name: str, **arguments: float | str) -> Any:
     """Run a function of `CHILDREN` in a process of its own; return its JSON."""
     command = [sys.executable, __file__, "--do", name, "--with", json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

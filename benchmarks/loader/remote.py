@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from throughput import BUDGET_S, HERE, PER_SHARD, make
@@ -113,7 +112,7 @@ def serve(folder: Path, delay_s: float) -> None:
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: object) -> None:
             """Nothing."""
 
         def do_GET(self) -> None:

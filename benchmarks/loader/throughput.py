@@ -26,13 +26,16 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HERE = Path(__file__).parent
 TEXT = "the quick brown fox jumps over the lazy dog and runs far away into the dark wood where nobody will find it"
@@ -123,7 +126,7 @@ def read(name: str, corpus: Path) -> dict[str, Any]:
     }
 
 
-def len_and_longest(batch: Any) -> tuple[int, int]:
+def len_and_longest(batch: NDArray[np.int16] | Tensor) -> tuple[int, int]:
     """Number and length of the rows of a padded batch [B, T]."""
     return int(batch.shape[0]), int(batch.shape[1])
 
@@ -271,7 +274,7 @@ def lhotse(corpus: Path, *, fast: bool) -> Callable[[], Iterator[Any]]:
     class VoxstillBackend(AudioBackend):  # type: ignore[misc]
         """The decoder of voxstill in the loader of lhotse."""
 
-        def read_audio(self, path_or_fd: Any, *_: Any, **__: Any) -> tuple[Any, int]:
+        def read_audio(self, path_or_fd: IO[bytes], *_: object, **__: object) -> tuple[NDArray[np.float32], int]:
             return pcm.to_float(by_voxstill(path_or_fd.read())[None]), 16_000
 
     if fast:

@@ -22,7 +22,7 @@ import soundfile
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from voxstill.core.records import RATE_HZ
@@ -153,20 +153,20 @@ class Peer(Trainer):  # type: ignore[misc]
         lengths: Sequence[int] | None,
         listener: StepListener,
         schedule: Callable[[], float] | None,
-        **arguments: Any,
+        **arguments: object,
     ):
         self.lengths, self.listener, self.schedule = lengths, listener, schedule
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio; 0 until the first step has been counted."""
         super().__init__(**arguments)
 
-    def _get_train_sampler(self, *_: Any) -> Any:
+    def _get_train_sampler(self, *_: object) -> Any:
         """What `group_by_length` gives; versions differ in how they are asked for it. Without lengths, the default."""
         if self.lengths is None:
             return super()._get_train_sampler()
         return LengthGroupedSampler(self.args.train_batch_size, lengths=list(self.lengths))
 
-    def get_batch_samples(self, epoch_iterator: Any, *arguments: Any, **options: Any) -> Any:
+    def get_batch_samples(self, epoch_iterator: Iterator[dict[str, Any]], *arguments: object, **options: object) -> Any:
         """The batches of a step."""
         self.listener.before_batches()
         timed = Timed(epoch_iterator)
@@ -177,7 +177,7 @@ class Peer(Trainer):  # type: ignore[misc]
             self.listener.after_batch(batch.pop("num_frames") / 100, self.padded_s, timed.seconds)
         return batches, num
 
-    def training_step(self, *arguments: Any, **options: Any) -> Any:
+    def training_step(self, *arguments: object, **options: object) -> Any:
         """A step; the operations of the first are counted."""
         if self.flops_per_s:
             return super().training_step(*arguments, **options)
@@ -188,7 +188,7 @@ class Peer(Trainer):  # type: ignore[misc]
         self.flops_per_s = counter.get_total_flops() / self.padded_s
         return loss
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """The schedule of this peer, where there is one: a factor of the learning rate at this moment."""
         if self.schedule is None:
             return super().create_scheduler(num_training_steps, optimizer)
@@ -198,7 +198,7 @@ class Peer(Trainer):  # type: ignore[misc]
 
 
 def train(
-    model: Any,
+    model: PreTrainedModel,
     data: Dataset[dict[str, Any]],
     lengths: Sequence[int] | None,
     blank_id: int,
@@ -206,7 +206,7 @@ def train(
     listener: StepListener,
     *,
     schedule: Callable[[], float] | None = None,
-    **arguments: Any,
+    **arguments: object,
 ) -> Peer:
     """Train until `listener` raises OverError; `arguments` are those of `TrainingArguments`."""
     check()

@@ -27,7 +27,15 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from voxstill.core.config import Pretrain
+    from voxstill.core.records import Batch
+    from voxstill.tasks.pretrain import ContrastiveTask
 
 HERE = Path(__file__).parent
 LENGTH, NEGATIVES = 10, 100
@@ -104,7 +112,7 @@ def turns(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[s
     return times
 
 
-def models(size: str, dropout: float) -> tuple[Any, Any, Any]:
+def models(size: str, dropout: float) -> tuple[PreTrainedModel, PreTrainedModel, Pretrain]:
     """The model of voxstill, the peer's with the same weights, and the configuration."""
     import torch
     from transformers import Wav2Vec2ForPreTraining
@@ -116,13 +124,15 @@ def models(size: str, dropout: float) -> tuple[Any, Any, Any]:
         {"size": size, "dropout": dropout, "layer_drop": 0.0, "feature_gradient": 1.0, "negatives": NEGATIVES}
     )
     model = self_supervised.wav2vec2(cfg, seed=0)
-    peer: Any = Wav2Vec2ForPreTraining(model.config)
+    peer = Wav2Vec2ForPreTraining(model.config)
     peer.load_state_dict(model.state_dict())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return model.to(device).train(), peer.to(device).train(), cfg
 
 
-def collated(model: Any, num: int, num_samples: int, device: Any) -> tuple[Any, Any]:
+def collated(
+    model: PreTrainedModel, num: int, num_samples: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Masks and negatives as the collator of the example draws them."""
     import torch
     from transformers.models.wav2vec2 import modeling_wav2vec2 as modeling
@@ -136,7 +146,7 @@ def collated(model: Any, num: int, num_samples: int, device: Any) -> tuple[Any, 
     )
 
 
-def divided(model: Any, by: float) -> None:
+def divided(model: PreTrainedModel, by: float) -> None:
     """What the example does to all gradients there are after the backward pass of each batch."""
     for weight in model.parameters():
         if weight.grad is not None:
@@ -146,7 +156,7 @@ def divided(model: Any, by: float) -> None:
 # ------------------------------------------------------------------------------------------------------------- speed
 
 
-def task_of(model: Any, cfg: Any) -> Any:
+def task_of(model: PreTrainedModel, cfg: Pretrain) -> ContrastiveTask:
     """The task of voxstill on unaugmented samples."""
     from voxstill.core.config import Augment
     from voxstill.nn import checkpoints, self_supervised
@@ -155,7 +165,7 @@ def task_of(model: Any, cfg: Any) -> Any:
     return ContrastiveTask(cfg, checkpoints.make_frontend(model.config, Augment()), self_supervised.codebook(model))
 
 
-def audio(args: Any) -> Any:
+def audio(args: argparse.Namespace) -> Batch:
     """A batch of noise, as int16."""
     import torch
 
@@ -176,7 +186,7 @@ def audio(args: Any) -> Any:
     )
 
 
-def steps(args: Any) -> dict[str, Callable[[], None]]:
+def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
     """A whole step of each, from samples in memory to new weights."""
     import torch
 
@@ -195,7 +205,7 @@ def steps(args: Any) -> dict[str, Callable[[], None]]:
 
     def our_step() -> None:
         loss = task.loss(model, task.prepare(batch, 0.0, generator), StepContext(0.0, hidden, hidden))
-        loss.value.backward()
+        loss.value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -212,7 +222,7 @@ def steps(args: Any) -> dict[str, Callable[[], None]]:
     return {"theirs": their_step, "ours": our_step}
 
 
-def heads(args: Any) -> dict[str, Callable[[], None]]:
+def heads(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
     """All behind the encoder, which is replaced in both by what it would give."""
     import torch
     from transformers.modeling_outputs import Wav2Vec2BaseModelOutput
@@ -237,7 +247,7 @@ def heads(args: Any) -> dict[str, Callable[[], None]]:
     model_input = task.prepare(batch, 0.0, generator)
 
     def our_head() -> None:
-        task.loss(own_model, model_input, StepContext(0.0, hidden, hidden)).value.backward()
+        task.loss(own_model, model_input, StepContext(0.0, hidden, hidden)).value.backward()  # type: ignore[no-untyped-call]
 
     def their_head() -> None:
         peer_model(model_input.inputs, mask_time_indices=mask_BF, sampled_negative_indices=negative_BFK).loss.backward()
@@ -245,7 +255,7 @@ def heads(args: Any) -> dict[str, Callable[[], None]]:
     return {"theirs": their_head, "ours": our_head}
 
 
-def blocks(args: Any) -> dict[str, Callable[[], None]]:
+def blocks(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
     """The contrastive loss alone, from what is predicted and what is to be; negatives are drawn before."""
     import torch
     from torch.nn import functional
@@ -341,7 +351,7 @@ def right() -> dict[str, float]:
         drawn = (negative_BMK, noise_BMGV)
         model_input = MaskedInput(none, samples_BT, len_B, none, hidden_BF, place_BM, weight_BM, drawn=drawn)
         loss = task.loss(model, model_input, StepContext(0.0, all_hidden, all_hidden)).value
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         our_total += float(loss.detach())
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
     return {

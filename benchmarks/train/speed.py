@@ -34,9 +34,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from speed_corpus import make
+
+if TYPE_CHECKING:
+    from window import Window
 
 HERE = Path(__file__).parent
 LR = 1e-3
@@ -237,7 +240,7 @@ def resident(line: str) -> int:
     return int(status.split(f"{line}:")[1].split()[0]) * 1024
 
 
-def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
+def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Window) -> float:
     """`voxstill train` on the shards; operations for a second of padded audio."""
     import hugging_face
 
@@ -295,7 +298,7 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: An
     return float(rows[-1]["tflops"] * 1e12 / audio_s_per_s)
 
 
-def train_peer(name: str, corpus: Path, args: argparse.Namespace, window: Any) -> float:
+def train_peer(name: str, corpus: Path, args: argparse.Namespace, window: Window) -> float:
     """`transformers.Trainer` on the files; operations for a second of padded audio."""
     import hugging_face
     import soundfile

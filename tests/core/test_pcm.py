@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -17,6 +18,14 @@ def test_every_sample_is_exact_as_a_float_and_comes_back() -> None:
     assert floats_T.dtype == np.float32
     assert np.array_equal(floats_T.astype(np.float64) * 32_768, samples_T)
     assert np.array_equal(pcm.quantize(floats_T), samples_T)
+
+
+def test_a_tensor_has_the_same_floats_as_an_array() -> None:
+    samples_T = np.arange(-32_768, 32_768).astype(np.int16)
+    wave_T = pcm.to_wave(torch.from_numpy(samples_T))
+    assert wave_T.dtype == torch.float32
+    assert np.array_equal(wave_T.numpy(), pcm.to_float(samples_T))
+    assert torch.equal(pcm.to_wave(wave_T.double()), wave_T)  # float audio is scaled already
 
 
 @given(hnp.arrays(np.float32, st.integers(0, 200), elements=st.floats(-4, 4, width=32)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from voxstill.core.config import Config
 from voxstill.core.records import ErrorCounts
-from voxstill.evaluation import score
+from voxstill.evaluation import score_meetings
 from voxstill.scoring import words
 from voxstill.scoring.meetings import cpwer, tcpwer
 from voxstill.text.transcripts import TranscriptSegment
@@ -85,7 +85,9 @@ def test_known_answers_of_meeteval(shared_data: Callable[[str], Path]) -> None:
         if case["metric"] not in ("cpwer", "tcpwer") or "uem" in case:
             continue
         files = str(folder / case["ref"]), str(folder / case["hyp"])
-        result = score.of_meetings(Config(), *files, normalizer="none", collar_s=case.get("collar", 5))
+        result = score_meetings.of_meetings(
+            Config(), *files, normalizer="none", collar_s=case.get("collar", 5)
+        ).to_dict()
         assert result["errors" if case["metric"] == "cpwer" else "errors_in_time"] == case["errors"]
         assert result["words"] == case["length"]
 
@@ -120,7 +122,7 @@ def test_made_up_meetings_are_judged_as_meeteval_does(tmp_path: Path) -> None:
     expected = meeteval.wer.cpwer(*files)
     for collar in (0.5, 5.0):
         theirs_in_time = meeteval.wer.tcpwer(*files, collar=Decimal(str(collar)))
-        result = score.of_meetings(Config(), *files, normalizer="none", collar_s=collar)
+        result = score_meetings.of_meetings(Config(), *files, normalizer="none", collar_s=collar).to_dict()
         for session in result["sessions"]:
             assert session["errors"] == expected[session["session"]].errors
             assert session["errors_in_time"] == theirs_in_time[session["session"]].errors

@@ -168,7 +168,7 @@ def test_words_with_times_are_cut_into_segments_as_sclite_cuts_them(program: str
     # long paths break its tables
     out = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path).stdout.decode("utf-8", "replace")
     expected = [int(figure) for figure in re.findall(r"\d+", re.findall(r"\| Sum .*", out)[0])[:7]]
-    result = of_words(Config(), *files)
+    result = of_words(Config(), *files).to_dict()
     names = ("utterances", "words", "hits", "substitutions", "deletions", "insertions", "errors")
     assert [result[name] for name in names] == expected
 

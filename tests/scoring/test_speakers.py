@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.config import Config
-from voxstill.evaluation import score
+from voxstill.evaluation import score_speakers
 from voxstill.scoring.checks import check_speaker_time, check_turns, offset_us
 from voxstill.scoring.speakers import SpeakerTime, assignment, score_diarization, self_overlap_us
 from voxstill.text.rttm import RttmEvent, ScoredRegion
@@ -128,13 +128,13 @@ def test_known_answers_of_md_eval(shared_data: Callable[[str], Path]) -> None:
         if not (folder / case["ref"]).exists():
             continue
         for expected in case["results"]:
-            result = score.of_speakers(
+            result = score_speakers.of_speakers(
                 Config(),
                 str(folder / case["ref"]),
                 str(folder / case["sys"]),
                 collar_s=float(expected["options"].split()[-1]),
                 ignore_overlap="-1" in expected["options"],
-            )
+            ).to_dict()
             assert 100 * result["der"] == pytest.approx(expected["der"], abs=0.0051)
             for actual, wanted in (
                 ("scored", "scored_speaker_time"),
@@ -150,7 +150,9 @@ def test_known_answers_of_its_suite(shared_data: Callable[[str], Path]) -> None:
     folder = shared_data("peer-vectors/md-eval")
     for case in cases:
         files = [str(folder / case[name]) for name in ("ref", "sys", "uem")]
-        result = score.of_speakers(Config(), *files[:2], uem=files[2], ignore_overlap=case["case"].startswith("sd"))
+        result = score_speakers.of_speakers(
+            Config(), *files[:2], uem=files[2], ignore_overlap=case["case"].startswith("sd")
+        ).to_dict()
         if case["case"] != "md_test7":  # its figure is of words, whose times the option -w moves
             assert 100 * result["der"] == pytest.approx(case["der"]["ALL"], abs=0.0051), case["case"]
 
@@ -215,9 +217,9 @@ def test_made_up_meetings_are_judged_as_md_eval_does(
     stretches.write_text("".join(f"{name} 1 {5.5} {60.25}\n{name} 1 61 100\n" for name in references))
     options = ["-c", str(collar), *([] if overlap else ["-1"]), *(["-u", str(stretches)] if uem else [])]
     rate, times = md_eval(*files, *options)
-    result = score.of_speakers(
+    result = score_speakers.of_speakers(
         Config(), *files, uem=str(stretches) if uem else None, collar_s=collar, ignore_overlap=not overlap
-    )
+    ).to_dict()
     assert 100 * result["der"] == pytest.approx(rate, abs=0.0051)
     actual = [result[f"{name}_ms"] / 1000 for name in ("scored", "missed", "false_alarm", "confused")]
     assert actual == pytest.approx(times, abs=0.0051)

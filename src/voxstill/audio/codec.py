@@ -12,7 +12,7 @@ import io
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import soundfile
@@ -23,6 +23,10 @@ from numpy.typing import NDArray
 from voxstill.core import pcm
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ
+
+if TYPE_CHECKING:
+    from av import AudioFrame, AudioStream
+    from av.container import InputContainer
 
 MAX_S = 6 * 3600.0
 """Longest recording: six hours are 0.7 GB of samples. A longer one is most likely a decompression bomb."""
@@ -280,7 +284,7 @@ def _decode_with_ffmpeg(data: bytes, mono: _MonoResampler) -> _DecodeResult:
         return _DecodeResult(codec, _decode_fault(codec, mono, error), stated_s)
 
 
-def _frame_samples(frame: Any) -> NDArray[np.float32]:
+def _frame_samples(frame: AudioFrame) -> NDArray[np.float32]:
     """Samples of an FFmpeg frame between -1 and 1, shape [T, C]."""
     samples: NDArray[Any] = frame.to_ndarray()
     samples_TC = samples.T if frame.format.is_planar else samples.reshape(-1, frame.layout.nb_channels)
@@ -325,7 +329,7 @@ def _length_fault(data: bytes, mono: _MonoResampler, end: _DecodeResult) -> Data
     )
 
 
-def _ffmpeg_duration_s(data: bytes, container: Any, stream: Any) -> float | None:
+def _ffmpeg_duration_s(data: bytes, container: InputContainer, stream: AudioStream) -> float | None:
     """Duration in seconds where the container states it; elsewhere FFmpeg would estimate it from the bit rate."""
     start = 10 + int("".join(f"{byte:07b}" for byte in data[6:10]), 2) if data[:3] == b"ID3" else 0
     head = data[start : start + 200]

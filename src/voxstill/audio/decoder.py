@@ -127,7 +127,7 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
         result, samples_T = _decoded(data, None if channel < 0 else channel, limit_mb)
         del data
         meta = pickle.dumps(result)
-        _send(connection, _RESPONSE.pack(len(meta), samples_T.nbytes) + meta, samples_T.data)
+        _send(connection, _RESPONSE.pack(len(meta), samples_T.nbytes) + meta, samples_T.view(np.uint8).data)
 
 
 def _decoded(data: bytes, channel: int | None, limit_mb: int) -> tuple[Any, NDArray[np.int16]]:
@@ -149,7 +149,7 @@ _RESPONSE = struct.Struct("<qq")  # bytes of the pickled metadata or error, byte
 _NO_SAMPLES = np.zeros(0, np.int16)
 
 
-def _send(connection: socket.socket, *parts: Any) -> None:
+def _send(connection: socket.socket, *parts: bytes | memoryview) -> None:
     sent = connection.sendmsg(parts)
     for part in parts:  # sendmsg may send a part only
         if sent < len(part):

@@ -25,7 +25,7 @@ def words(
     cfg = options.load()
     from voxstill.evaluation import score
 
-    figures = score.of_words(
+    scores = score.of_words(
         cfg,
         reference,
         hypothesis,
@@ -35,7 +35,7 @@ def words(
         unit="characters" if cer else "words",
         by_speaker=by == "speaker",
     )
-    return ReportResult(figures=figures, text=score.picture(figures))
+    return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 
 
 @command("speakers", panel="Evaluation", position=4, group="score")
@@ -59,12 +59,12 @@ def speakers(
 ) -> Result:
     """Diarization error rate (DER) of two RTTM files."""
     cfg = options.load()
-    from voxstill.evaluation import score
+    from voxstill.evaluation import score_speakers
 
-    figures = score.of_speakers(
+    scores = score_speakers.of_speakers(
         cfg, reference, hypothesis, uem=uem, collar_s=collar, ignore_overlap=ignore_overlap, audio=audio
     )
-    return ReportResult(figures=figures, text=score.picture_of_speakers(figures))
+    return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 
 
 @command("meeting", panel="Evaluation", position=5, group="score")
@@ -79,9 +79,9 @@ def meeting(
 ) -> Result:
     """Word error rates of meetings, cpWER and tcpWER, of two files with speakers."""
     cfg = options.load()
-    from voxstill.evaluation import score
+    from voxstill.evaluation import score_meetings
 
-    figures = score.of_meetings(
+    scores = score_meetings.of_meetings(
         cfg, reference, hypothesis, form=form, language=lang, normalizer=normalizer, collar_s=collar
     )
-    return ReportResult(figures=figures, text=score.picture_of_meetings(figures))
+    return ReportResult(figures=scores.to_dict(), text=scores.to_text())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.records import RATE_HZ
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FULL_SCALE = 32_768
 """The int16 value of a float of 1; both ways are exact, as it is a power of two."""
@@ -14,6 +19,12 @@ FULL_SCALE = 32_768
 def to_float(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
     """The samples as float32 between -1 and 1."""
     return samples_T.astype(np.float32) / np.float32(FULL_SCALE)
+
+
+def to_wave(audio: Tensor) -> Tensor:
+    """The samples of a tensor of any shape as float32 between -1 and 1; float audio is scaled so already."""
+    wave = audio.float()
+    return wave if audio.is_floating_point() else wave / FULL_SCALE
 
 
 def quantize(samples_T: NDArray[np.float32]) -> NDArray[np.int16]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,19 +15,34 @@ from voxstill.core.records import Hypothesis
 from voxstill.decoding import ctc, seq2seq, transducer
 from voxstill.nn import students
 from voxstill.nn.frontends import Frontend
+from voxstill.text.pretrained import CheckpointVocabulary, WhisperTokenizer
+from voxstill.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from voxstill.decoding.fusion import Fusion
+
+PieceTokenizer = Vocabulary | CheckpointVocabulary
+"""Tokenizers of CTC students and of transducers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamSearch:
+    """How many texts are kept, and the scores of a language model and of phrases."""
+
+    width: int
+    fusion: Fusion
 
 
 def decode_batch(
     model: PreTrainedModel,
     frontend: Frontend,
-    tokenizer: Any,
+    tokenizer: PieceTokenizer | WhisperTokenizer,
     audio_BT: Tensor,
     audio_len_B: Tensor,
     ids: Sequence[str],
-    beam: Mapping[str, Any] | None = None,
+    beam: BeamSearch | None = None,
 ) -> list[Hypothesis]:
     """Transcribe one batch; return one Hypothesis per utterance, in order.
 
@@ -34,7 +50,7 @@ def decode_batch(
     """
     inputs, len_B = frontend.extract(audio_BT, audio_len_B)
     inputs = inputs.to(model.dtype)
-    if students.student_kind(model) == "seq2seq":
+    if isinstance(tokenizer, WhisperTokenizer):
         return _decode_seq2seq(model, tokenizer, inputs, ids)
     common: dict[str, Any] = {
         "ids": ids,
@@ -46,7 +62,7 @@ def decode_batch(
         logits_BFV, out_B = students.logits(model, inputs, len_B)
         log_probs_BFV = logits_BFV.float().log_softmax(-1)
         if beam:
-            return ctc.beam(log_probs_BFV, out_B.tolist(), **beam, **common)
+            return ctc.beam(log_probs_BFV, out_B.tolist(), width=beam.width, fusion=beam.fusion, **common)
         return ctc.greedy(log_probs_BFV, out_B.tolist(), **common)
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
     encoded_BFP, out_B, _ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
@@ -56,11 +72,13 @@ def decode_batch(
         "durations": students.durations(model),
     }
     if beam:
-        return transducer.beam(encoded_BFP, out_B, **beam, **common)
+        return transducer.beam(encoded_BFP, out_B, width=beam.width, fusion=beam.fusion, **common)
     return transducer.greedy(encoded_BFP, out_B, **common)
 
 
-def _decode_seq2seq(model: PreTrainedModel, tokenizer: Any, inputs: Tensor, ids: Sequence[str]) -> list[Hypothesis]:
+def _decode_seq2seq(
+    model: PreTrainedModel, tokenizer: WhisperTokenizer, inputs: Tensor, ids: Sequence[str]
+) -> list[Hypothesis]:
     texts = seq2seq.greedy(
         students.decoder_step(model, inputs),
         len(ids),
@@ -75,7 +93,7 @@ def _decode_seq2seq(model: PreTrainedModel, tokenizer: Any, inputs: Tensor, ids:
     ]
 
 
-def beam_search(decoding: Decode, pieces: Sequence[str]) -> Mapping[str, Any] | None:
+def beam_search(decoding: Decode, pieces: Sequence[str]) -> BeamSearch | None:
     """Read what a beam search needs beside the audio: width, language model and phrases. None where decoding is greedy.
 
     DataError where the file of the language model is none.
@@ -88,4 +106,4 @@ def beam_search(decoding: Decode, pieces: Sequence[str]) -> Mapping[str, Any] | 
     model = lm.read(decoding.lm) if decoding.lm else None
     word_bonus = decoding.word_bonus if model else 0.0
     fused = fusion(pieces, model, decoding.lm_weight, word_bonus, decoding.boost, decoding.boost_weight)
-    return {"width": decoding.beam, "fusion": fused}
+    return BeamSearch(width=decoding.beam, fusion=fused)

@@ -116,11 +116,11 @@ class GenerateModel:
             finish="length" if num is None else "stop",
         )
 
-    def _inputs(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor) -> dict[str, Any]:
+    def _inputs(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor) -> dict[str, torch.Tensor]:
         if self._frontend is not None:
             return {"input_features": self._frontend.extract(audio_BT, audio_len_B)[0].to(self._dtype)}
         waves = [
-            audio_T[:num].float().div(pcm.FULL_SCALE).cpu().numpy()
+            pcm.to_wave(audio_T[:num]).cpu().numpy()
             for audio_T, num in zip(audio_BT, audio_len_B.tolist(), strict=True)
         ]
         features = self._extractor(

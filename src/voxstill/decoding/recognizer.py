@@ -139,8 +139,8 @@ class Recognizer:
                 lengths[i] = longest if _SHORTEST <= num <= longest else 0
         for members in batches_by_length(lengths, self.options.batch_ms if self._model.takes_batches else 0):
             with torch.inference_mode():
-                batch = self._padded([samples[i] for i in members])
-                answers = self._model.transcribe(*batch, [ids[i] for i in members])
+                audio_BT, audio_len_B = self._padded([samples[i] for i in members])
+                answers = self._model.transcribe(audio_BT, audio_len_B, [ids[i] for i in members])
             for i, hypothesis in zip(members, answers, strict=True):
                 hypotheses[i] = hypothesis
         return hypotheses
@@ -169,8 +169,8 @@ class Recognizer:
         values: list[float | None] = [None] * len(samples)
         for members in batches_by_length([len(samples_T) for samples_T in samples], self.options.batch_ms):
             with torch.inference_mode():
-                batch = self._padded([samples[i] for i in members])
-                answers = model.log_likelihoods(*batch, [texts[i] for i in members])
+                audio_BT, audio_len_B = self._padded([samples[i] for i in members])
+                answers = model.log_likelihoods(audio_BT, audio_len_B, [texts[i] for i in members])
             for i, value in zip(members, answers, strict=True):
                 values[i] = value
         return values

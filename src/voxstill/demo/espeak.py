@@ -12,11 +12,20 @@ import json
 import os
 import struct
 import sys
-from typing import Any
+from typing import TypedDict
 
 SYNCHRONOUS, CHARACTERS, UTF_8, SPEED, PITCH = 2, 1, 1, 1, 3
 """Constants of espeak-ng's `speak_lib.h`."""
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+
+class Job(TypedDict):
+    """One utterance: a voice of espeak-ng, its speed and pitch, and what it says."""
+
+    voice: str
+    words_per_minute: int
+    pitch: int
+    text: str
 
 
 def main(library: str, data: str) -> None:
@@ -29,7 +38,7 @@ def main(library: str, data: str) -> None:
     sys.stdout.flush()
 
 
-def _synthesize_in_child(espeak: Any, job: dict[str, Any]) -> bytes:
+def _synthesize_in_child(espeak: ctypes.CDLL, job: Job) -> bytes:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -46,10 +55,10 @@ def _synthesize_in_child(espeak: Any, job: dict[str, Any]) -> bytes:
     return raw
 
 
-def _synthesize(espeak: Any, job: dict[str, Any]) -> bytes:
+def _synthesize(espeak: ctypes.CDLL, job: Job) -> bytes:
     raw = bytearray()
 
-    def collect(samples: Any, num_samples: int, _events: Any) -> int:
+    def collect(samples: ctypes._Pointer[ctypes.c_short], num_samples: int, _events: int | None) -> int:
         if samples and num_samples > 0:
             raw.extend(ctypes.string_at(samples, 2 * num_samples))
         return 0

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
+from voxstill.core.result import Result
 from voxstill.decoding.checkpoint_files import model_folder, on_hub
 from voxstill.decoding.classes import classify
 from voxstill.decoding.recognizer import batches_by_length
@@ -24,10 +27,88 @@ from voxstill.nn import checkpoints, classifiers, students
 from voxstill.scoring import classes as class_scores
 from voxstill.scoring import figures as scoring
 from voxstill.scoring import stats, verification
+from voxstill.scoring.classes import ClassificationFigures
+from voxstill.scoring.figures import Stamp
 from voxstill.scoring.words import Scored
 from voxstill.text.normalize import normalizer
 
 _BATCH_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Errors of telling whether two utterances have one speaker; None where the trials are not of both kinds."""
+
+    eer: float | None
+    min_dcf: float | None
+    trials: int
+
+    def to_dict(self) -> dict[str, float | None]:
+        """The fields."""
+        return {"eer": self.eer, "min_dcf": self.min_dcf, "trials": self.trials}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByClass:
+    """Accuracy, F1 and confusion over the classes that were learnt."""
+
+    scores: ClassificationFigures
+    interval: tuple[float, float] | None
+    """Of the accuracy; None where nothing was scored."""
+    interval_over: Literal["speakers", "utterances"]
+    unknown: int
+    """Utterances of classes that were never learnt."""
+
+    def to_dict(self) -> dict[str, object]:
+        """All figures side by side."""
+        return {
+            "accuracy": self.scores.accuracy,
+            "interval": self.interval,
+            "interval_over": self.interval_over,
+            "macro_f1": self.scores.macro_f1,
+            "unknown": self.unknown,
+            "classes": {name: dataclasses.asdict(row) for name, row in self.scores.per_class.items()},
+            "confusion": self.scores.confusion,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierFigures(Result):
+    """The figures of a student that tells classes or speakers apart, on one split."""
+
+    model: str
+    split: str
+    task: classifiers.Task | None
+    target: str
+    """The property of an utterance that is its class."""
+    utterances: int
+    verification: Verification | None
+    """None where the student gives no embeddings."""
+    by_class: ByClass
+    rtfx: float
+    """Seconds of audio in a second of one thread."""
+    parameters: int
+    unread: Mapping[str, str]
+    """Why utterances could not be read, by their id."""
+    warnings: Sequence[str]
+    stamp: Stamp
+
+    def to_dict(self) -> dict[str, object]:
+        """All figures side by side."""
+        return {
+            "model": self.model,
+            "split": self.split,
+            "task": self.task,
+            "target": self.target,
+            "utterances": self.utterances,
+            **({} if self.verification is None else self.verification.to_dict()),
+            **self.by_class.to_dict(),
+            "rtfx": self.rtfx,
+            "parameters": self.parameters,
+            "unread": dict(self.unread),
+            "warnings": list(self.warnings),
+            **self.stamp.to_dict(),
+        }
 
 
 def task_of(target: str) -> classifiers.Task | None:
@@ -57,7 +138,7 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
     model.eval().to(device)
     names, model_s = classifiers.names_of(model), 0.0
     classes: dict[str, str] = {}
-    embedded: dict[str, Any] = {}
+    embedded: dict[str, NDArray[np.float32]] = {}
     with Progress("evaluate", len(audio), "utterances") as bar:
         lengths = [len(samples_T) for _, samples_T in audio]
         usable = [num if frontend.num_frames(num) else 0 for num in lengths]
@@ -78,22 +159,22 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
     warnings = unread_warnings(unread, len(judged))
     rows = [row for row in judged if row.id in classes]
     audio_s = sum(row.duration_ms for row in rows) / 1000
-    figures = {
-        "model": target,
-        "split": cfg.evaluate.split,
-        "task": classifiers.task_of(config),
-        "target": config.target,
-        "utterances": len(rows),
-        **(_verified(rows, embedded, cfg) if embedded else {}),
-        **_by_class(rows, classes, set(names), cfg),
-        "rtfx": audio_s / max(model_s, 1e-9),
-        "parameters": students.num_parameters(model),
-        "unread": unread,
-        "warnings": warnings,
-        **scoring.stamp(config.text if config.target == "text" else "none", {}),
-    }
+    figures = ClassifierFigures(
+        model=target,
+        split=cfg.evaluate.split,
+        task=classifiers.task_of(config),
+        target=config.target,
+        utterances=len(rows),
+        verification=_verified(rows, embedded, cfg) if embedded else None,
+        by_class=_by_class(rows, classes, set(names), cfg),
+        rtfx=audio_s / max(model_s, 1e-9),
+        parameters=students.num_parameters(model),
+        unread=unread,
+        warnings=warnings,
+        stamp=scoring.stamp(config.text if config.target == "text" else "none", {}),
+    )
     page = {f"{cfg.evaluate.split}.html": report.page(_page_of(figures))}
-    return Evaluation(figures=figures, detail=("classes", "confusion"), files=page)
+    return Evaluation(figures=figures.to_dict(), detail=("classes", "confusion"), files=page)
 
 
 def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]) -> list[Utterance]:
@@ -116,7 +197,7 @@ def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]
     return judged
 
 
-def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[str], cfg: Config) -> dict[str, Any]:
+def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[str], cfg: Config) -> ByClass:
     """Return accuracy, F1 and confusion over the classes that were learnt, and how many utterances are of others."""
     known = [row for row in rows if row.text in names]
     pairs = [(row.text or "", classes[row.id]) for row in known]
@@ -124,51 +205,55 @@ def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[
     if strange and (known or cfg.student.task != "speakers"):
         log.warning(
             "evaluate: %d of %d utterances are of classes never learnt (%s): not judged by class",
-            *(len(rows) - len(known), len(rows), ", ".join(strange[:5])),
+            len(rows) - len(known),
+            len(rows),
+            ", ".join(strange[:5]),
         )
     by_class = class_scores.score(pairs)
     counts = [ErrorCounts(hits=int(ref == hyp), substitutions=int(ref != hyp)) for ref, hyp in pairs]
     scored = [Scored(id=row.id, words=one, characters=one) for row, one in zip(known, counts, strict=True)]
     blocks = stats.blocks(scored, {row.id: row.info.speaker for row in known})
     errors = stats.interval(blocks.counts, cfg.evaluate.bootstrap_draws, cfg.seed) if known else None
-    return {
-        "accuracy": by_class.accuracy,
-        "interval": None if errors is None else (1 - errors[1], 1 - errors[0]),
-        "interval_over": blocks.unit,
-        "macro_f1": by_class.macro_f1,
-        "unknown": len(rows) - len(known),
-        "classes": {name: dataclasses.asdict(scores) for name, scores in by_class.per_class.items()},
-        "confusion": by_class.confusion,
-    }
+    return ByClass(
+        scores=by_class,
+        interval=None if errors is None else (1 - errors[1], 1 - errors[0]),
+        interval_over=blocks.unit,
+        unknown=len(rows) - len(known),
+    )
 
 
-def _verified(rows: Sequence[Utterance], embedded: Mapping[str, Any], cfg: Config) -> dict[str, Any]:
+def _verified(rows: Sequence[Utterance], embedded: Mapping[str, NDArray[np.float32]], cfg: Config) -> Verification:
     """Return the errors of telling whether two utterances have one speaker; None where there is one speaker alone."""
     embedding_ND = np.stack([embedded[row.id] for row in rows])
     score_N, same_N = verification.compare(embedding_ND, [row.text for row in rows], cfg.seed)
     if same_N.all() or not same_N.any():
         log.warning("evaluate: the split has no trials of both kinds: it takes two speakers, one of them heard twice")
-        return {"eer": None, "min_dcf": None, "trials": len(same_N)}
-    return {
-        "eer": verification.eer(score_N, same_N),
-        "min_dcf": verification.min_dcf(score_N, same_N),
-        "trials": len(same_N),
-    }
-
-
-def _page_of(figures: Mapping[str, Any]) -> report.Figures:
-    page = report.Figures(
-        title=f"{figures['target']}: {figures['model']}",
-        split=figures["split"],
-        utterances=figures["utterances"],
-        accuracy=figures["accuracy"],
-        interval=figures["interval"],
-        interval_over=figures["interval_over"],
-        macro_f1=figures["macro_f1"],
-        per_class=figures["classes"],
-        confusion=figures["confusion"],
+        return Verification(eer=None, min_dcf=None, trials=len(same_N))
+    return Verification(
+        eer=verification.eer(score_N, same_N), min_dcf=verification.min_dcf(score_N, same_N), trials=len(same_N)
     )
-    for name in ("eer", "min_dcf", "trials"):
-        if name in figures:
-            page[name] = figures[name]
+
+
+def _page_of(figures: ClassifierFigures) -> report.Figures:
+    by_class = figures.by_class
+    page = report.Figures(
+        title=f"{figures.target}: {figures.model}",
+        split=figures.split,
+        utterances=figures.utterances,
+        accuracy=by_class.scores.accuracy,
+        interval=by_class.interval,
+        interval_over=by_class.interval_over,
+        macro_f1=by_class.scores.macro_f1,
+        per_class={
+            name: report.ClassFigures(precision=row.precision, recall=row.recall, f1=row.f1, count=row.count)
+            for name, row in by_class.scores.per_class.items()
+        },
+        confusion=by_class.scores.confusion,
+    )
+    if figures.verification is not None:
+        page |= {
+            "eer": figures.verification.eer,
+            "min_dcf": figures.verification.min_dcf,
+            "trials": figures.verification.trials,
+        }
     return page

@@ -8,7 +8,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from voxstill.audio import read_utterances
 from voxstill.core import config
@@ -16,11 +17,13 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
+from voxstill.core.result import Result
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer, Samples
 from voxstill.evaluation.results import Evaluation
 from voxstill.scoring import checks, words
 from voxstill.scoring import figures as scoring
+from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp
 from voxstill.storage.fetch import read_uri
 from voxstill.text.normalize import normalizer
 
@@ -28,6 +31,63 @@ DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
 DURATIONS = ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "over 20 s")
 REFERENCES, HYPOTHESES = "{split}.ref.jsonl", "{split}.hyp.jsonl"
 """Names of the files with references and hypotheses, in the folder of an experiment's evaluation."""
+Property = Literal["speaker", "dataset", "dialect", "duration"]
+PROPERTIES: tuple[Property, ...] = get_args(Property)
+"""What error rates are broken down by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecognitionErrors(Result):
+    """Error rates of hypotheses against human texts, in all and by property of the utterances."""
+
+    rates: ErrorFigures
+    words_per_hour_of_silence: float | None
+    by: Mapping[Property, Mapping[str, GroupFigures]]
+    warnings: Sequence[str]
+    stamp: Stamp
+
+    def to_dict(self) -> dict[str, object]:
+        """All figures side by side; `by_speaker`, `by_dataset`, `by_dialect` and `by_duration`."""
+        return {
+            **self.rates.to_dict(),
+            "words_per_hour_of_silence": self.words_per_hour_of_silence,
+            **{f"by_{name}": scoring.to_dicts(self.by[name]) for name in PROPERTIES},
+            "warnings": list(self.warnings),
+            **self.stamp.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudentFigures(Result):
+    """The errors of a student on one split, its speed and size, and what it recognised."""
+
+    model: str
+    split: str
+    errors: RecognitionErrors
+    rtfx: float
+    """Seconds of audio in a second."""
+    parameters: int
+    unread: Mapping[str, str]
+    """Why utterances could not be read, by their id."""
+    decode: Mapping[str, object]
+    """The section `decode` of the configuration."""
+    hypotheses: Mapping[str, str]
+    """Texts by utterance id; they are not in the JSON."""
+    lm_order: int | None = None
+    """The longest n-gram of the language model that was made for the evaluation; None without one."""
+
+    def to_dict(self) -> dict[str, object]:
+        """All figures side by side but the hypotheses."""
+        return {
+            **({} if self.lm_order is None else {"order": self.lm_order}),
+            "model": self.model,
+            "split": self.split,
+            **self.errors.to_dict(),
+            "rtfx": self.rtfx,
+            "parameters": self.parameters,
+            "unread": dict(self.unread),
+            "decode": dict(self.decode),
+        }
 
 
 def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
@@ -67,11 +127,8 @@ def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
     return dataclasses.replace(utterance, text=text)
 
 
-def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> dict[str, Any]:
-    """Transcribe utterances with a student; return error rates with intervals, by speaker and data set, and its speed.
-
-    `hypotheses` of the figures are the texts by utterance id.
-    """
+def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFigures:
+    """Transcribe utterances with a student; return error rates with intervals, by property, and its speed."""
     student = recognizer(cfg, target)
     student.load()
     audio, unread = read_audio(cfg, judged)
@@ -86,26 +143,25 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> dict[str,
             decode_s += time.perf_counter() - begin
             texts |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses}
             bar.advance(len(chunk))
-    figures = error_figures(cfg, judged, texts)
+    errors = error_figures(cfg, judged, texts)
     audio_s = sum(utterance.duration_ms for utterance, _ in audio) / 1000
-    return {
-        "model": target,
-        "split": cfg.evaluate.split,
-        **figures,
-        "warnings": [*warnings, *figures["warnings"]],
-        "rtfx": audio_s / max(decode_s, 1e-9),
-        "parameters": student.num_parameters,
-        "unread": unread,
-        "decode": cfg.decode.model_dump(),
-        "hypotheses": texts,
-    }
+    return StudentFigures(
+        model=target,
+        split=cfg.evaluate.split,
+        errors=dataclasses.replace(errors, warnings=[*warnings, *errors.warnings]),
+        rtfx=audio_s / max(decode_s, 1e-9),
+        parameters=student.num_parameters,
+        unread=unread,
+        decode=cfg.decode.model_dump(),
+        hypotheses=texts,
+    )
 
 
-def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> dict[str, Any]:
+def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> RecognitionErrors:
     """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said."""
     normalize = normalizer(cfg.evaluate.normalizer)
     pairs = [(normalize(utterance.text or ""), normalize(texts.get(utterance.id, ""))) for utterance in judged]
-    rows = [words.score(utterance.id, *pair) for utterance, pair in zip(judged, pairs, strict=True)]
+    rows = [words.score(utterance.id, ref, hyp) for utterance, (ref, hyp) in zip(judged, pairs, strict=True)]
     speakers = {utterance.id: utterance.info.speaker for utterance in judged}
     datasets = {utterance.id: utterance.info.dataset for utterance in judged}
     dialects = {utterance.id: utterance.info.dialect for utterance in judged}
@@ -122,16 +178,18 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
         (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True)
     )
     by_duration = words.group_by(rows, lambda row: durations[row.id])
-    return {
-        **scoring.figures(rows, speakers, cfg),
-        "words_per_hour_of_silence": silence.words_per_hour,
-        "by_speaker": scoring.rates(words.group_by(rows, lambda row: speakers[row.id])),
-        "by_dataset": scoring.rates(words.group_by(rows, lambda row: datasets[row.id])),
-        "by_dialect": scoring.rates(words.group_by(rows, lambda row: dialects[row.id])),
-        "by_duration": scoring.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
-        "warnings": checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows)),
-        **scoring.stamp(cfg.evaluate.normalizer, words.versions()),
-    }
+    return RecognitionErrors(
+        rates=scoring.figures(rows, speakers, cfg),
+        words_per_hour_of_silence=silence.words_per_hour,
+        by={
+            "speaker": scoring.rates(words.group_by(rows, lambda row: speakers[row.id])),
+            "dataset": scoring.rates(words.group_by(rows, lambda row: datasets[row.id])),
+            "dialect": scoring.rates(words.group_by(rows, lambda row: dialects[row.id])),
+            "duration": scoring.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
+        },
+        warnings=checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows)),
+        stamp=scoring.stamp(cfg.evaluate.normalizer, words.versions()),
+    )
 
 
 def read_audio(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[tuple[Utterance, Samples]], dict[str, str]]:
@@ -163,16 +221,15 @@ def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
     return [message]
 
 
-def evaluation_of(figures: Mapping[str, Any], judged: Sequence[Utterance]) -> Evaluation:
+def evaluation_of(figures: StudentFigures, judged: Sequence[Utterance]) -> Evaluation:
     """Make the evaluation of the figures: texts and hypotheses lie beside them, in forms that can be scored again."""
-    split = figures["split"]
     references_ = [
         {"id": row.id, "text": row.text, "speaker": row.info.speaker, "start_ms": row.start_ms, "end_ms": row.end_ms}
         for row in judged
     ]
-    hypotheses = [{"id": row.id, "text": figures["hypotheses"].get(row.id, "")} for row in judged]
+    hypotheses = [{"id": row.id, "text": figures.hypotheses.get(row.id, "")} for row in judged]
     files = {
-        name.format(split=split): "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        name.format(split=figures.split): "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         for name, rows in ((REFERENCES, references_), (HYPOTHESES, hypotheses))
     }
-    return Evaluation(figures={key: value for key, value in figures.items() if key != "hypotheses"}, files=files)
+    return Evaluation(figures=figures.to_dict(), files=files)

@@ -23,7 +23,7 @@ class Evaluation(Result):
     detail: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The figures."""
         return dict(self.figures)
 

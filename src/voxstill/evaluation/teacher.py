@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from voxstill.core.config import Config
 from voxstill.core.records import Label, Utterance
 from voxstill.decoding.recognizer import Samples
-from voxstill.evaluation.recognition import error_figures
+from voxstill.evaluation.recognition import RecognitionErrors, error_figures
 from voxstill.labelling import label
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import LabelFigures
@@ -21,19 +21,32 @@ SPEED_ROUNDS, SPEED_S = 3, 30.0
 """So often, or until so much time has passed: a slow teacher is timed once."""
 
 
-def evaluate(cfg: Config, judged: Sequence[Utterance]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherFigures:
+    """The errors of a teacher's labels on one split, the labels, and its speed where that was measured."""
+
+    teacher: str
+    split: str
+    errors: RecognitionErrors
+    hypotheses: Mapping[str, str]
+    """Labels by utterance id."""
+    rtfx: float | None = None
+    """Seconds of audio in a second of one CPU core."""
+
+
+def evaluate(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures:
     """Return error rates of the labels that a teacher gave these utterances; nothing is labelled again."""
     work = Store(cfg.work)
     labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
     wanted = {row.id for row in judged}
     rows = tables.read(work, workdir.prefix("labels", labels.recipe), Label)
     texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted}
-    return {
-        "teacher": labels.teacher,
-        "split": cfg.evaluate.split,
-        **error_figures(cfg, judged, texts),
-        "hypotheses": texts,
-    }
+    return TeacherFigures(
+        teacher=labels.teacher,
+        split=cfg.evaluate.split,
+        errors=error_figures(cfg, judged, texts),
+        hypotheses=texts,
+    )
 
 
 def speeds(

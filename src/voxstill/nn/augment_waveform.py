@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from voxstill.core import pcm
 from voxstill.core.config import Augment
 from voxstill.nn.augment_features import BABBLE_SHARE, TALKERS, uniform
 
@@ -59,11 +60,6 @@ class NoiseBank:
         return NoiseBank(
             self.noise_T.to(device), self.start_R.to(device), self.length_R.to(device), self.rir_RK.to(device)
         )
-
-
-def full_scale(audio_BT: Tensor) -> Tensor:
-    """Convert int16 or float audio to float, full scale 1."""
-    return audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
 
 
 def sample_mask(len_B: Tensor, num_samples: int) -> Tensor:
@@ -124,7 +120,7 @@ def recorded(noise_bank: NoiseBank, num: int, num_samples: int, generator: Gener
     length_B = noise_bank.length_R[recording_B]
     offset_B = (uniform(generator, (num,), 0, 1) * length_B).long()
     position_BT = (offset_B[:, None] + torch.arange(num_samples, device=offset_B.device)) % length_B[:, None]
-    return full_scale(noise_bank.noise_T[noise_bank.start_R[recording_B][:, None] + position_BT])
+    return pcm.to_wave(noise_bank.noise_T[noise_bank.start_R[recording_B][:, None] + position_BT])
 
 
 def coloured(num: int, num_samples: int, generator: Generator) -> Tensor:

@@ -178,7 +178,7 @@ def _class_of_transformers(model_type: str, task: Task) -> Any:
     if task == "classes":
         return base_class
 
-    def forward(self: Any, input_values: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self: PreTrainedModel, input_values: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         hidden_BFD = self.projector(self.base_model(input_values, attention_mask=attention_mask).last_hidden_state)
         for layer in self.tdnn:
             hidden_BFD = layer(hidden_BFD)
@@ -198,7 +198,7 @@ def _fast_conformer_class(task: Task) -> Any:
     """
     from transformers import ParakeetEncoder, ParakeetEncoderConfig, ParakeetPreTrainedModel
 
-    def init(self: Any, config: PretrainedConfig) -> None:
+    def init(self: PreTrainedModel, config: PretrainedConfig) -> None:
         ParakeetPreTrainedModel.__init__(self, config)
         self.encoder = ParakeetEncoder(config)
         num_classes, width = len(config.id2label), config.hidden_size
@@ -210,7 +210,7 @@ def _fast_conformer_class(task: Task) -> Any:
             self.objective = nn.Linear(num_classes, embedding, bias=False)
         self.post_init()
 
-    def forward(self: Any, input_features: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self: PreTrainedModel, input_features: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor | None]:
         hidden_BFD = self.encoder(input_features, attention_mask).last_hidden_state
         frames_B = output_frames(attention_mask.sum(1))
         if task == "classes":

@@ -8,10 +8,12 @@ activation read memory in order. Outputs and gradients are equal to rounding.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.distributed.tensor import DTensor
 
 from voxstill.nn.frontends import conv_frames
@@ -21,11 +23,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+class _Kept(FunctionCtx):
+    """What the forward pass keeps for the backward pass."""
+
+    saved_tensors: tuple[Tensor, Tensor]
+    stride: int
+
+
 class _Convolution(torch.autograd.Function):
     """(B, T, C) and weights (D, C, K) to (B, F, D), without padding."""
 
     @staticmethod
-    def forward(ctx: Any, input_BTC: Tensor, weight_DCK: Tensor, stride: int) -> Tensor:
+    def forward(ctx: _Kept, input_BTC: Tensor, weight_DCK: Tensor, stride: int) -> Tensor:
         kernel = weight_DCK.shape[2]
         frames = (input_BTC.shape[1] - kernel) // stride + 1
         weight_KCD = weight_DCK.permute(2, 1, 0).contiguous()
@@ -38,9 +47,8 @@ class _Convolution(torch.autograd.Function):
         return out_BFD
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: _Kept, grad_out_BFD: Tensor) -> tuple[Tensor, Tensor, None]:
         input_BTC, weight_DCK = ctx.saved_tensors
-        (grad_out_BFD,) = grads
         kernel, frames = weight_DCK.shape[2], grad_out_BFD.shape[1]
         weight_KDC = weight_DCK.permute(2, 0, 1).contiguous()
         grad_input_BTC, grad_weight_KDC = torch.zeros_like(input_BTC), torch.zeros_like(weight_KDC)
@@ -52,12 +60,20 @@ class _Convolution(torch.autograd.Function):
         return grad_input_BTC, grad_weight_KDC.permute(1, 2, 0), None
 
 
+class FeatureExtractor(Protocol):
+    """The convolutions of wav2vec 2.0 or of one of its kin in `transformers`, each with its norm and activation."""
+
+    conv_layers: Iterable[Any]
+    training: bool
+    forward: Callable[[Tensor], Tensor]
+
+
 def _inputs_of_tap(tap: int, stride: int, frames: int) -> slice:
     """The inputs that one tap of the kernel is multiplied with, one for each output frame."""
     return slice(tap, tap + stride * (frames - 1) + 1, stride)
 
 
-def time_first(extractor: Any) -> None:
+def time_first(extractor: FeatureExtractor) -> None:
     """Make a feature extractor with layer norms compute with time first wherever it runs on a CPU in fp32."""
     layers = list(extractor.conv_layers)
     if not all(isinstance(getattr(layer, "layer_norm", None), nn.LayerNorm) for layer in layers):
@@ -65,13 +81,14 @@ def time_first(extractor: Any) -> None:
     extractor.forward = functools.partial(_forward, extractor, extractor.forward)
 
 
-def _forward(extractor: Any, forward_of_transformers: Any, samples_BT: Tensor) -> Tensor:
+def _forward(
+    extractor: FeatureExtractor, forward_of_transformers: Callable[[Tensor], Tensor], samples_BT: Tensor
+) -> Tensor:
     layers = list(extractor.conv_layers)
     recomputes = extractor.training and any(layer.gradient_checkpointing for layer in layers)
     sharded = isinstance(layers[0].conv.weight, DTensor)  # FSDP gathers it only where the layer itself is called
     if samples_BT.device.type != "cpu" or torch.is_autocast_enabled("cpu") or recomputes or sharded:
-        output_BDF: Tensor = forward_of_transformers(samples_BT)
-        return output_BDF
+        return forward_of_transformers(samples_BT)
     hidden_BFD = layers[0].conv(samples_BT[:, None]).transpose(1, 2).contiguous()
     for layer in layers:
         if layer is not layers[0]:
@@ -109,7 +126,7 @@ def padding_ignored(model: PreTrainedModel) -> PreTrainedModel:
     norm.requires_grad_(first.layer_norm.weight.requires_grad)
     first.layer_norm = norm
 
-    def set_frames(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def set_frames(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         config = model.config
         norm.frames_B = conv_frames(kwargs["attention_mask"].sum(1), config.conv_kernel[:1], config.conv_stride[:1])
 

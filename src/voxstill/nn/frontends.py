@@ -135,7 +135,7 @@ class LogMelFrontend:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Augmented log-mels (B, F, D) before normalisation and masks, frames (B,), and frames before tempo (B,)."""
         cfg, noise_bank, num = self._cfg, self._noise_bank, len(audio_BT)
-        wave_BT = augment_waveform.full_scale(audio_BT)
+        wave_BT = pcm.to_wave(audio_BT)
         recorded_B, synthetic_B = augment_waveform.choose_noise(num, cfg, noise_bank, generator)
         wave_BT = augment_waveform.reverberate_some(wave_BT, audio_len_B, cfg, noise_bank, generator)
         wave_BT = augment_waveform.add_recorded_noise(wave_BT, audio_len_B, recorded_B, cfg, noise_bank, generator)
@@ -203,7 +203,7 @@ class WaveformFrontend:
 
     def extract(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """The waveform (B, T), normalised to zero mean and unit deviation if the model needs it, and lengths (B,)."""
-        return self._normalised(augment_waveform.full_scale(audio_BT), audio_len_B), audio_len_B
+        return self._normalised(pcm.to_wave(audio_BT), audio_len_B), audio_len_B
 
     def extract_augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
@@ -217,7 +217,7 @@ class WaveformFrontend:
     ) -> tuple[Tensor, Tensor]:
         """The augmented waveform (B, T) before normalisation, and its lengths (B,)."""
         cfg, noise_bank = self._cfg, self._noise_bank
-        wave_BT, len_B = augment_waveform.full_scale(audio_BT), audio_len_B
+        wave_BT, len_B = pcm.to_wave(audio_BT), audio_len_B
         if cfg.tempo:
             wave_BT, len_B = augment_waveform.speed_perturb(wave_BT, len_B, tempo_B)
         recorded_B, synthetic_B = augment_waveform.choose_noise(len(wave_BT), cfg, noise_bank, generator)
@@ -282,7 +282,7 @@ class WhisperFrontend:
 
     def extract(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Extract log-mels (B, D, F) of 30 s, and the number of frames of them that are speech (B,)."""
-        return self._features(augment_waveform.full_scale(audio_BT)), audio_len_B // HOP
+        return self._features(pcm.to_wave(audio_BT)), audio_len_B // HOP
 
     def extract_augmented(
         self, audio_BT: Tensor, audio_len_B: Tensor, tempo_B: Tensor, progress: float, generator: Generator
@@ -317,8 +317,10 @@ def conv_frames(num_samples: Counts, kernels: Sequence[int], strides: Sequence[i
     return count * (count > 0)
 
 
-def _scaled_length(count: Any, tempo: Any) -> Any:
+def _scaled_length(count: Counts, tempo: Factors) -> Counts:
     """floor(count * tempo) in single precision, at least 1: the same on the host and on the device."""
     if isinstance(count, Tensor):
-        return (count.float() * tempo).floor().long().clamp(min=1)
-    return np.maximum(np.floor(np.float32(count) * tempo), 1).astype(np.int64)
+        return (count.float() * torch.as_tensor(tempo)).floor().long().clamp(min=1)
+    assert not isinstance(tempo, Tensor)
+    scaled: Counts = np.maximum(np.floor(np.float32(count) * tempo), 1).astype(np.int64)
+    return scaled

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from voxstill.core import pcm
 from voxstill.core.records import RATE_HZ
 
 HOP = 160
@@ -69,7 +70,7 @@ class LogMel(nn.Module):
     @torch.no_grad()
     def unnormalised(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Log-mels (B, F, D), not yet normalised, and frames (B,) of int16 or float audio (full scale 1)."""
-        wave_BT = audio_BT.float() / 32768.0 if audio_BT.dtype == torch.int16 else audio_BT.float()
+        wave_BT = pcm.to_wave(audio_BT)
         own_BT = torch.arange(wave_BT.shape[1], device=wave_BT.device)[None] < audio_len_B[:, None]
         wave_BT = torch.cat([wave_BT[:, :1], wave_BT[:, 1:] - PREEMPHASIS * wave_BT[:, :-1]], dim=1) * own_BT
         stft_BNF = torch.stft(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -197,12 +197,20 @@ def _log_prob_planes(
     return torch.stack([logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU, *duration_BfUD.unbind(-1)])
 
 
-def _chunked(planes: Callable[[Tensor, Tensor], Tensor], encoded_BFE: Tensor, predicted_BUP: Tensor, chunk: int) -> Any:
+def _chunked(
+    planes: Callable[[Tensor, Tensor], Tensor], encoded_BFE: Tensor, predicted_BUP: Tensor, chunk: int
+) -> Tensor:
     chunks = [
         checkpoint(planes, encoded_BFE[:, start : start + chunk], predicted_BUP, use_reentrant=False)
         for start in range(0, encoded_BFE.shape[1], chunk)
     ]
     return torch.cat(chunks, dim=2)
+
+
+class _Kept(FunctionCtx):
+    """What the forward pass keeps for the backward pass: the gradients of both planes."""
+
+    saved_tensors: tuple[Tensor, Tensor]
 
 
 class _RnntLoss(torch.autograd.Function):
@@ -212,7 +220,7 @@ class _RnntLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, blank_BFU: Tensor, label_BFU: Tensor, frames_B: Tensor, token_len_B: Tensor) -> Tensor:
+    def forward(ctx: _Kept, blank_BFU: Tensor, label_BFU: Tensor, frames_B: Tensor, token_len_B: Tensor) -> Tensor:
         num_frames, num_states = blank_BFU.shape[1:]
         blank_NBU, label_NBU = _skewed(blank_BFU), _skewed(label_BFU)
         nothing_B1 = blank_BFU.new_full((len(blank_BFU), 1), -math.inf)
@@ -246,9 +254,9 @@ class _RnntLoss(torch.autograd.Function):
         return -total_B
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         blank_BFU, label_BFU = ctx.saved_tensors
-        gradient_B11 = -gradients[0][:, None, None]
+        gradient_B11 = -gradient_B[:, None, None]
         return blank_BFU * gradient_B11, label_BFU * gradient_B11, None, None
 
 

@@ -96,7 +96,7 @@ def _wav2vec2_class() -> Any:
     import transformers
 
     def forward(
-        self: Any,
+        self: PreTrainedModel,
         input_values: Tensor,
         attention_mask: Tensor,
         hidden_BF: Tensor,
@@ -155,9 +155,9 @@ def _gather(hidden_BFD: Tensor, place_BM: Tensor) -> Tensor:
 def _scale_gradient(layer: nn.Module, factor: float) -> None:
     """Multiply the gradient that reaches a layer: convolutions learn more slowly than the layers above them."""
 
-    def scale(_: nn.Module, __: Any, out: Any) -> None:
+    def scale(_: nn.Module, __: tuple[Tensor, ...], out: Tensor) -> None:
         if out.requires_grad and factor != 1:
-            out.register_hook(lambda gradient: gradient * factor)
+            out.register_hook(lambda gradient: gradient * factor)  # type: ignore[no-untyped-call]
 
     layer.register_forward_hook(scale)
 
@@ -168,10 +168,9 @@ def _layer_drop(layer: nn.Module, drop: float) -> None:
     The weights of a skipped layer get a gradient of zero: without one, ranks that skip different layers would deadlock.
     """
 
-    def call_or_skip(self: Any, hidden_BFD: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def call_or_skip(self: nn.Module, hidden_BFD: Tensor, *args: object, **kwargs: object) -> Tensor:
         if self.training and drop and float(torch.rand(())) < drop:
-            weight_sum: Tensor = sum(weight.sum() for weight in self.parameters())
-            return hidden_BFD + 0 * weight_sum
+            return hidden_BFD + 0 * sum(weight.sum() for weight in self.parameters())
         out: Tensor = layer_class.__call__(self, hidden_BFD, *args, **kwargs)
         return out
 

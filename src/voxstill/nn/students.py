@@ -19,7 +19,7 @@ from voxstill.nn.frontends import conv_frames
 from voxstill.nn.log_mel import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import Cache, PretrainedConfig, PreTrainedModel
 
 Size = Literal["tiny", "small", "medium", "large"]
 Kind = Literal["ctc", "rnnt", "tdt", "seq2seq"]
@@ -130,7 +130,9 @@ def transducer_class(name: str) -> Any:
     fit into memory."""
     import transformers
 
-    def forward(self: Any, input_features: Tensor, attention_mask: Tensor, tokens_BU: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self: PreTrainedModel, input_features: Tensor, attention_mask: Tensor, tokens_BU: Tensor
+    ) -> tuple[Tensor, Tensor]:
         encoded = self.get_audio_features(input_features=input_features, attention_mask=attention_mask)
         start_B1 = tokens_BU.new_full((len(tokens_BU), 1), self.config.blank_token_id)
         predicted_BUP, _ = predict(self, torch.cat([start_B1, tokens_BU], dim=1), None)
@@ -203,11 +205,11 @@ def teacher_forced_logits(model: PreTrainedModel, inputs: Tensor, decoder_input_
     return logits_BUV
 
 
-def decoder_step(model: PreTrainedModel, inputs: Tensor) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+def decoder_step(model: PreTrainedModel, inputs: Tensor) -> Callable[[Tensor, Cache | None], tuple[Tensor, Cache]]:
     """Encode features; returns the decoder's step, newest tokens (B, U) and a cache to logits (B, V) and cache."""
     encoder_outputs = model.get_encoder()(inputs)
 
-    def step(newest_BU: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    def step(newest_BU: Tensor, cache: Cache | None) -> tuple[Tensor, Cache]:
         out = model(encoder_outputs=encoder_outputs, decoder_input_ids=newest_BU, past_key_values=cache, use_cache=True)
         return out.logits[:, -1], out.past_key_values
 

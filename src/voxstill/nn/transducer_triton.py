@@ -12,12 +12,12 @@ launches on a stream are in order. Triton comes with torch for CUDA.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 
 def loss(move_KBFU: Tensor, moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor) -> Tensor:
@@ -32,10 +32,17 @@ def loss(move_KBFU: Tensor, moves: Sequence[tuple[int, int]], frames_B: Tensor, 
     return loss_B
 
 
+class _Kept(FunctionCtx):
+    """What the forward pass keeps for the backward pass."""
+
+    saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor]
+    moves: tuple[tuple[int, int], ...]
+
+
 class _Paths(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, moves: tuple[tuple[int, int], ...], move_KBFU: Tensor, frames_B: Tensor, token_len_B: Tensor
+        ctx: _Kept, moves: tuple[tuple[int, int], ...], move_KBFU: Tensor, frames_B: Tensor, token_len_B: Tensor
     ) -> Tensor:
         after_BFU = torch.full_like(move_KBFU[0], -torch.inf)
         _launch(_log_sum_kernel, moves, move_KBFU, frames_B, token_len_B, after_BFU)
@@ -44,20 +51,20 @@ class _Paths(torch.autograd.Function):
         return -after_BFU[:, 0, 0]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         move_KBFU, frames_B, token_len_B, after_BFU = ctx.saved_tensors
         gradient_KBFU = torch.zeros_like(move_KBFU)
-        upstream_B = gradients[0].contiguous()
+        upstream_B = gradient_B.contiguous()
         _launch(_gradient_kernel, ctx.moves, move_KBFU, frames_B, token_len_B, after_BFU, upstream_B, gradient_KBFU)
         return None, gradient_KBFU, None, None
 
 
-def _launch(kernel: Any, moves: tuple[tuple[int, int], ...], move_KBFU: Tensor, *others: Tensor) -> None:
+def _launch(kernel: triton.JITFunction, moves: tuple[tuple[int, int], ...], move_KBFU: Tensor, *others: Tensor) -> None:
     num, num_frames, num_states = move_KBFU.shape[1:]
     kernel[num,](move_KBFU, *others, num, num_frames, num_states, **shape(moves, num_states))
 
 
-def shape(moves: Sequence[tuple[int, int]], num_states: int) -> dict[str, Any]:
+def shape(moves: Sequence[tuple[int, int]], num_states: int) -> dict[str, int | tuple[int, ...]]:
     """Compile-time constants of the kernels for some moves and lanes, and their number of warps."""
     lanes = max(triton.next_power_of_2(num_states), 32)
     frames, tokens = zip(*moves, strict=True)

@@ -281,8 +281,8 @@ def score_words(reference: str | Path, hypothesis: str | Path, cfg: Config | Non
     from voxstill.core.result import ReportResult
     from voxstill.evaluation import score
 
-    figures = score.of_words(cfg or load_config(), str(reference), str(hypothesis))
-    return ReportResult(figures=figures, text=score.picture(figures))
+    scores = score.of_words(cfg or load_config(), str(reference), str(hypothesis))
+    return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 
 
 def score_speakers(
@@ -302,9 +302,9 @@ def score_speakers(
     0.25
     """
     from voxstill.core.result import ReportResult
-    from voxstill.evaluation import score
+    from voxstill.evaluation import score_speakers
 
-    figures = score.of_speakers(
+    scores = score_speakers.of_speakers(
         cfg or load_config(),
         str(reference),
         str(hypothesis),
@@ -312,7 +312,7 @@ def score_speakers(
         collar_s=collar_s,
         ignore_overlap=ignore_overlap,
     )
-    return ReportResult(figures=figures, text=score.picture_of_speakers(figures))
+    return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 
 
 def score_meetings(
@@ -326,7 +326,7 @@ def score_meetings(
     0.167
     """
     from voxstill.core.result import ReportResult
-    from voxstill.evaluation import score
+    from voxstill.evaluation import score_meetings
 
-    figures = score.of_meetings(cfg or load_config(), str(reference), str(hypothesis), collar_s=collar_s)
-    return ReportResult(figures=figures, text=score.picture_of_meetings(figures))
+    scores = score_meetings.of_meetings(cfg or load_config(), str(reference), str(hypothesis), collar_s=collar_s)
+    return ReportResult(figures=scores.to_dict(), text=scores.to_text())

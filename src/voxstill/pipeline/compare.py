@@ -14,6 +14,7 @@ from voxstill.core.result import Result
 from voxstill.evaluation import score
 from voxstill.evaluation.recognition import HYPOTHESES, REFERENCES
 from voxstill.scoring import figures, stats, words
+from voxstill.scoring.figures import Stamp
 from voxstill.storage.rundir import RunDir
 from voxstill.text import transcripts
 from voxstill.text.transcripts import TranscriptSegment
@@ -93,7 +94,7 @@ class RunComparison(Result):
 
     def to_text(self) -> str:
         """A line for each of the two, then the difference and how sure it is."""
-        return verdict(self.to_dict())
+        return verdict(self)
 
 
 def runs(cfg: Config, both: Sides) -> RunComparison:
@@ -114,15 +115,20 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
         sum(map(side, (one.words.errors for one in scored[0]), (two.words.errors for two in scored[1])))
         for side in (operator.lt, operator.gt)
     ]
+    stamp = figures.stamp(both.normalizer, words.versions())
     return RunComparison(
         utterances=len(both.references),
         runs=[
             {
                 "run": run,
-                **{key: rates[key] for key in ("wer", "cer", "interval", "errors", "words")},
+                "wer": rates.wer,
+                "cer": rates.cer,
+                "interval": rates.interval,
+                "errors": rates.counts.errors,
+                "words": rates.counts.reference,
                 "better": better[i],
                 "without_hypothesis": len(both.references) - len(both.hypotheses[i]),
-                "by_speaker": figures.rates(words.group_by(rows, lambda row: speakers[row.id])),
+                "by_speaker": figures.to_dicts(figures.rates(words.group_by(rows, lambda row: speakers[row.id]))),
             }
             for i, (run, rows) in enumerate(zip(both.runs, scored, strict=True))
             for rates in [figures.figures(rows, speakers, cfg)]
@@ -134,7 +140,9 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
         blocks=test.blocks,
         blocks_are=blocks[0].unit,
         warnings=_doubts(test, blocks[0].unit),
-        **figures.stamp(both.normalizer, words.versions()),
+        scorer=stamp.scorer,
+        normalizer=stamp.normalizer,
+        versions=stamp.versions,
     )
 
 
@@ -183,25 +191,26 @@ def _doubts(test: stats.PairedTest, unit: str) -> list[str]:
     return doubts
 
 
-def verdict(found: Mapping[str, Any]) -> str:
+def verdict(comparison: RunComparison) -> str:
     """Format the comparison as text for a terminal."""
-    width = max(len(row["run"]) for row in found["runs"]) + 2
+    width = max(len(row["run"]) for row in comparison.runs) + 2
     lines = [f"{'':<{width}}{'WER':>9}  {'95 % interval':<20}{'errors':>9}{'better on':>11}"]
-    for row in found["runs"]:
+    for row in comparison.runs:
         low, high = row["interval"]
         span = f"{score.percent(low)} to {score.percent(high)}"
         counted = f"{row['errors']:>9,}{row['better']:>11,}"
         lines.append(f"{row['run']:<{width}}{score.percent(row['wer']):>9}  {span:<20}{counted}")
-    low, high = found["interval"]
-    sure = "may be chance" if found["p_value"] > DOUBTFUL else "is hardly chance"
+    low, high = comparison.interval
+    stamp = Stamp(scorer=comparison.scorer, normalizer=comparison.normalizer, versions=comparison.versions)
+    sure = "may be chance" if comparison.p_value > DOUBTFUL else "is hardly chance"
     return "\n".join(
         [
             *lines,
-            f"the second less the first: {100 * found['difference']:+.2f} points"
-            f" (95 %: {100 * low:+.2f} to {100 * high:+.2f}), p = {found['p_value']:.4g}: the difference {sure}",
-            f"{found['utterances']:,} utterances in {found['blocks']:,} blocks, which are {found['blocks_are']};"
-            f" {'every way' if found['exact'] else 'chance'} to swap what the two said of a block",
-            *([f"report: {found['report']}"] if "report" in found else []),
-            *score.ending(found),
+            f"the second less the first: {100 * comparison.difference:+.2f} points"
+            f" (95 %: {100 * low:+.2f} to {100 * high:+.2f}), p = {comparison.p_value:.4g}: the difference {sure}",
+            f"{comparison.utterances:,} utterances in {comparison.blocks:,} blocks, which are {comparison.blocks_are};"
+            f" {'every way' if comparison.exact else 'chance'} to swap what the two said of a block",
+            *([] if comparison.report is None else [f"report: {comparison.report}"]),
+            *score.ending(comparison.warnings, stamp),
         ]
     )

@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from voxstill.pipeline import label as labelling
 from voxstill.pipeline import language_model, report
 from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.evaluate import of_split
-from voxstill.pipeline.run_result import RunResult, SideResult, StepResult
+from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
 from voxstill.storage.rundir import RunDir
 from voxstill.teachers import registry
@@ -141,44 +142,46 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
         text = f"{size}, {trained.steps:,} steps, loss {trained.loss:.3f}"
         result(text, **_some(trained.to_dict(), "steps", "epochs", "loss", "dev_wer", "parameters"))
     with steps.step("evaluate") as result:
-        teacher, student = judge(cfg, trained.path)
-        figures = {**student, "wer_with_lm": student.get("with_lm", {}).get("wer")}
-        result(compared(teacher, student), **_some(figures, "wer", "wer_with_lm", "cer", "utterances", "words"))
+        judged = judge(cfg, trained.path)
+        rates = {} if judged.student is None else judged.student.errors.rates.to_dict()
+        if judged.with_lm is not None:
+            rates["wer_with_lm"] = judged.with_lm.errors.rates.wer
+        result(compared(judged), **_some(rates, "wer", "wer_with_lm", "cer", "utterances", "words"))
     with steps.step("report") as result:
-        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered, teacher, student)
+        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered, judged)
         result(str(page))
     return RunResult(
-        teacher=SideResult.of(teacher),
-        student=SideResult.of(student, parameters=trained.parameters, path=trained.path),
+        teacher=SideResult.of(judged.teacher),
+        student=SideResult.of_student(judged, parameters=trained.parameters, path=trained.path),
         steps=steps.rows,
         seconds=steps.seconds,
         report=str(page),
     )
 
 
-def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures of teacher and student on the same utterances; empty where nobody wrote down what was said.
+def judge(cfg: Config, path: str) -> Judged:
+    """Figures of teacher and student on the same utterances; none where nobody wrote down what was said.
 
-    Where `evaluate.lm_order` is set, `with_lm` of the student's are those with a language model.
+    A teacher that reads texts is not judged.
     """
     try:
         judged = recognition.references(cfg, of_split(cfg))
     except DataError as error:
         log.warning("evaluate: %s (%s)", error.what, error.why)
-        return {}, {}
+        return Judged()
     run = RunDir(Path(path))
     student = recognition.evaluate(cfg, path, judged)
     results.write(run.evaluation, recognition.evaluation_of(student, judged))
-    students = {"student": recognition.recognizer(cfg, path)}
+    students, lm_figures = {"student": recognition.recognizer(cfg, path)}, None
     if cfg.evaluate.lm_order is not None:
         language_model.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
         helped = with_lm(cfg, run.lm)
-        student["with_lm"] = {"order": cfg.evaluate.lm_order, **recognition.evaluate(helped, path, judged)}
-        results.write(run.with_lm, recognition.evaluation_of(student["with_lm"], judged))
+        lm_figures = replace(recognition.evaluate(helped, path, judged), lm_order=cfg.evaluate.lm_order)
+        results.write(run.with_lm, recognition.evaluation_of(lm_figures, judged))
         students["with_lm"] = recognition.recognizer(helped, path)
     master = registry.create(cfg.teacher)
     if master.reads_texts:
-        return {}, student
+        return Judged(student=student, with_lm=lm_figures)
     teacher = teacher_evaluation.evaluate(cfg, judged)
     audio, _ = recognition.read_audio(cfg, judged[: 4 * cfg.evaluate.worst + 100])
     for recognizer in students.values():
@@ -189,10 +192,11 @@ def judge(cfg: Config, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "teacher": functools.partial(_hear, master),
     }
     rates = teacher_evaluation.speeds(transcribers, audio)
-    student["rtfx"] = rates["student"]
-    if "with_lm" in student:
-        student["with_lm"]["rtfx"] = rates["with_lm"]
-    return {**teacher, "rtfx": rates["teacher"]}, student
+    return Judged(
+        teacher=replace(teacher, rtfx=rates["teacher"]),
+        student=replace(student, rtfx=rates["student"]),
+        with_lm=None if lm_figures is None else replace(lm_figures, rtfx=rates["with_lm"]),
+    )
 
 
 def _transcribe(recognizer: Recognizer, audio: Audio) -> None:
@@ -214,11 +218,10 @@ def _some(figures: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: figures[name] for name in names if figures.get(name) is not None}
 
 
-def compared(teacher: dict[str, Any], student: dict[str, Any]) -> str:
+def compared(judged: Judged) -> str:
     """All error rates in one sentence."""
-    if not student:
+    if judged.student is None:
         return "no human texts to judge by"
-    mine = f"student WER {student['wer']:.1%}"
-    if "with_lm" in student:
-        mine += f", with a language model {student['with_lm']['wer']:.1%}"
-    return f"{mine}, teacher WER {teacher['wer']:.1%}" if teacher else mine
+    sides = {"student WER": judged.student, "with a language model": judged.with_lm, "teacher WER": judged.teacher}
+    rates = {name: side.errors.rates.wer for name, side in sides.items() if side is not None}
+    return ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items())

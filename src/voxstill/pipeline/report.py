@@ -15,15 +15,17 @@ from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import ErrorCounts, Label, Utterance, Verdict
 from voxstill.evaluation import recognition
+from voxstill.evaluation.recognition import StudentFigures
 from voxstill.evaluation.report import html, plain
 from voxstill.evaluation.score import duration_ms
+from voxstill.evaluation.teacher import TeacherFigures
 from voxstill.filtering import tuning
 from voxstill.filtering.rules import current_name, rule_of
 from voxstill.pipeline import tune_filter
 from voxstill.pipeline.compare import DOUBTFUL, Sides
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.pipeline.run_result import StepResult
+from voxstill.pipeline.run_result import Judged, StepResult
 from voxstill.scoring import words
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import IndexFigures, VerdictFigures
@@ -40,6 +42,7 @@ MOST_REJECTED = 4
 """Labels of each rule that can be listened to."""
 COMPARED: tuple[html.Role, html.Role] = ("first", "second")
 Aligned = tuple[ErrorCounts, list[words.Pair]]
+Figures = TeacherFigures | StudentFigures
 
 
 def write(
@@ -47,8 +50,7 @@ def write(
     run: RunDir,
     steps: Sequence[StepResult],
     filtered: VerdictFigures,
-    teacher: Mapping[str, Any],
-    student: Mapping[str, Any],
+    judged: Judged,
 ) -> Path:
     """Write the report of a run as HTML, Markdown and JSON; what was not measured is left out."""
     examples = rejected(cfg, filtered)
@@ -73,8 +75,8 @@ def write(
         "config": experiment.snapshot(cfg),
         "environment": {**experiment.versions(), **experiment.machine()},
     }
-    if student:
-        facts |= judged_facts(cfg, teacher, student)
+    if judged.student is not None:
+        facts |= judged_facts(cfg, judged.student, judged)
     write_atomically(run.report, html.render(facts))
     write_atomically(run.report.with_suffix(".md"), plain.markdown(facts))
     write_atomically(run.report.with_suffix(".json"), plain.as_json(facts))
@@ -121,16 +123,17 @@ def _curve(cfg: Config) -> list[tuple[float, float]]:
         return []
 
 
-def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, Any]) -> html.Facts:
+def judged_facts(cfg: Config, student: StudentFigures, figures: Judged) -> html.Facts:
     """The facts that need human texts: error rates, confusions, and every utterance aligned with its reference."""
-    sides: dict[html.Role, Mapping[str, Any]] = {"teacher": teacher} if teacher else {}
+    sides: dict[html.Role, Figures] = {} if figures.teacher is None else {"teacher": figures.teacher}
     sides["student"] = student
+    rates, by = student.errors.rates, student.errors.by
     alike = normalizer(cfg.evaluate.normalizer)
     judged = recognition.references(cfg, of_split(cfg))
     pairs = {
         role: {
             utterance.id: words.align(
-                split_words(alike(utterance.text or "")), split_words(alike(side["hypotheses"].get(utterance.id, "")))
+                split_words(alike(utterance.text or "")), split_words(alike(side.hypotheses.get(utterance.id, "")))
             )
             for utterance in judged
         }
@@ -139,29 +142,29 @@ def judged_facts(cfg: Config, teacher: Mapping[str, Any], student: Mapping[str, 
     return {
         "systems": [
             *(system(role, side, cfg) for role, side in sides.items()),
-            *([system("student with LM", student["with_lm"], cfg)] if "with_lm" in student else []),
+            *([] if figures.with_lm is None else [system("student with LM", figures.with_lm, cfg)]),
         ],
         "judged": {
-            "split": student["split"],
-            "utterances": student["utterances"],
-            "words": student["words"],
-            "drawn": student["interval_over"],
+            "split": student.split,
+            "utterances": rates.utterances,
+            "words": rates.counts.reference,
+            "drawn": rates.interval_over,
             "resamples": cfg.evaluate.bootstrap_draws,
         },
         "breakdowns": [
             {
-                "by": by,
+                "by": what,
                 "groups": [
                     {
                         "name": name,
-                        "words": row["words"],
-                        "wer": {role: side[f"by_{by}"][name]["wer"] for role, side in sides.items()},
+                        "words": row.counts.reference,
+                        "wer": {role: side.errors.by[what][name].counts.rate for role, side in sides.items()},
                     }
-                    for name, row in student[f"by_{by}"].items()
+                    for name, row in by[what].items()
                 ],
             }
-            for by in ("speaker", "dataset", "dialect", "duration")
-            if len(student[f"by_{by}"]) > 1
+            for what in recognition.PROPERTIES
+            if len(by[what]) > 1
         ],
         "confusions": confusions(pairs),
         "worst": worst(cfg, judged, pairs),
@@ -197,18 +200,23 @@ def _of_kind(pairs: Iterable[words.Pair], has_reference: bool, has_hypothesis: b
     return (pair for pair in pairs if (pair[0] is not None, pair[1] is not None) == (has_reference, has_hypothesis))
 
 
-def system(role: html.Role, side: Mapping[str, Any], cfg: Config) -> html.System:
+def system(role: html.Role, side: Figures, cfg: Config) -> html.System:
     """Figures of one system for the head of the report."""
-    name = side["teacher"] if role == "teacher" else f"{cfg.student.size} FastConformer-CTC"
-    helped = f", a beam of {side['decode']['beam']} and {side['order']}-grams of its labels" if "order" in side else ""
+    if isinstance(side, TeacherFigures):
+        name, parameters = side.teacher, None
+    else:
+        name, parameters = f"{cfg.student.size} FastConformer-CTC", side.parameters
+        if side.lm_order is not None:
+            name += f", a beam of {side.decode['beam']} and {side.lm_order}-grams of its labels"
+    rates = side.errors.rates
     return {
         "role": role,
-        "name": name + helped,
-        "wer": side["wer"],
-        "interval": side["interval"],
-        "cer": side["cer"],
-        "parameters": side.get("parameters"),
-        "rtfx": side["rtfx"],
+        "name": name,
+        "wer": rates.wer,
+        "interval": rates.interval,
+        "cer": rates.cer,
+        "parameters": parameters,
+        "rtfx": side.rtfx,
     }
 
 

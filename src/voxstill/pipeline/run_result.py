@@ -9,6 +9,9 @@ from typing import Any
 
 from voxstill.core.monitor import clock
 from voxstill.core.result import NOT_IN_JSON, Result
+from voxstill.evaluation.recognition import StudentFigures
+from voxstill.evaluation.teacher import TeacherFigures
+from voxstill.scoring.figures import to_dicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,16 @@ class StepResult(Result):
     result: str
     seconds: float
     figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Figures of teacher and student on the same utterances; None of what was not judged."""
+
+    teacher: TeacherFigures | None = None
+    student: StudentFigures | None = None
+    with_lm: StudentFigures | None = None
+    """Of the student with the language model of `evaluate.lm_order`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +55,29 @@ class SideResult(Result):
     """The experiment folder of the student."""
 
     @classmethod
-    def of(cls, figures: Mapping[str, Any], *, parameters: int | None = None, path: str | None = None) -> SideResult:
-        """Choose what is compared from the figures of an evaluation."""
-        helped = figures.get("with_lm")
+    def of(cls, figures: StudentFigures | TeacherFigures | None) -> SideResult:
+        """Choose what is compared from the figures of an evaluation; nothing is known of a side without them."""
+        if figures is None:
+            return cls(wer=None, cer=None, interval=None, rtfx=None, by_dataset=None)
+        rates = figures.errors.rates
         return cls(
-            wer=figures.get("wer"),
-            cer=figures.get("cer"),
-            interval=figures.get("interval"),
-            rtfx=figures.get("rtfx"),
-            by_dataset=figures.get("by_dataset"),
-            with_lm=None
-            if helped is None
-            else dataclasses.replace(cls.of(helped), order=helped.get("order"), decode=helped.get("decode")),
-            parameters=parameters,
-            path=path,
+            wer=rates.wer,
+            cer=rates.cer,
+            interval=rates.interval,
+            rtfx=figures.rtfx,
+            by_dataset=to_dicts(figures.errors.by["dataset"]),
         )
+
+    @classmethod
+    def of_student(cls, judged: Judged, *, parameters: int, path: str) -> SideResult:
+        """The student, and its own figures with a language model where it was judged with one."""
+        helped = judged.with_lm
+        with_lm = (
+            None
+            if helped is None
+            else dataclasses.replace(cls.of(helped), order=helped.lm_order, decode=dict(helped.decode))
+        )
+        return dataclasses.replace(cls.of(judged.student), with_lm=with_lm, parameters=parameters, path=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,13 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         frontend = frontend_of(cfg)
         names = _names(run, store, prefix, cfg)
         corpus = Classified(
-            *(store, prefix, run.corpus, names, normalize, frontend, cfg),
+            store,
+            prefix,
+            run.corpus,
+            names=names,
+            normalize=normalize,
+            frontend=frontend,
+            cfg=cfg,
             rank=fabric.global_rank,
             ranks=fabric.world_size,
             column=column,

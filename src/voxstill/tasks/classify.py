@@ -38,10 +38,10 @@ class ClassifyTask:
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Augment a batch and compute its features."""
-        augmented = self.frontend.extract_augmented(
+        inputs, len_B, frame_ms_B = self.frontend.extract_augmented(
             batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator
         )
-        return ModelInput(batch, *augmented)
+        return ModelInput(batch, inputs, len_B, frame_ms_B)
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Compute the loss per utterance of the step; `accuracy` is that of the training, augmented as it is."""

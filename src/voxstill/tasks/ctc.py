@@ -61,7 +61,11 @@ class CtcTask:
         """The loss where each frame is said by itself."""
         blank_id = self.vocabulary.blank_id
         ctc_B = losses.ctc(
-            *(logits_BFV, out_B, batch.tokens_BU, batch.token_len_B, blank_id),
+            logits_BFV,
+            out_B,
+            batch.tokens_BU,
+            batch.token_len_B,
+            blank_id=blank_id,
             smoothing=self.train_cfg.label_smoothing,
         )
         ctc_B = ctc_B * batch.weight_B
@@ -89,10 +93,10 @@ class CtcTask:
             tensors = (field.name for field in dataclasses.fields(Batch) if field.name != "ids")
             repeated: Any = {name: torch.cat([getattr(batch, name)] * self.num_views) for name in tensors}
             batch = dataclasses.replace(batch, ids=batch.ids * self.num_views, **repeated)
-        augmented = self.frontend.extract_augmented(
+        inputs, len_B, frame_ms_B = self.frontend.extract_augmented(
             batch.audio_BT, batch.audio_len_B, batch.tempo_B, progress, generator
         )
-        return ModelInput(batch, *augmented)
+        return ModelInput(batch, inputs, len_B, frame_ms_B)
 
     def move(self, device: torch.device) -> None:
         """Move the frontend to the device."""
@@ -108,8 +112,7 @@ class CtcTask:
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
         """Greedy hypotheses, in the order of the batch."""
-        inputs = (self.frontend, self.vocabulary, batch.audio_BT, batch.audio_len_B)
-        return decode_batch(model, *inputs, batch.ids)
+        return decode_batch(model, self.frontend, self.vocabulary, batch.audio_BT, batch.audio_len_B, batch.ids)
 
     def _shortened(self, batch: Batch, generator: Generator) -> Batch:
         """Some utterances become a random run of their words, cut in the middle of the pauses around it."""

@@ -62,7 +62,9 @@ class Corpus:
         of_split: dict[Split, Mapping[str, float]] = {"train": cfg.train.dialect_weights, "dev": {}}
         self._train, self._dev = (
             shard_index.open_index(
-                *(store, prefix, folder),
+                store,
+                prefix,
+                folder,
                 splits=(split,),
                 encode=encode if tokenizer else None,
                 encoder=encoder,

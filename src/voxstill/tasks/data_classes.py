@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Word
 from voxstill.data import shard_index
 from voxstill.data.batching import Ints
-from voxstill.data.plan import EpochPlan
+from voxstill.data.plan import EpochPlan, SamplingRate, Tempos
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus, Normal
@@ -33,7 +32,7 @@ class LabelEncoder:
         self._ids = {name: i for i, name in enumerate(names)}
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[str, ...]:
         """Equal for those with the same names."""
         return "classes", *self.pieces
 
@@ -41,7 +40,7 @@ class LabelEncoder:
         """One token without times, or none."""
         return ([self._ids[text]], [(-1, -1)]) if text in self._ids else ([], [])
 
-    def save(self, folder: Path, features: Mapping[str, Any], kind: Any) -> None:
+    def save(self, folder: Path, features: Mapping[str, object], kind: str) -> None:
         """The names are in the `config.json` of the model."""
 
 
@@ -66,8 +65,10 @@ class Classified(Corpus):
         ranks: int,
         column: str,
     ) -> None:
-        options: dict[str, Any] = {"rank": rank, "ranks": ranks, "column": column}
-        super().__init__(store, prefix, folder, LabelEncoder(names), normalize, frontend, cfg, **options)
+        encoder = LabelEncoder(names)
+        super().__init__(
+            store, prefix, folder, encoder, normalize, frontend, cfg, rank=rank, ranks=ranks, column=column
+        )
         strange = {name for name in self._dev_texts.values() if name} - set(names)
         self.verifies = cfg.student.task == "speakers" and bool(strange)
         if rank == 0:  # one of them tells what all leave out
@@ -87,7 +88,23 @@ class Classified(Corpus):
         # a speaker that is new has no token, and is heard all the same
         return np.ones_like(part.num_tokens) if part is self._dev and self.verifies else part.num_tokens
 
-    def _planned(self, part: shard_index.ShardIndex, epoch: int, ascending: bool, **options: Any) -> EpochPlan:
-        epoch_plan = super()._planned(part, epoch, ascending, **options)
+    def _planned(
+        self,
+        part: shard_index.ShardIndex,
+        epoch: int,
+        ascending: bool,
+        *,
+        batches_per_step: int,
+        sampling_rate: SamplingRate | None = None,
+        tempo_N: Tempos | None = None,
+    ) -> EpochPlan:
+        epoch_plan = super()._planned(
+            part,
+            epoch,
+            ascending,
+            batches_per_step=batches_per_step,
+            sampling_rate=sampling_rate,
+            tempo_N=tempo_N,
+        )
         dropped = {_REASONS.get(name, name): num for name, num in epoch_plan.dropped.items()}
         return dataclasses.replace(epoch_plan, dropped=dropped)

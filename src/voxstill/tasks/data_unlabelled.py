@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from voxstill.core import pcm
 from voxstill.core.config import Config
 from voxstill.data import shard_index
-from voxstill.data.plan import Crops, EpochPlan, plan
+from voxstill.data.plan import Crops, EpochPlan, SamplingRate, Tempos, plan
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
@@ -38,7 +37,14 @@ class Unlabelled(Corpus):
         self._masks = masks
 
     def _planned(
-        self, part: shard_index.ShardIndex, epoch: int, ascending: bool, *, batches_per_step: int, **_: Any
+        self,
+        part: shard_index.ShardIndex,
+        epoch: int,
+        ascending: bool,
+        *,
+        batches_per_step: int,
+        sampling_rate: SamplingRate | None = None,
+        tempo_N: Tempos | None = None,
     ) -> EpochPlan:
         cfg = self._cfg
         longest = pcm.ms_to_samples(cfg.pretrain.crop_ms)
@@ -52,7 +58,7 @@ class Unlabelled(Corpus):
             epoch=epoch,
             num_frames=self._frontend.num_frames(cropped_N),
             shard_of=part.shard,
-            sampling_rate=self._sampling_rate if part is self._train else None,
+            sampling_rate=sampling_rate,
             ascending=ascending,
         )
         return dataclasses.replace(epoch_plan, crops=crops)

@@ -84,7 +84,14 @@ class ContrastiveTask:
         noise_BMGV = contrastive.gumbel((*place_BM.shape, *self._codebook), generator)
         frame_ms_B = torch.full_like(batch.tempo_B, self.frontend.frame_ms)
         return MaskedInput(
-            *(batch, inputs, len_B, frame_ms_B, hidden_BF, place_BM, weight_BM), drawn=(negative_BMK, noise_BMGV)
+            batch=batch,
+            inputs=inputs,
+            len_B=len_B,
+            frame_ms_B=frame_ms_B,
+            hidden_BF=hidden_BF,
+            place_BM=place_BM,
+            weight_BM=weight_BM,
+            drawn=(negative_BMK, noise_BMGV),
         )
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
@@ -93,11 +100,20 @@ class ContrastiveTask:
         cfg, weight_BM, (negative_BMK, noise_BMGV) = self.cfg, model_input.weight_BM, model_input.drawn
         temperature = max(cfg.max_temperature * cfg.temperature_decay**context.step, cfg.min_temperature)
         predicted_BMD, targets_BMD, code_BM, probs_BMGV = self_supervised.contrastive_outputs(
-            *(model, model_input.inputs, model_input.len_B, model_input.hidden_BF, model_input.place_BM),
-            *(noise_BMGV if model.training else None, temperature),
+            model,
+            samples_BT=model_input.inputs,
+            len_B=model_input.len_B,
+            hidden_BF=model_input.hidden_BF,
+            place_BM=model_input.place_BM,
+            noise_BMGV=noise_BMGV if model.training else None,
+            temperature=temperature,
         )
         loss_BM, right_BM, chance_BM = contrastive.info_nce(
-            *(predicted_BMD, targets_BMD, code_BM, negative_BMK), self_supervised.contrastive_temperature(model)
+            predicted_BMD,
+            targets_BMD,
+            code_BM=code_BM,
+            negative_BMK=negative_BMK,
+            temperature=self_supervised.contrastive_temperature(model),
         )
         part = weight_BM.sum() / context.num_tokens
         perplexity = contrastive.perplexity(probs_BMGV, weight_BM)
@@ -219,13 +235,18 @@ class Watch:
         if self._says("perplexity", perplexity < 2 * self._groups):
             log.warning(
                 "step %d: %.1f codes are in use, all %d code books together, where one of each is the least: %s",
-                *(step, perplexity, self._groups, self._advice),
+                step,
+                perplexity,
+                self._groups,
+                self._advice,
             )
         if self._says("accuracy", accuracy < 1.5 * chance):
             log.warning(
                 "step %d: %.2f %% of the hidden frames are found, by chance alone it were %.2f %%; this passes where"
                 " the learning rate is still rising, else lower `train.lr` or take larger batches (`plan.budget_ms`)",
-                *(step, 100 * accuracy, 100 * chance),
+                step,
+                100 * accuracy,
+                100 * chance,
             )
 
     def _says(self, name: str, bad: bool) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-def settings(cfg: Config) -> dict[str, Any]:
+def settings(cfg: Config) -> dict[str, object]:
     """What decides what is learnt: the seed and the identity of each section."""
     own = {**identity(cfg.pretrain), "weights": checkpoints.weights_digest(cfg.pretrain.checkpoint)}
     every = train_settings(cfg)
@@ -49,7 +49,14 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
     kind, size = ("wav2vec 2.0", own.size) if own.method == "wav2vec2" else ("FastConformer", cfg.student.size)
     with fabric.rank_zero_first():  # which makes the index, for the others to open
         corpus = Unlabelled(
-            *(store, prefix, run.corpus, frontend, task.masks, cfg), rank=fabric.global_rank, ranks=fabric.world_size
+            store,
+            prefix,
+            run.corpus,
+            frontend=frontend,
+            masks=task.masks,
+            cfg=cfg,
+            rank=fabric.global_rank,
+            ranks=fabric.world_size,
         )
     log.info("pretrain: %s", describe(corpus.plan(0, ascending=True).statistics()))
 
@@ -57,7 +64,10 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         save_model(run, model, weights, functools.partial(write_extractor, frontend))
 
     return TrainingSetup(
-        *(model, task, corpus, f"`{own.checkpoint}` as a {kind}" if own.checkpoint else f"{size} {kind}"),
+        model=model,
+        task=task,
+        data=corpus,
+        about=f"`{own.checkpoint}` as a {kind}" if own.checkpoint else f"{size} {kind}",
         notes={"method": own.method},
         error="dev_loss",
         save=save,

@@ -54,7 +54,13 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         frontend = frontend_of(cfg, noise.load(cfg.augment))
         vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", normalize), cfg, frontend)
         corpus = Corpus(
-            *(store, prefix, run.corpus, vocabulary, normalize, frontend, cfg),
+            store,
+            prefix,
+            run.corpus,
+            tokenizer=vocabulary,
+            normalize=normalize,
+            frontend=frontend,
+            cfg=cfg,
             rank=fabric.global_rank,
             ranks=fabric.world_size,
         )

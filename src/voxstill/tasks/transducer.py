@@ -24,10 +24,18 @@ class TransducerTask(CtcTask):
             model, model_input.inputs, model_input.len_B, batch.tokens_BU
         )
         blank_id, durations = self.vocabulary.blank_id, students.durations(model)
-        lattice = (encoded_BFP, predicted_BUP, out_B, batch.tokens_BU, batch.token_len_B, blank_id)
         joint = functools.partial(students.joint, model)
-        loss_B = (
-            losses.duration_transducer(joint, *lattice, durations) if durations else losses.transducer(joint, *lattice)
+        transducer = (
+            functools.partial(losses.duration_transducer, durations=durations) if durations else losses.transducer
+        )
+        loss_B = transducer(
+            joint,
+            encoded_BFP,
+            predicted_BUP,
+            out_B,
+            batch.tokens_BU,
+            token_len_B=batch.token_len_B,
+            blank_id=blank_id,
         )
         rnnt = (loss_B * batch.weight_B).sum() / context.num_tokens
         if not self.train_cfg.auxiliary_ctc:

@@ -13,7 +13,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 from urllib.parse import urlsplit
 
 from voxstill.audio import codec
@@ -23,6 +23,9 @@ from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import Word
 from voxstill.teachers.teacher import Clip, Transcription
 
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
 CONNECT_S = 10.0
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
@@ -31,6 +34,17 @@ REFUSED_STATUSES = (401, 402, 403, 404, 405)
 """HTTP statuses that no clip can cause: the key, the bill, the address or the model is wrong."""
 MAX_UNANSWERED = 8
 """After so many unanswered clips in a row the server is taken for down."""
+
+
+_File = tuple[str, bytes, str]
+"""Name, content and type of a file in a form."""
+
+
+class _Body(TypedDict, total=False):
+    """The body of a request, as `urllib3` takes it: JSON, or the fields of a form."""
+
+    json: Mapping[str, object]
+    fields: Sequence[tuple[str, str | _File]]
 
 
 class OpenAIOptions(Section):
@@ -180,7 +194,7 @@ class OpenAITeacher:
                 finish="failed", error=f"not an answer of the protocol: {self._redact(_text(response))}"
             )
 
-    def _request(self, clip: Clip) -> dict[str, Any]:
+    def _request(self, clip: Clip) -> _Body:
         o = self.options
         wav = codec.encode(clip.samples_T, "wav")
         common = {"model": o.model, "temperature": o.temperature, "top_p": o.top_p, "seed": o.seed}
@@ -199,7 +213,9 @@ class OpenAITeacher:
             "prompt": o.prompt,
             "max_completion_tokens": o.max_tokens,
         }
-        fields: list[tuple[str, Any]] = [(name, str(value)) for name, value in form.items() if value is not None]
+        fields: list[tuple[str, str | _File]] = [
+            (name, str(value)) for name, value in form.items() if value is not None
+        ]
         fields += [("timestamp_granularities[]", granularity) for granularity in o.timestamp_granularities]
         fields += [("include[]", "logprobs")] * o.logprobs
         return {"fields": [*fields, ("file", ("clip.wav", wav, "audio/wav"))]}
@@ -220,7 +236,7 @@ class OpenAITeacher:
             fix="check teacher.base_url, teacher.model and the key; the same command goes on where this one stopped",
         )
 
-    def _error_message(self, response: Any) -> str:
+    def _error_message(self, response: BaseHTTPResponse) -> str:
         """Error message of a response, in one line."""
         text = _text(response)
         try:
@@ -236,8 +252,8 @@ class OpenAITeacher:
         return " ".join((text.replace(self._key, "***") if self._key else text).split())[:300]
 
 
-def _text(response: Any) -> str:
-    return str(response.data.decode(errors="replace"))
+def _text(response: BaseHTTPResponse) -> str:
+    return response.data.decode(errors="replace")
 
 
 def _proxy(url: str) -> str | None:

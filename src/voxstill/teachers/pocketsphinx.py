@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from voxstill.storage.fetch import read_uri
 from voxstill.teachers.teacher import Clip, Transcription
 from voxstill.text import grammar
 from voxstill.text.grammar import Graph
+
+if TYPE_CHECKING:
+    from pocketsphinx import Segment
 
 FRAME_MS = 10
 SEARCH = "voxstill"
@@ -147,7 +150,7 @@ class PocketSphinxTeacher:
             words=words,
         )
 
-    def _word(self, segment: Any, duration_ms: int) -> Word:
+    def _word(self, segment: Segment, duration_ms: int) -> Word:
         start_ms, end_ms = (
             min(max(0, frame * FRAME_MS - self.options.pad_ms), duration_ms)
             for frame in (segment.start_frame, segment.end_frame + 1)

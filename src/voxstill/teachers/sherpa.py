@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from voxstill.core import pcm
 from voxstill.core.config import Section, option
@@ -50,6 +50,17 @@ class SherpaOptions(Section):
     """CPU threads of the model."""
     batch_size: int = option(16, unit="clips", ge=1)
     """Clips in a batch."""
+
+
+class SherpaResult(Protocol):
+    """What is read of a result of sherpa-onnx; times are in seconds, and empty where the model gives none."""
+
+    text: str
+    lang: str
+    tokens: Sequence[str]
+    timestamps: Sequence[float]
+    durations: Sequence[float]
+    ys_log_probs: Sequence[float]
 
 
 class SherpaTeacher:
@@ -107,9 +118,9 @@ class SherpaTeacher:
         del self._recogniser
 
 
-def arguments(options: SherpaOptions, folder: Path) -> dict[str, Any]:
+def arguments(options: SherpaOptions, folder: Path) -> dict[str, str | int]:
     """Keyword arguments of the method `from_...` of the kind; ConfigError where a file is missing."""
-    kwargs: dict[str, Any] = {name: str(_file(folder, name, options.int8)) for name in _FILES[options.kind]}
+    kwargs: dict[str, str | int] = {name: str(_file(folder, name, options.int8)) for name in _FILES[options.kind]}
     kwargs |= {"tokens": str(folder / "tokens.txt"), "num_threads": options.num_threads, "provider": options.provider}
     if options.kind == "transducer":
         kwargs |= {"decoding_method": options.decoding_method, "max_active_paths": options.max_active_paths}
@@ -132,7 +143,7 @@ def _file(folder: Path, name: str, int8: bool) -> Path:
     return (exact or candidates)[0]
 
 
-def _result(result: Any, duration_s: float) -> Transcription:
+def _result(result: SherpaResult, duration_s: float) -> Transcription:
     logprobs = list(result.ys_log_probs)
     return Transcription(
         text=" ".join(result.text.split()),
@@ -143,7 +154,7 @@ def _result(result: Any, duration_s: float) -> Transcription:
     )
 
 
-def _words(result: Any, duration_s: float) -> Iterator[Word]:
+def _words(result: SherpaResult, duration_s: float) -> Iterator[Word]:
     """Words with times: a token has the model's duration, or lasts until the next one, at most 100 ms."""
     starts = [*result.timestamps, duration_s]
     ends = [min(after, start + _MAX_TOKEN_S) for start, after in pairwise(starts)]

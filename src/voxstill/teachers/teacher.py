@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Teacher(Protocol):
     Options: ClassVar[type[Section]]
     reads_texts: ClassVar[bool]
 
-    def __init__(self, options: Any) -> None: ...
+    def __init__(self, options: Section) -> None: ...
 
     def revision(self) -> str:
         """Identity of the model for the recipe of labels: versions and content hashes of what it loads."""

@@ -12,9 +12,9 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from voxstill.core.errors import TeacherError
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ, Finish, fingerprint
 from voxstill.teachers.teacher import Clip, Transcription
+
+if TYPE_CHECKING:
+    from vllm import CompletionOutput, PromptType, SamplingParams
 
 T = TypeVar("T")
 
@@ -226,7 +229,7 @@ class VllmTeacher:
             return Transcription(finish="failed", error=f"vLLM: {reason}")
         return self._result(answer, language)
 
-    async def _generate(self, prompt: Any, sampling: Any) -> Any:
+    async def _generate(self, prompt: PromptType, sampling: SamplingParams) -> CompletionOutput:
         """Send one request and wait for its completion."""
         from vllm.renderers.inputs.preprocess import parse_model_prompt
 
@@ -248,7 +251,7 @@ class VllmTeacher:
         )
         return str(self._recogniser.parse_language_detection_output(list(answer.token_ids), tokenizer))
 
-    def _prompt(self, audio_T: NDArray[np.float32], language: str | None) -> Any:
+    def _prompt(self, audio_T: NDArray[np.float32], language: str | None) -> PromptType:
         if self._recogniser is None:
             return {"prompt": self.options.prompt, "multi_modal_data": {"audio": (audio_T, RATE_HZ)}}
         from vllm.config.speech_to_text import SpeechToTextParams
@@ -263,7 +266,7 @@ class VllmTeacher:
             )
         )
 
-    def _result(self, answer: Any, language: str | None) -> Transcription:
+    def _result(self, answer: CompletionOutput, language: str | None) -> Transcription:
         finish = FINISHES.get(answer.finish_reason)
         if finish is None:
             return Transcription(finish="failed", error=f"vLLM ended the request: {answer.finish_reason}")
@@ -285,7 +288,7 @@ class VllmTeacher:
         )
 
 
-def _language_tag(text: str, names: Any) -> str | None:
+def _language_tag(text: str, names: Mapping[str, str]) -> str | None:
     """Code of the language that Qwen3-ASR writes before the text; None where there is none."""
     match = re.match(r"\s*language (\w+)<asr_text>", text)
     codes = {name.lower(): code for code, name in names.items()}

@@ -59,7 +59,7 @@ class Automaton(NamedTuple):
 
 
 @compiled
-def lower_bound(sorted_N: NDArray[Any], low: int, high: int, wanted: Any) -> int:
+def lower_bound(sorted_N: NDArray[np.int64] | NDArray[np.uint64], low: int, high: int, wanted: int | np.uint64) -> int:
     """Binary search: the first index from `low` to `high` whose value is not below `wanted`."""
     while low < high:
         middle = (low + high) // 2

@@ -58,7 +58,7 @@ class WhisperTokenizer:
         return self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))  # type: ignore[no-any-return]
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Cache key: equal for tokenizers that give the same ids."""
         return self._tokenizer.backend_tokenizer.to_str(), self.prefix
 

@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Cache key: equal for tokenizers that give the same ids."""
         ...
 
@@ -49,7 +49,7 @@ class Tokenizer(Protocol):
         """Token ids of the text, and start and end of each in milliseconds, (-1, -1) where unknown."""
         ...
 
-    def save(self, folder: Path, features: Mapping[str, Any], kind: Any) -> None:
+    def save(self, folder: Path, features: Mapping[str, Any], kind: str) -> None:
         """Write the processor that `transformers` loads with `AutoProcessor`."""
         ...
 
@@ -70,7 +70,7 @@ class Vocabulary:
         return {piece: i for i, piece in enumerate(self.pieces)}
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Cache key: equal for tokenizers that give the same ids."""
         return self.unit, self.pieces, self.merges
 

@@ -38,7 +38,7 @@ PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
-def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, Any]) -> RunDir:
+def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object]) -> RunDir:
     """The experiment folder of these settings on these shards: the one that is there, or a new one."""
     recipe = fingerprint("train", settings, shards.recipe)
     former = legacy.experiment(cfg, settings, shards.recipe)
@@ -78,7 +78,7 @@ def snapshot(cfg: Config) -> str:
     return config.dump(Config.model_validate(plain(cfg.model_dump())))
 
 
-def train_settings(cfg: Config) -> dict[str, Any]:
+def train_settings(cfg: Config) -> dict[str, object]:
     """What decides what is learnt: the seed and the identity of each section."""
     return {
         "seed": cfg.seed,
@@ -107,7 +107,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, object]:
     """What the run has to work with."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {"system": platform.system(), "processor": platform.machine(), "cores": world.num_cores(), "gpus": gpus}
@@ -123,21 +123,21 @@ def describe(statistics: dict[str, Any], more: str = "") -> str:
     )
 
 
-def noted(run: RunDir) -> dict[str, Any]:
+def noted(run: RunDir) -> dict[str, object]:
     """What `environment.json` of a training says; nothing where there is none."""
     try:
-        facts: dict[str, Any] = json.loads(run.environment.read_text(encoding="utf-8"))
+        facts: dict[str, object] = json.loads(run.environment.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return facts
 
 
-def note(run: RunDir, **facts: Any) -> None:
+def note(run: RunDir, **facts: object) -> None:
     """Add facts to `environment.json`."""
     write_whole(run.environment, {**noted(run), **facts})
 
 
-def write_whole(path: Path, value: dict[str, Any]) -> None:
+def write_whole(path: Path, value: Mapping[str, object]) -> None:
     """Write JSON to a file, whole or not at all."""
     write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 

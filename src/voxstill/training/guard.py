@@ -43,7 +43,12 @@ class Guard:
         save(path, batches, context, step=step, rank=self._rank)
         log.warning(
             "step %d is skipped: loss %s, gradient norm %s; utterances %s; `voxstill doctor %s --batch %s` replays it",
-            *(step, loss, grad_norm, shown, self._run.path, path),
+            step,
+            loss,
+            grad_norm,
+            shown,
+            self._run.path,
+            path,
         )
         if self._in_a_row >= LIMIT:
             raise TrainingError(

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def launch(
-    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, Any]
+    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, object]
 ) -> TrainingSummary:
     """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
@@ -48,7 +48,7 @@ def launch(
 
 
 def _launch(
-    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, Any]
+    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, object]
 ) -> TrainingSummary:
     ranks = world.ranks()
     cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
@@ -74,7 +74,7 @@ def _launch(
 
 
 def _as_one_of(
-    ranks: world.Ranks, cfg: Config, shards: ShardFigures, build: Build, settings: Mapping[str, Any]
+    ranks: world.Ranks, cfg: Config, shards: ShardFigures, build: Build, settings: Mapping[str, object]
 ) -> TrainingSummary:
     """This process as one of those that torchrun, srun or Ray has started; rank 0 opens the folder for all."""
     fabric = parallel.fabric(cfg.train, ranks)
@@ -139,15 +139,17 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Bu
         setup = build(fabric, cfg, run, Store(cfg.work), workdir.prefix("shards", recipe))
         model, data = setup.model, setup.data
         plan = data.plan(0, ascending=True)
+        precision, because = parallel.precision(cfg.train)
         log.info(
             "train: %s of %.2f million parameters; precision %s, because %s; the loss is counted by %s",
             setup.about,
             students.num_parameters(model) / 1e6,
-            *parallel.precision(cfg.train),
+            precision,
+            because,
             setup.task.unit,
         )
         if first:
-            note(run, plan_hash=plan.sha256(), precision=parallel.precision(cfg.train)[0], **setup.notes)
+            note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
         steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
         minutes = cfg.train.max_minutes
         budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None, cfg.train.patience)

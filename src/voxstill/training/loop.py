@@ -178,8 +178,9 @@ class _Trainer:
         return self._budget.progress(self._state.step, self._state.seconds, self._state.stale)
 
     def _save(self) -> None:
-        arguments = (self._run, self._model, self._optimizer, self._average, self._state, self._cfg.train)
-        checkpoint.save(*arguments, writes=self._is_first)
+        checkpoint.save(
+            self._run, self._model, self._optimizer, self._average, self._state, self._cfg.train, writes=self._is_first
+        )
 
     def _epoch(self, signals: world.Signals, watchdog: Watchdog, bar: Progress) -> bool:
         """Make the remaining steps of an epoch, or of the budget; return whether a signal to any rank has ended it."""
@@ -231,7 +232,14 @@ class _Trainer:
         self._frozen.set_modes(progress)
         with self._memory.in_step(state.step):
             loss, figures = one_step(
-                *(self._fabric, self._wrapped, self._task, step, context, cfg.seed, state.step, self._memory)
+                self._fabric,
+                self._wrapped,
+                self._task,
+                step,
+                context,
+                seed=cfg.seed,
+                step=state.step,
+                memory=self._memory,
             )
         self._frozen.drop_gradients(progress)
         norm = self._scaling.clipped(self._wrapped, self._optimizer, cfg.train.clip_norm)

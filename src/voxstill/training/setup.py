@@ -28,7 +28,7 @@ class TrainingSetup:
     data: Data
     about: str
     """What is trained, in words."""
-    notes: Mapping[str, Any]
+    notes: Mapping[str, object]
     """For `environment.json`."""
     error: str
     """What the summary calls the least figure of the dev split."""

@@ -33,9 +33,9 @@ class TrainingSummary(Result):
     dropped: Mapping[str, int]
     """Utterances that are in no batch, by reason."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The fields, with the error under the name of its metric."""
-        figures: dict[str, Any] = {}
+        figures: dict[str, object] = {}
         for name, value in Result.to_dict(self).items():
             if name == "dev_error":
                 figures[self.dev_metric] = value

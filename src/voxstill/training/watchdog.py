@@ -17,9 +17,9 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import TrainingError
@@ -28,6 +28,20 @@ from voxstill.storage.rundir import RunDir
 
 _WRITE_S = 1.0
 _STACKS_S = 1.0  # what the others have to write theirs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What a rank says of itself: its process, when that was born, its machine, and the step that it has begun."""
+
+    pid: int
+    born: str | None
+    host: str
+    step: int
+
+    def is_alive_here(self) -> bool:
+        """Whether its process is on this machine; its number may belong to another one by now."""
+        return self.host == socket.gethostname() and self.born is not None and self.born == _born(self.pid)
 
 
 class Watchdog:
@@ -72,8 +86,9 @@ class Watchdog:
         self._step = self._step if step is None else step
         if self._beat - self._written > _WRITE_S:
             self._written = self._beat
-            about = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(), "step": self._step}
-            write_atomically(self._file, json.dumps(about))  # a rank stopped while it writes must be found, too
+            pid = os.getpid()
+            state = RankState(pid=pid, born=_born(pid), host=socket.gethostname(), step=self._step)
+            write_atomically(self._file, json.dumps(asdict(state)))  # a rank stopped while it writes must be found, too
 
     def _watch(self) -> None:
         looked, pause_s = time.monotonic(), min(self._limit_s / 4, 5.0)
@@ -88,7 +103,7 @@ class Watchdog:
 
     def _end(self, waited_s: float) -> None:
         others = self._others()
-        behind = sorted(rank for rank, other in others.items() if other["step"] < self._step)
+        behind = sorted(rank for rank, other in others.items() if other.step < self._step)
         message = (
             f"rank {self._rank} has made no step for {waited_s:.0f} s, at step {self._step}; `train.step_timeout_s` is "
         )
@@ -99,24 +114,19 @@ class Watchdog:
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
             for rank, other in others.items():
-                file.write(f"\nstacks of rank {rank}, process {other['pid']}:\n")
+                file.write(f"\nstacks of rank {rank}, process {other.pid}:\n")
                 file.flush()
-                _send(other["pid"], signal.SIGCONT)  # one that was stopped answers nothing else
-                _send(other["pid"], signal.SIGUSR1)
+                _send(other.pid, signal.SIGCONT)  # one that was stopped answers nothing else
+                _send(other.pid, signal.SIGUSR1)
                 time.sleep(_STACKS_S)
         for other in others.values():
-            _send(other["pid"], signal.SIGKILL)
+            _send(other.pid, signal.SIGKILL)
         os._exit(TrainingError.exit_code)
 
-    def _others(self) -> dict[int, dict[str, Any]]:
-        """The other ranks on this machine; a number that belongs to another process by now is none of them."""
-        others = {}
-        for path in sorted(self._run.ranks.glob("*.json")):
-            about = _read(path)
-            is_here = about.get("host") == socket.gethostname() and path != self._file
-            if is_here and about["born"] and about["born"] == _born(about["pid"]):
-                others[int(path.stem)] = about
-        return others
+    def _others(self) -> dict[int, RankState]:
+        """The other ranks on this machine, by number."""
+        states = {path: _read(path) for path in sorted(self._run.ranks.glob("*.json")) if path != self._file}
+        return {int(path.stem): state for path, state in states.items() if state and state.is_alive_here()}
 
 
 def _born(pid: int) -> str | None:
@@ -127,12 +137,11 @@ def _born(pid: int) -> str | None:
         return None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> RankState | None:
     try:
-        about: dict[str, Any] = json.loads(path.read_text())
+        return RankState(**json.loads(path.read_text()))
     except (OSError, ValueError):  # it ends, or writes
-        return {}
-    return about
+        return None
 
 
 def _send(pid: int, number: int) -> None:

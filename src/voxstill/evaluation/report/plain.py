@@ -86,7 +86,7 @@ def _escape(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\`*_{}[]<>()#|!~" else char for char in " ".join(text.split()))
 
 
-def _without_audio(value: Any) -> Any:
+def _without_audio(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _without_audio(nested) for name, nested in value.items() if name != "audio"}
     if isinstance(value, list | tuple):

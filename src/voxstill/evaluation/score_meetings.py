@@ -1,0 +1,164 @@
+"""score meeting: word error rates with speaker attribution, cpWER and tcpWER, of two files with speakers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.records import ErrorCounts
+from voxstill.core.result import Result
+from voxstill.evaluation.score import duration_ms, ending, first_ids, percent, rules
+from voxstill.scoring import figures, meetings, words
+from voxstill.scoring.figures import Stamp
+from voxstill.text import transcripts
+from voxstill.text.transcripts import TranscriptSegment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionScores:
+    """The word errors of one session, in any time and in the right time, and its speakers."""
+
+    session: str
+    counts: ErrorCounts
+    counts_in_time: ErrorCounts | None
+    """None where not every row has its times."""
+    num_speakers: tuple[int, int]
+    """Of the reference and of the hypothesis."""
+    mapping: Mapping[str, str]
+    """Speakers of the hypothesis to those of the reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeetingScores(Result):
+    """The word errors of all sessions and of each."""
+
+    counts: ErrorCounts
+    counts_in_time: ErrorCounts | None
+    """None where not every row has its times."""
+    collar_s: float
+    sessions: Sequence[SessionScores]
+    warnings: Sequence[str]
+    stamp: Stamp
+
+    def to_dict(self) -> dict[str, object]:
+        """All figures side by side."""
+        return {
+            **_rates(self.counts, self.counts_in_time),
+            "collar_s": self.collar_s,
+            "sessions": [
+                {
+                    "session": row.session,
+                    **_rates(row.counts, row.counts_in_time),
+                    "speakers": list(row.num_speakers),
+                    "mapping": dict(row.mapping),
+                }
+                for row in self.sessions
+            ],
+            "warnings": list(self.warnings),
+            **self.stamp.to_dict(),
+        }
+
+    def to_text(self) -> str:
+        """A line for each session, and one for all."""
+        rows = [(row.session, row.counts, row.counts_in_time) for row in self.sessions]
+        rows += [("all", self.counts, self.counts_in_time)] if len(rows) > 1 else []
+        width = max(len(name) for name, _, _ in rows) + 2
+        lines = [f"{'':<{width}}{'cpWER':>10}{'tcpWER':>10}{'errors':>9}{'words':>9}"]
+        for name, counts, in_time in rows:
+            both_rates = f"{percent(counts.rate):>10}{percent(None if in_time is None else in_time.rate):>10}"
+            lines.append(f"{name:<{width}}{both_rates}{counts.errors:>9,}{counts.reference:>9,}")
+        collar = f"tcpWER with a collar of {self.collar_s} s"
+        return "\n".join([*lines, collar, *ending(self.warnings, self.stamp)])
+
+
+def of_meetings(
+    cfg: Config,
+    reference: str,
+    hypothesis: str,
+    *,
+    form: str | None = None,
+    language: str | None = None,
+    normalizer: str | None = None,
+    collar_s: float = 5.0,
+) -> MeetingScores:
+    """Compute cpWER over all sessions of the reference, and tcpWER where both files have times.
+
+    DataError where a row names no session or speaker, or where the files share no session.
+    """
+    name, alike = rules(cfg, language, normalizer)
+    references, hypotheses = (_by_session(transcripts.read(uri, form), uri, alike) for uri in (reference, hypothesis))
+    if not references.keys() & hypotheses.keys():
+        raise DataError(
+            f"`{reference}` and `{hypothesis}` have no session in common",
+            why=f"{len(references):,} and {len(hypotheses):,} were read, such as {first_ids(references, hypotheses)}",
+            fix="give sessions the same names in both",
+        )
+    shared = [references, {key: rows for key, rows in hypotheses.items() if key in references}]
+    timed = all(duration_ms(row) is not None for side in shared for rows in side.values() for row in rows)
+    total, total_in_time, sessions = ErrorCounts(), ErrorCounts(), []
+    for key, rows in sorted(references.items()):
+        other = hypotheses.get(key, [])
+        errors = meetings.cpwer(rows, other)
+        in_time = meetings.tcpwer(rows, other, round(collar_s * 1000)).counts if timed else None
+        total += errors.counts
+        total_in_time += in_time or ErrorCounts()
+        sessions.append(
+            SessionScores(
+                session=key,
+                counts=errors.counts,
+                counts_in_time=in_time,
+                num_speakers=(_num_speakers(rows), _num_speakers(other)),
+                mapping=errors.mapping,
+            )
+        )
+    warnings = [] if timed else ["not every row has its times, so that there is no tcpWER"]
+    missed, added = sorted(references.keys() - hypotheses.keys()), sorted(hypotheses.keys() - references.keys())
+    warnings += [f"{session}: the hypothesis has nothing of this session" for session in missed]
+    warnings += [f"{session}: the reference has no such session: left out" for session in added]
+    warnings += [
+        f"{row.session}: {row.num_speakers[1]} speakers were heard where {row.num_speakers[0]} spoke"
+        for row in sessions
+        if row.num_speakers[0] != row.num_speakers[1]
+    ]
+    return MeetingScores(
+        counts=total,
+        counts_in_time=total_in_time if timed else None,
+        collar_s=collar_s,
+        sessions=sessions,
+        warnings=warnings,
+        stamp=figures.stamp(name, words.versions()),
+    )
+
+
+def _num_speakers(rows: Sequence[TranscriptSegment]) -> int:
+    return len({row.speaker for row in rows})
+
+
+def _by_session(
+    rows: Sequence[TranscriptSegment], uri: str, alike: Callable[[str], str]
+) -> dict[str, list[TranscriptSegment]]:
+    by_session: dict[str, list[TranscriptSegment]] = {}
+    for row in rows:
+        if row.session is None or row.speaker is None:
+            raise DataError(
+                f"`{uri}` does not name session and speaker of `{row.id}`",
+                why="words of meetings are judged by who said them",
+                fix="give STM, SegLST, or JSONL with `session` and `speaker`",
+            )
+        by_session.setdefault(row.session, []).append(replace(row, text=alike(row.text)))
+    return by_session
+
+
+def _rates(counts: ErrorCounts, in_time: ErrorCounts | None) -> dict[str, float | None]:
+    return {
+        "cpwer": counts.rate,
+        "tcpwer": None if in_time is None else in_time.rate,
+        "errors": counts.errors,
+        "errors_in_time": None if in_time is None else in_time.errors,
+        "words": counts.reference,
+        "substitutions": counts.substitutions,
+        "insertions": counts.insertions,
+        "deletions": counts.deletions,
+    }
