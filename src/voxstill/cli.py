@@ -11,8 +11,8 @@ import inspect
 import json
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import typer
 
@@ -20,7 +20,7 @@ from voxstill import commands
 from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
 from voxstill.core.version import __version__
 
-Run = Callable[[Command, CommonOptions, dict[str, Any]], int]
+Run = Callable[[Command, CommonOptions, Mapping[str, object]], int]
 INTERRUPTED = 130
 PANELS: tuple[Panel, ...] = ("Start", "Corpus", "Training", "Evaluation", "Inference")
 GROUPS = {"score": "Score files of hypotheses or speaker turns that any tool wrote."}
@@ -117,10 +117,17 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
         for name, annotation in _OPTIONS.items()
     ]
 
-    def runner(**values: Any) -> None:
-        options = {name: values.pop(name) for name in _OPTIONS}
-        options["overrides"] = options["overrides"] or []
-        code = execute(command, CommonOptions(**options), values)
+    def runner(
+        *,
+        json: bool,
+        overrides: Sequence[str] | None,
+        config: str | None,
+        log_level: LogLevel | None,
+        yes: bool,
+        **values: object,
+    ) -> None:
+        options = CommonOptions(json=json, overrides=overrides or [], config=config, log_level=log_level, yes=yes)
+        code = execute(command, options, values)
         if code:
             raise typer.Exit(code)
 
@@ -130,7 +137,7 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
     return runner
 
 
-def execute(command: Command, options: CommonOptions, values: dict[str, Any]) -> int:
+def execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
     """Run a command and print its result or its error; returns the exit code."""
     from voxstill.core import monitor, world
     from voxstill.core.errors import StorageError, VoxstillError

@@ -48,7 +48,7 @@ def some(num: int, *, knows: bool = True, seed: int = 0) -> Any:
     return tables.table(rows, Score)
 
 
-def tuned(scores: Any, cfg: Filter) -> dict[str, Any]:
+def tuned(scores: Any, cfg: Filter) -> tuning.TuneResult:
     return tuning.tune_thresholds(scores, cfg, Confidences(scores["mean_logprob"].to_numpy()))
 
 
@@ -63,34 +63,34 @@ def test_what_is_told_is_what_the_filter_does(num: int, seed: int, share: float,
     scores, cfg = some(num, seed=seed), Filter(keep_share=share, min_chars_per_s=slowest)
     found = tuned(scores, cfg)
     kept_N = judge(scores, cfg) < 0
-    assert found["as_set"]["kept"] == pytest.approx(kept_N.mean())
-    assert found["as_set"]["wer"] == wer(scores, kept_N)
-    changed = cfg.model_copy(update={name.removeprefix("filter."): v for name, v in found["proposed"].items()})
-    assert found["as_proposed"]["wer"] == wer(scores, judge(scores, changed) < 0)
-    for option in found["options"]:
-        for point in option["points"]:
-            alone = Filter(**{option["option"]: point["value"]})
-            assert point["kept"] == pytest.approx((judge(scores, alone) < 0).mean())
+    assert found.as_set.kept == pytest.approx(kept_N.mean())
+    assert found.as_set.wer == wer(scores, kept_N)
+    changed = cfg.model_copy(update={name.removeprefix("filter."): v for name, v in found.proposed.items()})
+    assert found.as_proposed.wer == wer(scores, judge(scores, changed) < 0)
+    for option in found.options:
+        for point in option.points:
+            alone = Filter(**{option.option: point.value})
+            assert point.effect.kept == pytest.approx((judge(scores, alone) < 0).mean())
 
 
 def test_a_teacher_that_knows_what_it_knows_is_cut_where_half_of_the_errors_are_left() -> None:
     scores = some(1000)
     found = tuned(scores, Filter())
-    assert found["wer"] == wer(scores, np.ones(1000, bool))
-    share = found["proposed"]["filter.keep_share"]
+    assert found.wer == wer(scores, np.ones(1000, bool))
+    share = found.proposed["filter.keep_share"]
     curve = dict(tuning.confidence_curve(found))
     assert 0.5 <= share < 1
-    assert found["as_proposed"]["wer"] <= found["wer"] / 2
+    assert found.as_proposed.wer <= found.wer / 2
     assert list(curve) == sorted(curve)
-    assert curve[max(curve)] == found["wer"]
+    assert curve[max(curve)] == found.wer
 
 
 def test_slow_labels_that_are_wrong_are_cut_by_their_slowness() -> None:
     found = tuned(some(1000, knows=False), Filter())
-    assert "filter.keep_share" not in found["proposed"]  # confidence says nothing
-    threshold = found["proposed"]["filter.min_chars_per_s"]
+    assert "filter.keep_share" not in found.proposed  # confidence says nothing
+    threshold = found.proposed["filter.min_chars_per_s"]
     assert 2 < threshold <= 8  # below: half of the words are wrong, and more
-    assert found["as_proposed"]["wer"] < found["wer"]
+    assert found.as_proposed.wer < found.wer
 
 
 def test_a_teacher_without_confidence_has_no_curve() -> None:
@@ -100,16 +100,14 @@ def test_a_teacher_without_confidence_has_no_curve() -> None:
     )
     found = tuned(nothing, Filter(keep_share=0.5))
     assert tuning.confidence_curve(found) == []
-    assert found["as_set"]["kept"] == 1
+    assert found.as_set.kept == 1
 
 
 def test_an_alignment_that_tells_is_tightened_and_one_that_is_not_known_proposes_nothing() -> None:
     scores = some(1000, knows=False)
     known = pa.array([None if i % 7 == 0 else -0.2 * errors for i, errors in enumerate(scores["errors"].to_pylist())])
     found = tuned(scores.set_column(scores.column_names.index("alignment"), "alignment", known), Filter())
-    assert found["proposed"]["filter.min_alignment"] == pytest.approx(
-        -0.8
-    )  # below: half of the words are wrong, and more
-    options = {row["option"]: row for row in found["options"]}
-    assert options["max_disagreement"]["points"] == []
-    assert "filter.max_disagreement" not in found["proposed"]
+    assert found.proposed["filter.min_alignment"] == pytest.approx(-0.8)  # below: half of the words are wrong, and more
+    options = {row.option: row for row in found.options}
+    assert options["max_disagreement"].points == []
+    assert "filter.max_disagreement" not in found.proposed

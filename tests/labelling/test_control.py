@@ -84,7 +84,7 @@ class Job(StepMeter):
 
 
 def ask(work: Store, *overrides: str) -> None:
-    standing = control.requested(work).get("set", {})
+    standing = control.requested(work).set
     control.request(work, control.merge(standing, control.parse_overrides(overrides)) if overrides else {})
 
 
@@ -181,7 +181,7 @@ def test_a_teacher_takes_over_and_every_row_says_who_made_it(
     assert set(figures.teacher.split(label.AND)) == {old.name, new.name}
     assert workdir.finished_recipes(work, "labels") == [old.recipe]
     (job,) = control.job_statuses(work)
-    assert (job["teacher"]["substitute"], job["refused"], job["running"]) == (1.0, None, False)
+    assert (job.teacher["substitute"], job.refused, job.running) == (1.0, None, False)
     assert run(work, slow)[0] == figures  # all is there: nothing is done, whatever stands
 
 
@@ -226,9 +226,9 @@ def test_a_teacher_that_cannot_take_over_ends_no_job(
     assert makers(labels) == {key(task_of()): 20}
     assert figures.teachers is None
     (job,) = control.job_statuses(work)
-    assert why in job["refused"]
-    assert job["asked_at"] == control.requested(work)["at"]
-    assert job["engine"]["attempts"] == 3  # all or nothing
+    assert why in job.refused
+    assert job.asked_at == control.requested(work).at
+    assert job.engine["attempts"] == 3  # all or nothing
 
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
@@ -248,7 +248,7 @@ def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
     assert makers(labels) == {key(label.task(config.Teacher.model_validate(teacher))): 12}
     assert figures.teachers is None
     (job,) = control.job_statuses(work)
-    assert "qwertzuiop" in job["refused"]
+    assert "qwertzuiop" in job.refused
 
 
 @settings(deadline=None, max_examples=20)
@@ -291,7 +291,7 @@ def test_workers_and_limits_change_while_the_job_goes_on(wav: Path, tmp_path: Pa
     assert makers(labels) == {key(task_of(delay_ms=50)): 80}
     assert figures.teachers is None
     (job,) = control.job_statuses(work)
-    assert {name: job["engine"][name] for name in ("teachers", "workers", "in_flight")} == {
+    assert {name: job.engine[name] for name in ("teachers", "workers", "in_flight")} == {
         "teachers": 1,
         "workers": 2,
         "in_flight": 1,
@@ -328,7 +328,7 @@ def test_what_somebody_wrote_by_hand_is_refused_and_not_fatal(wav: Path, tmp_pat
     work.write_json(control.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
     _, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(task_of()): 12}
-    assert "cannot be understood" in control.job_statuses(work)[0]["refused"]
+    assert "cannot be understood" in control.job_statuses(work)[0].refused
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -458,7 +458,7 @@ def test_what_comes_after_sees_one_table_of_labels_with_the_names_of_both(
     assert sharded.utterances == 60
     assert set((sharded.teacher or "").split(label.AND)) == {each.teacher for each in labels}
     found = compare_teachers.compared(cfg)
-    assert [each["teacher"] for each in found.teachers if each["recipe"] == figures.recipe] == [figures.teacher]
+    assert [each.teacher for each in found.teachers if each.recipe == figures.recipe] == [figures.teacher]
 
 
 def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_path: Path, fast: None) -> None:

@@ -98,7 +98,7 @@ def test_three_teachers_agree_on_better_labels_than_the_best_of_them_has(labelle
     assert told.failed == 0
     assert labelling.label_utterances(cfg) == told  # nothing is done twice
     rows = compare_teachers.compared(cfg, [*recipes, told.recipe]).teachers
-    assert rows[-1]["wer"] < 0.8 * min(each["wer"] for each in rows[:-1])
+    assert rows[-1].wer < 0.8 * min(each.wer for each in rows[:-1])
     verdicts = filtering.filter_labels(cfg)  # the line goes on from it, and what they agree on is surer
     assert verdicts.labels == told.recipe
     assert verdicts.wer_after < verdicts.wer_before

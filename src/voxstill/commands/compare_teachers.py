@@ -30,4 +30,4 @@ def compare_teachers(
     result = comparison.compared(cfg, recipes or [], price_per_hour)
     if report is None:
         return result
-    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result.to_dict()), report))
+    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), report))

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -71,7 +71,7 @@ class Command:
     group: str | None = None
     """The command that it is a part of: `score` of `score words`."""
 
-    def __call__(self, options: CommonOptions, **values: Any) -> Result:
+    def __call__(self, options: CommonOptions, **values: object) -> Result:
         """Run it."""
         return self.function(options, **values)
 

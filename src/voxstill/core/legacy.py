@@ -305,12 +305,12 @@ def experiment(cfg: Config, settings: Mapping[str, Any], shards: str) -> str | N
     return fingerprint("train", hashed, shards)
 
 
-def _options(section: BaseModel) -> dict[str, Any] | None:
+def _options(section: BaseModel) -> dict[str, object] | None:
     """What 0.1 hashed of a section; None where something is set that it did not have, or had with another meaning."""
     former, decisive = config.former_names(type(section)), config.identity(section)
     if "schema_version" in decisive:
         return None
-    hashed = dict(next(table for kind, table in OPTIONS.items() if isinstance(section, kind)))
+    hashed: dict[str, object] = dict(next(table for kind, table in OPTIONS.items() if isinstance(section, kind)))
     for option, value in section.model_dump().items():
         then = next((name for name in (option, *former.get(option, ())) if name in hashed), None)
         if then is not None:

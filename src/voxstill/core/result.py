@@ -27,9 +27,9 @@ class Result:
         """0, or the code of a command that did its work although a part of its input was bad."""
         return 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The fields as JSON takes them; nested results are dicts, too."""
-        figures = {}
+        figures: dict[str, object] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata.get("in_json", True) and not (value is None and field.default is None):
@@ -53,10 +53,10 @@ class Result:
 class ReportResult(Result):
     """Figures of a report whose keys depend on the data, with the text that people read instead of them."""
 
-    figures: Mapping[str, Any]
+    figures: Mapping[str, object]
     text: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The figures."""
         return dict(self.figures)
 
@@ -78,7 +78,7 @@ def read(result_type: type[R], figures: Mapping[str, Any]) -> R:
         ) from None
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> object:
     """A value as `json.dumps` takes it: results and mappings as dicts, sequences as lists."""
     if isinstance(value, Result):
         return value.to_dict()
@@ -91,11 +91,11 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def aligned(figures: Mapping[str, Any]) -> str:
+def aligned(figures: Mapping[str, object]) -> str:
     """Figures as aligned lines; nested ones are a line of JSON."""
     width = max((len(key) for key in figures), default=0)
 
-    def show(value: Any) -> str:
+    def show(value: object) -> str:
         if isinstance(value, float):
             return f"{value:,.4f}".rstrip("0").rstrip(".")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Self
 
 from voxstill.core.errors import ConfigError
@@ -143,7 +144,7 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _catch(self, number: int, _: Any) -> None:
+    def _catch(self, number: int, _: FrameType | None) -> None:
         if self.caught is not None:
             raise KeyboardInterrupt
         self.caught = signal.Signals(number).name

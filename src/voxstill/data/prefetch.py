@@ -57,7 +57,11 @@ def shard_uses(corpus: ShardIndex, plan: EpochPlan, *, rank: int, ranks: int, fi
     num_bytes_K = np.zeros(len(shard_K), np.int64)
     np.maximum.at(num_bytes_K, inverse_N, corpus.offset[row_N] + corpus.num_bytes[row_N])
     columns = (column_K.tolist() for column_K in (shard_K, num_bytes_K, step_N[first_K], last_K))
-    needed = (ShardUse(*row) for row in zip(*columns, strict=True) if not is_local(corpus.tar(row[0])))
+    needed = (
+        ShardUse(shard=shard, num_bytes=num_bytes, first=first_step, last=last_step)
+        for shard, num_bytes, first_step, last_step in zip(*columns, strict=True)
+        if not is_local(corpus.tar(shard))
+    )
     return sorted(needed, key=lambda use: use.first)
 
 

@@ -75,7 +75,7 @@ def unpack(packed: PackedStep, *, pinned: bool = False) -> Step:
         return bytes_N[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
     batches = [
-        Batch(ids=ids, **{name: tensor(*span) for name, span in where.items()})
+        Batch(ids=ids, **{name: tensor(start, dtype, shape) for name, (start, dtype, shape) in where.items()})
         for ids, where in zip(packed.ids, packed.where, strict=True)
     ]
     return Step(batches, packed.unread, packed.read_s, packed.decode_s)

@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from voxstill.core import world
@@ -83,7 +84,7 @@ def shutdown() -> None:
         ray.shutdown()
 
 
-def num_workers(ray: Any, stages: Sequence[Stage]) -> list[int]:
+def num_workers(ray: ModuleType, stages: Sequence[Stage]) -> list[int]:
     """How many workers each stage has: as configured, else as many as fit."""
     resources = ray.cluster_resources()
 
@@ -95,7 +96,7 @@ def num_workers(ray: Any, stages: Sequence[Stage]) -> list[int]:
     return [stage.workers or fitting(stage) for stage in stages]
 
 
-def cpu_share(ray: Any, stages: Sequence[Stage], sizes: Sequence[int]) -> float:
+def cpu_share(ray: ModuleType, stages: Sequence[Stage], sizes: Sequence[int]) -> float:
     """The share of its `num_cpus` that a worker reserves, so that all workers fit.
 
     GPUs are not shared so: ConfigError where the workers need more than there are.

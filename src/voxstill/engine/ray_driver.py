@@ -95,9 +95,10 @@ class RayRun:
                 free = [worker for worker in pool.workers if worker.has_room(pool.queue[0][0], in_flight)]
                 if not free:
                     break
-                self._call(min(free, key=lambda worker: len(worker.calls)), *pool.queue.popleft())
+                part, payload = pool.queue.popleft()
+                self._call(min(free, key=lambda worker: len(worker.calls)), part, payload)
 
-    def _call(self, worker: Worker, part: ChunkPart, payload: Any) -> None:
+    def _call(self, worker: Worker, part: ChunkPart, payload: object) -> None:
         status, result = worker.actor.call.options(num_returns=2).remote(part.items, payload)
         call = Call(part, status.future(), result)
         worker.calls.append(call)

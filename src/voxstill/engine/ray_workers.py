@@ -41,10 +41,10 @@ class WorkerActor:
             return error
         return None
 
-    def call(self, items: Sequence[Any], payload: Any) -> tuple[CallStatus, Any]:
+    def call(self, items: Sequence[Any], payload: object) -> tuple[CallStatus, object]:
         """Work on items; return the status and the payload as two objects of Ray, so that no payload is fetched."""
         start_s = time.perf_counter()
-        result: Any = None
+        result: object = None
         failure: Failure | None = None
         try:
             result = self._work(items, payload)
@@ -63,7 +63,7 @@ class Call:
 
     part: ChunkPart
     status: Future[CallStatus]
-    payload: Any  # an ObjectRef
+    payload: object  # an ObjectRef
     since_s: float | None = None
     """When its lease began; None while it waits behind others."""
 
@@ -123,7 +123,7 @@ class WorkerPool:
     """The place of the stage among the stages."""
     size: int = 0
     workers: list[Worker] = field(default_factory=list)
-    queue: deque[tuple[ChunkPart, Any]] = field(default_factory=deque)
+    queue: deque[tuple[ChunkPart, object]] = field(default_factory=deque)
     has_started: bool = False
     """Whether a worker with the work of `stage` was ever ready."""
     num_bad_starts: int = 0

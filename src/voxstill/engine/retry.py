@@ -124,7 +124,7 @@ class RetryTracker:
         num_items = len(chunk.items)
         return ChunkPart(OpenChunk(chunk, [None] * num_items, num_items), 0, num_items)
 
-    def record_rows(self, part: ChunkPart, rows: Any) -> list[ChunkPart]:
+    def record_rows(self, part: ChunkPart, rows: object) -> list[ChunkPart]:
         """Take the rows of a part; return what is left to do of it."""
         if not isinstance(rows, Sequence) or len(rows) != part.num_items:
             answer = f"{len(rows)} rows" if isinstance(rows, Sequence) else f"a {type(rows).__name__}"

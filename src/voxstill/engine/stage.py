@@ -23,7 +23,7 @@ class StageWork(Protocol):
         """Load what the work needs, such as a model; called once, before the first call, and again after `close`."""
         return
 
-    def __call__(self, items: Sequence[Any], payload: Any) -> Any:
+    def __call__(self, items: Sequence[Any], payload: Any) -> object:
         """Turn items and the payload of the stage before (None for the first stage) into this stage's payload.
 
         The payload of the last stage is one row for each item, in order. Arrays in a payload arrive read-only.

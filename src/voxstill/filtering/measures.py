@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.records import Alignment, Label, Split, Utterance, fingerprint
@@ -20,6 +20,9 @@ from voxstill.scoring import words
 from voxstill.storage import join, tables
 from voxstill.storage.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 VERSION = 2
 """Rises when the same label is measured in another way."""
@@ -67,7 +70,7 @@ you", are not among them."""
 
 _UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms", "split", "language", "text")
 _LABEL_COLUMNS = ("utterance_id", "recipe", "teacher", "text", "language", "mean_logprob", "finish", "error")
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +203,7 @@ class ScoreWriter(StageWork):
         """Prepare the phrases and the normalizer, once in each process."""
         self._known, self._normalize = Phrases(self.phrases), normalizer(self.normalizer)
 
-    def __call__(self, jobs: Sequence[MeasureJob], payload: Any) -> list[int | DataError]:
+    def __call__(self, jobs: Sequence[MeasureJob], payload: object) -> list[int | DataError]:
         """Measure the labels of each job.
 
         Returns the milliseconds of audio measured, or what is wrong with the tables, which no other worker mends.

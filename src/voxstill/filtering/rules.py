@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Filter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Columns = Mapping[str, NDArray[Any]]
 """The fields of `Score`, and `share_surer`: the share of all labels that the teacher was surer of. NaN for None."""
@@ -161,7 +164,7 @@ def rule_of(name: str) -> Rule:
     return RULES[NAMES.index(current_name(name))]
 
 
-def judge(scores: Any, cfg: Filter, confidences: Confidences | None = None) -> NDArray[np.int8]:
+def judge(scores: pa.Table, cfg: Filter, confidences: Confidences | None = None) -> NDArray[np.int8]:
     """Judge each row of an Arrow table of scores: the first rule that fires, as its index in `NAMES`, or -1; pure.
 
     `confidences` are those of all labels that are judged; without them the table holds all that there are.
@@ -174,7 +177,7 @@ def judge(scores: Any, cfg: Filter, confidences: Confidences | None = None) -> N
     return first_N
 
 
-def columns_of(scores: Any, confidences: Confidences) -> dict[str, NDArray[Any]]:
+def columns_of(scores: pa.Table, confidences: Confidences) -> dict[str, NDArray[Any]]:
     """What the rules look at, of an Arrow table of scores."""
     columns = {name: scores[name].to_numpy() for name in scores.column_names}
     return columns | {"share_surer": confidences.share_surer(columns["mean_logprob"])}

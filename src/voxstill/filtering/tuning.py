@@ -5,14 +5,19 @@ A threshold is tried through the rule that reads it, so what is shown here is wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Filter
+from voxstill.core.result import Result
 from voxstill.filtering.rules import RULES, Columns, Confidences, Rule, columns_of, rule_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WRONG = 0.5
 """Labels with as many errors to a word do harm: a threshold is tightened for as long as what it drops is that wrong."""
@@ -22,33 +27,99 @@ FEWEST = 10
 """Labels that a proposed threshold must drop: fewer are chance."""
 SHARES = tuple(round(1 - 0.05 * k, 2) for k in range(11))
 _STEPS = 40
+_BAR = 30
 
 
-def tune_thresholds(scores: Any, cfg: Filter, confidences: Confidences) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect(Result):
+    """How much is kept and dropped, and how wrong both are; a rate is None where nothing is left."""
+
+    kept: float
+    """Of all labels."""
+    wer: float | None
+    dropped: int
+    dropped_wer: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleTrial(Result):
+    """What one rule does alone."""
+
+    rule: str
+    effect: Effect
+
+    def to_dict(self) -> dict[str, object]:
+        """The rule, and the figures of its effect beside it."""
+        return {"rule": self.rule, **self.effect.to_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(Result):
+    """What one value of an option does."""
+
+    value: float
+    effect: Effect
+
+    def to_dict(self) -> dict[str, object]:
+        """The value, and the figures of its effect beside it."""
+        return {"value": self.value, **self.effect.to_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionTrial(Result):
+    """The values of one option that were tried, from the loosest on."""
+
+    option: str
+    rule: str
+    set: float
+    """What the configuration has."""
+    proposed: float | None
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult(Result):
+    """What each rule and threshold keeps, how wrong that is, and what is proposed."""
+
+    labels: int
+    words: int
+    wer: float | None
+    rules: Sequence[RuleTrial]
+    options: Sequence[OptionTrial]
+    as_set: Effect
+    proposed: Mapping[str, float]
+    as_proposed: Effect
+
+    def to_text(self) -> str:
+        """A line for each rule, the curve of `keep_share`, and the proposal."""
+        return picture(self)
+
+
+def tune_thresholds(scores: pa.Table, cfg: Filter, confidences: Confidences) -> TuneResult:
     """Try thresholds on an Arrow table of scores with human texts: each rule alone, all together, the proposal; pure.
 
     `confidences` are those of all labels that the filter judges. A share or rate is None where nothing is left.
     """
     columns = columns_of(scores, confidences)
     trial = Filter(frame_ms=cfg.frame_ms)  # whose options let pass what they can
-    rules = [{"rule": rule.name, **_effect(columns, ~rule.fires(columns, cfg))} for rule in RULES]
+    rules = [RuleTrial(rule=rule.name, effect=_effect(columns, ~rule.fires(columns, cfg))) for rule in RULES]
     options = [_tune_threshold(columns, rule, cfg, trial) for rule in RULES if rule.option is not None]
     options.append(_tune_share(columns, cfg, trial))
-    proposed = {row["option"]: row["proposed"] for row in options if row["proposed"] is not None}
+    proposed = {trial.option: trial.proposed for trial in options if trial.proposed is not None}
     tighter = cfg.model_copy(update=proposed)
-    return {
-        "labels": len(scores),
-        "words": int(columns["reference_words"].sum()),
-        "wer": _wer(columns, np.ones(len(scores), np.bool_)),
-        "rules": rules,
-        "options": options,
-        "as_set": _effect(columns, _kept(columns, cfg)),
-        "proposed": {f"filter.{name}": value for name, value in proposed.items()},
-        "as_proposed": _effect(columns, _kept(columns, tighter)),
-    }
+    return TuneResult(
+        labels=len(scores),
+        words=int(columns["reference_words"].sum()),
+        wer=_wer(columns, np.ones(len(scores), np.bool_)),
+        rules=rules,
+        options=options,
+        as_set=_effect(columns, _kept(columns, cfg)),
+        proposed={f"filter.{name}": value for name, value in proposed.items()},
+        as_proposed=_effect(columns, _kept(columns, tighter)),
+    )
 
 
-def _tune_threshold(columns: Columns, rule: Rule, cfg: Filter, trial: Filter) -> dict[str, Any]:
+def _tune_threshold(columns: Columns, rule: Rule, cfg: Filter, trial: Filter) -> OptionTrial:
     """Try values of a rule's threshold, from the loosest on, and propose the last that drops mostly wrong labels."""
     assert rule.option is not None
     assert rule.measure is not None
@@ -64,34 +135,35 @@ def _tune_threshold(columns: Columns, rule: Rule, cfg: Filter, trial: Filter) ->
     dropped_N, is_harmful = np.zeros(len(columns["duration_ms"]), np.bool_), True
     for value in sorted(values, reverse=not is_lower_bound):
         fires_N = rule.fires(columns, trial.model_copy(update={rule.option: value}))
-        points.append({"value": value, **_effect(columns, ~fires_N)})
+        points.append(Point(value=value, effect=_effect(columns, ~fires_N)))
         wer = _wer(columns, fires_N & ~dropped_N)
         is_harmful = is_harmful and (wer is None or wer >= WRONG)
         is_tighter = value > current if is_lower_bound else value < current
         if is_harmful and is_tighter and wer is not None and fires_N.sum() >= FEWEST:
             proposed = value
         dropped_N = fires_N
-    return {"option": rule.option, "rule": rule.name, "set": current, "proposed": proposed, "points": points}
+    return OptionTrial(option=rule.option, rule=rule.name, set=current, proposed=proposed, points=points)
 
 
-def _tune_share(columns: Columns, cfg: Filter, trial: Filter) -> dict[str, Any]:
+def _tune_share(columns: Columns, cfg: Filter, trial: Filter) -> OptionTrial:
     """Try shares to keep by confidence and propose the largest that halves the error rate."""
     rule = rule_of("low_confidence")
-    points: list[dict[str, Any]] = []
+    points: list[Point] = []
     known_N = ~np.isnan(columns["mean_logprob"])
     for share in SHARES if known_N.any() else ():
         fires_N = rule.fires(columns, trial.model_copy(update={"keep_share": share}))
-        points.append({"value": share, **_effect(columns, ~fires_N)})
+        points.append(Point(value=share, effect=_effect(columns, ~fires_N)))
     wer = _wer(columns, np.ones(len(known_N), np.bool_))
-    low = (point["value"] for point in points if wer and point["wer"] is not None and point["wer"] <= HALF * wer)
+    half = HALF * wer if wer else 0.0
+    low = (point.value for point in points if wer and point.effect.wer is not None and point.effect.wer <= half)
     proposed = next(low, None)
-    return {
-        "option": "keep_share",
-        "rule": rule.name,
-        "set": cfg.keep_share,
-        "proposed": None if proposed == cfg.keep_share else proposed,
-        "points": points,
-    }
+    return OptionTrial(
+        option="keep_share",
+        rule=rule.name,
+        set=cfg.keep_share,
+        proposed=None if proposed == cfg.keep_share else proposed,
+        points=points,
+    )
 
 
 def _kept(columns: Columns, cfg: Filter) -> NDArray[np.bool_]:
@@ -101,14 +173,13 @@ def _kept(columns: Columns, cfg: Filter) -> NDArray[np.bool_]:
     return kept_N
 
 
-def _effect(columns: Columns, kept_N: NDArray[np.bool_]) -> dict[str, Any]:
-    """How much is kept and dropped, and how wrong both are."""
-    return {
-        "kept": float(kept_N.mean()),
-        "wer": _wer(columns, kept_N),
-        "dropped": int((~kept_N).sum()),
-        "dropped_wer": _wer(columns, ~kept_N),
-    }
+def _effect(columns: Columns, kept_N: NDArray[np.bool_]) -> Effect:
+    return Effect(
+        kept=float(kept_N.mean()),
+        wer=_wer(columns, kept_N),
+        dropped=int((~kept_N).sum()),
+        dropped_wer=_wer(columns, ~kept_N),
+    )
 
 
 def _wer(columns: Columns, which_N: NDArray[np.bool_]) -> float | None:
@@ -121,7 +192,46 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def confidence_curve(tuned: Mapping[str, Any]) -> list[tuple[float, float]]:
+def confidence_curve(tuned: TuneResult) -> list[tuple[float, float]]:
     """Share kept by confidence and the error rate of what is kept, from few to all."""
-    (points,) = (row["points"] for row in tuned["options"] if row["option"] == "keep_share")
-    return sorted((point["kept"], point["wer"]) for point in points if point["wer"] is not None)
+    effects = [point.effect for point in _points_of_share(tuned)]
+    return sorted((effect.kept, effect.wer) for effect in effects if effect.wer is not None)
+
+
+def _points_of_share(tuned: TuneResult) -> Sequence[Point]:
+    (points,) = (trial.points for trial in tuned.options if trial.option == "keep_share")
+    return points
+
+
+def picture(tuned: TuneResult) -> str:
+    """Format the figures as text for a terminal."""
+    lines = [
+        f"{tuned.labels:,} labels have a human text of {tuned.words:,} words; {_percent(tuned.wer)} of those are wrong",
+        "",
+        f"{'rule, alone':<16}{'dropped':>9}{'WER of these':>14}{'kept':>8}{'WER of kept':>13}",
+    ]
+    for trial in (*tuned.rules, RuleTrial(rule="all, as set", effect=tuned.as_set)):
+        effect = trial.effect
+        lines.append(
+            f"{trial.rule:<16}{effect.dropped:>9,}{_percent(effect.dropped_wer):>14}{_percent(effect.kept):>8}"
+            f"{_percent(effect.wer):>13}"
+        )
+    points = _points_of_share(tuned)
+    if points:
+        lines += ["", f"{'filter.keep_share':<20}{'WER of what is kept'}"]
+        most = max(point.effect.wer or 0.0 for point in points) or 1.0
+        for point in points:
+            rate = point.effect.wer or 0.0
+            bar = "█" * max(round(_BAR * rate / most), rate > 0)
+            lines.append(f"{point.value:<20}{bar} {_percent(point.effect.wer)}")
+    lines.append("")
+    if not tuned.proposed:
+        return "\n".join([*lines, "nothing is proposed: no threshold drops labels that are bad enough"])
+    effect = tuned.as_proposed
+    lines.append(f"proposed, keeping {_percent(effect.kept)} with a WER of {_percent(effect.wer)}:")
+    lines += [f"  --set {name}={value}" for name, value in tuned.proposed.items()]
+    return "\n".join([*lines, "These labels chose it: on others it will do a little worse."])
+
+
+def _percent(rate: float | None) -> str:
+    return "–" if rate is None else f"{100 * rate:.1f} %"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import NAMES, Confidences, count_reasons, judge
 from voxstill.storage import tables
 from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SPLITS = ("train", "dev")
 """Splits whose labels are learnt from, or stopped on; of `test` nothing is."""
@@ -52,7 +55,7 @@ class Counts:
         """The same of the labels that were kept."""
         return self.kept_errors / self.kept_words if self.kept_words else None
 
-    def add(self, scores: Any, first_N: NDArray[np.int8]) -> None:
+    def add(self, scores: pa.Table, first_N: NDArray[np.int8]) -> None:
         """The rows of a table of scores, with what was judged of them."""
         columns = {name: scores[name].to_numpy() for name in ("duration_ms", "reference_words", "errors")}
         kept_N, known_N = first_N < 0, ~np.isnan(columns["reference_words"].astype(float))
@@ -95,28 +98,28 @@ def write_verdicts(work: Store, scores: str, verdicts: str, recipe: str, cfg: Fi
     return counts
 
 
-def _read(work: Store, keys: Iterable[str], names: Sequence[str] | None = None) -> Iterator[Any]:
+def _read(work: Store, keys: Iterable[str], names: Sequence[str] | None = None) -> Iterator[pa.Table]:
     return tables.columns(work, keys, Score, names)
 
 
-def _judged(scores: Any) -> Any:
+def _judged(scores: pa.Table) -> pa.Table:
     """The rows of the splits that are judged."""
     import pyarrow.compute as pc
 
     return scores.filter(pc.is_in(scores["split"], value_set=_splits()))
 
 
-def _splits() -> Any:
+def _splits() -> pa.Array:
     import pyarrow as pa
 
     return pa.array(SPLITS)
 
 
-def _gathered(parts: Iterable[Any], num_rows: int) -> Iterator[Any]:
+def _gathered(parts: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:
     """The rows of tables in their order, in tables of at least `num_rows`, but for the last."""
     import pyarrow as pa
 
-    waiting: list[Any] = []
+    waiting: list[pa.Table] = []
     for part in parts:
         waiting.append(part)
         if sum(map(len, waiting)) >= num_rows:

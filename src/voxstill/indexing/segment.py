@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from voxstill.audio import codec, read_utterances, vad
 from voxstill.audio.decoder import Decoder
@@ -60,13 +59,22 @@ class Indexer(StageWork):
         """Start the decoder."""
         self._decoder = self.reading.decoder() if self.reading is not None else None
 
-    def __call__(self, files: Sequence[SourceFile], payload: Any) -> list[IndexedFile]:
+    def __call__(self, files: Sequence[SourceFile], payload: object) -> list[IndexedFile]:
         """Index the files of a chunk."""
         cache = None if self.reading is None else self.reading.cache
         decode = codec.decode if self._decoder is None else self._decoder.decode
-        options = self.cfg, self.source, self.seed
         with closing(read_many((file.entries[0].uri for file in files if _is_remote(file)), cache=cache)) as blobs:
-            return [index(file, *options, next(blobs) if _is_remote(file) else None, decode) for file in files]
+            return [
+                index(
+                    file,
+                    self.cfg,
+                    self.source,
+                    self.seed,
+                    blob=next(blobs) if _is_remote(file) else None,
+                    decode=decode,
+                )
+                for file in files
+            ]
 
     def close(self) -> None:
         """End the decoder."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from voxstill.storage import tables
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PARTS_AT_ONCE = 256
 _FILES_AT_ONCE = 4096
@@ -197,7 +200,7 @@ class IndexState:
             fix="index into another work folder (copy `labels` there, and nothing is labelled twice), or undo the edit",
         )
 
-    def _read(self, key: str) -> tuple[Any, Any]:
+    def _read(self, key: str) -> tuple[pa.Table, pa.Table]:
         name = key.rpartition("/")[2]
         recordings = _columns(self._work, f"{self._recordings}/{name}", ("id", "uri", "error", "said"))
         return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split"))
@@ -206,7 +209,7 @@ class IndexState:
         return _SOUND if error is None else self._states.setdefault(Failure.parse(error).kind, len(self._states))
 
 
-def _columns(work: Store, key: str, names: Sequence[str]) -> Any:
+def _columns(work: Store, key: str, names: Sequence[str]) -> pa.Table:
     """Columns of one part of a table, those that it has; DataError where it is torn."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -220,7 +223,7 @@ def _columns(work: Store, key: str, names: Sequence[str]) -> Any:
         ) from None
 
 
-def _hex64(column: Any) -> bytes:
+def _hex64(column: pa.ChunkedArray) -> bytes:
     """A column of 16 hexadecimal digits as 64-bit numbers, 0 where there are none."""
     joined = "".join(digits or 16 * "0" for digits in column.to_pylist())
     return np.frombuffer(bytes.fromhex(joined), ">u8").astype(np.uint64).tobytes()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from voxstill import engine
 from voxstill.audio import read_utterances
@@ -26,6 +26,9 @@ from voxstill.labelling import decoding
 from voxstill.storage import join, tables, workdir
 from voxstill.storage.figures import AlignmentFigures, LabelFigures
 from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VERSION = 1
 """Rises when the same label is aligned in another way."""
@@ -114,7 +117,7 @@ def plan(work: Store, utterances: str, labels: str, alignments: str, size: int) 
     aligned_parts = tables.parts(work, alignments)
     rows = tables.columns(work, aligned_parts, Alignment, ("utterance_id", "text"))
     aligned: Container[str] = (
-        tables.IdSet(_key(*pair) for table in rows for pair in _pairs(table)) if aligned_parts else ()
+        tables.IdSet(_key(id_, text) for table in rows for id_, text in _pairs(table)) if aligned_parts else ()
     )
     parts = join.parts(work, utterances, labels, size)
     for utterance_table, label_table in join.columns(work, parts, None, ("utterance_id", "text", "error")):
@@ -133,7 +136,7 @@ def _key(id_: str, text: str) -> str:
     return fingerprint(id_, text)
 
 
-def _pairs(table: Any) -> Iterator[tuple[str, str]]:
+def _pairs(table: pa.Table) -> Iterator[tuple[str, str]]:
     return zip(table["utterance_id"].to_pylist(), table["text"].to_pylist(), strict=True)
 
 

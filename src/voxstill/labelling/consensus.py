@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from voxstill import engine
 from voxstill.core.config import Engine
@@ -24,6 +24,10 @@ from voxstill.storage import join, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Row = TypeVar("Row", bound="DataclassInstance")
 _UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms")
 
 
@@ -82,7 +86,7 @@ class Agree(StageWork):
     work: Store
     task: label.Task
 
-    def __call__(self, units: Sequence[Unit], payload: Any) -> list[int | DataError]:
+    def __call__(self, units: Sequence[Unit], payload: object) -> list[int | DataError]:
         """Write the labels of each unit; a DataError in its place says what is wrong with the tables."""
         rows: list[int | DataError] = []
         for unit in units:
@@ -126,7 +130,7 @@ class Agree(StageWork):
             finish="stop" if any(row.finish == "stop" for row in usable) else usable[0].finish,
         )
 
-    def _read(self, key: str, kind: Any, names: Sequence[str] | None = None) -> list[Any]:
+    def _read(self, key: str, kind: type[Row], names: Sequence[str] | None = None) -> list[Row]:
         return tables.from_parquet(self.work.read(key), kind, self.work.uri(key), names)
 
 

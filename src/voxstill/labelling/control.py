@@ -10,14 +10,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError, StorageError, VoxstillError
 from voxstill.core.monitor import log
+from voxstill.core.result import Result
 from voxstill.engine import Change, Stage
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
@@ -26,6 +27,8 @@ from voxstill.teachers import registry
 REQUEST = "control.json"
 STATUS = "control"
 """The folder of the statuses of jobs."""
+Options = Mapping[str, Mapping[str, object]]
+"""Options by section."""
 POLL_S = 1.0
 POLL_REMOTE_S = 5.0
 """In a bucket every look is a request that costs: 720 an hour are $0.0003."""
@@ -46,22 +49,61 @@ class Settings:
     log_level: str
 
 
-def requested(work: Store) -> dict[str, Any]:
-    """Read the request: `set`, options by section, and `at`, when they were requested; empty where there is none."""
-    return work.read_json(REQUEST) or {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Result):
+    """What is requested of the jobs of a work folder, as the file holds it."""
+
+    at: str | None = None
+    """When it was requested; None where nothing ever was."""
+    set: Options = field(default_factory=dict)
+    """Without any: as the jobs were started."""
 
 
-def request(work: Store, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a new request and return it as `requested` does; no options means: as the jobs were started."""
-    content = {"at": timestamp(), "set": dict(options)}
-    work.write_json(REQUEST, content)
-    return content
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus(Result):
+    """What a job reports of itself, as its file holds it."""
+
+    recipe: str
+    """That of its labels."""
+    host: str
+    pid: int
+    running: bool
+    begun: Mapping[str, object]
+    """The options of the teacher that it was started with."""
+    asked_at: str | None
+    """When that was requested which it works by, or has refused; None for what it was started with."""
+    refused: str | None
+    """Why it has refused the request."""
+    teacher: Mapping[str, object]
+    """The options of the teacher at work."""
+    engine: Mapping[str, object]
+    """The limits that it works by."""
+    at: str = ""
+    """When it was written."""
+
+    def working_by(self, at: str | None, settings: Settings) -> JobStatus:
+        """The status of the job once it works by settings that were requested at a time."""
+        limits = {name: getattr(settings.engine, name) for name in CHANGEABLE["engine"]}
+        return replace(self, asked_at=at, refused=None, teacher=settings.teacher.model_dump(), engine=limits)
 
 
-def job_statuses(work: Store) -> list[dict[str, Any]]:
+def requested(work: Store) -> Request:
+    """Read the request; an empty one where there is none."""
+    return Request.from_dict(work.read_json(REQUEST) or {})
+
+
+def request(work: Store, options: Options) -> Request:
+    """Write a new request and return it; no options means: as the jobs were started."""
+    new = Request(at=timestamp(), set=options)
+    work.write_json(REQUEST, new.to_dict())
+    return new
+
+
+def job_statuses(work: Store) -> list[JobStatus]:
     """The last status of each job that has labelled here, the latest first."""
-    statuses = [work.read_json(entry.key) for entry in work.list(STATUS) if entry.key.endswith(".json")]
-    return sorted((status for status in statuses if status), key=lambda status: str(status["at"]), reverse=True)
+    contents = [work.read_json(entry.key) for entry in work.list(STATUS) if entry.key.endswith(".json")]
+    statuses = [JobStatus.from_dict(content) for content in contents if content]
+    return sorted(statuses, key=lambda status: status.at, reverse=True)
 
 
 def timestamp() -> str:
@@ -69,14 +111,14 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(overrides: Sequence[str]) -> Options:
     """Parse `section.key=value` into options by section; ConfigError for one that is unknown or cannot be changed."""
     tree = config.tree(overrides)
     config.validated(config.Config, tree)
-    sections: dict[str, Any] = {}
+    sections: dict[str, Mapping[str, object]] = {}
     for section, value in tree.items():
-        sections[section] = {"name": value} if section in ("engine", "teacher") and isinstance(value, str) else value
-        names = sections[section] if isinstance(sections[section], Mapping) else [""]
+        options = {"name": value} if section in ("engine", "teacher") and isinstance(value, str) else value
+        names = options if isinstance(options, Mapping) else [""]
         for name in names if section != "teacher" else ():
             if name not in CHANGEABLE.get(section, ()):
                 can = ", ".join(f"`{section}.{name}`" for section, names in CHANGEABLE.items() for name in names)
@@ -85,10 +127,12 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
                     why=f"it takes any option of `teacher`, and {can}",
                     fix="end the job with SIGTERM and start it with other options: it goes on where it stopped",
                 )
+        assert isinstance(options, Mapping), "no option of the whole can be changed, and a teacher is a section"
+        sections[section] = options
     return sections
 
 
-def merge(standing: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def merge(standing: Options, new: Options) -> Options:
     """Put newer options by section over older ones; a newly named teacher keeps no option of the one before."""
     sections = {**standing, **{name: {**standing.get(name, {}), **options} for name, options in new.items()}}
     if "teacher" in new:
@@ -96,7 +140,7 @@ def merge(standing: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
     return sections
 
 
-def apply(options: Mapping[str, Any], settings: Settings) -> Settings:
+def apply(options: Options, settings: Settings) -> Settings:
     """The settings with options by section over them, all of them checked; ConfigError where one is wrong."""
     options_of_teacher = _teacher(settings.teacher.model_dump(), options.get("teacher", {}))
     teacher = config.validated(config.Teacher, options_of_teacher, "teacher.")
@@ -105,18 +149,18 @@ def apply(options: Mapping[str, Any], settings: Settings) -> Settings:
     return Settings(
         teacher=teacher,
         engine=config.validated(config.Engine, limits, "engine."),
-        log_level=options.get("monitor", {}).get("log_level", settings.log_level),
+        log_level=str(options.get("monitor", {}).get("log_level", settings.log_level)),
     )
 
 
-def _teacher(before: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _teacher(before: Mapping[str, object], options: Mapping[str, object]) -> Mapping[str, object]:
     is_another = bool({"name", "preset"} & options.keys())
-    return dict(options) if is_another else {**before, **options}
+    return options if is_another else {**before, **options}
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """What was requested at a time, and what that means for this job; `at` is None for what it was started with."""
+class _Work:
+    """What a request of a time means for this job; `at` is None for what it was started with."""
 
     at: str | None
     settings: Settings
@@ -134,15 +178,24 @@ class Watch:
         self, work: Store, recipe: str, settings: Settings, build: Callable[[Settings], Sequence[Stage]]
     ) -> None:
         self._work, self._key, self._build = work, f"{STATUS}/{recipe}.json", build
-        self._initial = self._current = _Request(None, settings, build(settings))
+        self._initial = self._current = _Work(None, settings, build(settings))
         self.stages = self._initial.stages
         """Those at work."""
-        self._next: _Request | None = None
-        self._last_content: dict[str, Any] = {}
+        self._next: _Work | None = None
+        self._last_request = Request()
         self._is_unreadable = False
-        facts = {"recipe": recipe, "host": socket.gethostname(), "pid": os.getpid(), "running": True}
-        self._status = {**facts, "begun": settings.teacher.model_dump(), **_status_of(self._initial)}
-        self._written_status: dict[str, Any] = {}
+        self._status = JobStatus(
+            recipe=recipe,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            running=True,
+            begun=settings.teacher.model_dump(),
+            asked_at=None,
+            refused=None,
+            teacher={},
+            engine={},
+        ).working_by(None, settings)
+        self._written_status: JobStatus | None = None
         self._changed, self._has_ended, self._lock = threading.Event(), False, threading.Lock()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -155,7 +208,7 @@ class Watch:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._has_ended = True
-        self._update_status(running=False)
+        self._update_status(lambda status: replace(status, running=False))
         self._thread.join()
         self._set_level(self._initial.settings.log_level)
 
@@ -170,8 +223,9 @@ class Watch:
     def applied(self, stages: Sequence[Stage]) -> None:
         """As `engine.Changes`."""
         self.stages = stages
-        log.info("control: done what was asked for at %s", self._current.at)
-        self._update_status(**_status_of(self._current))
+        current = self._current
+        log.info("control: done what was asked for at %s", current.at)
+        self._update_status(lambda status: status.working_by(current.at, current.settings))
 
     def rejected(self, error: VoxstillError) -> None:
         """As `engine.Changes`."""
@@ -180,11 +234,11 @@ class Watch:
     def _reject(self, at: str | None, error: VoxstillError) -> None:
         why = f": {error.why}" if error.why else ""
         log.error("control: what was asked for is refused, and the job goes on as before: %s%s", error.what, why)
-        self._update_status(asked_at=at, refused=f"{error.what}{why}")
+        self._update_status(lambda status: replace(status, asked_at=at, refused=f"{error.what}{why}"))
 
-    def _update_status(self, **facts: Any) -> None:
+    def _update_status(self, update: Callable[[JobStatus], JobStatus]) -> None:
         with self._lock:
-            self._status |= facts
+            self._status = update(self._status)
         self._changed.set()
 
     def _run(self) -> None:
@@ -200,11 +254,11 @@ class Watch:
     def _write_status(self) -> None:
         """Write the status where it has changed; storage that fails is a warning."""
         with self._lock:
-            status = dict(self._status)
+            status = self._status
         if status == self._written_status:
             return
         try:
-            self._work.write_json(self._key, {**status, "at": timestamp()})
+            self._work.write_json(self._key, replace(status, at=timestamp()).to_dict())
             self._written_status = status
         except StorageError as error:
             log.warning("control: %s (%s)", error.what, error.why)
@@ -212,36 +266,30 @@ class Watch:
     def _poll_request(self) -> None:
         """Read the request and, where it is new, build its settings and stages for the engine to take."""
         try:
-            content = requested(self._work)
+            new = requested(self._work)
         except VoxstillError as error:
             if not self._is_unreadable:
                 log.warning("control: not known what is asked for: %s (%s)", error.what, error.why)
             self._is_unreadable = True
             return
         self._is_unreadable = False
-        if content == self._last_content:
+        if new == self._last_request:
             return
-        self._last_content, at = content, str(content.get("at"))
+        self._last_request, at = new, str(new.at)
         try:
-            settings = apply(content.get("set", {}), self._initial.settings)
-            next_request = _Request(at, settings, self._build(settings))
+            settings = apply(new.set, self._initial.settings)
+            next_work = _Work(at, settings, self._build(settings))
         except VoxstillError as error:
             self._reject(at, error)
             return
         except Exception as error:  # a teacher of another package, or a file that was written by hand
             self._reject(at, ConfigError("it cannot be understood", why=f"{type(error).__name__}: {error}"))
             return
-        log.info("control: asked for at %s: %s", at, content.get("set"))
+        log.info("control: asked for at %s: %s", at, new.set)
         self._set_level(settings.log_level)
         with self._lock:
-            self._next = next_request
+            self._next = next_work
 
     def _set_level(self, level: str) -> None:
         if level != monitor.level():
             monitor.set_level(level)
-
-
-def _status_of(request: _Request) -> dict[str, Any]:
-    """The part of the status that says what the job works by; its keys are those of the JSON file."""
-    limits = {name: getattr(request.settings.engine, name) for name in CHANGEABLE["engine"]}
-    return {"asked_at": request.at, "refused": None, "teacher": request.settings.teacher.model_dump(), "engine": limits}

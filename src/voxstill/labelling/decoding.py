@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +51,7 @@ class Decode(StageWork):
         """Start the decoder."""
         self._decoder = self.reading.decoder()
 
-    def __call__(self, utterances: Sequence[Utterance], payload: Any) -> Decoded:
+    def __call__(self, utterances: Sequence[Utterance], payload: object) -> Decoded:
         """Decode every utterance; one that cannot be read has an error in the place of samples."""
         samples: dict[str, NDArray[np.int16]] = {}
         errors: dict[str, str] = {}

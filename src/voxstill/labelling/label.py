@@ -365,7 +365,8 @@ class Transcribe(StageWork):
         answers = self._teacher.transcribe_batch([self.clip(utterances[i], payload.samples_of(i)) for i in readable])
         for i, answer in zip(readable, answers, strict=True):
             transcriptions[i] = answer
-        return [self._label(*pair) for pair in zip(utterances, transcriptions, strict=True)]
+        answered = zip(utterances, transcriptions, strict=True)
+        return [self._label(utterance, transcription) for utterance, transcription in answered]
 
     def close(self) -> None:
         """Unload the teacher."""

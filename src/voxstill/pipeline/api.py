@@ -95,7 +95,7 @@ def compare_teachers(
 
     >>> other = voxstill.load_config("my.yaml", "teacher={name: echo, substitute: 0.5}")
     >>> _ = voxstill.label(other)
-    >>> [teacher["labels"] for teacher in voxstill.compare_teachers(cfg).teachers]
+    >>> [teacher.labels for teacher in voxstill.compare_teachers(cfg).teachers]
     [12, 12]
     """
     from voxstill.pipeline import compare_teachers as comparison

@@ -6,7 +6,6 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from voxstill.audio import codec
 from voxstill.core.config import Config
@@ -29,23 +28,77 @@ Disagreement = tuple[tuple[float, int, str], str | None, list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherLabels(Result):
+    """The finished labels of one teacher."""
+
+    recipe: str
+    teacher: str
+    options: Mapping[str, object]
+    labels: int
+    failed: int
+    rtfx: float
+    work_s: float | None
+    """What the audio takes at the speed of the last run."""
+    cost: float | None
+    wer: float | None
+
+    @classmethod
+    def of(cls, figures: LabelFigures, hours: float, price: float | None, wer: float | None) -> TeacherLabels:
+        """The labels of so many hours of audio, with the `price` of an hour of work and the error rate."""
+        work_hours = hours / figures.rtfx if figures.rtfx else None
+        return cls(
+            recipe=figures.recipe,
+            teacher=figures.teacher,
+            options=figures.options,
+            labels=figures.labels,
+            failed=figures.failed,
+            rtfx=figures.rtfx,
+            work_s=3600 * work_hours if work_hours is not None else None,
+            cost=price * work_hours if price is not None and work_hours is not None else None,
+            wer=wer,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualShare(Result):
+    """The share of utterances to which two teachers gave the same text."""
+
+    of: tuple[str, str]
+    """Their recipes."""
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(Result):
+    """An utterance on which the teachers differ."""
+
+    id: str
+    apart: float
+    """The mean of the rates at which each two differ."""
+    text: str | None
+    """What a human wrote down."""
+    heard: Mapping[str, str]
+    """The label of each teacher, by its recipe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherComparison(Result):
     """The finished labels of several teachers: figures, distances between each two, and where all differ most."""
 
     utterances: int
     hours: float
-    teachers: Sequence[Mapping[str, Any]]
+    teachers: Sequence[TeacherLabels]
     price_per_hour: float | None
     words_with_human_text: int
     apart: Sequence[Sequence[float | None]]
     """Word error rate of the second teacher (column) against the first (row)."""
-    equal: Sequence[Mapping[str, Any]]
-    different: Sequence[Mapping[str, Any]]
+    equal: Sequence[EqualShare]
+    different: Sequence[Difference]
     report: str | None = None
 
     def to_text(self) -> str:
         """A line for each teacher, then how far they are from one another."""
-        return table(self.to_dict())
+        return table(self)
 
 
 def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = None) -> TeacherComparison:
@@ -83,34 +136,28 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
         rates = [words.edit_distance(units(texts[one]), units(texts[two])) for one, two in equal]
         rank = sum(rates) / len(rates), max(len(units(each)) for each in texts), id_  # of equal ones the longest
         different = heapq.nlargest(MOST_DIFFERENT, [*different, (rank, text, heard)])
-    work_hours = [source.hours / one.rtfx if one.rtfx else None for one in labels]
     return TeacherComparison(
         utterances=num,
         hours=source.hours,
         teachers=[
-            {
-                **{name: getattr(one, name) for name in ("recipe", "teacher", "options", "labels", "failed", "rtfx")},
-                "work_s": 3600 * hours if hours is not None else None,
-                "cost": price * hours if price is not None and hours is not None else None,
-                "wer": errors[i].rate,
-            }
-            for i, (one, hours) in enumerate(zip(labels, work_hours, strict=True))
+            TeacherLabels.of(figures, source.hours, price, counts.rate)
+            for figures, counts in zip(labels, errors, strict=True)
         ],
         price_per_hour=price,
         words_with_human_text=errors[0].reference,
         apart=[[apart[i, j].rate if i != j else 0.0 for j in range(len(names))] for i in range(len(names))],
         equal=[
-            {"of": [names[one], names[two]], "share": count / num if num else None}
+            EqualShare(of=(names[one], names[two]), share=count / num if num else None)
             for (one, two), count in equal.items()
         ],
         different=_differing(names, different),
     )
 
 
-def _differing(names: Sequence[str], ranked: Sequence[Disagreement]) -> list[dict[str, Any]]:
+def _differing(names: Sequence[str], ranked: Sequence[Disagreement]) -> list[Difference]:
     """The utterances on which the teachers differ at all, with the label of each teacher."""
     return [
-        {"id": id_, "apart": rate, "text": text, "heard": dict(zip(names, labels, strict=True))}
+        Difference(id=id_, apart=rate, text=text, heard=dict(zip(names, labels, strict=True)))
         for (rate, _, id_), text, labels in ranked
         if rate
     ]
@@ -140,10 +187,10 @@ def _rows(
                 )
 
 
-def page(cfg: Config, found: dict[str, Any]) -> str:
+def page(cfg: Config, comparison: TeacherComparison) -> str:
     """Render the comparison as one HTML page, with the audio of the utterances that differ most."""
     work = Store(cfg.work)
-    wanted = {each["id"]: each for each in found["different"]}
+    wanted = {difference.id: difference for difference in comparison.different}
     recipe = workdir.finished(work, IndexFigures, utterances_recipe(cfg)).recipe
     utterances = {
         each.id: each
@@ -152,49 +199,53 @@ def page(cfg: Config, found: dict[str, Any]) -> str:
     }
     samples, _ = read_audio(cfg, list(utterances.values()))
     audio = {utterance.id: codec.encode(samples_T, "flac") for utterance, samples_T in samples}
-    number = {each["recipe"]: i for i, each in enumerate(found["teachers"])}
+    number = {labels.recipe: i for i, labels in enumerate(comparison.teachers)}
     equal: list[list[float | None]] = [[None] * len(number) for _ in number]
-    for each in found["equal"]:
-        one, two = (number[recipe] for recipe in each["of"])
-        equal[one][two] = equal[two][one] = each["share"]
+    for pair in comparison.equal:
+        one, two = (number[recipe] for recipe in pair.of)
+        equal[one][two] = equal[two][one] = pair.share
     return html.render_comparison(
         {
             "title": "voxstill: teachers compared",
             "about": f"Labels of {len(number)} teachers in {redact_uri(cfg.work)}",
-            "utterances": found["utterances"],
-            "hours": found["hours"],
-            "words": found["words_with_human_text"],
-            "price": found["price_per_hour"],
+            "utterances": comparison.utterances,
+            "hours": comparison.hours,
+            "words": comparison.words_with_human_text,
+            "price": comparison.price_per_hour,
             "labellers": [
                 {
-                    "name": each["teacher"],
-                    "recipe": each["recipe"],
-                    "options": _options(each["options"]),
-                    "labels": each["labels"],
-                    "failed": each["failed"],
-                    "wer": each["wer"],
-                    "rtfx": each["rtfx"],
-                    "work_s": each["work_s"],
-                    "cost": each["cost"],
+                    "name": labels.teacher,
+                    "recipe": labels.recipe,
+                    "options": _options(labels.options),
+                    "labels": labels.labels,
+                    "failed": labels.failed,
+                    "wer": labels.wer,
+                    "rtfx": labels.rtfx,
+                    "work_s": labels.work_s,
+                    "cost": labels.cost,
                 }
-                for each in found["teachers"]
+                for labels in comparison.teachers
             ],
             "equal": equal,
-            "apart": [[None if i == j else rate for j, rate in enumerate(row)] for i, row in enumerate(found["apart"])],
-            "disputed": [_disputed(cfg, each, utterances[id_], audio.get(id_)) for id_, each in wanted.items()],
+            "apart": [
+                [None if i == j else rate for j, rate in enumerate(row)] for i, row in enumerate(comparison.apart)
+            ],
+            "disputed": [
+                _disputed(cfg, difference, utterances[id_], audio.get(id_)) for id_, difference in wanted.items()
+            ],
         }
     )
 
 
-def _disputed(cfg: Config, found: dict[str, Any], utterance: Utterance, audio: bytes | None) -> html.DisputedUtterance:
-    alike, labels = normalizer(cfg.evaluate.normalizer), list(found["heard"].values())
-    right = units(alike(labels[0] if found["text"] is None else found["text"]))
+def _disputed(cfg: Config, difference: Difference, utterance: Utterance, audio: bytes | None) -> html.DisputedUtterance:
+    alike, labels = normalizer(cfg.evaluate.normalizer), list(difference.heard.values())
+    right = units(alike(labels[0] if difference.text is None else difference.text))
     aligned = [words.align(right, units(alike(label))) for label in labels]
     info = utterance.info
     return {
         "id": utterance.id,
         "about": ", ".join(fact for fact in (info.speaker, info.dataset, info.dialect) if fact),
-        "said": found["text"] is not None,
+        "said": difference.text is not None,
         "versions": [
             {"number": number, "wer": counts.rate, "pairs": pairs}
             for number, (counts, pairs) in enumerate(aligned, start=1)
@@ -203,7 +254,7 @@ def _disputed(cfg: Config, found: dict[str, Any], utterance: Utterance, audio: b
     }
 
 
-def _options(options: dict[str, Any]) -> str:
+def _options(options: Mapping[str, object]) -> str:
     """The options that were set, as text without secrets."""
     option_values = {
         name: value if isinstance(value, list) else [value] for name, value in options.items() if name != "name"
@@ -215,34 +266,34 @@ def _options(options: dict[str, Any]) -> str:
     )
 
 
-def table(found: dict[str, Any]) -> str:
+def table(comparison: TeacherComparison) -> str:
     """Format the comparison as text for a terminal."""
-    rows = found["teachers"]
+    rows = comparison.teachers
     numbered = list(enumerate(rows, start=1))
-    width = max(len(row["teacher"]) for row in rows) + 2
+    width = max(len(row.teacher) for row in rows) + 2
     lines = [f"{'':3}{'recipe':<18}{'teacher':<{width}}{'labels':>9}{'failed':>8}{'times real time':>17}{'WER':>9}"]
     for number, row in numbered:
         lines.append(
-            f"{number:<3}{row['recipe']:<18}{row['teacher']:<{width}}{row['labels']:>9,}{row['failed']:>8,}"
-            f"{row['rtfx']:>17,.0f}{_percent(row['wer']):>9}"
+            f"{number:<3}{row.recipe:<18}{row.teacher:<{width}}{row.labels:>9,}{row.failed:>8,}"
+            f"{row.rtfx:>17,.0f}{_percent(row.wer):>9}"
         )
-    if found["price_per_hour"] is not None:
-        costs = ", ".join(f"{n}: {_money(row['cost'])}" for n, row in numbered)
-        lines += ["", f"cost of labelling {found['hours']:,.1f} h at {found['price_per_hour']:g} an hour: {costs}"]
-    known = found["words_with_human_text"]
+    if comparison.price_per_hour is not None:
+        costs = ", ".join(f"{n}: {_money(row.cost)}" for n, row in numbered)
+        lines += ["", f"cost of labelling {comparison.hours:,.1f} h at {comparison.price_per_hour:g} an hour: {costs}"]
+    known = comparison.words_with_human_text
     lines += ["", f"WER by {known:,} words of human texts" if known else "nobody wrote down what was said: no WER", ""]
     numbers = "".join(f"{number:>9}" for number in range(1, len(rows) + 1))
     lines.append(f"{'errors of a column, were the row right':<40}{numbers}")
-    for number, row in enumerate(found["apart"], start=1):
-        rates = "".join(f"{'' if i == number else _percent(rate):>9}" for i, rate in enumerate(row, start=1))
+    for number, rates_of_row in enumerate(comparison.apart, start=1):
+        rates = "".join(f"{'' if i == number else _percent(rate):>9}" for i, rate in enumerate(rates_of_row, start=1))
         lines.append(f"{number:<40}{rates}")
-    if found["different"]:
+    if comparison.different:
         lines += ["", "where they differ most:"]
-        for row in found["different"]:
-            lines.append(f"  {row['id']}")
-            lines += [f"    {number}  {text}" for number, text in enumerate(row["heard"].values(), start=1)]
-    if "report" in found:
-        lines += ["", f"report: {found['report']}"]
+        for difference in comparison.different:
+            lines.append(f"  {difference.id}")
+            lines += [f"    {number}  {text}" for number, text in enumerate(difference.heard.values(), start=1)]
+    if comparison.report is not None:
+        lines += ["", f"report: {comparison.report}"]
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from voxstill.core import config
 from voxstill.core.config import Config
@@ -114,10 +114,10 @@ def size(file: SourceFile, rows: int) -> float:
     return max(file.entries[0].num_bytes, 32_000) * min(rows, len(file.entries)) / len(file.entries)
 
 
-def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, Any]]:
+def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, object]]:
     """Rows of a manifest that say of a file what its source says, and the split that each row is in."""
 
-    def row(entry: SourceEntry) -> dict[str, Any]:
+    def row(entry: SourceEntry) -> dict[str, object]:
         own = {name: getattr(entry, name) for name in ("id", "text", "channel", "start_ms", "end_ms")}
         known = {name: value for name, value in (own | asdict(entry.info)).items() if value is not None}
         return {"audio": entry.uri, "split": split_of(entry, cfg.source, cfg.seed), **known}

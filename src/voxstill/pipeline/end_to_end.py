@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from voxstill import engine
 from voxstill.core import config, world
@@ -29,6 +28,7 @@ from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
+from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher
@@ -61,16 +61,20 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[..., None]]:
-        """Time one step; the block says in words what came out, and gives its figures by name."""
+        """Time one step; the block says in words what came out, and gives its figures by name.
+
+        A figure that is None is left out.
+        """
         start = time.perf_counter()
-        outcome: dict[str, Any] = {"result": "", "figures": {}}
+        outcome: list[tuple[str, dict[str, float]]] = []
 
         def result(text: str, **figures: float | None) -> None:
-            outcome.update(result=text, figures=figures)
+            outcome.append((text, {name: value for name, value in figures.items() if value is not None}))
 
         log.info("%s ...", name)
         yield result
-        row = StepResult(step=name, seconds=time.perf_counter() - start, **outcome)
+        text, figures = outcome[-1] if outcome else ("", {})
+        row = StepResult(step=name, result=text, seconds=time.perf_counter() - start, figures=figures)
         self.rows.append(row)
         log.info("%s: %s (%s)", name, row.result, clock(row.seconds))
 
@@ -117,36 +121,31 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
             fix="run `voxstill index`, then `voxstill train` and `voxstill evaluate`: docs/transfer.md",
         )
     registry.create(cfg.teacher)  # a teacher that cannot be made is told before anything is done
-    try:
-        with steps.step("index") as result:
-            indexed = indexing.index(cfg)
-            text = f"{indexed.utterances:,} utterances, {indexed.hours:.2f} h, {indexed.damaged} damaged files"
-            result(text, **_some(indexed.to_dict(), "recordings", "utterances", "hours", "damaged"))
-        with steps.step("label") as result:
-            labelled = labelling.label_utterances(cfg)
-            text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
-            result(text, **_some(labelled.to_dict(), "labels", "failed", "rtfx"))
-        with steps.step("filter") as result:
-            filtered = filtering.filter_labels(cfg)
-            text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
-            result(text, **_some(filtered.to_dict(), "judged", "kept", "wer_before", "wer_after"))
-        with steps.step("shard") as result:
-            sharded = sharding.shard(cfg)
-            text = f"{sharded.shards} shards, {sharded.utterances:,} utterances"
-            result(text, **_some(sharded.to_dict(), "shards", "utterances", "hours"))
-    finally:
-        engine.shutdown()  # Ray's processes would take their share of the cores while training
+    filtered = _make_shards(cfg, steps)
     with steps.step("train") as result:
         trained = train(cfg)
         size = f"{trained.parameters / 1e6:.2f} M parameters"
         text = f"{size}, {trained.steps:,} steps, loss {trained.loss:.3f}"
-        result(text, **_some(trained.to_dict(), "steps", "epochs", "loss", "dev_wer", "parameters"))
+        result(
+            text,
+            steps=trained.steps,
+            epochs=trained.epochs,
+            loss=trained.loss,
+            dev_wer=trained.dev_error,
+            parameters=trained.parameters,
+        )
     with steps.step("evaluate") as result:
         judged = judge(cfg, trained.path)
-        rates = {} if judged.student is None else judged.student.errors.rates.to_dict()
-        if judged.with_lm is not None:
-            rates["wer_with_lm"] = judged.with_lm.errors.rates.wer
-        result(compared(judged), **_some(rates, "wer", "wer_with_lm", "cer", "utterances", "words"))
+        student = judged.student
+        rates = None if student is None else student.errors.rates
+        result(
+            judged.to_text(),
+            wer=None if rates is None else rates.wer,
+            wer_with_lm=None if judged.with_lm is None else judged.with_lm.errors.rates.wer,
+            cer=None if rates is None else rates.cer,
+            utterances=None if rates is None else rates.utterances,
+            words=rates.counts.reference if rates is not None and rates.unit == "words" else None,
+        )
     with steps.step("report") as result:
         page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered, judged)
         result(str(page))
@@ -159,8 +158,44 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
     )
 
 
+def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:
+    """Index, label, filter and shard; returns the figures of the verdicts."""
+    try:
+        with steps.step("index") as result:
+            indexed = indexing.index(cfg)
+            text = f"{indexed.utterances:,} utterances, {indexed.hours:.2f} h, {indexed.damaged} damaged files"
+            result(
+                text,
+                recordings=indexed.recordings,
+                utterances=indexed.utterances,
+                hours=indexed.hours,
+                damaged=indexed.damaged,
+            )
+        with steps.step("label") as result:
+            labelled = labelling.label_utterances(cfg)
+            text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
+            result(text, labels=labelled.labels, failed=labelled.failed, rtfx=labelled.rtfx)
+        with steps.step("filter") as result:
+            filtered = filtering.filter_labels(cfg)
+            text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
+            result(
+                text,
+                judged=filtered.judged,
+                kept=filtered.kept,
+                wer_before=filtered.wer_before,
+                wer_after=filtered.wer_after,
+            )
+        with steps.step("shard") as result:
+            sharded = sharding.shard(cfg)
+            text = f"{sharded.shards} shards, {sharded.utterances:,} utterances"
+            result(text, shards=sharded.shards, utterances=sharded.utterances, hours=sharded.hours)
+    finally:
+        engine.shutdown()  # Ray's processes would take their share of the cores while training
+    return filtered
+
+
 def judge(cfg: Config, path: str) -> Judged:
-    """Figures of teacher and student on the same utterances; none where nobody wrote down what was said.
+    """Evaluate the teacher and the student of an experiment, and time both; nothing where there are no human texts.
 
     A teacher that reads texts is not judged.
     """
@@ -212,16 +247,3 @@ def with_lm(cfg: Config, path: Path) -> Config:
     tree = cfg.model_dump()
     tree["decode"] |= {"lm": str(path), "beam": BEAM if cfg.decode.beam == 1 else cfg.decode.beam}
     return config.validated(Config, tree)
-
-
-def _some(figures: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: figures[name] for name in names if figures.get(name) is not None}
-
-
-def compared(judged: Judged) -> str:
-    """All error rates in one sentence."""
-    if judged.student is None:
-        return "no human texts to judge by"
-    sides = {"student WER": judged.student, "with a language model": judged.with_lm, "teacher WER": judged.teacher}
-    rates = {name: side.errors.rates.wer for name, side in sides.items() if side is not None}
-    return ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.tasks import noise as noises
 from voxstill.tasks.recognition import frontend_of
 
-_OFF: dict[str, Any] = {
+_OFF: dict[str, float] = {
     "noise_prob": 0.0,
     "rir_prob": 0.0,
     "gain_db": 0.0,
@@ -59,18 +58,19 @@ def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
         frontend = frontend_of(cfg.model_copy(update={"augment": one}), noise_bank)
         tempo_B = 1 + one.tempo * torch.tensor([1.0, -1.0] * len(read))[: len(read)]
         generator = torch.Generator().manual_seed(cfg.seed)
-        write(name, *frontend.to_waveform(audio_BT, audio_len_B, tempo_B, generator), what)
+        wave_BT, len_B = frontend.to_waveform(audio_BT, audio_len_B, tempo_B, generator)
+        write(name, wave_BT, len_B, what)
     return files
 
 
-def _augmentations(cfg: Augment, has_mel_features: bool) -> Iterator[tuple[str, dict[str, Any], str]]:
+def _augmentations(cfg: Augment, has_mel_features: bool) -> Iterator[tuple[str, dict[str, float], str]]:
     """Name of each augmentation that is on, the options that are its own, and what it is."""
     noise = {"noise_prob": 1.0} if cfg.noise_prob else {}
     room = {"rir_prob": 1.0} if cfg.rir_prob and cfg.rirs else {}
     gain = {"gain_db": cfg.gain_db} if cfg.gain_db else {}
     tempo = {"tempo": cfg.tempo} if cfg.tempo else {}
     vtlp = {"vtlp": cfg.vtlp} if cfg.vtlp and has_mel_features else {}
-    masks = {"time_masks": cfg.time_masks, "mel_masks": cfg.mel_masks} if has_mel_features else {}
+    masks: dict[str, float] = {"time_masks": cfg.time_masks, "mel_masks": cfg.mel_masks} if has_mel_features else {}
     yield "heard", {}, "as the student hears it, without augmentation"
     if noise:
         yield "noise", noise, f"noise at {cfg.min_snr_db:g} to {cfg.max_snr_db:g} dB"

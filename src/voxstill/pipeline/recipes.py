@@ -101,5 +101,9 @@ def unlabelled_recipe(cfg: Config) -> str:
 
 def label_parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:
     """The parts of two tables that belong together."""
-    prefixes = workdir.prefix("utterances", utterances), workdir.prefix("labels", labels)
-    return join.parts(work, *prefixes, cfg.engine.chunk)
+    return join.parts(
+        work,
+        utterances=workdir.prefix("utterances", utterances),
+        labels=workdir.prefix("labels", labels),
+        size=cfg.engine.chunk,
+    )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from voxstill.core import config, pcm
 from voxstill.core.config import Config
@@ -26,6 +25,31 @@ from voxstill.training.task import StepContext, Task, make_generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient(Result):
+    """What a batch gives: its loss and the norm of its gradient, None where they are not finite."""
+
+    loss: float | None
+    grad_norm: float | None
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtteranceReplay(Result):
+    """One utterance of the step: what it is, and what it gives alone."""
+
+    id: str
+    seconds: float
+    tokens: int
+    frames: int
+    peak: int
+    """The largest sample."""
+    weight: float
+    loss: float | None
+    grad_norm: float | None
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult(Result):
     """A saved step replayed: loss and gradient of its batches and of each utterance alone, and who is at fault."""
 
@@ -33,14 +57,14 @@ class ReplayResult(Result):
     rank: int
     checkpoint: str
     weights_not_finite: Sequence[str]
-    batches: Sequence[Mapping[str, Any]]
+    batches: Sequence[Gradient]
     at_fault: Sequence[str]
-    utterances: Sequence[Mapping[str, Any]]
+    utterances: Sequence[UtteranceReplay]
     verdict: str
 
     def to_text(self) -> str:
         """The utterances at fault first, then those of the largest gradient."""
-        return table(self.to_dict())
+        return table(self)
 
 
 def replay(experiment: str, batch: str) -> ReplayResult:
@@ -63,15 +87,20 @@ def replay(experiment: str, batch: str) -> ReplayResult:
     checkpoint.load_weights(model, run.last)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
-        _judged(task, model, batch, context, make_generator(torch.device("cpu"), cfg.seed, step, micro, rank))
+        _gradient(task, model, batch, context, make_generator(torch.device("cpu"), cfg.seed, step, micro, rank))
         for micro, batch in enumerate(batches)
     ]
     rows = [
-        _facts(batch, i, frontend) | _judged(task, model, _only(batch, i), context, torch.Generator().manual_seed(step))
+        _utterance(
+            batch,
+            i,
+            frontend,
+            _gradient(task, model, _only(batch, i), context, torch.Generator().manual_seed(step)),
+        )
         for batch in batches
         for i in range(len(batch.ids))
     ]
-    at_fault = [row["id"] for row in rows if not row["finite"]]
+    at_fault = [row.id for row in rows if not row.finite]
     return ReplayResult(
         step=step,
         rank=rank,
@@ -80,37 +109,36 @@ def replay(experiment: str, batch: str) -> ReplayResult:
         batches=whole,
         at_fault=at_fault,
         utterances=rows,
-        verdict=_verdict(broken, at_fault, all(row["finite"] for row in whole)),
+        verdict=_verdict(broken, at_fault, all(row.finite for row in whole)),
     )
 
 
-def table(figures: dict[str, Any]) -> str:
+def table(result: ReplayResult) -> str:
     """Format the replay as text: the faulty utterances first, then those with the largest gradient."""
-    rows = sorted(figures["utterances"], key=lambda row: (row["finite"], -(row["grad_norm"] or 0)))
+    rows = sorted(result.utterances, key=lambda row: (row.finite, -(row.grad_norm or 0)))
     lines = [
-        f"step {figures['step']} of rank {figures['rank']}, replayed with the weights of {figures['checkpoint']}",
-        figures["verdict"],
+        f"step {result.step} of rank {result.rank}, replayed with the weights of {result.checkpoint}",
+        result.verdict,
         "",
         f"{'loss':>10}  {'gradient':>10}  {'seconds':>8}  {'tokens':>6}  {'frames':>6}  {'peak':>6}  utterance",
     ]
     for row in rows[:20]:
-        numbers = [f"{row[name]:.4g}" if row[name] is not None else "none" for name in ("loss", "grad_norm")]
+        loss, norm = ("none" if number is None else f"{number:.4g}" for number in (row.loss, row.grad_norm))
         lines.append(
-            f"{numbers[0]:>10}  {numbers[1]:>10}  {row['seconds']:>8.2f}  {row['tokens']:>6}  {row['frames']:>6}  "
-            f"{row['peak']:>6}  {row['id']}"
+            f"{loss:>10}  {norm:>10}  {row.seconds:>8.2f}  {row.tokens:>6}  {row.frames:>6}  {row.peak:>6}  {row.id}"
         )
     return "\n".join(lines)
 
 
-def _rebuild(run: RunDir, cfg: Config) -> tuple[Frontend, Any, Task]:
+def _rebuild(run: RunDir, cfg: Config) -> tuple[Frontend, nn.Module, Task]:
     """Build the frontend, the model before its first step, and the task of an experiment."""
     if "method" in noted(run):
         return pretraining.begun(cfg)
     return registry.find(cfg.student.task).rebuild(cfg, run)
 
 
-def _judged(task: Task, model: Any, batch: Batch, context: StepContext, generator: torch.Generator) -> dict[str, Any]:
-    """Return loss and gradient norm, None where they are not finite."""
+def _gradient(task: Task, model: nn.Module, batch: Batch, context: StepContext, generator: torch.Generator) -> Gradient:
+    """Loss and gradient of a batch under the weights of the model."""
     model.train()
     model.zero_grad(set_to_none=True)
     loss = task.loss(model, task.prepare(batch, context.progress, generator), context).value
@@ -118,19 +146,23 @@ def _judged(task: Task, model: Any, batch: Batch, context: StepContext, generato
     norm = float(torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None]))
     finite = math.isfinite(float(loss.detach())) and math.isfinite(norm)
     known = [value if math.isfinite(value) else None for value in (float(loss.detach()), norm)]
-    return {"loss": known[0], "grad_norm": known[1], "finite": finite}
+    return Gradient(loss=known[0], grad_norm=known[1], finite=finite)
 
 
-def _facts(batch: Batch, i: int, frontend: Frontend) -> dict[str, Any]:
+def _utterance(batch: Batch, i: int, frontend: Frontend, gradient: Gradient) -> UtteranceReplay:
+    """The i-th utterance of a batch, with the gradient that it gives alone."""
     samples = int(batch.audio_len_B[i])
-    return {
-        "id": batch.ids[i],
-        "seconds": pcm.samples_to_s(samples),
-        "tokens": int(batch.token_len_B[i]),
-        "frames": int(frontend.num_frames(batch.audio_len_B[i], batch.tempo_B[i])),
-        "peak": int(batch.audio_BT[i].abs().max()) if samples else 0,
-        "weight": float(batch.weight_B[i]),
-    }
+    return UtteranceReplay(
+        id=batch.ids[i],
+        seconds=pcm.samples_to_s(samples),
+        tokens=int(batch.token_len_B[i]),
+        frames=int(frontend.num_frames(batch.audio_len_B[i], batch.tempo_B[i])),
+        peak=int(batch.audio_BT[i].abs().max()) if samples else 0,
+        weight=float(batch.weight_B[i]),
+        loss=gradient.loss,
+        grad_norm=gradient.grad_norm,
+        finite=gradient.finite,
+    )
 
 
 def _only(batch: Batch, i: int) -> Batch:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from voxstill.audio import codec
 from voxstill.core import config
@@ -40,6 +40,7 @@ MOST_CONFUSIONS = 12
 """Of each kind: another word, a word left out, a word put in."""
 MOST_REJECTED = 4
 """Labels of each rule that can be listened to."""
+Row = TypeVar("Row")
 COMPARED: tuple[html.Role, html.Role] = ("first", "second")
 Aligned = tuple[ErrorCounts, list[words.Pair]]
 Figures = TeacherFigures | StudentFigures
@@ -94,8 +95,10 @@ def rejected(cfg: Config, filtered: VerdictFigures) -> dict[str, list[html.Rejec
             reasons[verdict.utterance_id] = reason
             if not any(wanted.values()):
                 break
-    utterances = _first(tables.read(work, workdir.prefix("utterances", filtered.utterances), Utterance), "id", reasons)
-    labels = _first(tables.read(work, workdir.prefix("labels", filtered.labels), Label), "utterance_id", reasons)
+    utterance_rows = tables.read(work, workdir.prefix("utterances", filtered.utterances), Utterance)
+    utterances = _first(utterance_rows, lambda row: row.id, reasons)
+    label_rows = tables.read(work, workdir.prefix("labels", filtered.labels), Label)
+    labels = _first(label_rows, lambda row: row.utterance_id, reasons)
     audio = sound(cfg, list(utterances.values()))
     rejected_by_rule: dict[str, list[html.Rejected]] = {}
     for id_, reason in reasons.items():
@@ -105,11 +108,11 @@ def rejected(cfg: Config, filtered: VerdictFigures) -> dict[str, list[html.Rejec
     return rejected_by_rule
 
 
-def _first(rows: Iterable[Any], key: str, ids: Container[str]) -> dict[str, Any]:
+def _first(rows: Iterable[Row], key: Callable[[Row], str], ids: Container[str]) -> dict[str, Row]:
     """Return the first row of each id."""
-    first_rows: dict[str, Any] = {}
+    first_rows: dict[str, Row] = {}
     for row in rows:
-        id_ = getattr(row, key)
+        id_ = key(row)
         if id_ in ids:
             first_rows.setdefault(id_, row)
     return first_rows
@@ -118,7 +121,7 @@ def _first(rows: Iterable[Any], key: str, ids: Container[str]) -> dict[str, Any]
 def _curve(cfg: Config) -> list[tuple[float, float]]:
     """WER of the labels kept, by the share kept at falling confidence; empty where there are no human texts."""
     try:
-        return tuning.confidence_curve(tune_filter.tune(cfg).to_dict())
+        return tuning.confidence_curve(tune_filter.tune(cfg))
     except DataError:
         return []
 
@@ -186,9 +189,9 @@ def confusions(pairs: Mapping[html.Role, Mapping[str, Aligned]]) -> dict[html.Ro
     confusions_by_role: dict[html.Role, list[html.Confusion]] = {
         role: [
             {"reference": ref, "hypothesis": hyp, "count": count}
-            for kind in ((True, True), (True, False), (False, True))
+            for has_reference, has_hypothesis in ((True, True), (True, False), (False, True))
             for (ref, hyp), count in words.confusions(
-                (_of_kind(one, *kind) for _, one in aligned.values()), MOST_CONFUSIONS
+                (_of_kind(one, has_reference, has_hypothesis) for _, one in aligned.values()), MOST_CONFUSIONS
             )
         ]
         for role, aligned in pairs.items()
@@ -342,7 +345,7 @@ def _sound_of(run: str, ids: Sequence[str]) -> dict[str, bytes]:
         work = Store(cfg.work)
         recipe = workdir.finished(work, IndexFigures, utterances_recipe(cfg)).recipe
         rows = tables.read(work, workdir.prefix("utterances", recipe), Utterance)
-        return sound(cfg, list(_first(rows, "id", ids).values()))
+        return sound(cfg, list(_first(rows, lambda row: row.id, ids).values()))
     except VoxstillError as error:
         log.info("compare: no audio of `%s`: %s", run, error.what)
         return {}

@@ -33,6 +33,14 @@ class Judged:
     with_lm: StudentFigures | None = None
     """Of the student with the language model of `evaluate.lm_order`."""
 
+    def to_text(self) -> str:
+        """All error rates in one sentence."""
+        if self.student is None:
+            return "no human texts to judge by"
+        sides = {"student WER": self.student, "with a language model": self.with_lm, "teacher WER": self.teacher}
+        rates = {name: side.errors.rates.wer for name, side in sides.items() if side is not None}
+        return ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideResult(Result):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import Label
-from voxstill.core.result import Result
 from voxstill.evaluation.recognition import hidden_texts
 from voxstill.filtering import tuning
 from voxstill.filtering.measures import Score
@@ -25,28 +23,11 @@ from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
 
-_BAR = 30
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneResult(Result):
-    """What each rule and threshold keeps, how wrong that is, and what is proposed."""
-
-    labels: int
-    words: int
-    wer: float | None
-    rules: Sequence[Mapping[str, Any]]
-    options: Sequence[Mapping[str, Any]]
-    as_set: Mapping[str, Any]
-    proposed: Mapping[str, float]
-    as_proposed: Mapping[str, Any]
-
-    def to_text(self) -> str:
-        """A line for each rule, the curve of `keep_share`, and the proposal."""
-        return picture(self.to_dict())
-
-
-def tune(cfg: Config) -> TuneResult:
+def tune(cfg: Config) -> tuning.TuneResult:
     """What each rule and option keeps, how wrong that is, and what is proposed; no verdict is made or changed.
 
     Judged by texts of the manifest, of any split, and of `evaluate.texts`; DataError where there are none, or where
@@ -78,10 +59,10 @@ def tune(cfg: Config) -> TuneResult:
             why=f"{num:,} labels have scores, and nobody wrote down what was said in any of them",
             fix="give the texts of some utterances in the manifest or by `evaluate.texts`: a hundred are a beginning",
         )
-    return TuneResult(**tuning.tune_thresholds(known, cfg.filter, Confidences(np.concatenate(logprobs))))
+    return tuning.tune_thresholds(known, cfg.filter, Confidences(np.concatenate(logprobs)))
 
 
-def _with_hidden(cfg: Config, labels: LabelFigures, scores: Any, texts: Mapping[str, str]) -> Any:
+def _with_hidden(cfg: Config, labels: LabelFigures, scores: pa.Table, texts: Mapping[str, str]) -> pa.Table:
     """The scores, with the errors against texts that only `evaluate.texts` knows."""
     import pyarrow as pa
 
@@ -101,37 +82,3 @@ def _with_hidden(cfg: Config, labels: LabelFigures, scores: Any, texts: Mapping[
         ]
         scores = scores.set_column(scores.column_names.index(name), name, pa.array(column, pa.int64()))
     return scores
-
-
-def picture(found: dict[str, Any]) -> str:
-    """Format the figures as text for a terminal."""
-    lines = [
-        f"{found['labels']:,} labels have a human text of {found['words']:,} words; {_percent(found['wer'])} of those "
-        "are wrong",
-        "",
-        f"{'rule, alone':<16}{'dropped':>9}{'WER of these':>14}{'kept':>8}{'WER of kept':>13}",
-    ]
-    for row in (*found["rules"], {"rule": "all, as set", **found["as_set"]}):
-        lines.append(
-            f"{row['rule']:<16}{row['dropped']:>9,}{_percent(row['dropped_wer']):>14}{_percent(row['kept']):>8}"
-            f"{_percent(row['wer']):>13}"
-        )
-    curve = next(each["points"] for each in found["options"] if each["option"] == "keep_share")
-    if curve:
-        lines += ["", f"{'filter.keep_share':<20}{'WER of what is kept'}"]
-        most = max(each["wer"] or 0.0 for each in curve) or 1.0
-        for each in curve:
-            rate = each["wer"] or 0.0
-            bar = "█" * max(round(_BAR * rate / most), rate > 0)
-            lines.append(f"{each['value']:<20}{bar} {_percent(each['wer'])}")
-    lines.append("")
-    if not found["proposed"]:
-        return "\n".join([*lines, "nothing is proposed: no threshold drops labels that are bad enough"])
-    as_proposed = found["as_proposed"]
-    lines.append(f"proposed, keeping {_percent(as_proposed['kept'])} with a WER of {_percent(as_proposed['wer'])}:")
-    lines += [f"  --set {name}={value}" for name, value in found["proposed"].items()]
-    return "\n".join([*lines, "These labels chose it: on others it will do a little worse."])
-
-
-def _percent(rate: float | None) -> str:
-    return "–" if rate is None else f"{100 * rate:.1f} %"

@@ -11,16 +11,19 @@ from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from voxstill.core.config import Shard
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ, Utterance, Verdict, hash64
 from voxstill.storage import join, tables
 from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WINDOW = 2**18
 """Utterances that are shuffled together. A split with more is shuffled in several windows, each of parts drawn at
@@ -88,7 +91,7 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str | None, *, by_
     order_N = pc.sort_indices(joined).to_numpy()
     del joined
 
-    def ordered(columns: list[array[int]], kind: Any) -> NDArray[Any]:
+    def ordered(columns: list[array[int]], kind: DTypeLike) -> NDArray[Any]:
         column_N: NDArray[Any] = np.frombuffer(columns.pop(), kind)[order_N]
         return column_N
 
@@ -111,7 +114,7 @@ def _kept_ids(work: Store, verdicts: str) -> tables.IdSet:
     )
 
 
-def _tar_hashes(utterances: Any) -> Iterator[int]:
+def _tar_hashes(utterances: pa.Table) -> Iterator[int]:
     names = ("id", "uri", "channel")
     for id_, uri, channel in zip(*(utterances[name].to_pylist() for name in names), strict=True):
         member = TAR_MEMBER.fullmatch(uri)
@@ -124,7 +127,7 @@ def _tar_hashes(utterances: Any) -> Iterator[int]:
         yield hash64(member[1])
 
 
-def _speaker_hashes(utterances: Any) -> Iterator[int]:
+def _speaker_hashes(utterances: pa.Table) -> Iterator[int]:
     names = ("dataset", "speaker", "recording_id")
     for dataset, speaker, recording in zip(*(utterances[name].to_pylist() for name in names), strict=True):
         yield hash64(repr((dataset, speaker or recording)))
@@ -268,7 +271,9 @@ def _window_jobs(
         start += len(place_K)
 
 
-def _rows(work: Store, parts: Sequence[join.Part], kept: KeptUtterances, place_N: NDArray[np.int32]) -> tuple[Any, Any]:
+def _rows(
+    work: Store, parts: Sequence[join.Part], kept: KeptUtterances, place_N: NDArray[np.int32]
+) -> tuple[pa.Table, pa.Table]:
     """Utterances and labels at these places, which are in the order of parts, as two Arrow tables."""
     import pyarrow as pa
 

@@ -10,7 +10,6 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +55,7 @@ class ShardWriter(StageWork):
         """Start the decoder."""
         self._decoder = self.reading.decoder()
 
-    def __call__(self, jobs: Sequence[ShardJob], payload: Any) -> list[WrittenShard]:
+    def __call__(self, jobs: Sequence[ShardJob], payload: object) -> list[WrittenShard]:
         """Write the shards of a chunk."""
         decode = codec.decode if self._decoder is None else self._decoder.decode
         return [
@@ -168,16 +167,20 @@ def _encode_all(
             num_samples=len(samples_T),
             reference=utterance.text if utterance.split != "train" else None,  # what is not there is not learnt from
             info=utterance.info,
-            **(_member(utterance.uri) if cfg.format == "in_place" else {"format": cfg.format}),
+            format=cfg.format,
         )
-        encoded[utterance.id] = sample, b"" if cfg.format == "in_place" else codec.encode(samples_T, cfg.format)
+        if cfg.format == "in_place":
+            encoded[utterance.id] = _in_place(sample, utterance.uri), b""
+        else:
+            encoded[utterance.id] = sample, codec.encode(samples_T, cfg.format)
     return encoded, dict(dropped)
 
 
-def _member(uri: str) -> dict[str, Any]:
+def _in_place(sample: Sample, uri: str) -> Sample:
+    """The sample with the place of its audio, which is a member of a tar of the source."""
     member = TAR_MEMBER.fullmatch(uri)
     assert member is not None, "`survey` lets nothing else pass"
-    return {"format": "in_place", "tar": member[1], "offset": int(member[2]), "num_bytes": int(member[3])}
+    return dataclasses.replace(sample, tar=member[1], offset=int(member[2]), num_bytes=int(member[3]))
 
 
 def _whole_members(

@@ -10,7 +10,7 @@ import functools
 import re
 from datetime import timedelta
 from ipaddress import ip_address
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 from urllib.parse import unquote
 
 from voxstill.core import world
@@ -20,18 +20,28 @@ from voxstill.storage.redaction import USER, redact_uri
 from voxstill.storage.retry import storage_error
 from voxstill.storage.uri import is_local
 
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, MemoryStore, ObjectStore, RetryConfig, S3Credential
+
 CONNECT_S = 5.0
 STALL_S = 30.0
 """A read from which nothing comes for so long has failed."""
 WHOLE_S = 600.0
 """A request may take so long altogether: a gigabyte at 2 MB/s."""
-_MEMORY: dict[str, Any] = {}
+_MEMORY: dict[str, MemoryStore] = {}
 """The stores of `memory://`, each for as long as the process lives."""
 Purpose = Literal["read", "replace", "create"]
 
 
+class _Settings(TypedDict):
+    """Time limits and retries, as every client of obstore takes them."""
+
+    client_options: ClientConfig
+    retry_config: RetryConfig
+
+
 @functools.lru_cache(maxsize=256)
-def client(base: str, purpose: Purpose = "read") -> Any:
+def client(base: str, purpose: Purpose = "read") -> ObjectStore:
     """The obstore client of `base`, which is a bucket, a host or a folder; StorageError where there can be none.
 
     Only creating is not retried in there: `Store.create` must know how often it asked.
@@ -44,7 +54,7 @@ def client(base: str, purpose: Purpose = "read") -> Any:
         raise storage_error("open", base, error) from None
 
 
-def _open(base: str, purpose: Purpose) -> Any:
+def _open(base: str, purpose: Purpose) -> ObjectStore:
     from obstore.store import LocalStore, MemoryStore
 
     if base.startswith("memory://"):
@@ -58,7 +68,7 @@ def _open(base: str, purpose: Purpose) -> Any:
     return _open_bucket(base, purpose)
 
 
-def _open_web(base: str, purpose: Purpose) -> Any:
+def _open_web(base: str, purpose: Purpose) -> ObjectStore:
     from obstore.store import HTTPStore
 
     scheme, _, rest = base.partition("://")
@@ -70,16 +80,38 @@ def _open_web(base: str, purpose: Purpose) -> Any:
     return HTTPStore.from_url(f"{scheme}://{USER.sub('', rest)}", **settings)
 
 
-def _open_oss(bucket: str, purpose: Purpose) -> Any:
+def _open_oss(bucket: str, purpose: Purpose) -> ObjectStore:
     from obstore.store import S3Store
 
     endpoint = oss_endpoint(bucket)
     headers = {"x-oss-forbid-overwrite": "true"} if purpose == "create" else {}
     settings = _settings(purpose, allow_http=endpoint.startswith("http://"), headers=headers)
-    return S3Store(**_oss_options(bucket, endpoint), **settings)
+    environment = world.environment()
+    return S3Store(  # what the environment says of AWS must not reach it
+        bucket=bucket,
+        endpoint=endpoint,
+        aws_endpoint_url_s3=endpoint,  # which would win over the other one, were it set for AWS
+        region=environment.get("OSS_REGION", "").removeprefix("oss-") or "oss",
+        virtual_hosted_style_request=True,
+        credential_provider=_oss_credentials,
+        skip_signature=not environment.get("OSS_ACCESS_KEY_ID"),
+        **settings,
+    )
 
 
-def _open_bucket(base: str, purpose: Purpose) -> Any:
+def _oss_credentials() -> S3Credential:
+    """The keys of the environment; a client asks for them again, since a session's token may have been renewed."""
+    environment = world.environment()
+    keys: S3Credential = {
+        "access_key_id": environment.get("OSS_ACCESS_KEY_ID", ""),
+        "secret_access_key": environment.get("OSS_ACCESS_KEY_SECRET", ""),
+        "expires_at": None,
+    }
+    token = environment.get("OSS_SESSION_TOKEN")
+    return {**keys, "token": token} if token else keys
+
+
+def _open_bucket(base: str, purpose: Purpose) -> ObjectStore:
     from obstore.store import from_url
 
     environment = world.environment()
@@ -90,9 +122,9 @@ def _open_bucket(base: str, purpose: Purpose) -> Any:
     return from_url(base, **_settings(purpose, allow_http=allow_http, headers={}))
 
 
-def _settings(purpose: Purpose, *, allow_http: bool, headers: dict[str, str]) -> dict[str, Any]:
-    """Time limits and retries, as every client of obstore takes them."""
-    options: dict[str, Any] = {
+def _settings(purpose: Purpose, *, allow_http: bool, headers: dict[str, str]) -> _Settings:
+    """The settings of a client that is opened for a purpose."""
+    options: ClientConfig = {
         "allow_http": allow_http,
         "connect_timeout": timedelta(seconds=CONNECT_S),
         "timeout": timedelta(seconds=WHOLE_S),
@@ -101,7 +133,7 @@ def _settings(purpose: Purpose, *, allow_http: bool, headers: dict[str, str]) ->
     if purpose == "read":
         options["read_timeout"] = timedelta(seconds=STALL_S)
     max_pause = timedelta(seconds=retry.MAX_PAUSE_S)
-    retries = {
+    retries: RetryConfig = {
         "max_retries": 0 if purpose == "create" else retry.MAX_RETRIES,
         "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": max_pause, "base": 2},
         "retry_timeout": timedelta(seconds=retry.MAX_RETRYING_S),
@@ -121,30 +153,6 @@ def oss_endpoint(bucket: str) -> str:
     endpoint = f"{scheme if colon else 'https'}://{bucket}.{host.rstrip('/')}"
     _check_endpoint(f"oss://{bucket}", "OSS_ENDPOINT", endpoint)
     return endpoint
-
-
-def _oss_options(bucket: str, endpoint: str) -> dict[str, Any]:
-    """How obstore's S3 client speaks to OSS. What the environment says of AWS must not reach it."""
-    environment = world.environment()
-
-    def credentials() -> Any:  # asked again by each client: a session's token may have been renewed
-        keys = {
-            "access_key_id": environment.get("OSS_ACCESS_KEY_ID", ""),
-            "secret_access_key": environment.get("OSS_ACCESS_KEY_SECRET", ""),
-            "expires_at": None,
-        }
-        token = environment.get("OSS_SESSION_TOKEN")
-        return {**keys, "token": token} if token else keys
-
-    return {
-        "bucket": bucket,
-        "endpoint": endpoint,
-        "aws_endpoint_url_s3": endpoint,  # which would win over the other one, were it set for AWS
-        "region": environment.get("OSS_REGION", "").removeprefix("oss-") or "oss",
-        "virtual_hosted_style_request": True,
-        "credential_provider": credentials,
-        "skip_signature": not environment.get("OSS_ACCESS_KEY_ID"),
-    }
 
 
 def _check_endpoint(base: str, name: str, endpoint: str) -> None:

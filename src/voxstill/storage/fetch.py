@@ -8,13 +8,16 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 from voxstill.core.errors import StorageError
 from voxstill.storage.cache import Cache, CacheEntry
 from voxstill.storage.clients import client
 from voxstill.storage.retry import storage_error
 from voxstill.storage.uri import ByteRange, is_local, local_path, locate, split_range
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 AHEAD_BYTES = 64 * 2**20
 """`read_many` holds about so much at a time, or one object."""
@@ -75,7 +78,7 @@ def stream(uri: str) -> Iterator[memoryview]:
     """
     address, byte_range = split_range(uri)
     location = locate(address)
-    options = {} if byte_range is None else {"range": (byte_range.start, byte_range.end)}
+    options: GetOptions = {} if byte_range is None else {"range": (byte_range.start, byte_range.end)}
     try:
         for piece in client(location.base).get(location.key, options=options).stream(min_chunk_size=_PIECE_BYTES):
             yield memoryview(piece)
@@ -129,7 +132,7 @@ def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: C
 
     location = locate(address)
     cached = cache.read(uri) if cache is not None else None
-    options: dict[str, Any] = {"if_none_match": cached.etag} if cached is not None else {}
+    options: GetOptions = {"if_none_match": cached.etag} if cached is not None else {}
     if byte_range is not None:
         options["range"] = (byte_range.start, byte_range.end)
     try:

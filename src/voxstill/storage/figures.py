@@ -114,7 +114,7 @@ class VerdictFigures(TableFigures):
     wer_after: float | None = None
     """The same of the labels that were kept; None where none of them has a human text."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The fields; `wer_after` stands beside `wer_before` even where it is None."""
         figures = Result.to_dict(self)
         return figures if self.wer_before is None else {**figures, "wer_after": self.wer_after}

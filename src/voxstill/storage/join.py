@@ -9,12 +9,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from voxstill import engine
 from voxstill.core.records import Label, Utterance
 from voxstill.storage import tables
 from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def columns(
     chosen: Sequence[Part],
     utterances: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
-) -> Iterator[tuple[Any, Any]]:
+) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Read utterances and labels of each part as two Arrow tables, all columns or those named; read ahead."""
     import pyarrow as pa
 
@@ -80,7 +84,7 @@ def rows_of(ids: Sequence[str], labelled: Sequence[str]) -> list[int | None]:
     return [first.get(id_) for id_ in ids]
 
 
-def _ids(work: Store, keys: Iterable[str], kind: Any, name: str) -> Iterator[list[str]]:
+def _ids(work: Store, keys: Iterable[str], kind: type[DataclassInstance], name: str) -> Iterator[list[str]]:
     return (table[name].to_pylist() for table in tables.columns(work, keys, kind, [name]))
 
 

@@ -7,10 +7,10 @@ address, also a range of an object, is `fetch`; what a root may be is said in `u
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from voxstill.core.errors import DataError, StorageError
@@ -18,6 +18,9 @@ from voxstill.storage.clients import Purpose, client
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.retry import Retries, is_broken_connection, is_transient, storage_error
 from voxstill.storage.uri import is_local, locate, normalize_root
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,24 +139,24 @@ class Store:
             raise storage_error("read", self.uri(key), error) from None
         return True
 
-    def read_json(self, key: str) -> dict[str, Any] | None:
+    def read_json(self, key: str) -> dict[str, object] | None:
         """The object in `key`, None where there is none; DataError where it is not JSON."""
         data = self._read_or_none(key)
         if data is None:
             return None
         try:
-            value: dict[str, Any] = json.loads(data)
+            value: dict[str, object] = json.loads(data)
         except ValueError as error:
             raise DataError(
                 f"`{self.uri(key)}` is not JSON", why=str(error), fix="remove the file and run the step again"
             ) from None
         return value
 
-    def write_json(self, key: str, value: dict[str, Any]) -> None:
+    def write_json(self, key: str, value: Mapping[str, object]) -> None:
         """`value` as indented JSON, its keys in their order."""
         self.replace(key, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
-    def _reader(self) -> Any:
+    def _reader(self) -> ObjectStore:
         """The client to read and list with; a folder that is absent reads as empty, and reading makes none."""
         if is_local(self.root) and not Path(self.root).is_dir():
             from obstore.store import MemoryStore
@@ -167,7 +170,7 @@ class Store:
     def _put(self, key: str, data: bytes, purpose: Purpose) -> None:
         """In one request, so that a key is never seen half written and only one writer can create it."""
         uses_header = self._base.startswith("oss://")  # OSS is asked to create by a header, not by If-None-Match
-        mode = "create" if purpose == "create" and not uses_header else "overwrite"
+        mode: Literal["create", "overwrite"] = "create" if purpose == "create" and not uses_header else "overwrite"
         client(self._base, purpose).put(self._path(key), data, mode=mode, use_multipart=False)
 
     def _read_or_none(self, key: str) -> bytes | None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,11 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import fingerprint
 from voxstill.storage.store import Store
 
-Row = TypeVar("Row")
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import DataclassInstance
+
+Row = TypeVar("Row", bound="DataclassInstance")
 SUCCESS = "_SUCCESS.json"
 READERS = 8
 
@@ -40,7 +44,7 @@ def to_parquet(rows: Sequence[Row], kind: type[Row]) -> bytes:
     return arrow_to_parquet(table(rows, kind))
 
 
-def table(rows: Sequence[Row], kind: type[Row]) -> Any:
+def table(rows: Sequence[Row], kind: type[Row]) -> pa.Table:
     """The rows as an Arrow table."""
     import pyarrow as pa
 
@@ -52,18 +56,17 @@ def table(rows: Sequence[Row], kind: type[Row]) -> Any:
     return pa.table(columns, schema=fields)
 
 
-def to_columns(row: Any) -> dict[str, Any]:
+def to_columns(row: DataclassInstance) -> dict[str, object]:
     """One row by the names of its columns, in their order, as lists, dicts and plain values."""
     return {column.name: _plain(attrgetter(column.path)(row)) for column in _columns(type(row))}
 
 
 def from_columns(row: Mapping[str, Any], kind: type[Row]) -> Row:
     """Build one row from its columns; fields whose columns are absent have their defaults."""
-    built: Row = _builder(kind)(row)
-    return built
+    return _builder(kind)(row)
 
 
-def arrow_to_parquet(table: Any) -> bytes:
+def arrow_to_parquet(table: pa.Table) -> bytes:
     """An Arrow table with the columns of a dataclass as one Parquet file; equal columns give equal bytes."""
     import pyarrow.parquet as pq
 
@@ -80,7 +83,9 @@ def from_parquet(data: bytes, kind: type[Row], where: str = "a table", names: Se
     return list(map(_builder(kind), to_arrow(data, kind, where, names).to_pylist()))
 
 
-def to_arrow(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> Any:
+def to_arrow(
+    data: bytes, kind: type[DataclassInstance], where: str = "a table", names: Sequence[str] | None = None
+) -> pa.Table:
     """The columns of one Parquet file, all of its kind or those named, as an Arrow table; DataError as above."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -107,9 +112,11 @@ def to_arrow(data: bytes, kind: type[Row], where: str = "a table", names: Sequen
     return pa.table(columns, schema=pa.schema(wanted))
 
 
-def columns(store: Store, keys: Iterable[str], kind: type[Row], names: Sequence[str] | None = None) -> Iterator[Any]:
+def columns(
+    store: Store, keys: Iterable[str], kind: type[DataclassInstance], names: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
     """`to_arrow` of every part in the order of `keys`; the next ones are read ahead."""
-    ahead: deque[Future[Any]] = deque()
+    ahead: deque[Future[pa.Table]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
         try:
             for key in keys:
@@ -122,7 +129,7 @@ def columns(store: Store, keys: Iterable[str], kind: type[Row], names: Sequence[
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def schema(kind: Any) -> Any:
+def schema(kind: type[DataclassInstance]) -> pa.Schema:
     """The Arrow schema of a dataclass; optional fields are nullable, the others are not."""
     import pyarrow as pa
 
@@ -194,47 +201,52 @@ def _digests(ids: Iterable[str]) -> bytes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Field:
+    """One field of a noun; a nested noun has no column of its own, for its fields have."""
+
+    name: str
+    column: str
+    """Called as the field, unless its metadata says `column`."""
+    hint: object
+    noun: type[DataclassInstance] | None
+    """The class of a nested noun."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Column:
     """One column of a noun's table; `path` leads to its value, through the nested noun that it is a field of."""
 
     name: str
     path: str
-    hint: Any
-
-
-def _fields(kind: Any) -> tuple[tuple[str, str | None, Any], ...]:
-    """Name, column and type of each field; a nested noun has no column of its own, for its fields have.
-
-    A column is called as its field, unless the field's metadata says `column`.
-    """
-    return _resolved(kind)  # which mypy would let no caller call: to it a class is not hashable
+    hint: object
 
 
 @functools.cache
-def _resolved(kind: Any) -> tuple[tuple[str, str | None, Any], ...]:
+def _fields(kind: type[DataclassInstance]) -> tuple[_Field, ...]:
     hints = get_type_hints(kind)
     return tuple(
-        (
-            field.name,
-            None if dataclasses.is_dataclass(hints[field.name]) else field.metadata.get("column", field.name),
-            hints[field.name],
-        )
+        _Field(field.name, field.metadata.get("column", field.name), hints[field.name], _noun(hints[field.name]))
         for field in dataclasses.fields(kind)
     )
 
 
-def _columns(kind: Any) -> tuple[_Column, ...]:
+def _noun(hint: object) -> type[DataclassInstance] | None:
+    """The type of a field where it is a dataclass, else None."""
+    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+
+
+def _columns(kind: type[DataclassInstance]) -> tuple[_Column, ...]:
     """The columns of a noun's table, in their order."""
     columns: list[_Column] = []
-    for name, column, hint in _fields(kind):
-        if column is not None:
-            columns.append(_Column(column, name, hint))
+    for field in _fields(kind):
+        if field.noun is None:
+            columns.append(_Column(field.column, field.name, field.hint))
         else:
-            columns += (_Column(inner.name, f"{name}.{inner.path}", inner.hint) for inner in _columns(hint))
+            columns += (_Column(inner.name, f"{field.name}.{inner.path}", inner.hint) for inner in _columns(field.noun))
     return tuple(columns)
 
 
-def _arrow_field(name: str, hint: Any) -> Any:
+def _arrow_field(name: str, hint: object) -> pa.Field:
     import pyarrow as pa
 
     inner = [arg for arg in get_args(hint) if arg is not types.NoneType]
@@ -243,7 +255,7 @@ def _arrow_field(name: str, hint: Any) -> Any:
     return pa.field(name, _arrow_type(hint), nullable=False)
 
 
-def _arrow_type(hint: Any) -> Any:
+def _arrow_type(hint: object) -> pa.DataType:
     import pyarrow as pa
 
     origin = get_origin(hint)
@@ -251,12 +263,19 @@ def _arrow_type(hint: Any) -> Any:
         return pa.string()
     if origin is tuple:
         return pa.list_(pa.field("item", _arrow_type(get_args(hint)[0]), nullable=False))
-    if dataclasses.is_dataclass(hint):
-        return pa.struct([_arrow_field(column.name, column.hint) for column in _columns(hint)])
-    return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}[hint]
+    if (noun := _noun(hint)) is not None:
+        return pa.struct([_arrow_field(column.name, column.hint) for column in _columns(noun)])
+    plain: dict[object, pa.DataType] = {
+        str: pa.string(),
+        int: pa.int64(),
+        float: pa.float64(),
+        bool: pa.bool_(),
+        bytes: pa.binary(),
+    }
+    return plain[hint]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -264,22 +283,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _builder(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+def _builder(kind: type[Row]) -> Callable[[Mapping[str, Any]], Row]:
     """The function that builds a row from its columns, made once for each class: it runs for millions of rows."""
-    return _resolved_builder(kind)  # which mypy would let no caller call: to it a class is not hashable
+    return _resolved_builder(kind)  # whose cache does not know the type of the row
 
 
 @functools.cache
-def _resolved_builder(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+def _resolved_builder(kind: type[DataclassInstance]) -> Callable[[Mapping[str, Any]], Any]:
     plain, converted, nested = [], [], []
-    for name, column, hint in _fields(kind):
-        if column is None:
-            nested.append((name, _builder(hint)))
-        elif get_origin(hint) is tuple:
-            item = get_args(hint)[0]
-            converted.append((name, column, _builder(item) if dataclasses.is_dataclass(item) else None))
+    make: Callable[..., Any] = kind
+    for field in _fields(kind):
+        if field.noun is not None:
+            nested.append((field.name, _builder(field.noun)))
+        elif get_origin(field.hint) is tuple:
+            item = _noun(get_args(field.hint)[0])
+            converted.append((field.name, field.column, None if item is None else _builder(item)))
         else:
-            plain.append((name, column))
+            plain.append((field.name, field.column))
 
     def build(row: Mapping[str, Any]) -> Any:
         fields = {name: row[column] for name, column in plain if column in row}
@@ -288,6 +308,6 @@ def _resolved_builder(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
                 fields[name] = tuple(row[column] if item_builder is None else map(item_builder, row[column]))
         for name, nested_builder in nested:
             fields[name] = nested_builder(row)
-        return kind(**fields)
+        return make(**fields)
 
     return build

@@ -7,7 +7,7 @@ import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,7 +23,7 @@ class Option:
     path: str
     type: str
     unit: str
-    default: Any
+    default: object
     limits: str
     meaning: str
 
@@ -46,7 +46,7 @@ def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option
         )
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: object) -> str:
     if kind is type(None):
         return "null"
     if get_origin(kind) in (Union, types.UnionType):
@@ -60,7 +60,7 @@ def _type_name(kind: Any) -> str:
     )
 
 
-def _limit(rule: Any) -> str:
+def _limit(rule: object) -> str:
     for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
         if hasattr(rule, name):
             return f"{sign} {getattr(rule, name)}"
@@ -70,7 +70,7 @@ def _limit(rule: Any) -> str:
 S = TypeVar("S", bound=BaseModel)
 
 
-def validated(kind: type[S], tree: Mapping[str, Any], prefix: str = "") -> S:
+def validated(kind: type[S], tree: Mapping[str, object], prefix: str = "") -> S:
     """The section, or a ConfigError that names the option by its dotted path, the reason and a suggestion."""
     try:
         return kind.model_validate(renamed(kind, tree, prefix))
@@ -85,7 +85,7 @@ _WARNED_OF: set[str] = set()
 """Former names of options, by their path, that this process has been warned of."""
 
 
-def renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def renamed(kind: type[BaseModel], tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """The options by the names of today; each former name is warned of once. ConfigError where both names are set."""
     former: dict[str, str] = {}
     current = _renamed(kind, tree, prefix, former)
@@ -96,9 +96,11 @@ def renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str = "") ->
     return current
 
 
-def _renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str, former: dict[str, str]) -> dict[str, Any]:
+def _renamed(
+    kind: type[BaseModel], tree: Mapping[str, object], prefix: str, former: dict[str, str]
+) -> dict[str, object]:
     """The options by the names of today; what had another name is added to `former`, by its path."""
-    current: dict[str, Any] = {}
+    current: dict[str, object] = {}
     names = {other: name for name, others in former_names(kind).items() for other in others}
     for key, value in tree.items():
         name = names.get(key, key)
@@ -107,9 +109,10 @@ def _renamed(kind: type[BaseModel], tree: Mapping[str, Any], prefix: str, former
         if name != key:
             former[f"{prefix}{key}"] = f"{prefix}{name}"
         field = kind.model_fields.get(name)
-        nested = field is not None and is_section(field) and isinstance(value, Mapping)
-        below = cast("type[BaseModel]", field.annotation) if field and nested else None
-        current[name] = _renamed(below, value, f"{prefix}{name}.", former) if below else value
+        if field is not None and is_section(field) and isinstance(value, Mapping):
+            current[name] = _renamed(cast("type[BaseModel]", field.annotation), value, f"{prefix}{name}.", former)
+        else:
+            current[name] = value
     return current
 
 

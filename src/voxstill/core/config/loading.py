@@ -41,7 +41,7 @@ def load(
     return validated(Config, tree(overrides, below))
 
 
-def tree(overrides: Sequence[str], below: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def tree(overrides: Sequence[str], below: Mapping[str, object] | None = None) -> dict[str, object]:
     """`key=value` overrides as a tree of options, over one that there is; nothing but their form is checked."""
     options = dict(below or {})
     spellings: dict[str, str] = {}
@@ -90,7 +90,7 @@ def template() -> str:
     return "\n".join(lines)
 
 
-def _inline(value: Any) -> str:
+def _inline(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -98,7 +98,7 @@ def _inline(value: Any) -> str:
     return '""' if value == "" else str(value)
 
 
-def _set(tree: dict[str, Any], dotted: str, value: Any, where: str) -> None:
+def _set(tree: dict[str, object], dotted: str, value: object, where: str) -> None:
     *sections, key = dotted.split(".")
     for section in sections:
         below = tree.setdefault(section, {})
@@ -114,12 +114,14 @@ def _set(tree: dict[str, Any], dotted: str, value: Any, where: str) -> None:
     tree[key] = value
 
 
-def _set_current(tree: dict[str, Any], dotted: str, value: Any, where: str, spellings: dict[str, str]) -> None:
+def _set_current(tree: dict[str, object], dotted: str, value: object, where: str, spellings: dict[str, str]) -> None:
     """Set an option by its name of today; `spellings` are the names that options have by the same source."""
-    branch: dict[str, Any] = {}
+    branch: dict[str, object] = {}
     _set(branch, dotted, value, where)
-    names, node = [], renamed(Config, branch)
+    names = []
+    node: object = renamed(Config, branch)
     for _ in dotted.split("."):
+        assert isinstance(node, dict)
         [(name, node)] = node.items()
         names.append(name)
     current = ".".join(names)
@@ -145,7 +147,7 @@ def _yaml() -> Any:
     return yaml
 
 
-def _read_yaml(path: str) -> dict[str, Any]:
+def _read_yaml(path: str) -> dict[str, object]:
     from ruamel.yaml.error import YAMLError
 
     try:
@@ -178,7 +180,7 @@ def _read_yaml(path: str) -> dict[str, Any]:
     return tree
 
 
-def _scalar(text: str, where: str) -> Any:
+def _scalar(text: str, where: str) -> object:
     from ruamel.yaml.error import YAMLError
 
     try:

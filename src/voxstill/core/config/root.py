@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -45,7 +45,7 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_name_is_a_section(cls, data: Any) -> Any:
+    def _a_name_is_a_section(cls, data: object) -> object:
         """`engine: inline` means `engine: {name: inline}`; the same for the teacher."""
         if isinstance(data, dict):
             return {k: {"name": v} if k in ("engine", "teacher") and isinstance(v, str) else v for k, v in data.items()}
@@ -53,7 +53,7 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_task_has_settings_of_its_own(cls, data: Any) -> Any:
+    def _a_task_has_settings_of_its_own(cls, data: object) -> object:
         """`train.preset` gives way to what it stands for, and a speaker keeps the voice: what is hashed, kept and shown
         is that."""
         if not isinstance(data, dict):
@@ -83,7 +83,7 @@ class Config(Section):
         return self
 
 
-def _set_options(section: Any) -> Mapping[str, Any] | None:
+def _set_options(section: object) -> Mapping[str, object] | None:
     """The options of a section that were set; None where it is no section."""
     if isinstance(section, Section):
         return section.model_dump(exclude_unset=True)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 
+class Limits(TypedDict, total=False):
+    """What a value must keep to, by the names of pydantic."""
+
+    ge: float
+    gt: float
+    le: float
+    lt: float
+    pattern: str
+
+
 def option(
-    default: Any = ..., *, unit: str = "", pace: bool = False, formerly: Sequence[str] = (), **limits: Any
+    default: object = ..., *, unit: str = "", pace: bool = False, formerly: Sequence[str] = (), **limits: Unpack[Limits]
 ) -> Any:
     """A pydantic field that also knows its unit, its former names, and whether it changes no more than pace or place.
 
@@ -55,13 +65,14 @@ def extra(field: FieldInfo, name: str) -> Any:
     return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, dict) else None
 
 
-def identity(section: BaseModel) -> dict[str, Any]:
+def identity(section: BaseModel) -> dict[str, object]:
     """What a recipe hashes of a section: the options that change what is made and differ from their default.
 
     The schema number is part of it above 1, and an option has the first name that it ever had. So neither a new option,
     a new section nor a new name changes what a recipe is. Sections within sections go the same way.
     """
-    kind, options = type(section), {}
+    kind = type(section)
+    options: dict[str, object] = {}
     first_name = {name: others[0] for name, others in former_names(kind).items()}
     for name, field in kind.model_fields.items():
         value = getattr(section, name)
@@ -78,7 +89,7 @@ def identity(section: BaseModel) -> dict[str, Any]:
     return options if version == 1 else {"schema_version": version, **options}
 
 
-def _identity_of(value: Any) -> Any:
+def _identity_of(value: object) -> object:
     """A value as a recipe hashes it, sections in lists and mappings by their identity."""
     if isinstance(value, BaseModel):
         return identity(value)

@@ -62,7 +62,7 @@ class Teacher(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_preset_is_its_settings(cls, data: Any) -> Any:
+    def _a_preset_is_its_settings(cls, data: object) -> object:
         """`preset` gives way to what it stands for: what is hashed, kept and shown is that."""
         if not isinstance(data, dict) or "preset" not in data:
             return data

@@ -120,7 +120,7 @@ def folder_of(manifest: str) -> str:
 # ------------------------------------------------------------------------------------------------- values of a row
 
 
-def metadata_of(row: Mapping[str, Any], where: str) -> SourceEntry:
+def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
     """What a row says of its audio but for its times, as an entry without a file; DataError where a value is wrong."""
     texts = {column: _text(row, column, where) for column in COLUMN_NAMES if column != "audio"}
     channel = row.get("channel")
@@ -145,12 +145,12 @@ def timed(entry: SourceEntry, start_ms: int | None, end_ms: int | None, where: s
     return replace(entry, start_ms=start_ms, end_ms=end_ms)
 
 
-def value_of(row: Mapping[str, Any], column: str) -> Any:
+def value_of(row: Mapping[str, object], column: str) -> object:
     """The first value among the names of a column; None where it has none."""
     return next((row[name] for name in COLUMN_NAMES[column] if row.get(name) is not None), None)
 
 
-def _text(row: Mapping[str, Any], column: str, where: str) -> str | None:
+def _text(row: Mapping[str, object], column: str, where: str) -> str | None:
     value = value_of(row, column)
     if column in {"id", "speaker"} and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -159,7 +159,7 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str | None:
     return value if column == "text" else value or None
 
 
-def time_ms(row: Mapping[str, Any], column: str, where: str, unit_ms: int = 1) -> int | None:
+def time_ms(row: Mapping[str, object], column: str, where: str, unit_ms: int = 1) -> int | None:
     """A time of a row in milliseconds, which stands there in units of `unit_ms`; None where there is none."""
     value = row.get(column)
     if value is None:
@@ -177,7 +177,7 @@ def number_of(cell: str) -> float | str:
         return cell
 
 
-def parse_json(line: bytes, where: str) -> dict[str, Any]:
+def parse_json(line: bytes, where: str) -> dict[str, object]:
     """The JSON object of a line; DataError where it is none."""
     try:
         row = json.loads(decode_text(line, where))

@@ -8,7 +8,6 @@ import os
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from voxstill.core.errors import DataError
 from voxstill.indexing.failure import FailureKind
@@ -32,14 +31,15 @@ _TOLERANCE_S = 0.05
 """A supervision that sticks out of its cut by more than this has words that nobody says there."""
 
 
-def is_cut(row: Mapping[str, Any]) -> bool:
+def is_cut(row: Mapping[str, object]) -> bool:
     """Whether a row is a cut of lhotse."""
     return isinstance(row.get("recording"), Mapping) and "supervisions" in row
 
 
-def cut_entry(row: Mapping[str, Any], manifest: str, where: str) -> SourceEntry:
+def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
     """What a cut of lhotse means."""
-    recording = row["recording"]
+    recording, supervisions = row["recording"], row["supervisions"]
+    assert isinstance(recording, Mapping), "`is_cut` lets nothing else pass"
     sources = [source for source in recording.get("sources") or () if isinstance(source, Mapping)]
     start_ms = time_ms(row, "start", where, 1000) or 0
     duration_ms = time_ms(row, "duration", where, 1000)
@@ -48,7 +48,7 @@ def cut_entry(row: Mapping[str, Any], manifest: str, where: str) -> SourceEntry:
     columns = {
         "id": row.get("id"),
         "channel": row.get("channel") if len(sources[0].get("channels") or [0]) > 1 else None,
-        **_supervised(row["supervisions"] or (), duration_ms),
+        **_supervised(supervisions if isinstance(supervisions, Sequence) else (), duration_ms),
     }
     metadata = metadata_of(columns, where)
     is_whole = start_ms == 0 and duration_ms >= (time_ms(recording, "duration", where, 1000) or math.inf)
@@ -66,7 +66,7 @@ def cut_entry(row: Mapping[str, Any], manifest: str, where: str) -> SourceEntry:
     return metadata.located(file)
 
 
-def _supervised(supervisions: Sequence[Any], duration_ms: int) -> dict[str, Any]:
+def _supervised(supervisions: Sequence[object], duration_ms: int) -> dict[str, object]:
     """Text, speaker and language of a cut's supervisions.
 
     Their texts are one text, in their order, where each has one and lies within the cut; a speaker or language is known
@@ -88,7 +88,7 @@ def _supervised(supervisions: Sequence[Any], duration_ms: int) -> dict[str, Any]
     }
 
 
-def nemo_tar_entry(name: str, shard: Any, manifest: str, metadata: SourceEntry) -> SourceEntry:
+def nemo_tar_entry(name: str, shard: object, manifest: str, metadata: SourceEntry) -> SourceEntry:
     """The member that a line of NeMo's tarred manifest means: in `audio_<shard_id>.tar` beside it, or one folder up."""
     folder = folder_of(manifest)
     uris = [f"{path}/audio_{shard}.tar" for path in (folder, folder.rpartition("/")[0])]

@@ -6,12 +6,15 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxstill.core.errors import DataError, StorageError
 from voxstill.storage.fetch import fetch
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local, local_path
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _BUFFER_BYTES = 1 << 20
 """Fetched at a time of a manifest far away: of a tar, small files in one go and large ones without their middle."""
@@ -65,15 +68,16 @@ class RemoteFile(io.RawIOBase):
         self._position = base + offset
         return self._position
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         """Read from the position on, as in any file."""
-        start, length = self._position, max(0, min(len(buffer), self._num_bytes - self._position))
+        view = memoryview(buffer).cast("B")
+        start, length = self._position, max(0, min(len(view), self._num_bytes - self._position))
         if length:
             if self._data is None:
                 data = fetch(f"{self._uri}#{start}+{length}").data
             else:
                 data = self._data[start : start + length]
             length = len(data)
-            buffer[:length] = data
+            view[:length] = data
             self._position += length
         return length

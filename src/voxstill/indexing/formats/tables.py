@@ -11,7 +11,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from voxstill.core.errors import DataError
 from voxstill.indexing.formats.entry import (
@@ -32,6 +32,9 @@ from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, nemo_tar_en
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import file_name
 from voxstill.storage.redaction import redact_uri
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""
@@ -72,16 +75,16 @@ def read_csv(uri: str) -> Iterator[SourceEntry]:
             where = f"{redact_uri(uri)}:{rows.line_num + 1}"
             try:
                 where = f"{redact_uri(uri)}:{rows.line_num + 1}" if rows.fieldnames else where  # which are read first
-                row: dict[str | None, Any] | None = next(rows, None)
+                row: Mapping[str | None, str] | None = next(rows, None)
             except (csv.Error, UnicodeDecodeError) as error:
                 raise bad_row(where, str(error)) from None
             if row is None:
                 return
             if None in row:
                 raise bad_row(where, "it has more cells than there are columns")
-            values = {str(name): value or None for name, value in row.items()}
-            values |= {name: number_of(cell) for name in NUMBER_COLUMNS if (cell := values.get(name))}
-            yield _entry(values, uri, where)
+            cells = {str(name): cell or None for name, cell in row.items()}
+            numbers = {name: number_of(cell) for name in NUMBER_COLUMNS if (cell := cells.get(name))}
+            yield _entry({**cells, **numbers}, uri, where)
 
 
 def read_parquet(uri: str) -> Iterator[SourceEntry]:
@@ -117,7 +120,7 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
             ) from None
 
 
-def _holds_audio(metadata: Any) -> bool:
+def _holds_audio(metadata: pq.FileMetaData) -> bool:
     """Whether a column `audio.bytes` has a value, by the footer: nothing of it is read."""
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
@@ -138,7 +141,7 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
                 yield SourceEntry(uri="", where=where).located(resolve(audio, uri))
 
 
-def _entry(row: Mapping[str, Any], manifest: str, where: str) -> SourceEntry:
+def _entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
     """What one row of a manifest means, whichever tool wrote it."""
     if is_cut(row):
         return cut_entry(row, manifest, where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from voxstill.core.errors import DataError
 from voxstill.core.records import UtteranceInfo
@@ -22,6 +22,7 @@ from voxstill.indexing.formats.remote_file import RemoteFile, open_manifest
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import local_path
 
+T = TypeVar("T")
 AUDIO = {
     *("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "mp4", "webm", "mka", "mkv", "mov", "3gp"),
     *("aif", "aiff", "au", "caf", "w64", "wma", "amr", "ac3", "sph"),
@@ -133,7 +134,7 @@ def _sample_entries(
 def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
     """Metadata with what a later file of the sample says."""
 
-    def known(new: Any, old: Any) -> Any:
+    def known(new: T | None, old: T) -> T:
         return old if new is None else new
 
     info = {name: known(getattr(later.info, name), getattr(metadata.info, name)) for name in INFO_COLUMNS}
