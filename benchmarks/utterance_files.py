@@ -5,8 +5,8 @@
 Counts the distinct files of `src/voxstill` of which a function takes or returns the utterance in this process, in the
 order in which they first do. The utterance is its stored bytes, its samples, features, logits or batch, and its
 records: recording, utterance, label, hypothesis, alone or within a list or a dataclass. These are the files that one
-reads to follow it. What names it by text alone (commands, options, paths) and what every command passes (the log, the
-errors) does not count.
+reads to follow it. What names it by text alone (commands, options, paths), the nouns and units of `core/`, and what
+only watches a step of the training (`WATCHERS`) does not count.
 
 - file -> label: `index` and `label` of a spoken file without a text, with speech detection, the engine in this process
   and PocketSphinx;
@@ -45,6 +45,10 @@ PITCHES_HZ = {"ba": 400, "du": 900, "ko": 1700, "mi": 3000}
 SPEECH = "turn on the lights in the kitchen"
 MIN_VALUES = 200
 """Bytes or numbers below which an array or a string of bytes is a setting or a figure, not an utterance."""
+LEFT_OUT = ("core/", "config", "errors", "monitor", "records", "world")
+"""How the paths of files begin that all others use; version 0.1 had them at the top."""
+WATCHERS = ("guard", "meter")
+"""Files, in any folder."""
 RECORDS = {"Recording", "Utterance", "Label", "Alignment", "Hypothesis", "Word"}
 MAX_DEPTH = 3
 """Lists and dataclasses within one another that are searched for an utterance."""
@@ -126,7 +130,8 @@ class Tracer:
             sys.setprofile(None)
             threading.setprofile(None)
             torch.Tensor.backward = backward  # type: ignore[method-assign]
-        self.files[name] = list(passed) if in_steps is None else in_steps
+        files = list(passed) if in_steps is None else in_steps
+        self.files[name] = [file for file in files if not file.startswith(LEFT_OUT) and Path(file).stem not in WATCHERS]
 
     def _is_on_the_way(self, frame: FrameType, event: str, result: object) -> bool:
         busy = getattr(self._thread, "busy", False)  # reading a property of a value calls functions of the package

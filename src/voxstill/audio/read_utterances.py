@@ -1,11 +1,14 @@
-"""Read and decode the audio of utterances: all samples of each, or the error that says why not."""
+"""Read and decode the audio of utterances: all samples of each, or the error that says why not.
+
+`Decode` does so as a stage of the engine.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from voxstill.core import pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Utterance, recording_id
+from voxstill.engine import StageWork
 from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import Blob, fetch, read_many
 from voxstill.storage.uri import is_local
@@ -77,6 +81,52 @@ def samples(
                 continue
             del blob  # one encoded recording less while the caller works; the allocator keeps its pages, too
             yield from ((utterance, stretch(recording_T, utterance)) for utterance in unchanged)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The audio of a chunk: one array, where each utterance begins in it, and why some have none."""
+
+    samples_T: NDArray[np.int16]
+    bounds: NDArray[np.int64]
+    errors: tuple[str | None, ...]
+
+    def samples_of(self, i: int) -> NDArray[np.int16]:
+        """The samples of the i-th utterance; none where it has an error."""
+        return self.samples_T[self.bounds[i] : self.bounds[i + 1]]
+
+
+@dataclass
+class Decode(StageWork):
+    """The first stage of labelling and of alignment: fetch and decode a chunk, each recording once."""
+
+    reading: Reading
+    _decoder: Decoder = field(init=False, repr=False, compare=False)
+
+    def open(self) -> None:
+        """Start the decoder."""
+        self._decoder = self.reading.decoder()
+
+    def __call__(self, utterances: Sequence[Utterance], payload: object) -> Decoded:
+        """Decode every utterance; one that cannot be read has an error in the place of samples."""
+        samples_by_id: dict[str, NDArray[np.int16]] = {}
+        errors: dict[str, str] = {}
+        for utterance, audio in samples(utterances, self.reading.cache, self._decoder.decode):
+            if isinstance(audio, VoxstillError):
+                errors[utterance.id] = f"{audio.what}: {audio.why}" if audio.why else audio.what
+            else:
+                samples_by_id[utterance.id] = audio
+        ordered = [samples_by_id.get(utterance.id, np.zeros(0, np.int16)) for utterance in utterances]
+        bounds = np.cumsum([0, *(len(samples_T) for samples_T in ordered)], dtype=np.int64)
+        return Decoded(
+            np.concatenate(ordered) if ordered else np.zeros(0, np.int16),
+            bounds,
+            tuple(errors.get(utterance.id) for utterance in utterances),
+        )
+
+    def close(self) -> None:
+        """End the decoder."""
+        self._decoder.close()
 
 
 def changed(blob: Blob, indexed_as: str) -> DataError | None:

@@ -126,3 +126,10 @@ class DevicePrefetcher(Generic[Prepared]):
                 with contextlib.suppress(queue.Full):
                     self._taken.put(item, timeout=_LOOKS_S)
                     break
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Copy a batch to a device; int16 audio travels, floats are made there."""
+    if device.type == "cpu":
+        return batch
+    return Batch(ids=batch.ids, **{name: getattr(batch, name).to(device, non_blocking=True) for name in _TENSORS})

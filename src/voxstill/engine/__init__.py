@@ -2,7 +2,17 @@
 
 from voxstill.engine.ray_cluster import shutdown, start_ray
 from voxstill.engine.runner import run
-from voxstill.engine.stage import Change, Changes, Chunk, Stage, StageWork, chunk_id, chunks_of
+from voxstill.engine.stage import (
+    Change,
+    Changes,
+    Chunk,
+    Stage,
+    StageWork,
+    chunk_id,
+    chunks_of,
+    is_set_aside,
+    set_aside_error,
+)
 
 __all__ = [
     "Change",
@@ -12,7 +22,9 @@ __all__ = [
     "StageWork",
     "chunk_id",
     "chunks_of",
+    "is_set_aside",
     "run",
+    "set_aside_error",
     "shutdown",
     "start_ray",
 ]

@@ -11,6 +11,8 @@ from voxstill.core.config import Engine
 from voxstill.core.errors import VoxstillError
 from voxstill.core.records import fingerprint
 
+_SET_ASIDE = "set aside"
+
 
 class StageWork(Protocol):
     """The work of a stage: pickled unopened, then opened, called and closed in the process of a worker.
@@ -83,6 +85,16 @@ class Changes(Protocol):
     def rejected(self, error: VoxstillError) -> None:
         """The change was not made, because of `error`; the run goes on as before."""
         ...
+
+
+def set_aside_error(reason: str) -> str:
+    """The error in the row of an item that the engine has set aside: no worker could do it."""
+    return f"{_SET_ASIDE}: {reason}"
+
+
+def is_set_aside(error: str) -> bool:
+    """Whether this is an error of `set_aside_error`."""
+    return error.startswith(_SET_ASIDE)
 
 
 def chunk_id(ids: Iterable[str]) -> str:

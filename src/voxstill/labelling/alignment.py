@@ -22,7 +22,6 @@ from voxstill.core.records import Alignment, Utterance, fingerprint
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.engine import StageWork
-from voxstill.labelling import decoding
 from voxstill.storage import join, tables, workdir
 from voxstill.storage.figures import AlignmentFigures, LabelFigures
 from voxstill.storage.store import Store
@@ -85,10 +84,10 @@ def align(
         )
 
     def fail(utterance: Utterance, reason: str) -> Alignment:
-        return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=decoding.set_aside_error(reason))
+        return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=engine.set_aside_error(reason))
 
     stages = (
-        engine.Stage(name="decode", work=decoding.Decode(reading), workers=cfg.workers),
+        engine.Stage(name="decode", work=read_utterances.Decode(reading), workers=cfg.workers),
         engine.Stage(
             name="align",
             work=Align(task),
@@ -178,7 +177,7 @@ class Align(StageWork):
         self._recognizer.load()
         self._recognizer.check_alignment()  # before any audio is read
 
-    def __call__(self, utterances: Sequence[Utterance], payload: decoding.Decoded) -> list[Alignment]:
+    def __call__(self, utterances: Sequence[Utterance], payload: read_utterances.Decoded) -> list[Alignment]:
         """Align a chunk; return one row for each utterance, in order."""
         rows = [
             Alignment(utterance_id=utterance.id, text=utterance.text or "", error=error)

@@ -29,7 +29,7 @@ from voxstill.core.errors import ConfigError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter, level, log
 from voxstill.core.records import Label, Utterance, fingerprint
 from voxstill.engine import StageWork
-from voxstill.labelling import control, decoding
+from voxstill.labelling import control
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
@@ -188,7 +188,7 @@ def _run(
             recipe=current.task.recipe,
             teacher=current.task.name,
             finish="failed",
-            error=decoding.set_aside_error(reason),
+            error=engine.set_aside_error(reason),
         )
 
     def stages(settings: control.Settings) -> tuple[engine.Stage, ...]:
@@ -207,7 +207,7 @@ def _run(
 
 def _stages(task: Task, cfg: config.Engine, reading: read_utterances.Reading) -> tuple[engine.Stage, ...]:
     return (
-        engine.Stage(name="decode", work=decoding.Decode(reading), workers=cfg.workers),
+        engine.Stage(name="decode", work=read_utterances.Decode(reading), workers=cfg.workers),
         engine.Stage(
             name="teach",
             work=Transcribe(task),
@@ -297,7 +297,7 @@ def figures(work: Store, task: Task) -> LabelFigures:
         chunks=len(keys),
         labels=num_labels,
         failed=num_failed,
-        quarantined=sum(num for error, num in errors.items() if decoding.is_set_aside(error)),
+        quarantined=sum(num for error, num in errors.items() if engine.is_set_aside(error)),
         sha256=digest.hexdigest(),
         rtfx=0.0,
     )
@@ -358,7 +358,7 @@ class Transcribe(StageWork):
         self._teacher = registry.create(self.task.teacher)
         self._teacher.load()
 
-    def __call__(self, utterances: Sequence[Utterance], payload: decoding.Decoded) -> list[Label]:
+    def __call__(self, utterances: Sequence[Utterance], payload: read_utterances.Decoded) -> list[Label]:
         """Transcribe a chunk; return one label for each utterance, in order."""
         transcriptions: list[Transcription] = [Transcription(finish="failed", error=error) for error in payload.errors]
         readable = [i for i, error in enumerate(payload.errors) if error is None]

@@ -16,10 +16,11 @@ from torch.nn import functional
 from voxstill.core.config import Pretrain
 from voxstill.core.monitor import log
 from voxstill.core.records import Batch
+from voxstill.data.transfer import to_device
 from voxstill.nn import contrastive, self_supervised, students
 from voxstill.nn.frontends import Frontend, LogMelFrontend
 from voxstill.nn.log_mel import SUBSAMPLING, Counts, centred, frame_mask, normalise
-from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Task, Unit, make_generator, to_device
+from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Task, Unit, make_generator
 
 _MEMORY = 1 / 50
 """What is watched is a running mean over so many steps."""

@@ -23,13 +23,14 @@ from voxstill.core.config import Config, Train
 from voxstill.core.monitor import Progress, clock, log
 from voxstill.core.records import Batch, fingerprint
 from voxstill.data.plan import EpochPlan
+from voxstill.data.transfer import to_device
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, optim, parallel
 from voxstill.training.checkpoint import State
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
-from voxstill.training.task import DevBatch, ModelInput, StepContext, Task, make_generator, to_device
+from voxstill.training.task import DevBatch, ModelInput, StepContext, Task, make_generator
 from voxstill.training.watchdog import Watchdog
 
 if TYPE_CHECKING:

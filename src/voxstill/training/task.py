@@ -116,15 +116,3 @@ def make_generator(device: torch.device, seed: int, step: int, micro: int, rank:
     """Make the generator that the augmentation of one batch is drawn from."""
     generator = Generator(device)
     return generator.manual_seed(int(fingerprint(seed, "augment", step, micro, rank), 16) % 2**63)
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch to a device; int16 audio travels, floats are made there."""
-    if device.type == "cpu":
-        return batch
-    tensors = {
-        name: value.to(device, non_blocking=True)
-        for name in Batch.__dataclass_fields__
-        if isinstance(value := getattr(batch, name), Tensor)
-    }
-    return Batch(ids=batch.ids, **tensors)
