@@ -73,7 +73,7 @@ def main() -> None:
         "versions": {name: version(name) for name in ("jiwer", "kaldialign", "rapidfuzz", "numpy")},
     }
     Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
-    print("| what | pairs a second | errors found |\n|---|---|---|")
+    print("| what | pairs a second | errors counted |\n|---|---|---|")
     for name, rounds in seconds.items():
         print(f"| {name} | {len(pairs) / statistics.median(rounds):,.0f} | {errors[name]:,} |")
     print(f"| 1,000 draws of {len(blocks):,} blocks | {statistics.median(drawing):.2f} s | |")

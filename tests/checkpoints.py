@@ -104,12 +104,12 @@ def write_overfitted_whisper(
         transformers.WhisperFeatureExtractor.from_dict(dict(frontend.extractor)), tokenizer
     ).save_pretrained(folder)
     model: Any = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
-    says, id_of = model.generation_config, tokenizer.convert_tokens_to_ids
-    says._from_model_config, says.is_multilingual, says.max_length = False, languages, 448
-    says.no_timestamps_token_id, says.begin_suppress_tokens = id_of("<|notimestamps|>"), None
+    generation, id_of = model.generation_config, tokenizer.convert_tokens_to_ids
+    generation._from_model_config, generation.is_multilingual, generation.max_length = False, languages, 448
+    generation.no_timestamps_token_id, generation.begin_suppress_tokens = id_of("<|notimestamps|>"), None
     if languages:
-        says.lang_to_id = {f"<|{code}|>": id_of(f"<|{code}|>") for code in LANGUAGES}
-        says.task_to_id = {name: id_of(f"<|{name}|>") for name in ("transcribe", "translate")}
+        generation.lang_to_id = {f"<|{code}|>": id_of(f"<|{code}|>") for code in LANGUAGES}
+        generation.task_to_id = {name: id_of(f"<|{name}|>") for name in ("transcribe", "translate")}
     tokenizer.set_prefix_tokens(*(("en", "transcribe") if languages else (None, None)), False)
     start, end = list(tokenizer.prefix_tokens), tokenizer.eos_token_id
     rows = [[*start, *tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in texts]

@@ -46,9 +46,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 @pytest.mark.parametrize("start", ["import voxstill", "import voxstill.core.config", "import voxstill.cli"])
 def test_a_light_import_loads_nothing_heavy(start: str) -> None:
-    done = python(f"import sys\n{start}\nprint(*sorted(each.partition('.')[0] for each in sys.modules))")
-    assert done.returncode == 0, done.stderr
-    assert not set(done.stdout.split()) & set(HEAVY)
+    process = python(f"import sys\n{start}\nprint(*sorted(name.partition('.')[0] for name in sys.modules))")
+    assert process.returncode == 0, process.stderr
+    assert not set(process.stdout.split()) & set(HEAVY)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["label", "--help"], ["score", "words", "--help"]])
@@ -88,8 +88,10 @@ def test_training_needs_neither_ray_nor_vllm_nor_lhotse_nor_k2() -> None:
         "import voxstill.training.loop, voxstill.training.parallel\n"
         "print('here')\n"
     )
-    done = python(code, "ray", "vllm", "lhotse", "k2", "pocketsphinx", "espeakng_loader", "torchaudio", "torchvision")
-    assert (done.returncode, done.stdout.strip()) == (0, "here"), done.stderr
+    process = python(
+        code, "ray", "vllm", "lhotse", "k2", "pocketsphinx", "espeakng_loader", "torchaudio", "torchvision"
+    )
+    assert (process.returncode, process.stdout.strip()) == (0, "here"), process.stderr
 
 
 @pytest.mark.parametrize("name", commands(), ids=" ".join)
@@ -127,8 +129,10 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
 
 
 def test_python_m_voxstill_is_voxstill() -> None:
-    done = subprocess.run([sys.executable, "-m", "voxstill", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"voxstill {voxstill.__version__}\n"
+    process = subprocess.run(
+        [sys.executable, "-m", "voxstill", "--version"], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == f"voxstill {voxstill.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -149,10 +153,10 @@ def test_the_shell_completes_commands_and_options() -> None:
         "COMP_WORDS": "voxstill comp",
         "COMP_CWORD": "1",
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "voxstill"], env=environment, capture_output=True, text=True, check=False
     )
-    assert set(done.stdout.split()) >= {"compare", "compare-teachers"}
+    assert set(process.stdout.split()) >= {"compare", "compare-teachers"}
 
 
 def test_sources_to_repack_follow_one_flag() -> None:
@@ -193,18 +197,18 @@ def test_json_is_one_object_on_standard_output_and_nothing_else(
     code, out, _ = run(capsys, *arguments, "--json")
     assert code == 0
     assert out.count("\n") == 1
-    found = json.loads(out)
-    assert isinstance(found, dict)
-    assert not [key for key in found if key.startswith("_")]
+    figures = json.loads(out)
+    assert isinstance(figures, dict)
+    assert not [key for key in figures if key.startswith("_")]
 
 
 def test_explain_has_every_option_with_its_unit_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "explain", "--json")
     rows = {row["path"]: row for row in json.loads(out)["options"]}
-    for each in config.options():
-        row = rows[each.path]
-        assert (row["unit"], row["meaning"], row["type"]) == (each.unit, each.meaning, each.type)
-        assert row["default"] == json.loads(json.dumps(each.default))
+    for option in config.options():
+        row = rows[option.path]
+        assert (row["unit"], row["meaning"], row["type"]) == (option.unit, option.meaning, option.type)
+        assert row["default"] == json.loads(json.dumps(option.default))
     _, text, _ = run(capsys, "explain")
     assert all(f"{path} " in text for path in rows)
 
@@ -216,7 +220,7 @@ def test_init_prints_a_configuration(capsys: pytest.CaptureFixture[str], tmp_pat
     assert config.load(str(file)).source.uri == "path/to/audio"
 
 
-def test_init_writes_a_file_once_unless_told_yes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_init_overwrites_a_file_only_with_yes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "new" / "my.yaml"
     assert run(capsys, "init", "--output", str(file))[0] == 0
     assert config.load(str(file))
@@ -233,7 +237,7 @@ def test_init_writes_a_file_once_unless_told_yes(capsys: pytest.CaptureFixture[s
     ("kind", "exit_code"),
     [(ConfigError, 2), (DataError, 3), (StorageError, 4), (TeacherError, 5), (TrainingError, 6), (VoxstillError, 1)],
 )
-def test_an_error_is_told_with_why_and_fix_and_exits_by_its_kind(
+def test_an_error_is_printed_with_why_and_fix_and_exits_by_its_kind(
     kind: type[VoxstillError],
     exit_code: int,
     capsys: pytest.CaptureFixture[str],
@@ -267,12 +271,12 @@ def test_real_errors_exit_by_their_kind(
         4: [["index", str(tmp_path / "file"), "--work", str(tmp_path / "file" / "work"), "--set", "engine=inline"]],
     }
     for wanted, lines in cases.items():
-        for each in lines:
-            code, out, err = run(capsys, *each, "--json")
-            assert (code, out) == (wanted, ""), (each, err)
-            assert "error: " in err, each
-            assert "Traceback" not in err, each
-            assert "  fix: " in err, each
+        for arguments in lines:
+            code, out, err = run(capsys, *arguments, "--json")
+            assert (code, out) == (wanted, ""), (arguments, err)
+            assert "error: " in err, arguments
+            assert "Traceback" not in err, arguments
+            assert "  fix: " in err, arguments
             assert "Traceback" not in err
 
 
@@ -301,9 +305,9 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "voxstill.cli", "explain"]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    process = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("limit", [("--max-chunks", "0"), ("--max-chunks", "-1"), ("--limit-hours", "nan")])

@@ -64,11 +64,11 @@ def commands(page: Path) -> list[str]:
 
 def arguments(command: str) -> list[str]:
     """The words of a command, with the stars that the shell would expand."""
-    found = []
+    words = []
     for word in shlex.split(command):
         matches = sorted(str(path) for path in Path().glob(word)) if "*" in word else []
-        found += matches or [word]
-    return found
+        words += matches or [word]
+    return words
 
 
 def every(*languages: str) -> list[Any]:
@@ -108,7 +108,7 @@ def test_every_relative_link_exists(page: Path) -> None:
 def test_every_option_named_exists(page: Path) -> None:
     named = re.findall(r"`(\w+\.\w+)(?:: [^`]*)?`", page.read_text(encoding="utf-8"))
     endings = {"py", "md", "yaml", "json", "jsonl", "toml", "txt", "html", "log"}
-    options = {each for each in named if each.partition(".")[0] in SECTIONS and each.partition(".")[2] not in endings}
+    options = {name for name in named if name.partition(".")[0] in SECTIONS and name.partition(".")[2] not in endings}
     assert options <= OPTIONS
 
 
@@ -173,9 +173,9 @@ def is_defined(path: Path, member: str) -> bool:
 
 def test_the_sizes_of_students_are_those_built() -> None:
     text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| (\w+) \| [\d.]+ million \| (\d+) \| (\d+) \| (\d+) \|$", text, re.M)
+    documented = re.findall(r"^\| (\w+) \| [\d.]+ million \| (\d+) \| (\d+) \| (\d+) \|$", text, re.M)
     built = [(size, *map(str, (shape.hidden, shape.layers, shape.heads))) for size, shape in SHAPES.items()]
-    assert told == built
+    assert documented == built
 
 
 def test_the_examples_of_the_filter_are_right() -> None:
@@ -232,12 +232,12 @@ def test_the_quickstart_can_be_followed_to_its_end(corpus: Path, capsys: pytest.
     out = capsys.readouterr().out
     assert "broken.flac not audio" in out
     [run] = (corpus / "exp").iterdir()
-    told = (ROOT / "docs/training.md").read_text(encoding="utf-8")
-    assert {path.name for path in run.iterdir() if f"`{path.name}" not in told} == set()
+    page = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    assert {path.name for path in run.iterdir() if f"`{path.name}" not in page} == set()
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {name for row in logged for name in row if f"`{name}`" not in told} == {"split"}  # told with its value
+    assert {name for row in logged for name in row if f"`{name}`" not in page} == {"split"}  # told with its value
     assert (corpus / "subtitles/long.srt").exists()
-    assert sum(each.error is not None for each in read(Store("work/mine"), "recordings", Recording)) == 1
+    assert sum(recording.error is not None for recording in read(Store("work/mine"), "recordings", Recording)) == 1
 
 
 def write_quickstart_config() -> None:
@@ -279,7 +279,7 @@ def test_the_notebook_runs_cell_by_cell(corpus: Path) -> None:
     assert names["transcript"].error is None
 
 
-def test_the_teacher_of_the_documents_labels_by_its_entry_point(
+def test_the_teacher_of_the_documents_is_loaded_by_its_entry_point(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = ROOT / "docs/teachers.md"
@@ -294,17 +294,17 @@ def test_the_teacher_of_the_documents_labels_by_its_entry_point(
     assert project == (ROOT / "examples/teacher/pyproject.toml").read_text(encoding="utf-8")
     (package / "transcripts.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(package)
-    heard = [{"id": f"test-{n:02}", "text": "one", "confidence": 0.5} for n in (0, 4)]
-    Path("heard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in heard), encoding="utf-8")
+    transcripts = [{"id": f"test-{n:02}", "text": "one", "confidence": 0.5} for n in (0, 4)]
+    Path("heard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in transcripts), encoding="utf-8")
     Path("my.yaml").write_text("engine: inline\n", encoding="utf-8")
     assert cli.main(["index", "recordings/manifest.jsonl", "--work", "work/mine", "--config", "my.yaml"]) == 0
     capsys.readouterr()
-    [command] = [each for each in commands(page) if each.startswith("voxstill label")]
+    [command] = [command for command in commands(page) if command.startswith("voxstill label")]
     assert cli.main([*arguments(command)[1:], "--json"]) == 0, capsys.readouterr().err
     figures = json.loads(capsys.readouterr().out)
     assert (figures["labels"], figures["failed"]) == (16, 14)
     labels = list(read(Store("work/mine"), f"labels/{figures['recipe']}", Label))
-    assert {each.text for each in labels if each.error is None} == {"one"}
-    assert {each.error for each in labels if each.error is not None} == {"the file has no line for it"}
+    assert {label.text for label in labels if label.error is None} == {"one"}
+    assert {label.error for label in labels if label.error is not None} == {"the file has no line for it"}
     assert cli.main(["explain", "teacher.file"]) == 0
     assert "(transcripts) JSONL file" in capsys.readouterr().out

@@ -25,6 +25,8 @@ COMMAND_IMPORTS = 0
 """Pairs of files of `commands/` of which one imports the other."""
 FILLER_PERCENT = 0.3
 """Bindings named by a filler word; the goal is 0.5."""
+TEST_FILLER_PERCENT = 0.5
+"""The same of the tests."""
 ANY_PERCENT = 0.1
 """Parameters typed `Any`; the goal is 2."""
 DICT_RETURNS = 0
@@ -82,8 +84,16 @@ def test_no_file_of_commands_imports_another(structure, checkout):
     assert figure.value <= COMMAND_IMPORTS, figure.details
 
 
-def test_hardly_a_name_is_a_filler_word(structure, checkout):
+def test_hardly_a_name_in_the_package_is_a_filler_word(structure, checkout):
     assert structure.filler_bindings(checkout).value <= FILLER_PERCENT
+
+
+def test_hardly_a_name_in_the_tests_is_a_filler_word(structure):
+    modules = structure.read_modules(ROOT, ROOT / "tests", "tests")
+    figure = structure.share(
+        structure.is_filler(name) for module in modules for name in structure.bindings_of(module.tree)
+    )
+    assert figure.value < TEST_FILLER_PERCENT, figure.details
 
 
 def test_hardly_a_parameter_is_typed_any(structure, checkout):
@@ -141,7 +151,7 @@ def test_imports_are_counted_by_file_and_by_package(structure, small_checkout):
     assert structure.package_pairs(small_checkout).value == 5  # a-text, text-c, c-commands, c-a, benchmarks-text
 
 
-def test_a_circle_through_a_lazy_import_is_told_from_one_on_import(structure, small_checkout):
+def test_a_circle_through_a_lazy_import_is_distinguished_from_one_on_import(structure, small_checkout):
     assert structure.import_cycles(small_checkout).details == ()
     assert structure.lazy_import_cycles(small_checkout).details == (
         "a <-> c <-> text.b",

@@ -48,7 +48,7 @@ def main() -> None:
         features["cepstra"].append(centred(mel_BFD, frames_B))
     digits = np.array([int(row["id"].split("_")[0]) for row in rows])
     speakers = np.array([row["speaker"] for row in rows])
-    print("| `pretrain.targets` | `pretrain.codes` | perplexity | digits found, % |\n|---|---|---|---|")
+    print("| `pretrain.targets` | `pretrain.codes` | perplexity | digits classified, % |\n|---|---|---|---|")
     for targets, features_of_clips in features.items():
         for num in args.codes:
             cfg = Pretrain(method="best_rq", targets=targets, codes=num)

@@ -135,7 +135,7 @@ def test_every_kind_of_wav_is_read(subtype: str) -> None:
 
 @pytest.mark.parametrize("form", ["wav", "flac"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
-def test_a_truncated_file_says_how_much_was_found_and_promised(form: str, share: float) -> None:
+def test_the_error_of_a_truncated_file_has_its_actual_and_its_declared_length(form: str, share: float) -> None:
     data = codec.encode(speech_like(4), "flac" if form == "flac" else "wav")
     error = reason(data[: int(len(data) * share)])
     assert error.what == "truncated"
@@ -162,13 +162,13 @@ def with_total(flac: bytes, total: int) -> bytes:
 
 
 @pytest.mark.parametrize("total", [1000, 16_000, 0])
-def test_a_flac_that_promises_too_little_is_read_to_its_end(total: int) -> None:
+def test_a_flac_whose_header_declares_too_little_is_read_to_its_end(total: int) -> None:
     samples_T = speech_like(4)
     data = with_total(codec.encode(samples_T, "flac"), total)
     np.testing.assert_array_equal(codec.decode(data).samples_T, samples_T)
 
 
-def test_a_flac_that_promises_too_much_is_truncated() -> None:
+def test_a_flac_whose_header_declares_too_much_is_truncated() -> None:
     data = with_total(codec.encode(speech_like(4), "flac"), 2**36 - 1)
     assert reason(data).what == "truncated"
 
@@ -187,7 +187,7 @@ FLAC = codec.encode(WHOLE, "flac")
 @given(st.lists(st.tuples(st.integers(0, len(FLAC) - 1), st.integers(0, 7)), max_size=4), st.integers(0, len(FLAC)))
 @example([(86, 0), (27670, 0)], 16634)  # a frame is lost, and one that follows the end stands in for it
 @settings(max_examples=300, deadline=None)
-def test_the_fast_way_of_a_plain_flac_gives_all_of_it_or_nothing(flips: list[tuple[int, int]], end: int) -> None:
+def test_the_fast_decoder_of_plain_flac_gives_all_of_it_or_nothing(flips: list[tuple[int, int]], end: int) -> None:
     data = bytearray(FLAC)
     for position, bit in flips:
         data[position] ^= 1 << bit
@@ -196,7 +196,7 @@ def test_the_fast_way_of_a_plain_flac_gives_all_of_it_or_nothing(flips: list[tup
         assert audio is None or np.array_equal(audio.samples_T, WHOLE)
 
 
-def test_the_fast_way_does_not_stop_where_frames_of_another_flac_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_decoder_does_not_stop_where_frames_of_another_flac_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     second_flac = codec.encode(speech_like(6, seed=1), "flac")
     joined = [FLAC + second_flac[start:] for start in range(0, len(second_flac), 499)]
     fast = [codec._plain_flac(data) for data in joined]
@@ -206,7 +206,7 @@ def test_the_fast_way_does_not_stop_where_frames_of_another_flac_follow(monkeypa
     assert any(audio is None for audio in fast)
 
 
-def test_a_plain_flac_takes_the_fast_way() -> None:
+def test_a_plain_flac_is_decoded_by_the_fast_decoder() -> None:
     assert codec._plain_flac(FLAC) is not None
     assert codec._plain_flac(FLAC, max_s=1) is None
     assert codec._plain_flac(FLAC, channel=1) is None
@@ -236,7 +236,7 @@ def test_chunks_behind_the_data_of_a_wav_are_no_damage() -> None:
     np.testing.assert_array_equal(codec.decode(data).samples_T, samples_T)
 
 
-def test_a_bomb_is_a_reason_and_not_memory() -> None:
+def test_a_decompression_bomb_is_a_reason_and_takes_no_memory() -> None:
     quiet_T = np.zeros(100 * 48_000, np.int16)
     quiet_T[0] = 1
     data = in_a_file(quiet_T, 48_000, "FLAC")

@@ -22,7 +22,7 @@ from voxstill.core.errors import DataError, VoxstillError
 
 RANDOM = np.random.default_rng(0)
 SECOND_T = RANDOM.integers(-9000, 9000, 16_000).astype(np.int16)
-SOUND = codec.encode(SECOND_T, "flac")
+INTACT = codec.encode(SECOND_T, "flac")
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def long_file() -> bytes:
     return codec.encode(np.tile(SECOND_T, 1800), "flac")
 
 
-def test_a_sound_file_comes_out_as_in_this_process(decoder: Decoder) -> None:
-    expected, actual = codec.decode(SOUND), decoder.decode(SOUND)
+def test_an_audio_file_is_decoded_as_in_this_process(decoder: Decoder) -> None:
+    expected, actual = codec.decode(INTACT), decoder.decode(INTACT)
     assert np.array_equal(actual.samples_T, expected.samples_T)
     assert (actual.codec, actual.rate_hz, actual.num_channels) == (
         expected.codec,
@@ -46,15 +46,17 @@ def test_a_sound_file_comes_out_as_in_this_process(decoder: Decoder) -> None:
         expected.num_channels,
     )
     with pytest.raises(DataError, match="no such channel"):
-        decoder.decode(SOUND, channel=1)
+        decoder.decode(INTACT, channel=1)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), max_size=8), st.integers(0, len(SOUND)))
+@given(
+    st.lists(st.tuples(st.integers(0, len(INTACT) - 1), st.integers(0, 255)), max_size=8), st.integers(0, len(INTACT))
+)
 def test_whatever_is_in_a_file_the_answer_is_that_of_this_process(
     decoder: Decoder, changes: list[tuple[int, int]], length: int
 ) -> None:
-    data = bytearray(SOUND)
+    data = bytearray(INTACT)
     for position, value in changes:
         data[position] = value
     data = data[:length]
@@ -69,21 +71,21 @@ def test_whatever_is_in_a_file_the_answer_is_that_of_this_process(
     assert outcome == expected
 
 
-def test_a_file_that_takes_too_long_is_told_and_the_next_one_is_decoded(long_file: bytes) -> None:
+def test_a_file_that_takes_too_long_is_an_error_and_the_next_one_is_decoded(long_file: bytes) -> None:
     with Decoder(0.05, 1024) as decoder:
         start = time.monotonic()
         with pytest.raises(DataError, match="decoding hung") as caught:
             decoder.decode(long_file)
         assert caught.value.why == "no end within 0.05 s"
         assert time.monotonic() - start < 10
-        assert len(decoder.decode(SOUND).samples_T) == 16_000
+        assert len(decoder.decode(INTACT).samples_T) == 16_000
 
 
-def test_a_file_that_takes_too_much_memory_is_told_and_the_next_one_is_decoded(long_file: bytes) -> None:
+def test_a_file_that_takes_too_much_memory_is_an_error_and_the_next_one_is_decoded(long_file: bytes) -> None:
     with Decoder(60, 60) as decoder:
         with pytest.raises(DataError, match=r"too much memory|crashed"):
             decoder.decode(long_file)
-        assert len(decoder.decode(SOUND).samples_T) == 16_000
+        assert len(decoder.decode(INTACT).samples_T) == 16_000
 
 
 def children() -> list[int]:
@@ -92,7 +94,7 @@ def children() -> list[int]:
 
 
 @pytest.mark.parametrize(("deaths", "survives"), [(1, True), (2, False)])
-def test_one_crash_is_forgiven_and_a_second_is_told(long_file: bytes, deaths: int, survives: bool) -> None:
+def test_one_crash_is_retried_and_a_second_is_an_error(long_file: bytes, deaths: int, survives: bool) -> None:
     def shoot() -> None:
         shot: set[int] = set()
         while len(shot) < deaths:
@@ -115,7 +117,7 @@ def test_one_crash_is_forgiven_and_a_second_is_told(long_file: bytes, deaths: in
                 decoder.decode(long_file)
             assert "SIGSEGV" in caught.value.why
         gun.join()
-        assert len(decoder.decode(SOUND).samples_T) == 16_000
+        assert len(decoder.decode(INTACT).samples_T) == 16_000
 
 
 def test_the_child_does_not_outlive_its_parent_even_in_the_middle_of_a_file(tmp_path: Path, long_file: bytes) -> None:
@@ -141,4 +143,4 @@ def test_the_child_does_not_outlive_its_parent_even_in_the_middle_of_a_file(tmp_
 def test_a_child_that_cannot_start_is_an_error_and_not_a_reason_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(VoxstillError, match="cannot start"):
-        Decoder(5, 1024).decode(SOUND)
+        Decoder(5, 1024).decode(INTACT)

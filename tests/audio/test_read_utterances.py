@@ -39,15 +39,15 @@ def test_every_utterance_has_its_samples_and_each_recording_is_decoded_once(tmp_
         decoded.append(len(data))
         return codec.decode(data, **more)
 
-    found = {sample.id: samples_T for sample, samples_T in read_utterances.samples(wanted, None, decode)}
-    assert found.keys() == {row.id for row in wanted}
+    results = {sample.id: samples_T for sample, samples_T in read_utterances.samples(wanted, None, decode)}
+    assert results.keys() == {row.id for row in wanted}
     assert len(decoded) == 2
-    assert np.array_equal(found["a.wav:0"], RAMP_T[:4800])
-    assert np.array_equal(found["a.wav:300"], RAMP_T[4800:])
-    assert np.array_equal(found["b.wav:0"], RAMP_T)
+    assert np.array_equal(results["a.wav:0"], RAMP_T[:4800])
+    assert np.array_equal(results["a.wav:300"], RAMP_T[4800:])
+    assert np.array_equal(results["b.wav:0"], RAMP_T)
 
 
-def test_what_is_not_there_is_an_error_of_its_utterances_alone(tmp_path: Path) -> None:
+def test_missing_audio_is_an_error_of_its_utterances_alone(tmp_path: Path) -> None:
     short, bad = tmp_path / "short.wav", tmp_path / "bad.wav"
     short.write_bytes(codec.encode(RAMP_T[:8000], "wav"))
     bad.write_text("no audio")
@@ -57,12 +57,12 @@ def test_what_is_not_there_is_an_error_of_its_utterances_alone(tmp_path: Path) -
         utterance(bad, 0, 500),
         utterance(tmp_path / "gone.wav", 0, 500),
     ]
-    found = {sample.id: answer for sample, answer in read_utterances.samples(wanted)}
-    assert len(found["short.wav:0"]) == 8000  # type: ignore[arg-type]
-    assert isinstance(found["short.wav:400"], DataError)
-    assert "ends at 600 ms" in str(found["short.wav:400"])
-    assert isinstance(found["bad.wav:0"], DataError)
-    assert isinstance(found["gone.wav:0"], StorageError)
+    results = {sample.id: answer for sample, answer in read_utterances.samples(wanted)}
+    assert len(results["short.wav:0"]) == 8000  # type: ignore[arg-type]
+    assert isinstance(results["short.wav:400"], DataError)
+    assert "ends at 600 ms" in str(results["short.wav:400"])
+    assert isinstance(results["bad.wav:0"], DataError)
+    assert isinstance(results["gone.wav:0"], StorageError)
 
 
 @pytest.fixture
@@ -75,9 +75,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     clients.client.cache_clear()
 
 
-def test_what_lies_far_away_is_the_same_audio_and_a_bad_object_harms_itself_alone(
-    bucket: Store, tmp_path: Path
-) -> None:
+def test_remote_objects_give_the_same_audio_and_a_bad_one_fails_alone(bucket: Store, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     audio = {f"{i}.wav": rng.integers(-999, 999, 1600 + i, dtype=np.int16) for i in range(30)}
     for name, samples_T in audio.items():
@@ -86,12 +84,12 @@ def test_what_lies_far_away_is_the_same_audio_and_a_bad_object_harms_itself_alon
     here = utterance(tmp_path / "here.wav", 0, 1000)
     far = [Utterance(id=name, recording_id="r", uri=bucket.uri(name), end_ms=100) for name in [*audio, "gone.wav"]]
     for cache in (None, Cache(tmp_path / "cache", 10**7), Cache(tmp_path / "cache", 10**7)):
-        found = {sample.id: answer for sample, answer in read_utterances.samples([*far[:10], here, *far[10:]], cache)}
-        assert np.array_equal(found[here.id], RAMP_T)
+        results = {sample.id: answer for sample, answer in read_utterances.samples([*far[:10], here, *far[10:]], cache)}
+        assert np.array_equal(results[here.id], RAMP_T)
         for name, samples_T in audio.items():
             whole = len(samples_T) < 1616  # what is left of a millisecond at the end belongs to it
-            assert np.array_equal(found[name], samples_T if whole else samples_T[:1600])
-        assert isinstance(found["gone.wav"], StorageError)
+            assert np.array_equal(results[name], samples_T if whole else samples_T[:1600])
+        assert isinstance(results["gone.wav"], StorageError)
 
 
 def indexed(blob: Blob) -> Utterance:
@@ -100,17 +98,17 @@ def indexed(blob: Blob) -> Utterance:
     )
 
 
-def test_a_file_that_changed_since_it_was_indexed_is_told_even_where_it_is_as_long_as_before(tmp_path: Path) -> None:
+def test_a_file_that_changed_since_indexing_is_an_error_even_at_the_same_length(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(codec.encode(RAMP_T, "wav"))
     wanted = indexed(fetch(str(path)))
     other = utterance(path, 0, 50)  # of somebody else's making: nothing to compare
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    found = {sample.id: answer for sample, answer in read_utterances.samples([wanted, other])}
-    assert isinstance(found[wanted.id], DataError)
-    assert found[wanted.id].what == "changed since it was indexed"  # type: ignore[union-attr]
-    assert np.array_equal(found[other.id], RAMP_T[:800])
+    results = {sample.id: answer for sample, answer in read_utterances.samples([wanted, other])}
+    assert isinstance(results[wanted.id], DataError)
+    assert results[wanted.id].what == "changed since it was indexed"  # type: ignore[union-attr]
+    assert np.array_equal(results[other.id], RAMP_T[:800])
     path.write_text("no longer audio at all")
     assert [str(answer).splitlines()[0] for _, answer in read_utterances.samples([wanted])] == [
         "error: changed since it was indexed"
@@ -120,7 +118,7 @@ def test_a_file_that_changed_since_it_was_indexed_is_told_even_where_it_is_as_lo
     assert [len(answer) for _, answer in read_utterances.samples([wanted])] == [1600]  # type: ignore[arg-type]
 
 
-def test_an_object_that_changed_since_it_was_listed_is_told(bucket: Store) -> None:
+def test_an_object_that_changed_since_it_was_listed_is_an_error(bucket: Store) -> None:
     bucket.replace("a.wav", codec.encode(RAMP_T, "wav"))
     (entry,) = bucket.list()
     uri = bucket.uri("a.wav")
@@ -132,7 +130,7 @@ def test_an_object_that_changed_since_it_was_listed_is_told(bucket: Store) -> No
     assert entry.etag not in answer.why
 
 
-def test_what_nobody_can_know_is_not_called_changed() -> None:
+def test_a_file_is_called_changed_only_where_its_version_is_known() -> None:
     blob = Blob(uri="s3://b/k#5+4", data=b"1234", etag='"e"', num_bytes=100)
     for etag, num_bytes in (('"e"', 7), (None, 100), (None, 4), (None, 0)):
         assert read_utterances.changed(blob, recording_id(blob.uri, etag, num_bytes)) is None

@@ -105,8 +105,8 @@ def test_the_sequence_network_equals_the_network_for_one_window(shared_data: Cal
     state = np.zeros((2, 1, 128), np.float32)
     padded_T = np.pad(samples_T.astype(np.float32) / 32768, (64, -len(samples_T) % 512))
     for window, got in enumerate(got_W):
-        heard_T = padded_T[None, window * 512 : window * 512 + 576]
-        want, state = window_session.run(None, {"input": heard_T, "state": state, "sr": np.array(16_000)})
+        input_T = padded_T[None, window * 512 : window * 512 + 576]
+        want, state = window_session.run(None, {"input": input_T, "state": state, "sr": np.array(16_000)})
         assert got == pytest.approx(want[0, 0], abs=1e-6)
 
 

@@ -69,14 +69,14 @@ def test_a_wrong_option_is_one_message_with_a_fix(
     override: str, named: str, offered: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["label", str(tmp_path), "--set", override]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    what, why, fix = said.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    what, why, fix = captured.err.splitlines()
     assert what.startswith("error: ")
     assert named in what
     assert why.startswith("  why: ")
     assert offered in fix
-    assert "Traceback" not in said.err
+    assert "Traceback" not in captured.err
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_wrong_file_is_one_message(text: str, named: str, capsys: pytest.Captu
         f"work: {tmp_path / 'work'}\nengine: inline\n{text}" if not text.startswith(("- ", "just")) else text
     )
     assert main(["run", str(path)]) in (2, 3)
-    said = capsys.readouterr().err
-    assert named in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert named in message
+    assert "Traceback" not in message
 
 
 def test_a_missing_file_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -176,31 +176,31 @@ def test_a_preset_of_training_sets_what_was_not_set_by_the_task() -> None:
         ("classes", (10, 5e-5, 64, 0.5)),
         ("speakers", (3, 2e-4, 128, 1.0)),
     ):
-        found = config.load(None, ["train.preset=fine_tune", f"student.task={task}"])
-        assert (found.train.epochs, found.train.lr, found.plan.max_utterances, found.student.freeze_layers) == wanted
-        assert (found.train.schedule, found.student.freeze_features) == ("tri_stage", True)
-        assert found.train.preset is None  # what is kept is what it stands for
-        assert config.Config.model_validate(found.model_dump()) == found
-        assert config.Config(student=config.Student(task=task), train=config.Train(preset="fine_tune")) == found
+        cfg = config.load(None, ["train.preset=fine_tune", f"student.task={task}"])
+        assert (cfg.train.epochs, cfg.train.lr, cfg.plan.max_utterances, cfg.student.freeze_layers) == wanted
+        assert (cfg.train.schedule, cfg.student.freeze_features) == ("tri_stage", True)
+        assert cfg.train.preset is None  # what is kept is what it stands for
+        assert config.Config.model_validate(cfg.model_dump()) == cfg
+        assert config.Config(student=config.Student(task=task), train=config.Train(preset="fine_tune")) == cfg
 
 
-def test_what_is_given_wins_over_the_preset_of_training(tmp_path: Path) -> None:
+def test_an_option_that_is_set_wins_over_the_preset_of_training(tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
     path.write_text("train: {preset: fine_tune, lr: 0.5, steps: 7}\nplan: {max_utterances: 3, budget_ms: 5000}\n")
-    found = config.load(str(path), ["student.freeze_layers=0", "student.freeze_features=false"])
-    assert (found.train.lr, found.train.steps, found.train.epochs) == (0.5, 7, None)
-    assert (found.plan.max_utterances, found.plan.budget_ms) == (3, 5000)
-    assert (found.student.freeze_layers, found.student.freeze_features) == (0, False)
-    assert found.train.schedule == "tri_stage"
+    cfg = config.load(str(path), ["student.freeze_layers=0", "student.freeze_features=false"])
+    assert (cfg.train.lr, cfg.train.steps, cfg.train.epochs) == (0.5, 7, None)
+    assert (cfg.plan.max_utterances, cfg.plan.budget_ms) == (3, 5000)
+    assert (cfg.student.freeze_layers, cfg.student.freeze_features) == (0, False)
+    assert cfg.train.schedule == "tri_stage"
     # with nothing set there is nothing to expand
     assert config.load(None, []) == config.Config()
 
 
 def test_speakers_keep_their_voices_unless_it_is_asked_for() -> None:
-    found = config.load(None, ["student.task=speakers"])
-    assert (found.augment.tempo, found.augment.vtlp) == (0, 0)
-    found = config.load(None, ["student.task=speakers", "augment.tempo=0.05"])
-    assert (found.augment.tempo, found.augment.vtlp) == (0.05, 0)
+    cfg = config.load(None, ["student.task=speakers"])
+    assert (cfg.augment.tempo, cfg.augment.vtlp) == (0, 0)
+    cfg = config.load(None, ["student.task=speakers", "augment.tempo=0.05"])
+    assert (cfg.augment.tempo, cfg.augment.vtlp) == (0.05, 0)
     assert config.load(None, ["student.task=classes"]).augment.tempo == 0.1
 
 

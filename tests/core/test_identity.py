@@ -249,18 +249,18 @@ def test_an_option_changes_a_recipe_unless_it_is_pace_or_of_no_recipe(
 
 
 def test_the_number_of_batches_in_a_step_counts_and_not_where_it_comes_from(tmp_path: Path) -> None:
-    follows, says = load(tmp_path, "train.devices=4"), load(tmp_path, "plan.batches_per_step=4")
-    assert recipes(follows) == recipes(says) != recipes(load(tmp_path))
+    follows, explicit = load(tmp_path, "train.devices=4"), load(tmp_path, "plan.batches_per_step=4")
+    assert recipes(follows) == recipes(explicit) != recipes(load(tmp_path))
 
 
 def test_presets_count_as_what_they_stand_for(tmp_path: Path) -> None:
     preset = load(tmp_path, "train.preset=fine_tune", "student.task=classes")
-    spelt = load(
+    written_out = load(
         tmp_path,
         *("student={task: classes, freeze_layers: 0.5}", "plan.max_utterances=64"),
         "train={epochs: 10, lr: 5e-5, schedule: tri_stage, warmup: 0.1, hold: 0.5, final_lr: 0.05}",
     )
-    assert recipes(preset) == recipes(spelt)
+    assert recipes(preset) == recipes(written_out)
 
 
 def test_every_sections_schema_is_a_number_above_zero() -> None:

@@ -251,7 +251,7 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     for kind in STEPS:
         MAKE[kind](cfg)
     run = RunDir(Path(train(cfg).path))
-    done = load_file(run.model / "model.safetensors")
+    weights = load_file(run.model / "model.safetensors")
     shards = recipes.finished_shards(cfg).recipe
     old = legacy.experiment(cfg, train_settings(cfg), shards)
     environment = {**json.loads(run.environment.read_text()), "recipe": old}
@@ -268,5 +268,5 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     assert train(cfg).path == str(run.path)
     assert f"version 0.1 began `{run.path}`" in capsys.readouterr().err
     again = load_file(run.model / "model.safetensors")
-    assert all(torch.equal(again[name], done[name]) for name in done)
+    assert all(torch.equal(again[name], weights[name]) for name in weights)
     assert [path.name for path in run.path.parent.iterdir()] == [run.path.name]

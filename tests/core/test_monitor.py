@@ -180,8 +180,8 @@ def _ask(address: str, query: str) -> list[dict[str, Any]]:
 
 
 def test_a_port_that_is_taken_is_a_config_error() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         with pytest.raises(ConfigError, match="cannot be served"):
-            monitor.Metrics().serve("127.0.0.1", taken.getsockname()[1])
+            monitor.Metrics().serve("127.0.0.1", listener.getsockname()[1])

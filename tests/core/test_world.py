@@ -23,8 +23,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def test_freed_memory_is_reused_without_page_faults() -> None:
     def faults(how: str) -> int:
-        done = subprocess.run([sys.executable, "-c", FAULTS, how], stdout=subprocess.PIPE, text=True, check=True)
-        return int(done.stdout)
+        process = subprocess.run([sys.executable, "-c", FAULTS, how], stdout=subprocess.PIPE, text=True, check=True)
+        return int(process.stdout)
 
     assert faults("kept") < 1000
     assert faults("given back") > 10_000

@@ -52,13 +52,13 @@ def store(tmp_path: Path) -> Store:
 
 def test_every_utterance_comes_back_to_the_bit_with_its_tokens_times_and_weight(store: Store) -> None:
     corpus = corpus_of(store)
-    seen = []
+    indices = []
     for batch in read_all(Loader(Batches(corpus, planned(corpus)), workers=0)):
         assert batch.audio_BT.dtype == torch.int16
         assert batch.audio_BT.shape == (len(batch.ids), int(batch.audio_len_B.max()))
         for b, name in enumerate(batch.ids):
             i = int(name.removeprefix("u/"))
-            seen.append(i)
+            indices.append(i)
             num_samples, num_tokens = int(batch.audio_len_B[b]), int(batch.token_len_B[b])
             assert np.array_equal(batch.audio_BT[b, :num_samples], samples_of(i))
             assert not batch.audio_BT[b, num_samples:].any()
@@ -67,7 +67,7 @@ def test_every_utterance_comes_back_to_the_bit_with_its_tokens_times_and_weight(
             expected = [(0, 40)] * 2 + [(40, 100)] * 3 if i % 3 else [(-1, -1)] * 5
             assert batch.times_BU2[b, :num_tokens].tolist() == [list(times) for times in expected]
             assert float(batch.weight_B[b]) == (0.5 if i == 7 else 1.0)
-    assert sorted(seen) == list(range(NUM))
+    assert sorted(indices) == list(range(NUM))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -167,7 +167,7 @@ def test_too_many_unreadable_utterances_are_an_error_that_names_one(store: Store
     assert ".tar" in caught.value.why
 
 
-def test_a_tar_cut_short_is_told_from_one_of_the_wrong_length(store: Store) -> None:
+def test_a_truncated_tar_is_distinguished_from_one_of_the_wrong_length(store: Store) -> None:
     path = Path(store.root) / "s" / "00000.tar"
     path.write_bytes(path.read_bytes()[:-30_000])
     sidecar = "s/00001.parquet"
@@ -299,7 +299,7 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("spent", "says"),
+    ("spent", "message"),
     [
         (LoaderTimes(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
         (LoaderTimes(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
@@ -307,14 +307,14 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
         (LoaderTimes(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%; raise"),
     ],
 )
-def test_a_run_knows_what_it_was_held_up_by(spent: LoaderTimes, says: str) -> None:
-    assert says in (spent + LoaderTimes()).bottleneck(100.0, workers=2)
+def test_the_bottleneck_of_a_run_is_named(spent: LoaderTimes, message: str) -> None:
+    assert message in (spent + LoaderTimes()).bottleneck(100.0, workers=2)
 
 
-def test_of_a_long_utterance_the_stretch_is_heard_that_the_plan_has_drawn(store: Store) -> None:
+def test_a_long_utterance_is_cropped_as_the_plan_has_drawn(store: Store) -> None:
     corpus = corpus_of(store)
     longest = int(np.median(corpus.num_samples))
-    seen = set()
+    stretches = set()
     for epoch in range(3):
         crops = Crops.draw(corpus.num_samples, longest, seed=0, epoch=epoch)
         cropped = dataclasses.replace(planned(corpus), crops=crops)
@@ -325,5 +325,5 @@ def test_of_a_long_utterance_the_stretch_is_heard_that_the_plan_has_drawn(store:
                 start, num_samples = int(crops.start_N[i]), int(batch.audio_len_B[b])
                 assert num_samples == min(longest, len(samples_of(i)))
                 assert np.array_equal(batch.audio_BT[b, :num_samples], samples_of(i)[start : start + num_samples])
-                seen.add((i, start))
-    assert len(seen) > NUM  # another stretch each time
+                stretches.add((i, start))
+    assert len(stretches) > NUM  # another stretch each time

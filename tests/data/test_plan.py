@@ -53,10 +53,10 @@ def test_no_batch_is_above_its_limits_or_empty(durations_ms: np.ndarray, cfg: Pl
 @given(DURATIONS, LIMITS)
 def test_nothing_is_lost_and_nothing_comes_twice_but_what_is_counted(durations_ms: np.ndarray, cfg: Plan) -> None:
     epoch_plan = planned(durations_ms, cfg)
-    seen = whole_corpus(epoch_plan)
-    assert set(seen) == set(np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms)).tolist())
-    assert sum(seen.values()) - len(seen) == epoch_plan.num_repeated
-    assert sum(epoch_plan.dropped.values()) == len(durations_ms) - len(seen)
+    occurrences = whole_corpus(epoch_plan)
+    assert set(occurrences) == set(np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms)).tolist())
+    assert sum(occurrences.values()) - len(occurrences) == epoch_plan.num_repeated
+    assert sum(epoch_plan.dropped.values()) == len(durations_ms) - len(occurrences)
     assert epoch_plan.num_repeated < cfg.batches_per_step * -(-len(durations_ms) // max(1, cfg.window // 2))
 
 
@@ -258,14 +258,14 @@ def test_every_utterance_comes_at_least_once_and_as_often_as_its_sampling_rate_s
     often = st.lists(st.floats(1, 5), min_size=len(durations_ms), max_size=len(durations_ms))
     sampling_rate = np.array(data.draw(often))
     epoch_plan = planned(durations_ms, cfg, sampling_rate=sampling_rate)
-    seen = whole_corpus(epoch_plan)
+    occurrences = whole_corpus(epoch_plan)
     fit = np.flatnonzero((durations_ms > 0) & (durations_ms <= cfg.budget_ms))
-    assert set(seen) == set(fit.tolist())
-    assert sum(seen.values()) - len(seen) == epoch_plan.num_repeated
+    assert set(occurrences) == set(fit.tolist())
+    assert sum(occurrences.values()) - len(occurrences) == epoch_plan.num_repeated
     filled_up = cfg.batches_per_step * -(-len(epoch_plan.order) // max(1, cfg.window // 2))
-    assert -1 <= sum(seen.values()) - sampling_rate[fit].sum() <= filled_up
+    assert -1 <= sum(occurrences.values()) - sampling_rate[fit].sum() <= filled_up
     if cfg.batches_per_step == 1:  # nothing is filled up
-        assert all(int(sampling_rate[row]) <= num <= int(sampling_rate[row]) + 1 for row, num in seen.items())
+        assert all(int(sampling_rate[row]) <= num <= int(sampling_rate[row]) + 1 for row, num in occurrences.items())
 
 
 def test_weights_and_temperature_set_the_shares_of_audio() -> None:

@@ -46,9 +46,7 @@ def remote(tmp_path: Path) -> ShardIndex:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_with_it_the_batches_are_those_without_and_nothing_stays_behind(
-    tmp_path: Path, s3: Store, workers: int
-) -> None:
+def test_prefetching_gives_the_same_batches_and_leaves_no_files(tmp_path: Path, s3: Store, workers: int) -> None:
     cache_dir = CacheDir(tmp_path / "tars", PLENTY)
     write_corpus(s3)
     remote = corpus_of(s3)
@@ -58,7 +56,7 @@ def test_with_it_the_batches_are_those_without_and_nothing_stays_behind(
     until(lambda: not size_of(cache_dir.folder))
 
 
-def test_the_place_never_holds_more_than_it_may(remote: ShardIndex, tmp_path: Path) -> None:
+def test_the_folder_never_holds_more_than_its_limit(remote: ShardIndex, tmp_path: Path) -> None:
     cfg = Plan(budget_ms=2000, layout="remote", window=10)
     epoch_plan = plan(remote.durations_ms, None, cfg, seed=0, epoch=0, shard_of=remote.shard.astype(np.int64))
     needed = shard_uses(remote, epoch_plan, rank=0, ranks=1, first=0)
@@ -75,17 +73,17 @@ def test_a_tar_is_needed_from_its_first_step_to_its_last(remote: ShardIndex) -> 
     epoch_plan = planned(remote)
     for rank in range(2):
         for first in (0, 1, epoch_plan.steps - 1, epoch_plan.steps):
-            seen: dict[int, list[int]] = {}
+            steps_of_shard: dict[int, list[int]] = {}
             for k in range(first, epoch_plan.steps):
                 for row in np.concatenate(epoch_plan.batches_of(k, rank, 2)).tolist():
-                    seen.setdefault(int(remote.shard[row]), []).append(k)
+                    steps_of_shard.setdefault(int(remote.shard[row]), []).append(k)
             needed = shard_uses(remote, epoch_plan, rank=rank, ranks=2, first=first)
             assert {use.shard: (use.first, use.last) for use in needed} == {
-                shard: (min(steps), max(steps)) for shard, steps in seen.items()
+                shard: (min(steps), max(steps)) for shard, steps in steps_of_shard.items()
             }
 
 
-def test_what_another_start_left_is_used_again(remote: ShardIndex, tmp_path: Path) -> None:
+def test_tars_of_an_earlier_start_are_reused(remote: ShardIndex, tmp_path: Path) -> None:
     cache_dir = CacheDir(tmp_path / "tars", PLENTY)
     epoch_plan = planned(remote)
     steps = iter(Loader(Batches(remote, epoch_plan, cache_dir=cache_dir), workers=0))
@@ -102,7 +100,7 @@ def test_what_another_start_left_is_used_again(remote: ShardIndex, tmp_path: Pat
     assert not loader.replaced
 
 
-def test_a_tar_that_cannot_be_fetched_is_said_and_costs_what_it_would_without(
+def test_a_tar_that_cannot_be_fetched_is_logged_and_read_by_ranges(
     remote: ShardIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote.store.replace(f"s/{tar_name(1)}", b"short")

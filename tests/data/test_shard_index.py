@@ -86,7 +86,7 @@ def test_every_row_of_the_split_comes_back_whole_and_in_order(
         )
 
 
-def test_what_is_kept_is_opened_again_without_the_sidecars(tmp_path: Path) -> None:
+def test_a_kept_index_is_opened_without_the_sidecars(tmp_path: Path) -> None:
     store, _ = write(tmp_path, [[Sample(id="a", duration_ms=5, num_samples=80, text="ab")]])
     first = open_(store, tmp_path / "kept")
     (tmp_path / "s/00000.parquet").unlink()
@@ -99,7 +99,7 @@ def test_what_is_kept_is_opened_again_without_the_sidecars(tmp_path: Path) -> No
     assert len(list((tmp_path / "kept").iterdir())) == 1  # what could not be made is not left
 
 
-def test_what_a_dead_process_left_half_made_is_not_taken(tmp_path: Path) -> None:
+def test_an_index_half_written_by_a_dead_process_is_not_used(tmp_path: Path) -> None:
     store, _ = write(tmp_path, [[Sample(id="a", duration_ms=5, num_samples=80, text="ab")]])
     open_(store, tmp_path / "kept")
     (place,) = (tmp_path / "kept").iterdir()
@@ -125,7 +125,7 @@ def test_many_processes_may_open_it_at_the_same_time(tmp_path: Path) -> None:
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
-def test_a_dialect_counts_as_much_as_is_said_in_another_process_too(tmp_path: Path) -> None:
+def test_the_weight_of_a_dialect_is_the_same_in_another_process(tmp_path: Path) -> None:
     dialects = ["north", None, "south", "north"]
     row = Sample(id="a", split="train", duration_ms=10, num_samples=160, text="a")
     samples = [

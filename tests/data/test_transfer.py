@@ -28,7 +28,7 @@ def a_batch(num: int, samples: int, tokens: int) -> Batch:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 99), st.integers(0, 7)), max_size=4))
-def test_what_is_packed_comes_out_the_same(shapes: list[tuple[int, int, int]]) -> None:
+def test_a_packed_step_is_unpacked_unchanged(shapes: list[tuple[int, int, int]]) -> None:
     step = Step([a_batch(*shape) for shape in shapes], ["one"], 1.0, 2.0)
     unpacked = unpack(pack(step))
     assert (unpacked.unread, unpacked.read_s, unpacked.decode_s) == (step.unread, 1.0, 2.0)
@@ -65,7 +65,7 @@ def test_an_error_comes_after_the_steps_before_it() -> None:
             next(ahead)
 
 
-def test_what_is_made_of_a_step_comes_with_it_and_an_error_of_the_maker_in_its_place() -> None:
+def test_a_prepared_step_comes_in_order_and_an_error_of_its_preparation_in_its_place() -> None:
     def shortest(step: Step) -> int:
         length = step.batches[0].audio_BT.shape[1]
         if length == 3:
@@ -78,7 +78,7 @@ def test_what_is_made_of_a_step_comes_with_it_and_an_error_of_the_maker_in_its_p
             next(ahead)
 
 
-def test_who_leaves_early_leaves_no_thread() -> None:
+def test_stopping_early_leaves_no_thread() -> None:
     with DevicePrefetcher(steps(), as_it_is) as ahead:
         next(ahead)
     assert not [thread for thread in threading.enumerate() if thread.name == "batches"]

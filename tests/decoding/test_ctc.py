@@ -105,7 +105,7 @@ def test_the_best_path_is_collapsed_as_the_definition_says(paths: list[list[int]
 
 
 @given(st.integers(1, 5), st.lists(st.integers(0, 1), max_size=3), st.integers(0, 2), st.integers(0, 99))
-def test_how_well_a_text_fits_is_the_sum_over_all_paths_that_say_it(
+def test_the_log_likelihood_of_a_text_is_the_sum_over_all_its_paths(
     frames: int, tokens: list[int], blank_id: int, seed: int
 ) -> None:
     tokens = [token + (token >= blank_id) for token in tokens]
@@ -127,7 +127,7 @@ def test_how_well_a_text_fits_is_the_sum_over_all_paths_that_say_it(
         assert score == pytest.approx(math.log(sum_) / len(tokens), abs=1e-5)
 
 
-def test_a_word_is_as_sure_as_the_mean_of_its_frames() -> None:
+def test_the_confidence_of_a_word_is_the_mean_of_its_frames() -> None:
     probs_BFV = np.full((1, 2, BLANK + 1), 0.01, np.float32)
     probs_BFV[0, 0, 0], probs_BFV[0, 1, 0] = 0.5, 1.0
     (hypothesis,) = greedy(np.log(probs_BFV), [2], ids=["u"], pieces=PIECES, blank_id=len(PIECES), frame_ms=80)
@@ -204,7 +204,7 @@ def test_the_score_never_falls_as_the_beam_grows(tiny_lm: lm.LanguageModel, numb
         assert all(narrow <= wide + 1e-9 for narrow, wide in itertools.pairwise(totals)), totals
 
 
-def test_what_is_left_out_without_a_model_is_no_loss() -> None:
+def test_pruning_without_a_language_model_loses_nothing() -> None:
     """Only the likeliest tokens are looked at: with a bonus too small to matter, all are, and the text is the same."""
     draw = np.random.default_rng(0)
     pieces = [f"▁{k}" for k in range(40)] + [""]
@@ -223,7 +223,7 @@ def beamed(log_probs_BFV: NDArray[np.float32], pieces: list[str], fused: Fusion,
     return ctc.beam(log_probs_BFV, frames_B, width=width, fusion=fused, **named)
 
 
-def test_where_nothing_is_in_doubt_a_beam_says_what_greedy_says() -> None:
+def test_on_clear_audio_a_beam_gives_the_greedy_text() -> None:
     path = [BLANK, 1, 1, BLANK, 2, BLANK, 0, 0, BLANK, 0]
     (hypothesis,) = beamed(log_probs(path, peak=0.99), [*PIECES, ""], fusion.fusion([*PIECES, ""]))
     (expected,) = greedy(log_probs(path, peak=0.99), [len(path)], ids=["0"], pieces=PIECES, blank_id=BLANK, frame_ms=80)
@@ -274,7 +274,7 @@ def test_an_alignment_is_the_likeliest_of_all() -> None:
             assert end == num_frames or path[end] != path[start]
 
 
-def test_a_language_model_decides_between_words_that_sound_alike(tiny_lm: lm.LanguageModel) -> None:
+def test_a_language_model_decides_between_homophones(tiny_lm: lm.LanguageModel) -> None:
     """Whole words, pieces and characters: after `two one`, `one` is likelier than `two`, although it sounds less so."""
     for pieces, tokenized in (
         (["▁one", "▁two", ""], {"one": [0], "two": [1]}),
@@ -296,7 +296,7 @@ def test_a_language_model_decides_between_words_that_sound_alike(tiny_lm: lm.Lan
         assert [plain.text, helped.text, boosted.text] == ["two one two", "two one one", "two one one"]
 
 
-def test_words_weigh_the_same_however_they_are_spelt(tiny_lm: lm.LanguageModel) -> None:
+def test_words_have_the_same_weight_however_they_are_tokenized(tiny_lm: lm.LanguageModel) -> None:
     spellings = {
         ("▁one", "▁two", "▁three", "▁twoteen"): [1, 0, 2, 3],
         ("▁", "o", "n", "e", "t", "w", "h", "r"): [4, 5, 1, 0, 1, 2, 3, 0, 4, 6, 7, 3, 3, 0, 4, 5, 1, 4, 3, 3, 2],
@@ -311,7 +311,7 @@ def test_words_weigh_the_same_however_they_are_spelt(tiny_lm: lm.LanguageModel) 
 
 
 @given(st.lists(st.text("ab ", min_size=1, max_size=8), max_size=5), st.text("ab ", max_size=30))
-def test_phrases_are_worth_their_words_as_often_as_they_are_said(phrases: list[str], text: str) -> None:
+def test_phrases_are_boosted_by_their_words_as_often_as_they_occur(phrases: list[str], text: str) -> None:
     text = " ".join(text.split())
     pieces = ["▁a", "▁b", "a", "b"]
     tokens = [

@@ -44,7 +44,7 @@ def test_an_answer_has_confidence_tokens_and_words_within_the_clip(recognizer: R
         assert (hypothesis.error, hypothesis.finish) == (None, "stop")
 
 
-def test_the_batch_a_clip_is_heard_in_changes_nothing(tone_student: Path, recognizer: Recognizer) -> None:
+def test_the_batch_of_a_clip_changes_nothing(tone_student: Path, recognizer: Recognizer) -> None:
     alone = Recognizer(RecognizerOptions(model=str(tone_student), batch_ms=1000))
     alone.load()
     for one, two in zip(recognizer.transcribe_batch(SPOKEN), alone.transcribe_batch(SPOKEN), strict=True):
@@ -55,7 +55,7 @@ def test_the_batch_a_clip_is_heard_in_changes_nothing(tone_student: Path, recogn
         assert one.score == pytest.approx(two.score, abs=1e-4)
 
 
-def test_a_clip_too_short_to_hear_is_an_error_row_among_the_others(recognizer: Recognizer) -> None:
+def test_a_clip_too_short_to_transcribe_is_an_error_row_among_the_others(recognizer: Recognizer) -> None:
     hypotheses = recognizer.transcribe_batch([SPOKEN[0], np.zeros(0, np.int16), np.ones(159, np.int16), SPOKEN[1]])
     assert [hypothesis.text for hypothesis in hypotheses] == [TEXTS[0], "", "", TEXTS[1]]
     assert [hypothesis.error is None for hypothesis in hypotheses] == [True, False, False, True]
@@ -68,12 +68,12 @@ def test_silence_is_no_error(recognizer: Recognizer) -> None:
     assert (hypothesis.id, hypothesis.error) == ("u7", None)
 
 
-def test_it_says_how_large_it_is_and_what_is_too_long_for_it(recognizer: Recognizer) -> None:
+def test_a_recogniser_has_its_number_of_parameters_and_its_longest_clip(recognizer: Recognizer) -> None:
     assert recognizer.max_duration_ms is None
     assert 1_000_000 < recognizer.num_parameters < 3_000_000
 
 
-def test_what_was_said_fits_better_than_anything_else_that_is_near(recognizer: Recognizer) -> None:
+def test_the_spoken_text_has_a_higher_log_likelihood_than_similar_ones(recognizer: Recognizer) -> None:
     for samples_T, text in zip(SPOKEN, TEXTS, strict=True):
         words = text.split()
         others = [" ".join(words[1:]), " ".join(words[:-1]), f"{text} ba", " ".join(["mi", *words[1:]]), *TEXTS]
@@ -84,7 +84,7 @@ def test_what_was_said_fits_better_than_anything_else_that_is_near(recognizer: R
         assert all(value is not None and value < best - 0.5 for value in rest)
 
 
-def test_a_text_that_cannot_be_written_or_has_no_time_fits_neither_well_nor_badly(recognizer: Recognizer) -> None:
+def test_a_text_that_cannot_be_tokenized_or_is_too_long_has_no_log_likelihood(recognizer: Recognizer) -> None:
     texts = ["Ba, DU ko!", "ba du ice", "", "ba du ko " * 20, "ba du ko"]
     values = recognizer.log_likelihoods([SPOKEN[0]] * len(texts), texts)
     assert [value is None for value in values] == [False, True, True, True, False]
@@ -96,9 +96,7 @@ def test_a_text_that_cannot_be_written_or_has_no_time_fits_neither_well_nor_badl
 
 
 @given(st.lists(st.integers(0, 400_000), max_size=30), st.integers(1000, 60_000))
-def test_batches_hold_every_clip_that_can_be_heard_once_within_the_budget(
-    num_samples: list[int], batch_ms: int
-) -> None:
+def test_batches_hold_every_usable_clip_once_within_the_budget(num_samples: list[int], batch_ms: int) -> None:
     batches = batches_by_length(num_samples, batch_ms)
     assert sorted(i for members in batches for i in members) == [i for i, n in enumerate(num_samples) if n >= 160]
     for members in batches:
@@ -127,21 +125,21 @@ print(json.dumps([type(model).__name__, texts]))
 """
 
 
-def test_a_saved_student_says_the_same_with_transformers_alone(
+def test_a_saved_student_transcribes_the_same_with_transformers_alone(
     tone_student: Path, recognizer: Recognizer, tmp_path: Path
 ) -> None:
     file = tmp_path / "clips.json"
     file.write_text(json.dumps([samples_T.tolist() for samples_T in SPOKEN]))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", ALONE, str(tone_student), str(file)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    kind, texts = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr[-2000:]
+    kind, texts = json.loads(process.stdout.splitlines()[-1])
     assert kind == "ParakeetForCTC"
     assert texts == [hypothesis.text for hypothesis in recognizer.transcribe_batch(SPOKEN)] == list(TEXTS)
 
 
-def test_the_revision_tells_other_weights_and_vocabularies_apart(tone_student: Path, tmp_path: Path) -> None:
+def test_the_revision_differs_for_other_weights_and_vocabularies(tone_student: Path, tmp_path: Path) -> None:
     def revision(folder: Path) -> str:
         return Recognizer(RecognizerOptions(model=str(folder))).revision()
 
@@ -153,7 +151,7 @@ def test_the_revision_tells_other_weights_and_vocabularies_apart(tone_student: P
         assert revision(other) != revision(tone_student)
 
 
-def test_a_folder_without_a_student_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_folder_without_a_student_is_an_error_before_anything_is_loaded(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(ConfigError, match="no student") as caught:
             Recognizer(RecognizerOptions(model=str(path)))

@@ -104,7 +104,7 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
-def test_a_beam_of_one_that_is_sure_says_what_greedy_says(durations: Sequence[int]) -> None:
+def test_a_beam_of_one_on_confident_output_gives_the_greedy_text(durations: Sequence[int]) -> None:
     same = 0
     for seed in range(20):
         tiny = Tiny(seed, durations)

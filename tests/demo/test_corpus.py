@@ -51,7 +51,7 @@ def test_no_voice_is_in_two_splits() -> None:
     assert len(splits) >= 24
 
 
-def test_every_accent_is_heard_in_every_noise_about_as_often() -> None:
+def test_every_accent_comes_with_every_noise_level_about_as_often() -> None:
     commands = [command for command in corpus.draw(Demo(), seed=0) if command.split == "train"]
     for accent in corpus.ACCENTS:
         for dataset in corpus.SNRS_DB:
@@ -83,6 +83,6 @@ def _with(command: corpus.Command, dataset: str) -> corpus.Command:
     return dataclasses.replace(command, dataset=dataset)
 
 
-def test_the_grammar_says_some_fifty_words() -> None:
+def test_the_grammar_has_some_fifty_words() -> None:
     text = (Path(corpus.__file__).parent / "commands.jsgf").read_text()
     assert 45 <= len(grammar.parse(text).words()) <= 60

@@ -46,8 +46,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Says(StageWork):
-    """A work that says its name with each item, and where it was closed."""
+class NamedWork(StageWork):
+    """A work that writes its name with each item, and where it was closed."""
 
     name: str
     closed: Path | None = None
@@ -72,8 +72,8 @@ class Says(StageWork):
             (self.closed / f"{self.name}.{os.getpid()}").touch()
 
 
-def staged(says: StageWork, workers: int = 1) -> tuple[Stage, ...]:
-    return (Stage(name="decode", work=Twice(), workers=1), Stage(name="teach", work=says, workers=workers))
+def staged(work: StageWork, workers: int = 1) -> tuple[Stage, ...]:
+    return (Stage(name="decode", work=Twice(), workers=1), Stage(name="teach", work=work, workers=workers))
 
 
 def run_and_ask(
@@ -83,15 +83,15 @@ def run_and_ask(
 
     There are `num` chunks, or more: `after` that follow the answer to the last question.
     """
-    changes, committed, taken = Asked(), [], []
+    changes, committed, items = Asked(), [], []
 
     def source() -> Iterator[Chunk]:
-        left = after
+        countdown = after
         for chunk in chunks_of(count(), 2, str):
-            left -= len(changes.outcomes) == len(asks)
-            if len(taken) >= num and left < 0:
+            countdown -= len(changes.outcomes) == len(asks)
+            if len(items) >= num and countdown < 0:
                 return
-            taken.extend(chunk.items[::2])
+            items.extend(chunk.items[::2])
             yield chunk
 
     def commit(chunk: Chunk, rows: list[Any]) -> None:
@@ -105,11 +105,11 @@ def run_and_ask(
     ask()
     summary = engine.run(source(), stages, commit, aside, Engine(**options), None, changes)
     rows = [row for part in committed for row in part]
-    assert sorted(int(row.split()[-1]) for row in rows) == list(range(2 * len(taken)))
+    assert sorted(int(row.split()[-1]) for row in rows) == list(range(2 * len(items)))
     return committed, summary, changes
 
 
-def sayers(committed: list[list[str]]) -> list[str]:
+def names_of(committed: list[list[str]]) -> list[str]:
     """Who made each chunk: nobody makes half a chunk."""
     assert all(len({row.split()[0] for row in rows}) == 1 for rows in committed)
     return [rows[0].split()[0] for rows in committed]
@@ -119,11 +119,11 @@ def sayers(committed: list[list[str]]) -> list[str]:
 def test_another_work_takes_over_between_chunks_and_the_one_before_is_closed(
     ray: Any, name: str, tmp_path: Path
 ) -> None:
-    old, new = Says("old", tmp_path), Says("new", tmp_path)
+    old, new = NamedWork("old", tmp_path), NamedWork("new", tmp_path)
     committed, summary, changes = run_and_ask({3: staged(new, 2)}, staged(old, 2), 6, after=30, name=name)
-    made = sayers(committed)
-    assert made.count("old") >= 3
-    assert made[-1] == "new"
+    names = names_of(committed)
+    assert names.count("old") >= 3
+    assert names[-1] == "new"
     assert changes.outcomes == ["applied"]
     assert (summary.num_retries, summary.num_restarts, summary.num_skipped) == (0, 0, 0)
     closed = sorted(path.stem for path in tmp_path.iterdir())
@@ -148,9 +148,9 @@ def test_another_work_takes_over_between_chunks_and_the_one_before_is_closed(
     ],
 )
 def test_a_canary_that_fails_changes_nothing(ray: Any, name: str, mischief: str, why: str) -> None:
-    asks, old = {2: staged(Says("new", mischief=mischief), 3)}, staged(Says("old"))
+    asks, old = {2: staged(NamedWork("new", mischief=mischief), 3)}, staged(NamedWork("old"))
     committed, summary, changes = run_and_ask(asks, old, 6, after=6, name=name, lease_s=6.0, attempts=2)
-    assert set(sayers(committed)) == {"old"}
+    assert set(names_of(committed)) == {"old"}
     (error,) = changes.outcomes
     assert why in f"{error.what} {error.why}"
     assert summary.num_skipped == summary.num_retries == 0
@@ -159,35 +159,35 @@ def test_a_canary_that_fails_changes_nothing(ray: Any, name: str, mischief: str,
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
 def test_what_is_asked_for_before_the_first_chunk_holds_from_there_on(ray: Any, name: str) -> None:
-    asks = {0: staged(Says("new"))}
-    committed, _, changes = run_and_ask(asks, staged(Says("old", mischief="cannot start")), 6, name=name)
-    assert set(sayers(committed)) == {"new"}
+    asks = {0: staged(NamedWork("new"))}
+    committed, _, changes = run_and_ask(asks, staged(NamedWork("old", mischief="cannot start")), 6, name=name)
+    assert set(names_of(committed)) == {"new"}
     assert changes.outcomes == ["applied"]
-    asks = {0: staged(Says("new", mischief="cannot start"))}
-    committed, _, changes = run_and_ask(asks, staged(Says("old")), 6, name=name)
-    assert set(sayers(committed)) == {"old"}
+    asks = {0: staged(NamedWork("new", mischief="cannot start"))}
+    committed, _, changes = run_and_ask(asks, staged(NamedWork("old")), 6, name=name)
+    assert set(names_of(committed)) == {"old"}
     assert "no such revision" in changes.outcomes[0].what
 
 
 def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None:
-    says, changes, workers = Says("one"), Asked(), []
+    work, changes, workers = NamedWork("one"), Asked(), []
 
     def source() -> Iterator[Chunk]:
-        left = 30
+        countdown = 30
         for chunk in chunks_of(count(), 2, str):
-            left -= len(changes.outcomes) == 2
-            if left < 0:
+            countdown -= len(changes.outcomes) == 2
+            if countdown < 0:
                 return
             yield chunk
 
     def commit(chunk: Chunk, rows: list[Any]) -> None:
         workers.append(rows[0].split()[1])
         if len(workers) == 4:
-            changes.next = Change(staged(says, 4), Engine(in_flight=1))
+            changes.next = Change(staged(work, 4), Engine(in_flight=1))
         if len(set(workers)) == 4 and len(changes.outcomes) == 1:
-            changes.next = Change(staged(says, 1), Engine(in_flight=1))
+            changes.next = Change(staged(work, 1), Engine(in_flight=1))
 
-    summary = engine.run(source(), staged(says, 1), commit, aside, Engine(), None, changes)
+    summary = engine.run(source(), staged(work, 1), commit, aside, Engine(), None, changes)
     assert changes.outcomes == ["applied", "applied"]
     assert len(set(workers[:4])) == 1
     assert len(set(workers)) == 4
@@ -196,14 +196,14 @@ def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None
 
 
 def test_gpus_that_are_not_there_are_refused_and_the_run_goes_on(ray: Any) -> None:
-    decode, teach = staged(Says("old"))
-    greedy = decode, replace(teach, workers=2, num_gpus=32)
-    committed, _, changes = run_and_ask({2: greedy}, (decode, teach), 10)
-    assert set(sayers(committed)) == {"old"}
+    decode, teacher_stage = staged(NamedWork("old"))
+    greedy = decode, replace(teacher_stage, workers=2, num_gpus=32)
+    committed, _, changes = run_and_ask({2: greedy}, (decode, teacher_stage), 10)
+    assert set(names_of(committed)) == {"old"}
     assert "want 64 GPUs" in changes.outcomes[0].what
 
 
-def test_a_draining_worker_that_fails_gives_back_what_it_holds(ray: Any, tmp_path: Path) -> None:
+def test_a_draining_worker_that_fails_returns_its_chunk(ray: Any, tmp_path: Path) -> None:
     class Fickle:
         def __call__(self, items: Sequence[Any], _: Any) -> list[str]:
             if (tmp_path / "gone").exists():
@@ -219,7 +219,7 @@ def test_a_draining_worker_that_fails_gives_back_what_it_holds(ray: Any, tmp_pat
 
     def commit(chunk: Chunk, rows: list[Any]) -> None:
         committed.extend(rows)
-        changes.next = Change(staged(Says("new")), Engine()) if len(committed) == 4 else None
+        changes.next = Change(staged(NamedWork("new")), Engine()) if len(committed) == 4 else None
 
     stages = staged(FunctionWork(Fickle))
     engine.run(chunks_of(range(40), 2, str), stages, commit, aside, Engine(in_flight=4), None, changes)
@@ -231,21 +231,21 @@ def test_a_draining_worker_that_fails_gives_back_what_it_holds(ray: Any, tmp_pat
     st.dictionaries(st.integers(0, 19), st.sampled_from(["a", "b", "c", "cannot start", "raise", "ends"]), max_size=8)
 )
 def test_whatever_is_asked_for_each_item_is_done_once_by_the_last_work_that_passed(asks: dict[int, str]) -> None:
-    def says(kind: str) -> Says:
-        return Says(kind, delay_s=0.0, mischief=kind if len(kind) > 1 else "")
+    def work(kind: str) -> NamedWork:
+        return NamedWork(kind, delay_s=0.0, mischief=kind if len(kind) > 1 else "")
 
-    wanted = {number: staged(says(kind)) for number, kind in asks.items()}
-    committed, _, changes = run_and_ask(wanted, staged(says("a")), 20, name="inline")
+    wanted = {number: staged(work(kind)) for number, kind in asks.items()}
+    committed, _, changes = run_and_ask(wanted, staged(work("a")), 20, name="inline")
     expected, now = [], "a"
     for number in range(20):
         now = asks[number] if len(asks.get(number, "??????")) == 1 else now
         expected.append(now)
-    assert sayers(committed) == expected
+    assert names_of(committed) == expected
     assert [outcome == "applied" for outcome in changes.outcomes] == [len(asks[number]) == 1 for number in sorted(asks)]
 
 
 @pytest.mark.slow
-def test_where_there_is_no_gpu_to_spare_one_worker_makes_room_and_is_back_where_the_other_fails() -> None:
+def test_without_a_spare_gpu_one_worker_stops_for_the_canary_and_returns_if_it_fails() -> None:
     code = """
 import os, time, ray
 from itertools import count
@@ -286,6 +286,6 @@ cfg = Engine(attempts=2)
 engine.run(source(), stages("old"), lambda _, chunk_rows: rows.extend(chunk_rows), None, cfg, None, changes)
 print(changes.outcomes, sorted(set(rows)), rows[0], rows[-1])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     expected = "['no such revision', 'applied'] ['new 0', 'old 0'] old 0 new 0"
-    assert done.stdout.strip() == expected, done.stderr[-2000:]
+    assert process.stdout.strip() == expected, process.stderr[-2000:]

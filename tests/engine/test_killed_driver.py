@@ -50,9 +50,9 @@ def test_a_run_whose_driver_was_killed_twice_ends_with_the_same_bytes_and_leaves
     assert files("killed") == files("undisturbed")
     assert len(before) < 15 or before == files("killed")
     deadline = time.monotonic() + 20
-    while (left := processes()) and time.monotonic() < deadline:
+    while (survivors := processes()) and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert left == []
+    assert survivors == []
 
 
 def _bytes(path: Path) -> bytes:

@@ -29,7 +29,7 @@ def test_more_workers_than_cores_do_not_wait_for_each_other(ray: Any) -> None:
     assert len(committed) == 20
 
 
-def test_gpus_that_are_not_there_are_told_and_not_waited_for(ray: Any) -> None:
+def test_missing_gpus_are_an_error_and_not_waited_for(ray: Any) -> None:
     with pytest.raises(ConfigError, match="want 64 GPUs"):
         run([Chunk("c", (1,))], (Stage(name="teach", work=FunctionWork(names), workers=2, num_gpus=32),))
 
@@ -68,5 +68,5 @@ summary = engine.run(engine.chunks_of(range(80), 1, str), (stage,), commit, None
 places = {row.split()[0]: {other.split()[1] for other in rows if other.split()[0] == row.split()[0]} for row in rows}
 print(sorted((gpu, len(pids)) for gpu, pids in places.items()), list(summary.busy))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.strip() == "[('0', 2), ('1', 2)] ['teach']", done.stderr[-2000:]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert process.stdout.strip() == "[('0', 2), ('1', 2)] ['teach']", process.stderr[-2000:]

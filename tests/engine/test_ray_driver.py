@@ -82,7 +82,7 @@ def test_chunks_queued_behind_a_deadly_one_are_not_charged(ray: Any) -> None:
     assert summary.num_restarts == 2  # once to learn that somebody is deadly, once to learn who
 
 
-def test_a_call_that_hangs_beside_others_that_do_not_is_found(ray: Any) -> None:
+def test_a_call_that_hangs_beside_working_ones_is_detected(ray: Any) -> None:
     items = ["hang", *range(40)]
     start = time.monotonic()
     stage = Stage(name="work", work=FunctionWork(lambda: slowly_but_for_hangs), workers=1, calls=2)
@@ -106,15 +106,15 @@ def test_a_chunk_too_large_for_a_slow_work_is_halved_and_not_tried_again_whole(r
     assert summary.num_restarts == 1
 
 
-def test_no_more_chunks_are_under_way_than_the_limit(ray: Any) -> None:
-    taken, committed, most = [0], [0], [0]
+def test_no_more_chunks_are_in_flight_than_the_limit(ray: Any) -> None:
+    started, committed, most = [0], [0], [0]
     lock = threading.Lock()
 
     def source() -> Iterator[Chunk]:
         for chunk in chunks_of(range(80), 2, str):
             with lock:
-                taken[0] += 1
-                most[0] = max(most[0], taken[0] - committed[0])
+                started[0] += 1
+                most[0] = max(most[0], started[0] - committed[0])
             yield chunk
 
     def commit(chunk: Chunk, rows: list[Any]) -> None:

@@ -66,7 +66,7 @@ def test_a_process_that_an_item_broke_is_replaced_before_it_fails_the_others(ray
     assert summary.num_restarts >= 1
 
 
-def test_a_missing_model_is_told_at_once(ray: Any) -> None:
+def test_a_missing_model_is_an_error_at_once(ray: Any) -> None:
     def make() -> Any:
         raise TeacherError("no model", why="the folder is empty", fix="fetch it")
 

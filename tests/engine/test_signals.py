@@ -28,7 +28,7 @@ from voxstill.engine import Chunk, Stage, chunks_of
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_finishes_what_is_in_hand_and_gives_the_rest_back(ray: Any, name: Any, number: int) -> None:
+def test_a_signal_finishes_chunks_in_progress_and_returns_the_rest(ray: Any, name: Any, number: int) -> None:
     committed: Rows = {}
     before = signal.getsignal(number)
 

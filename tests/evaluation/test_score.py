@@ -62,9 +62,11 @@ def test_characters_are_counted_where_they_are_asked_for(tmp_path: Path, score: 
     assert score("score", "words", *files, "--lang", "zh")["wer"] == 0.25
 
 
-def test_speakers_are_told_apart(tmp_path: Path, score: Any) -> None:
-    said = [{"id": id_, "text": text, "speaker": {"a": "ann"}.get(id_, "bob")} for id_, text in REFERENCES.items()]
-    files = lines(tmp_path / "ref.jsonl", said), kaldi(tmp_path / "hyp", HYPOTHESES)
+def test_errors_are_counted_by_speaker(tmp_path: Path, score: Any) -> None:
+    references = [
+        {"id": id_, "text": text, "speaker": {"a": "ann"}.get(id_, "bob")} for id_, text in REFERENCES.items()
+    ]
+    files = lines(tmp_path / "ref.jsonl", references), kaldi(tmp_path / "hyp", HYPOTHESES)
     figures = score("score", "words", *files, "--by", "speaker")
     assert figures["by_speaker"] == {
         "ann": {"wer": pytest.approx(1 / 3), "errors": 1, "words": 3},
@@ -78,8 +80,8 @@ def test_ids_that_are_in_one_file_alone_are_counted(tmp_path: Path, score: Any) 
     files = kaldi(tmp_path / "ref", {"a": "one", "b": "two"}), kaldi(tmp_path / "hyp", {"a": "one", "c": "three"})
     figures = score("score", "words", *files)
     assert (figures["deletions"], figures["without_hypothesis"], figures["without_reference"]) == (1, 1, 1)
-    apart = kaldi(tmp_path / "other", {"x": "one"})
-    assert "no id in common" in score("score", "words", files[0], apart, code=3)["error"]
+    unrelated = kaldi(tmp_path / "other", {"x": "one"})
+    assert "no id in common" in score("score", "words", files[0], unrelated, code=3)["error"]
     (tmp_path / "twice").write_text("a one\na two\n")
     assert "`a` twice" in score("score", "words", files[0], str(tmp_path / "twice"), code=3)["error"]
 
@@ -114,10 +116,10 @@ def test_people_read_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "same file" in capsys.readouterr().out
 
 
-def experiment(path: Path, texts: dict[str, str], said: dict[str, str] | None = None) -> str:
+def experiment(path: Path, texts: dict[str, str], references: dict[str, str] | None = None) -> str:
     folder = path / "evaluation"
     folder.mkdir(parents=True)
-    known = said or {f"u{i}": "one two three four" for i in range(40)}
+    known = references or {f"u{i}": "one two three four" for i in range(40)}
     lines(folder / "test.ref.jsonl", [{"id": id_, "text": t, "speaker": f"s{id_[-1]}"} for id_, t in known.items()])
     lines(folder / "test.hyp.jsonl", [{"id": id_, "text": text} for id_, text in texts.items()])
     return str(path)
@@ -151,7 +153,7 @@ def test_files_of_hypotheses_are_compared_by_a_reference(
     assert "may be chance" in out
 
 
-def test_experiments_judged_by_other_texts_are_not_compared(tmp_path: Path, score: Any) -> None:
+def test_experiments_with_different_references_are_not_compared(tmp_path: Path, score: Any) -> None:
     one = experiment(tmp_path / "one", {"u0": "one"}, {"u0": "one"})
     two = experiment(tmp_path / "two", {"u0": "one"}, {"u0": "two"})
     three = experiment(tmp_path / "three", {"u3": "one"}, {"u3": "one"})
@@ -161,16 +163,16 @@ def test_experiments_judged_by_other_texts_are_not_compared(tmp_path: Path, scor
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
 @pytest.mark.parametrize("files", [False, True])
-def test_in_chromium_two_are_looked_at_side_by_side(tmp_path: Path, score: Any, files: bool) -> None:
+def test_in_chromium_two_systems_are_shown_side_by_side(tmp_path: Path, score: Any, files: bool) -> None:
     texts = {f"u{i}": "one two three four" for i in range(40)}
     good = experiment(tmp_path / "good", {**texts, "u7": "one too three four oh"})
     bad = experiment(tmp_path / "bad", dict.fromkeys(texts, "one two four"))
-    given = [good, bad]
+    systems = [good, bad]
     if files:
         reference = ("--ref", str(tmp_path / "good/evaluation/test.ref.jsonl"))
-        given = [*(f"{run}/evaluation/test.hyp.jsonl" for run in given), *reference]
+        systems = [*(f"{run}/evaluation/test.hyp.jsonl" for run in systems), *reference]
     page = tmp_path / "two.html"
-    figures = score("compare", *given, "--report", str(page))
+    figures = score("compare", *systems, "--report", str(page))
     assert figures["report"] == str(page)
     assert [len(row["by_speaker"]) for row in figures["runs"]] == [10, 10]
     rows = "[...document.querySelectorAll('#utterances tbody > tr:not(.opened)')]"
@@ -199,7 +201,7 @@ def test_in_chromium_two_are_looked_at_side_by_side(tmp_path: Path, score: Any, 
         assert all(uri.startswith(("file:", "data:", "blob:")) for uri in browser.network)
 
 
-def test_two_that_are_alike_make_a_page_without_differences(tmp_path: Path, score: Any) -> None:
+def test_two_equal_systems_make_a_page_without_differences(tmp_path: Path, score: Any) -> None:
     same = kaldi(tmp_path / "a", HYPOTHESES)
     page = tmp_path / "alike.html"
     score("compare", same, same, "--ref", kaldi(tmp_path / "ref", REFERENCES), "--report", str(page))
@@ -218,9 +220,9 @@ def rttm(path: Path, rows: list[tuple[str, str, float, float]]) -> str:
 
 
 def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    said = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("m", "bob", 4, 8), ("n", "ann", 0, 2)])
-    heard = rttm(tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 5, 8), ("k", "1", 0, 9)])
-    figures = score("score", "speakers", said, heard)
+    reference = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("m", "bob", 4, 8), ("n", "ann", 0, 2)])
+    hypothesis = rttm(tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 5, 8), ("k", "1", 0, 9)])
+    figures = score("score", "speakers", reference, hypothesis)
     assert (figures["der"], figures["missed_ms"], figures["false_alarm_ms"], figures["confused_ms"]) == (
         0.3,
         3000,
@@ -232,42 +234,47 @@ def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest
     assert figures["scorer"] == "voxstill"
     assert any("`n 1`" in warning for warning in figures["warnings"])
     assert any("`k 1`" in warning for warning in figures["warnings"])
-    assert score("score", "speakers", said, heard, "--collar", "1")["missed_ms"] == 0
+    assert score("score", "speakers", reference, hypothesis, "--collar", "1")["missed_ms"] == 0
     (tmp_path / "a.uem").write_text("m 1 0 4\nn 1 0 1\n")
-    assert score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"))["missed_ms"] == 1000
+    assert score("score", "speakers", reference, hypothesis, "--uem", str(tmp_path / "a.uem"))["missed_ms"] == 1000
     other = rttm(tmp_path / "other.rttm", [("x", "1", 0, 4)])
-    assert "no recording in common" in score("score", "speakers", said, other, code=3)["error"]
-    assert cli.main(["score", "speakers", said, heard, "--ignore-overlap"]) == 0
+    assert "no recording in common" in score("score", "speakers", reference, other, code=3)["error"]
+    assert cli.main(["score", "speakers", reference, hypothesis, "--ignore-overlap"]) == 0
     assert "overlap not judged" in capsys.readouterr().out
-    for text, told in (("SPEAKER m 1 0\n", "eight columns"), ("SPEAKER m 1 0 -1 <NA> <NA> a <NA>\n", "lasts -1")):
+    for text, message in (("SPEAKER m 1 0\n", "eight columns"), ("SPEAKER m 1 0 -1 <NA> <NA> a <NA>\n", "lasts -1")):
         (tmp_path / "bad.rttm").write_text(text)
-        assert told in score("score", "speakers", said, str(tmp_path / "bad.rttm"), code=3)["error"]
+        assert message in score("score", "speakers", reference, str(tmp_path / "bad.rttm"), code=3)["error"]
     (tmp_path / "a.uem").write_text("m 1 0 4\nm 1 3 5\n")
-    assert "overlap" in score("score", "speakers", said, heard, "--uem", str(tmp_path / "a.uem"), code=3)["error"]
+    assert (
+        "overlap"
+        in score("score", "speakers", reference, hypothesis, "--uem", str(tmp_path / "a.uem"), code=3)["error"]
+    )
 
 
-def test_turns_after_the_end_of_the_audio_are_told(tmp_path: Path, score: Any) -> None:
-    said = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("n", "ann", 0, 2), ("k", "bob", 0, 1)])
-    heard = rttm(tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 2.5, 5.25), ("n", "1", 0, 2), ("k", "1", 0, 1)])
+def test_turns_after_the_end_of_the_audio_are_warned_of(tmp_path: Path, score: Any) -> None:
+    reference = rttm(tmp_path / "ref.rttm", [("m", "ann", 0, 4), ("n", "ann", 0, 2), ("k", "bob", 0, 1)])
+    hypothesis = rttm(
+        tmp_path / "hyp.rttm", [("m", "1", 0, 4), ("m", "2", 2.5, 5.25), ("n", "1", 0, 2), ("k", "1", 0, 1)]
+    )
     audio = tmp_path / "audio/deep"
     audio.mkdir(parents=True)
     noise_T = np.random.default_rng(0).integers(-500, 500, 3 * RATE_HZ).astype(np.int16)
     (audio / "m.wav").write_bytes(codec.encode(noise_T, "wav"))
     (audio / "m.rttm").write_text("beside it")
     (audio / "n.flac").write_bytes(codec.encode(noise_T, "flac")[:3000])
-    plain = score("score", "speakers", said, heard)
-    figures = score("score", "speakers", said, heard, "--audio", str(tmp_path / "audio"))
+    plain = score("score", "speakers", reference, hypothesis)
+    figures = score("score", "speakers", reference, hypothesis, "--audio", str(tmp_path / "audio"))
     assert figures["der"] == plain["der"]
     assert {recording["recording"]: recording["duration_ms"] for recording in figures["recordings"]} == {
         "k": None,
         "m": 3000,
         "n": None,
     }
-    told = "\n".join(figures["warnings"])
-    assert "m: 1.00 s of the reference lie after the end of the recording" in told
-    assert "m: 3.25 s of the hypothesis lie after the end of the recording: its last turn ends at 5.25 s" in told
-    assert "n: its audio does not tell how long it is" in told
-    assert "1 recordings have no audio" in told
+    warnings = "\n".join(figures["warnings"])
+    assert "m: 1.00 s of the reference lie after the end of the recording" in warnings
+    assert "m: 3.25 s of the hypothesis lie after the end of the recording: its last turn ends at 5.25 s" in warnings
+    assert "n: its audio does not tell how long it is" in warnings
+    assert "1 recordings have no audio" in warnings
     assert not any("after the end" in warning for warning in plain["warnings"])
     alone = rttm(tmp_path / "one.rttm", [("call", "ann", 0, 4)])
     figures = score("score", "speakers", alone, alone, "--audio", str(audio / "m.wav"))

@@ -26,9 +26,9 @@ def label(text: str, id_: str = "u", **more: object) -> Label:
     return Label(utterance_id=id_, recipe="r", teacher="t", text=text, **more)  # type: ignore[arg-type]
 
 
-def score(heard: Label, duration_ms: int = 3000, **more: object) -> Score:
-    said = Utterance(id=heard.utterance_id, recording_id="r", uri="a", end_ms=duration_ms, **more)  # type: ignore[arg-type]
-    return measure(heard, said, KNOWN)
+def score(transcript: Label, duration_ms: int = 3000, **more: object) -> Score:
+    utterance = Utterance(id=transcript.utterance_id, recording_id="r", uri="a", end_ms=duration_ms, **more)  # type: ignore[arg-type]
+    return measure(transcript, utterance, KNOWN)
 
 
 def judged(scores: list[Score], cfg: Filter | None = None) -> list[str | None]:
@@ -36,8 +36,8 @@ def judged(scores: list[Score], cfg: Filter | None = None) -> list[str | None]:
 
 
 def reason(text: str, duration_ms: int = 3000, cfg: Filter | None = None, **more: object) -> str | None:
-    (found,) = judged([score(label(text, **more), duration_ms)], cfg)
-    return found
+    (verdict,) = judged([score(label(text, **more), duration_ms)], cfg)
+    return verdict
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_names_of_rules_in_verdicts_of_earlier_releases_are_still_known() -> Non
 
 
 @pytest.mark.parametrize(
-    ("heard", "spoken", "why"),
+    ("label_language", "spoken", "why"),
     [
         ("de", "en", "wrong_language"),
         ("en-US", "en", None),
@@ -100,17 +100,19 @@ def test_names_of_rules_in_verdicts_of_earlier_releases_are_still_known() -> Non
         ("de", None, None),
     ],
 )
-def test_another_language_than_the_spoken_one_is_noticed(
-    heard: str | None, spoken: str | None, why: str | None
+def test_a_label_in_another_language_than_the_spoken_one_is_dropped(
+    label_language: str | None, spoken: str | None, why: str | None
 ) -> None:
-    assert judged([score(label("turn on the light", language=heard), info=UtteranceInfo(language=spoken))]) == [why]
+    assert judged(
+        [score(label("turn on the light", language=label_language), info=UtteranceInfo(language=spoken))]
+    ) == [why]
 
 
 def test_errors_are_counted_where_there_is_a_human_text_and_the_rules_do_not_see_them() -> None:
-    found = score(label("turn off a light"), text="Turn on the light!")
-    assert (found.reference_words, found.errors) == (4, 2)
+    result = score(label("turn off a light"), text="Turn on the light!")
+    assert (result.reference_words, result.errors) == (4, 2)
     assert (score(label("turn on")).reference_words, score(label("turn on")).errors) == (None, None)
-    assert judged([found, score(label("turn off a light"))]) == [None, None]
+    assert judged([result, score(label("turn off a light"))]) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -125,18 +127,18 @@ def test_errors_are_counted_where_there_is_a_human_text_and_the_rules_do_not_see
         (None, None, None),
     ],
 )
-def test_what_a_second_teacher_hears_otherwise_is_counted_unless_it_has_nothing_to_say(
+def test_disagreement_is_counted_unless_the_second_teacher_has_no_text(
     second: Label | None, share: float | None, why: str | None
 ) -> None:
-    said = Utterance(id="u", recording_id="r", uri="a", end_ms=3000)
-    found = measure(label("Turn on the light!"), said, KNOWN, second=second)
-    assert found.disagreement == share
-    assert judged([found]) == [why]
-    assert judged([found], Filter(max_disagreement=1.0)) == [None]
+    utterance = Utterance(id="u", recording_id="r", uri="a", end_ms=3000)
+    result = measure(label("Turn on the light!"), utterance, KNOWN, second=second)
+    assert result.disagreement == share
+    assert judged([result]) == [why]
+    assert judged([result], Filter(max_disagreement=1.0)) == [None]
 
 
 @pytest.mark.parametrize("text", ["nine nine nine nine", "one two one two one two", "ha", "zero oh seven oh oh seven"])
-def test_short_texts_do_not_fall_for_compressing_well(text: str) -> None:
+def test_short_texts_are_not_dropped_for_their_compression_ratio(text: str) -> None:
     assert reason(text, cfg=Filter(max_compression_ratio=0.1)) is None
 
 
@@ -147,14 +149,14 @@ def test_a_hindi_text_compresses_no_better_than_the_same_letters_in_latin() -> N
     assert reason(hindi, 30_000) is None
 
 
-def test_scripts_without_spaces_are_judged_by_the_character() -> None:
+def test_texts_without_spaces_are_measured_by_the_character() -> None:
     assert reason("今天天气很好我们去公园吧", 3000, language="zh") is None
     assert reason("วันนี้อากาศดีมากเราไปสวนสาธารณะกันเถอะนะทุกคนที่รัก", 6000, language="th") is None
     assert reason("谢谢谢谢谢谢谢谢谢谢", 3000) == "repeated"
     assert reason("今天天气很好我们去公园吧", 700) == "too_many_words"
 
 
-def test_ctc_needs_a_frame_more_between_equal_words() -> None:
+def test_ctc_needs_one_frame_more_between_equal_words() -> None:
     assert reason("a b a b", 4 * 80) is None
     assert reason("a a b b", 5 * 80) == "too_many_words"
     assert reason("a a b b", 6 * 80) is None
@@ -168,9 +170,9 @@ def sure(*probs: float | None) -> list[Label]:
 
 
 def kept(labels: list[Label], cfg: Filter) -> list[int]:
-    found = judged([score(row, 2000) for row in labels], cfg)
-    assert set(found) <= {None, "low_confidence"}
-    return [i for i, entry in enumerate(found) if entry is None]
+    verdicts = judged([score(row, 2000) for row in labels], cfg)
+    assert set(verdicts) <= {None, "low_confidence"}
+    return [i for i, entry in enumerate(verdicts) if entry is None]
 
 
 def test_the_surest_share_is_kept_and_unknown_confidence_always() -> None:
@@ -181,7 +183,7 @@ def test_the_surest_share_is_kept_and_unknown_confidence_always() -> None:
     assert kept([label("some words here", mean_logprob=math.nan)], Filter(keep_share=0.1)) == [0]
 
 
-def test_equal_confidence_stands_or_falls_together() -> None:
+def test_labels_of_equal_confidence_are_kept_or_dropped_together() -> None:
     assert kept(sure(0.5, 0.5, 0.5, 0.5), Filter(keep_share=0.5)) == [0, 1, 2, 3]
     assert kept(sure(0.9, 0.5, 0.5, 0.5), Filter(keep_share=0.25)) == [0]
     assert kept(sure(0.9, 0.5, 0.5, 0.5), Filter(keep_share=0.5)) == [0, 1, 2, 3]
@@ -204,24 +206,24 @@ def test_the_share_kept_is_the_share_asked_for_in_any_order(
 
 @given(st.text(), st.integers(1, 60_000), st.none() | st.floats(max_value=0))
 def test_every_label_gets_a_verdict_with_finite_scores(text: str, duration_ms: int, logprob: float | None) -> None:
-    found = score(label(text, mean_logprob=logprob), duration_ms)
-    assert math.isfinite(found.compression_ratio)
-    assert found.mean_logprob is None or not math.isnan(found.mean_logprob)
-    assert judged([found])[0] in (None, *NAMES)
+    result = score(label(text, mean_logprob=logprob), duration_ms)
+    assert math.isfinite(result.compression_ratio)
+    assert result.mean_logprob is None or not math.isnan(result.mean_logprob)
+    assert judged([result])[0] in (None, *NAMES)
 
 
 @given(st.lists(st.sampled_from(PHRASES), max_size=3), st.sampled_from(["", " so", "a "]))
-def test_only_what_is_nothing_but_known_phrases_is_made_up(phrases: list[str], more: str) -> None:
+def test_only_a_text_of_known_phrases_alone_is_a_hallucination(phrases: list[str], more: str) -> None:
     assert KNOWN.are_all_of(basic(" ".join(phrases) + more)) is (bool(phrases) and not more)
 
 
 def test_a_million_scores_are_judged_in_seconds() -> None:
     chance = random.Random(1)
-    some = [
+    scores = [
         score(label(" ".join(chance.choices(WORDS, k=12)), str(i), mean_logprob=-chance.random()), 6000)
         for i in range(2_000)
     ]
-    table = pa.concat_tables([tables.table(some, Score)] * 500)
+    table = pa.concat_tables([tables.table(scores, Score)] * 500)
     began = time.perf_counter()
     first_N = judge(table, Filter(keep_share=0.5))
     assert time.perf_counter() - began < 10

@@ -19,7 +19,7 @@ from voxstill.filtering.rules import Confidences, judge
 from voxstill.storage import tables
 
 
-def some(num: int, *, knows: bool = True, seed: int = 0) -> Any:
+def random_scores(num: int, *, knows: bool = True, seed: int = 0) -> Any:
     """Scores of labels of ten words; a teacher that `knows` is sure where it is right."""
     chance = random.Random(seed)
     rows = []
@@ -59,55 +59,57 @@ def wer(scores: Any, kept_N: Any) -> float | None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0.3, 1), st.floats(0.5, 12))
-def test_what_is_told_is_what_the_filter_does(num: int, seed: int, share: float, slowest: float) -> None:
-    scores, cfg = some(num, seed=seed), Filter(keep_share=share, min_chars_per_s=slowest)
-    found = tuned(scores, cfg)
+def test_the_reported_figures_are_what_the_filter_does(num: int, seed: int, share: float, slowest: float) -> None:
+    scores, cfg = random_scores(num, seed=seed), Filter(keep_share=share, min_chars_per_s=slowest)
+    result = tuned(scores, cfg)
     kept_N = judge(scores, cfg) < 0
-    assert found.as_set.kept == pytest.approx(kept_N.mean())
-    assert found.as_set.wer == wer(scores, kept_N)
-    changed = cfg.model_copy(update={name.removeprefix("filter."): v for name, v in found.proposed.items()})
-    assert found.as_proposed.wer == wer(scores, judge(scores, changed) < 0)
-    for option in found.options:
+    assert result.as_set.kept == pytest.approx(kept_N.mean())
+    assert result.as_set.wer == wer(scores, kept_N)
+    changed = cfg.model_copy(update={name.removeprefix("filter."): v for name, v in result.proposed.items()})
+    assert result.as_proposed.wer == wer(scores, judge(scores, changed) < 0)
+    for option in result.options:
         for point in option.points:
             alone = Filter(**{option.option: point.value})
             assert point.effect.kept == pytest.approx((judge(scores, alone) < 0).mean())
 
 
-def test_a_teacher_that_knows_what_it_knows_is_cut_where_half_of_the_errors_are_left() -> None:
-    scores = some(1000)
-    found = tuned(scores, Filter())
-    assert found.wer == wer(scores, np.ones(1000, bool))
-    share = found.proposed["filter.keep_share"]
-    curve = dict(tuning.confidence_curve(found))
+def test_calibrated_confidence_is_cut_where_half_of_the_errors_are_left() -> None:
+    scores = random_scores(1000)
+    result = tuned(scores, Filter())
+    assert result.wer == wer(scores, np.ones(1000, bool))
+    share = result.proposed["filter.keep_share"]
+    curve = dict(tuning.confidence_curve(result))
     assert 0.5 <= share < 1
-    assert found.as_proposed.wer <= found.wer / 2
+    assert result.as_proposed.wer <= result.wer / 2
     assert list(curve) == sorted(curve)
-    assert curve[max(curve)] == found.wer
+    assert curve[max(curve)] == result.wer
 
 
 def test_slow_labels_that_are_wrong_are_cut_by_their_slowness() -> None:
-    found = tuned(some(1000, knows=False), Filter())
-    assert "filter.keep_share" not in found.proposed  # confidence says nothing
-    threshold = found.proposed["filter.min_chars_per_s"]
+    result = tuned(random_scores(1000, knows=False), Filter())
+    assert "filter.keep_share" not in result.proposed  # confidence says nothing
+    threshold = result.proposed["filter.min_chars_per_s"]
     assert 2 < threshold <= 8  # below: half of the words are wrong, and more
-    assert found.as_proposed.wer < found.wer
+    assert result.as_proposed.wer < result.wer
 
 
 def test_a_teacher_without_confidence_has_no_curve() -> None:
-    scores = some(50)
+    scores = random_scores(50)
     nothing = scores.set_column(scores.column_names.index("mean_logprob"), "mean_logprob", [[None] * 50]).cast(
         tables.schema(Score)
     )
-    found = tuned(nothing, Filter(keep_share=0.5))
-    assert tuning.confidence_curve(found) == []
-    assert found.as_set.kept == 1
+    result = tuned(nothing, Filter(keep_share=0.5))
+    assert tuning.confidence_curve(result) == []
+    assert result.as_set.kept == 1
 
 
-def test_an_alignment_that_tells_is_tightened_and_one_that_is_not_known_proposes_nothing() -> None:
-    scores = some(1000, knows=False)
+def test_an_informative_alignment_is_tightened_and_an_unknown_one_proposes_nothing() -> None:
+    scores = random_scores(1000, knows=False)
     known = pa.array([None if i % 7 == 0 else -0.2 * errors for i, errors in enumerate(scores["errors"].to_pylist())])
-    found = tuned(scores.set_column(scores.column_names.index("alignment"), "alignment", known), Filter())
-    assert found.proposed["filter.min_alignment"] == pytest.approx(-0.8)  # below: half of the words are wrong, and more
-    options = {row.option: row for row in found.options}
+    result = tuned(scores.set_column(scores.column_names.index("alignment"), "alignment", known), Filter())
+    assert result.proposed["filter.min_alignment"] == pytest.approx(
+        -0.8
+    )  # below: half of the words are wrong, and more
+    options = {row.option: row for row in result.options}
     assert options["max_disagreement"].points == []
-    assert "filter.max_disagreement" not in found.proposed
+    assert "filter.max_disagreement" not in result.proposed

@@ -14,7 +14,7 @@ from voxstill.storage.store import Store
 pytestmark = pytest.mark.slow
 
 
-def test_from_a_bucket_the_same_weights_are_learnt(
+def test_training_from_a_bucket_gives_the_same_weights(
     digits: Path,
     configure: Callable[..., Path],
     voxstill: Callable[..., dict[str, Any]],
@@ -43,10 +43,12 @@ def test_from_a_bucket_the_same_weights_are_learnt(
         learnt.append((run / "model/model.safetensors").read_bytes())
         students = Store(upload)
         assert voxstill("train", config, *at) == trained  # nothing is to do, there neither
-        left = students.read_json(f"{run.name}/_SUCCESS.json") or {}
-        assert left.keys() >= {"config.yaml", "environment.json", "metrics.jsonl", "summary.json", "train.log"}
-        for name in left:
+        uploaded = students.read_json(f"{run.name}/_SUCCESS.json") or {}
+        assert uploaded.keys() >= {"config.yaml", "environment.json", "metrics.jsonl", "summary.json", "train.log"}
+        for name in uploaded:
             assert students.read(f"{run.name}/{name}") == (run / name).read_bytes()
-        assert {name.removeprefix("model/") for name in left if "/" in name} == {p.name for p in run.glob("model/*")}
+        assert {name.removeprefix("model/") for name in uploaded if "/" in name} == {
+            p.name for p in run.glob("model/*")
+        }
         assert not list(folder.glob("exp/*/corpus"))
     assert learnt[0] == learnt[1]

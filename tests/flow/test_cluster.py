@@ -44,9 +44,9 @@ def node(*options: str, environment: dict[str, str]) -> Iterator[subprocess.Pope
 
 
 def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
@@ -55,7 +55,7 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     address = f"127.0.0.1:{free_port()}"
-    found = {}
+    parts = {}
     with ExitStack() as nodes:
         port = address.rpartition(":")[2]
         head = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--include-dashboard=false")
@@ -76,7 +76,7 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
             work = folder / "work"
             voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
             command = [sys.executable, "-m", "voxstill.cli", "label", str(work), "--config", str(config)]
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, "--set", f"engine.address={address}"],
                 env=environment,
                 capture_output=True,
@@ -84,11 +84,11 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
                 timeout=150,
                 check=False,
             )
-            assert done.returncode == 0, done.stderr
-            found[name] = {path.name: path.read_bytes() for path in work.glob("labels/*/*.parquet")}
-            assert environment["RAY_AUTH_TOKEN"] not in done.stdout + done.stderr
-    assert len(found["ray"]) == 12
-    assert found["ray"] == found["inline"]
+            assert process.returncode == 0, process.stderr
+            parts[name] = {path.name: path.read_bytes() for path in work.glob("labels/*/*.parquet")}
+            assert environment["RAY_AUTH_TOKEN"] not in process.stdout + process.stderr
+    assert len(parts["ray"]) == 12
+    assert parts["ray"] == parts["inline"]
 
 
 def test_the_manifests_of_clusters_name_what_is_installed() -> None:
@@ -99,7 +99,7 @@ def test_the_manifests_of_clusters_name_what_is_installed() -> None:
     assert subprocess.run(["bash", "-n", root / "examples/cluster/slurm.sh"], check=False).returncode == 0
 
 
-def test_a_cluster_that_cannot_be_joined_is_no_fault_of_the_teacher(
+def test_a_cluster_that_cannot_be_joined_is_not_reported_as_a_teacher_error(
     digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO, engine={"name": "inline"})
@@ -107,5 +107,5 @@ def test_a_cluster_that_cannot_be_joined_is_no_fault_of_the_teacher(
     voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config)
     command = [sys.executable, "-m", "voxstill.cli", "label", str(work), "--config", str(config)]
     nowhere = ["--set", "engine=ray", "--set", f"engine.address=127.0.0.1:{free_port()}"]
-    done = subprocess.run([*command, *nowhere], check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, "cannot be joined" in done.stderr) == (1, True), done.stderr[-2000:]
+    process = subprocess.run([*command, *nowhere], check=False, capture_output=True, text=True, timeout=60)
+    assert (process.returncode, "cannot be joined" in process.stderr) == (1, True), process.stderr[-2000:]

@@ -54,9 +54,9 @@ class Torture:
     def left(self, within_s: float = 30) -> list[str]:
         """Processes of any of the runs that are still there after a while."""
         deadline = time.monotonic() + within_s
-        while (found := self._processes()) and time.monotonic() < deadline:
+        while (processes := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.3)
-        return found
+        return processes
 
     def _processes(self) -> list[str]:
         return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if self._mark.encode() in read(path)]
@@ -82,7 +82,7 @@ def num(folder: Path, pattern: str) -> int:
     return len(list(folder.glob(pattern)))
 
 
-def test_a_line_killed_in_every_step_ends_with_the_same_bytes(
+def test_a_pipeline_killed_in_every_step_ends_with_the_same_bytes(
     digits: Path, configure: Callable[..., Path], tmp_path: Path
 ) -> None:
     calm, struck = tmp_path / "calm", tmp_path / "struck"

@@ -27,11 +27,11 @@ Configure = Callable[..., Path]
 
 @dataclass(frozen=True)
 class Line:
-    """A line that has run: its folder, its configuration and what it said."""
+    """A line that has run: its folder, its configuration and its summary."""
 
     folder: Path
     config: Path
-    said: dict[str, Any]
+    summary: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -55,31 +55,31 @@ def rows(work: Path, kind: type[Any], recipe: str) -> list[Any]:
     return list(tables.read(Store(str(work)), f"{name}/{recipe}", kind))
 
 
-def test_one_command_makes_every_table_and_a_judged_student(line: Line) -> None:
+def test_one_command_makes_every_table_and_an_evaluated_student(line: Line) -> None:
     work = line.folder / "work"
     for name in TABLES:
         (recipe,) = (work / name).iterdir()
         assert list(recipe.glob("*.parquet"))
         assert name == "recordings" or (recipe / tables.SUCCESS).is_file()
-    run = Path(line.said["student"]["path"])
+    run = Path(line.summary["student"]["path"])
     for name in ("config.yaml", "environment.json", "train.log", "metrics.jsonl", "tensorboard", "checkpoints/last"):
         assert (run / name).exists(), name
     for name in ("src_backup/voxstill/cli.py", "model/config.json", "summary.json", "evaluation/test.json"):
         assert (run / name).exists(), name
-    assert Path(line.said["report"]).stat().st_size > 1000
+    assert Path(line.summary["report"]).stat().st_size > 1000
 
 
-def test_what_was_heard_can_be_scored_again_and_compared(line: Line, voxstill: Command) -> None:
-    run = Path(line.said["student"]["path"])
-    found = voxstill("score", "words", *(str(run / f"evaluation/test.{side}.jsonl") for side in ("ref", "hyp")))
-    assert found["wer"] == line.said["student"]["wer"]
-    assert found["interval"] == list(line.said["student"]["interval"])
+def test_saved_hypotheses_can_be_scored_again_and_compared(line: Line, voxstill: Command) -> None:
+    run = Path(line.summary["student"]["path"])
+    figures = voxstill("score", "words", *(str(run / f"evaluation/test.{side}.jsonl") for side in ("ref", "hyp")))
+    assert figures["wer"] == line.summary["student"]["wer"]
+    assert figures["interval"] == list(line.summary["student"]["interval"])
     same = voxstill("compare", str(run), str(run / "evaluation/test.hyp.jsonl"))
     assert (same["difference"], same["p_value"]) == (0.0, 1.0)
 
 
-def test_the_student_is_judged_again_with_the_words_that_it_learnt(line: Line, voxstill: Command) -> None:
-    run, helped = Path(line.said["student"]["path"]), line.said["student"]["with_lm"]
+def test_the_student_is_evaluated_again_with_a_language_model_of_its_labels(line: Line, voxstill: Command) -> None:
+    run, helped = Path(line.summary["student"]["path"]), line.summary["student"]["with_lm"]
     assert {"wer", "cer", "interval", "rtfx", "order", "decode"} <= helped.keys()
     assert (helped["order"], helped["decode"]["lm"]) == (2, str(run / "labels.arpa"))
     (recipe,) = (line.folder / "work" / "shards").iterdir()
@@ -91,13 +91,13 @@ def test_the_student_is_judged_again_with_the_words_that_it_learnt(line: Line, v
     again = voxstill("evaluate", run / "model", "--config", run / "config.yaml", "--set", decode)
     assert again["wer"] == helped["wer"]
     files = (str(run / f"evaluation/{name}") for name in ("test.hyp.jsonl", "with_lm/test.hyp.jsonl"))
-    found = voxstill("compare", *files, "--ref", run / "evaluation/test.ref.jsonl")
-    assert [row["wer"] for row in found["runs"]] == [line.said["student"]["wer"], helped["wer"]]
-    assert "student with LM" in Path(line.said["report"]).read_text(encoding="utf-8")
+    comparison = voxstill("compare", *files, "--ref", run / "evaluation/test.ref.jsonl")
+    assert [row["wer"] for row in comparison["runs"]] == [line.summary["student"]["wer"], helped["wer"]]
+    assert "student with LM" in Path(line.summary["report"]).read_text(encoding="utf-8")
     assert "student with LM" in (run / "report.md").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_read_is_told_and_no_figure_is_made_of_nothing(
+def test_unreadable_audio_is_reported_and_an_evaluation_without_any_audio_is_an_error(
     line: Line, voxstill: Command, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     audio = [tmp_path / f"{i}.flac" for i in range(2)]
@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_told_and_no_figure_is_made_of_nothing(
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "here.yaml").write_text(f"work: {tmp_path / 'work'}\n")
     voxstill("index", tmp_path / "manifest.jsonl", "--work", tmp_path / "work")
-    model = shutil.copytree(Path(line.said["student"]["path"]) / "model", tmp_path / "model")
+    model = shutil.copytree(Path(line.summary["student"]["path"]) / "model", tmp_path / "model")
     judge = ["evaluate", model, "--on", "test", "--config", tmp_path / "here.yaml"]
     shutil.copy2(digits / "m2-0.flac", audio[0])
     assert voxstill(*judge)["warnings"][0].startswith("1 of 2 utterances could not be read (1 changed since")
@@ -117,8 +117,8 @@ def test_what_cannot_be_read_is_told_and_no_figure_is_made_of_nothing(
     assert "not one of the 2 utterances to judge can be read" in capsys.readouterr().err
 
 
-def test_a_page_of_two_plays_what_an_experiment_was_judged_on(line: Line, voxstill: Command) -> None:
-    run = Path(line.said["student"]["path"])
+def test_a_page_that_compares_two_plays_the_audio_of_the_evaluation(line: Line, voxstill: Command) -> None:
+    run = Path(line.summary["student"]["path"])
     other = line.folder / "other.jsonl"
     rows = [json.loads(row) for row in (run / "evaluation/test.ref.jsonl").read_text().splitlines()]
     other.write_text("".join(json.dumps({"id": row["id"], "text": "oh " * 9}) + "\n" for row in rows))
@@ -127,32 +127,32 @@ def test_a_page_of_two_plays_what_an_experiment_was_judged_on(line: Line, voxsti
     assert page.read_text(encoding="utf-8").count("<audio ") == len(rows) > 0
 
 
-def test_a_language_model_that_is_none_is_told_before_anything_is_done(
+def test_a_file_that_is_no_language_model_is_refused_before_any_work(
     line: Line, digits: Path, configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configure(tmp_path, digits / "manifest.jsonl")
     (tmp_path / "words.arpa").write_text("turn on the light\n")
     for command in ("run", "train"):
-        for name, told, code in (("nowhere.arpa", "cannot read", 4), ("words.arpa", "no language model", 3)):
-            given = ("--set", f"decode={{beam: 4, lm: {tmp_path / name}}}")
-            assert cli.main([command, str(config), *given]) == code
-            assert told in capsys.readouterr().err
+        for name, message, code in (("nowhere.arpa", "cannot read", 4), ("words.arpa", "no language model", 3)):
+            options = ("--set", f"decode={{beam: 4, lm: {tmp_path / name}}}")
+            assert cli.main([command, str(config), *options]) == code
+            assert message in capsys.readouterr().err
     assert cli.main(["run", str(config), "--set", "student.kind=seq2seq", "--set", "evaluate.lm_order=3"]) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([config.name, "words.arpa"])
 
 
-def test_run_says_in_json_what_scripts_rely_on(line: Line) -> None:
-    assert {"teacher", "student", "steps", "seconds", "report"} <= line.said.keys()
-    assert {"wer", "rtfx"} <= line.said["teacher"].keys()
-    student = line.said["student"]
+def test_the_json_of_run_has_the_keys_that_scripts_rely_on(line: Line) -> None:
+    assert {"teacher", "student", "steps", "seconds", "report"} <= line.summary.keys()
+    assert {"wer", "rtfx"} <= line.summary["teacher"].keys()
+    student = line.summary["student"]
     assert {"wer", "rtfx", "parameters", "path"} <= student.keys()
     assert 0 <= student["wer"] <= 2
     assert student["rtfx"] > 1
     assert 1_000_000 < student["parameters"] < 3_000_000
 
 
-def test_the_second_run_skips_what_is_there_and_says_the_same(line: Line, voxstill: Command) -> None:
-    run = Path(line.said["student"]["path"])
+def test_a_second_run_skips_finished_steps_and_reports_the_same(line: Line, voxstill: Command) -> None:
+    run = Path(line.summary["student"]["path"])
     before, trained = parts(line.folder / "work"), (run / "metrics.jsonl").stat().st_mtime_ns
     weights = (run / "model" / "model.safetensors").stat().st_mtime_ns
     again = voxstill("run", line.config)
@@ -160,18 +160,20 @@ def test_the_second_run_skips_what_is_there_and_says_the_same(line: Line, voxsti
     assert (run / "metrics.jsonl").stat().st_mtime_ns == trained
     assert (run / "model" / "model.safetensors").stat().st_mtime_ns == weights
     assert list((line.folder / "exp").iterdir()) == [run]
-    sides = [(said["teacher"], said["student"], said["student"]["with_lm"]) for said in (again, line.said)]
+    sides = [
+        (summary["teacher"], summary["student"], summary["student"]["with_lm"]) for summary in (again, line.summary)
+    ]
     for now, then in zip(*sides, strict=True):
         measured = {"rtfx", "with_lm"}
         assert {k: v for k, v in now.items() if k not in measured} == {
             k: v for k, v in then.items() if k not in measured
         }
     assert [(row["step"], row["figures"]) for row in again["steps"]] == [
-        (row["step"], row["figures"]) for row in line.said["steps"]
+        (row["step"], row["figures"]) for row in line.summary["steps"]
     ]
     skipped = {row["step"]: row["seconds"] for row in again["steps"] if row["step"] not in {"evaluate", "report"}}
     assert sum(skipped.values()) < 5, skipped
-    results = {row["step"]: row["result"] for row in line.said["steps"]}
+    results = {row["step"]: row["result"] for row in line.summary["steps"]}
     assert next(row["result"] for row in again["steps"] if row["step"] == "label") == results["label"]
 
 
@@ -197,14 +199,14 @@ def test_step_by_step_gives_the_same_tables_and_the_same_student(
     trained = voxstill("train", config)
     assert {"path", "steps", "seconds", "loss"} <= trained.keys()
     once, stepwise = (
-        Path(path, "model", "model.safetensors") for path in (line.said["student"]["path"], trained["path"])
+        Path(path, "model", "model.safetensors") for path in (line.summary["student"]["path"], trained["path"])
     )
     assert stepwise.read_bytes() == once.read_bytes()
     judged = voxstill("evaluate", trained["path"], "--on", "test")
     assert {"wer", "cer", "interval", "errors", "words", "rtfx", "parameters"} <= judged.keys()
-    assert judged["wer"] == line.said["student"]["wer"]
-    [heard] = voxstill("transcribe", trained["path"], digits / "f2-0.flac")["transcripts"]
-    assert heard["error"] is None
+    assert judged["wer"] == line.summary["student"]["wer"]
+    [transcript] = voxstill("transcribe", trained["path"], digits / "f2-0.flac")["transcripts"]
+    assert transcript["error"] is None
 
 
 def test_new_files_are_indexed_and_labelled_and_the_old_are_left_alone(
@@ -241,7 +243,7 @@ def test_a_file_that_changed_after_it_was_labelled_is_refused(
     assert "a.flac` has changed" in capsys.readouterr().err
 
 
-def test_a_recording_is_judged_anew_under_other_settings(
+def test_a_recording_is_indexed_again_under_other_settings(
     digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
 ) -> None:
     config = configure(tmp_path, digits)
@@ -258,11 +260,11 @@ def test_a_transducer_goes_the_whole_line_and_max_batches_ends_its_training(
     work = tmp_path / "work"
     shutil.copytree(line.folder / "work", work)
     options = ["--set", f"work={work}", "--set", f"train.root={tmp_path / 'exp'}", "--set", "student.kind=rnnt"]
-    said = voxstill("run", line.config, "--max-batches", "3", *options)
-    student = Path(said["student"]["path"])
+    summary = voxstill("run", line.config, "--max-batches", "3", *options)
+    student = Path(summary["student"]["path"])
     assert json.loads((student / "summary.json").read_text())["steps"] == 3
     assert json.loads((student / "model" / "config.json").read_text())["architectures"] == ["ParakeetForRNNT"]
-    assert said["student"]["wer"] is not None
+    assert summary["student"]["wer"] is not None
 
 
 def test_filtering_with_other_settings_relabels_nothing(line: Line, voxstill: Command, tmp_path: Path) -> None:
@@ -298,16 +300,16 @@ def test_two_teachers_live_side_by_side_and_an_ambiguous_step_names_them(
     assert before.items() <= parts(work).items()
     assert len({first["recipe"], second["recipe"]}) == 2
     assert cli.main(["filter", str(work), "--set", "teacher={name: echo, seed: 7}", "--config", str(line.config)]) == 3
-    said = capsys.readouterr().err
-    assert first["recipe"] in said
-    assert second["recipe"] in said
+    message = capsys.readouterr().err
+    assert first["recipe"] in message
+    assert second["recipe"] in message
     chosen = voxstill("filter", work, "--config", line.config, "--set", "teacher=reference")
     assert chosen["labels"] == second["recipe"]
     assert chosen["judged"] == 20  # the test split is only ever judged on
 
 
 @pytest.mark.slow
-def test_a_teacher_that_reads_no_texts_hears_the_same_with_and_without_them(
+def test_a_teacher_that_reads_no_texts_gives_the_same_labels_with_and_without_them(
     digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare.jsonl"
@@ -316,7 +318,7 @@ def test_a_teacher_that_reads_no_texts_hears_the_same_with_and_without_them(
         row["audio"] = os.path.relpath(digits / row["audio"], tmp_path)
         del row["text"]
     bare.write_text("".join(json.dumps(row) + "\n" for row in known))
-    heard: list[list[Label]] = []
+    labels_of_runs: list[list[Label]] = []
     for source in (digits / "manifest.jsonl", bare):
         folder = tmp_path / source.stem
         folder.mkdir()
@@ -325,7 +327,7 @@ def test_a_teacher_that_reads_no_texts_hears_the_same_with_and_without_them(
         texts = [row.text for row in rows(folder / "work", Utterance, utterances["recipe"])]
         assert (None in texts) == (source == bare)
         labelled = voxstill("label", folder / "work", "--config", config)
-        found = rows(folder / "work", Label, labelled["recipe"])
-        heard.append(sorted(found, key=lambda label: label.utterance_id))
-    assert heard[0] == heard[1]
-    assert sum(bool(label.text) for label in heard[0]) > 20
+        labels = rows(folder / "work", Label, labelled["recipe"])
+        labels_of_runs.append(sorted(labels, key=lambda label: label.utterance_id))
+    assert labels_of_runs[0] == labels_of_runs[1]
+    assert sum(bool(label.text) for label in labels_of_runs[0]) > 20

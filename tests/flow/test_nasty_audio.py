@@ -31,15 +31,15 @@ REASONS = {
 }
 
 
-def segment(found: list[SourceEntry]) -> tuple[list[Recording], list[Utterance]]:
-    rows = [index(file, Segment(), Source(), 0) for file in by_file(found)]
+def segment(entries: list[SourceEntry]) -> tuple[list[Recording], list[Utterance]]:
+    rows = [index(file, Segment(), Source(), 0) for file in by_file(entries)]
     return [row.recording for row in rows], [utterance for row in rows for utterance in row.utterances]
 
 
 def indexed(folder: Path) -> dict[str, Recording]:
     names = [json.loads(line)["file"] for line in (folder / "manifest.jsonl").read_text().splitlines()]
-    found = [row for name in names for row in scan(Source(uri=str(folder / name)))]
-    recordings, utterances = segment(found)
+    entries = [row for name in names for row in scan(Source(uri=str(folder / name)))]
+    recordings, utterances = segment(entries)
     assert len(recordings) == len(names)
     assert {utterance.recording_id for utterance in utterances} == {row.id for row in recordings if row.error is None}
     return dict(zip(names, recordings, strict=True))
@@ -62,7 +62,7 @@ def test_every_awkward_file_is_audio_or_a_row_with_a_reason(shared_data: Callabl
     assert outcome["odd", "sound"] >= 10
 
 
-def test_no_sound_file_is_shorter_than_libsndfile_makes_it(shared_data: Callable[[str], Path]) -> None:
+def test_no_intact_file_is_shorter_than_libsndfile_decodes_it(shared_data: Callable[[str], Path]) -> None:
     folder = shared_data("nasty-audio")
     compared = 0
     for name, recording in indexed(folder).items():
@@ -80,7 +80,7 @@ def test_no_sound_file_is_shorter_than_libsndfile_makes_it(shared_data: Callable
     assert compared >= 8
 
 
-def test_no_sound_file_is_shorter_than_ffmpeg_makes_it(shared_data: Callable[[str], Path]) -> None:
+def test_no_intact_file_is_shorter_than_ffmpeg_decodes_it(shared_data: Callable[[str], Path]) -> None:
     folder = shared_data("nasty-audio")
     compared = 0
     for name, recording in indexed(folder).items():
@@ -98,8 +98,8 @@ def test_no_sound_file_is_shorter_than_ffmpeg_makes_it(shared_data: Callable[[st
 
 def test_a_folder_of_awkward_files_is_indexed_around_them(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "good.flac").write_bytes(codec.encode(np.arange(-8000, 8000, dtype=np.int16), "flac"))
-    found: list[SourceEntry] = [*scan(Source(uri=str(shared_data("nasty-audio")))), *scan(Source(uri=str(tmp_path)))]
-    recordings, utterances = segment(found)
+    entries: list[SourceEntry] = [*scan(Source(uri=str(shared_data("nasty-audio")))), *scan(Source(uri=str(tmp_path)))]
+    recordings, utterances = segment(entries)
     assert recordings[-1].error is None
     assert utterances[-1].end_ms == 1_000
     assert not any(row.uri.endswith((".jsonl", ".md", ".txt")) for row in recordings)

@@ -18,7 +18,7 @@ METHODS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_a_student_starts_from_audio_that_nobody_had_labelled(
+def test_a_student_starts_from_a_pre_training_on_unlabelled_audio(
     digits: Path, voxstill: Command, configure: Callable[..., Path], tmp_path: Path, method: str
 ) -> None:
     source, work = digits / "manifest.jsonl", tmp_path / "work"
@@ -26,11 +26,11 @@ def test_a_student_starts_from_audio_that_nobody_had_labelled(
     pretrain = {"method": method, "crop_ms": 3000, **METHODS[method]}
     config = configure(tmp_path, source, pretrain=pretrain, train=train)
     voxstill("index", source, "--work", work, "--config", config)
-    heard = voxstill("pretrain", config)
-    assert {"path", "steps", "seconds", "loss", "dev_loss"} <= heard.keys()
-    assert heard["utterances"] == 16  # of those of the training split all, though none has a label
-    assert voxstill("pretrain", config) == heard
-    student = {"checkpoint": f"{heard['path']}/model", "units": "character"}
+    pretrained = voxstill("pretrain", config)
+    assert {"path", "steps", "seconds", "loss", "dev_loss"} <= pretrained.keys()
+    assert pretrained["utterances"] == 16  # of those of the training split all, though none has a label
+    assert voxstill("pretrain", config) == pretrained
+    student = {"checkpoint": f"{pretrained['path']}/model", "units": "character"}
     config.write_text(json.dumps(json.loads(config.read_text()) | {"student": student}))
-    said = voxstill("run", config, "--set", "train.name=student")
-    assert said["student"]["wer"] is not None
+    summary = voxstill("run", config, "--set", "train.name=student")
+    assert summary["student"]["wer"] is not None

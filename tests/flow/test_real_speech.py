@@ -93,7 +93,7 @@ def test_three_imperfect_teachers_agree_on_better_labels_than_the_best_of_them_h
     ]
     of = [voxstill("label", work, *inline, "--set", f"teacher={teacher}")["recipe"] for teacher in teachers]
     agreed = voxstill("label", work, *inline, "--set", f"teacher={{name: consensus, of: [{', '.join(of)}]}}")["recipe"]
-    found = voxstill("compare-teachers", work, *of, agreed, *inline)
-    *alone, together = (row["wer"] for row in found["teachers"])
+    comparison = voxstill("compare-teachers", work, *of, agreed, *inline)
+    *alone, together = (row["wer"] for row in comparison["teachers"])
     print(f"{len(rows)} digits: alone {[f'{rate:.1%}' for rate in alone]}, together {together:.1%}")  # noqa: T201
     assert together < min(alone)

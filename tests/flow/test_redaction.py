@@ -48,7 +48,7 @@ def test_no_credential_of_the_environment_or_of_an_address_is_shown_by_a_run(dig
         }
         config = tmp_path / "config.yaml"
         config.write_text(json.dumps(tree))
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "voxstill.cli", "run", str(config), "--log-level", "debug"],
             env=os.environ | CANARIES,
             capture_output=True,
@@ -56,16 +56,16 @@ def test_no_credential_of_the_environment_or_of_an_address_is_shown_by_a_run(dig
             timeout=200,
             check=False,
         )
-    assert done.returncode == 0, done.stderr
-    assert "metrics: http://127.0.0.1:" in done.stderr
+    assert process.returncode == 0, process.stderr
+    assert "metrics: http://127.0.0.1:" in process.stderr
     secrets = [*CANARIES.values(), password, signature]
-    seen = {"output": done.stdout, "log": done.stderr}
+    texts = {"output": process.stdout, "log": process.stderr}
     for path in [*tmp_path.glob("exp/**/*"), *tmp_path.glob("work/**/_SUCCESS.json"), *tmp_path.glob("cache/**/*")]:
         if path.is_file():
-            seen[str(path.relative_to(tmp_path))] = path.read_bytes().decode("latin-1")
-    assert {name for name in seen if name.endswith("config.yaml")}
-    assert {name for name in seen if name.endswith("report.html")}
-    assert [(name, secret) for name, text in seen.items() for secret in secrets if secret in text] == []
+            texts[str(path.relative_to(tmp_path))] = path.read_bytes().decode("latin-1")
+    assert {name for name in texts if name.endswith("config.yaml")}
+    assert {name for name in texts if name.endswith("report.html")}
+    assert [(name, secret) for name, text in texts.items() for secret in secrets if secret in text] == []
 
 
 def test_metrics_of_a_failing_step_show_no_address(digits: Path) -> None:

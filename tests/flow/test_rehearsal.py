@@ -29,7 +29,7 @@ def everything(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_a_rehearsal_does_every_step_in_folders_of_its_own(
+def test_a_dry_run_does_every_step_in_folders_of_its_own(
     digits: Path, voxstill: Command, configure: Configure, tmp_path: Path
 ) -> None:
     settings = {"max_minutes": 90, "loader_workers": 0, "root": str(tmp_path / "exp")}
@@ -38,34 +38,34 @@ def test_a_rehearsal_does_every_step_in_folders_of_its_own(
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine").write_text("as it was")
     before = everything(tmp_path / "work"), everything(tmp_path / "exp"), everything(digits)
-    said = voxstill("run", path, "--rehearse", "--max-batches", "4")
+    summary = voxstill("run", path, "--rehearse", "--max-batches", "4")
     assert (everything(tmp_path / "work"), everything(tmp_path / "exp"), everything(digits)) == before
-    assert {"teacher", "student", "steps", "seconds", "report", "rehearsal"} <= said.keys()
-    assert [row["step"] for row in said["steps"]] == STEPS
-    assert said["student"]["wer"] is not None
-    run = Path(said["student"]["path"])
+    assert {"teacher", "student", "steps", "seconds", "report", "rehearsal"} <= summary.keys()
+    assert [row["step"] for row in summary["steps"]] == STEPS
+    assert summary["student"]["wer"] is not None
+    run = Path(summary["student"]["path"])
     assert run.parent == tmp_path / "exp-rehearsal"
     assert json.loads((run / "summary.json").read_text())["steps"] == 4
     assert "the largest step fits" in (run / "train.log").read_text()
-    told = said["rehearsal"]
-    assert Path(told["work"]).parent == tmp_path / "work-rehearsal"
-    assert (told["files"], told["share"]) == (24, 1.0)
-    indexed = said["steps"][0]["figures"]
-    assert told["whole"]["hours"] == pytest.approx(indexed["hours"])
-    assert told["whole"]["train_hours"] == 1.5  # as the configuration says, however short the rehearsal was
-    assert "Every step works" in Rehearsal(**told, seconds=said["seconds"], experiments="exp").to_text()
+    rehearsal = summary["rehearsal"]
+    assert Path(rehearsal["work"]).parent == tmp_path / "work-rehearsal"
+    assert (rehearsal["files"], rehearsal["share"]) == (24, 1.0)
+    indexed = summary["steps"][0]["figures"]
+    assert rehearsal["whole"]["hours"] == pytest.approx(indexed["hours"])
+    assert rehearsal["whole"]["train_hours"] == 1.5  # as the configuration says, however short the rehearsal was
+    assert "Every step works" in Rehearsal(**rehearsal, seconds=summary["seconds"], experiments="exp").to_text()
 
 
-def test_files_of_this_machine_are_rehearsed_with_work_in_a_bucket(
+def test_a_dry_run_reads_local_files_with_work_in_a_bucket(
     digits: Path, voxstill: Command, configure: Configure, tmp_path: Path, s3: Store
 ) -> None:
     path = configure(tmp_path, digits / "manifest.jsonl")
-    said = voxstill("run", path, "--rehearse", "--max-batches", "2", "--set", "work=s3://bucket/work")
-    assert said["steps"][0]["figures"]["utterances"] == 24
+    summary = voxstill("run", path, "--rehearse", "--max-batches", "2", "--set", "work=s3://bucket/work")
+    assert summary["steps"][0]["figures"]["utterances"] == 24
     assert {entry.key.partition("/")[0] for entry in s3.list()} == {"work-rehearsal"}
 
 
-def test_a_training_without_an_end_is_told_in_its_rehearsal(
+def test_a_dry_run_warns_of_a_training_without_an_end(
     digits: Path, configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = configure(tmp_path, digits / "manifest.jsonl", train={"root": str(tmp_path / "exp")})
@@ -73,22 +73,22 @@ def test_a_training_without_an_end_is_told_in_its_rehearsal(
     assert "the training has no end" in capsys.readouterr().err
 
 
-def found(folder: Path) -> list[SourceFile]:
+def source_files(folder: Path) -> list[SourceFile]:
     source = config.Source(uri=str(folder / "manifest.jsonl"))
     return list(by_file(scan(source)))
 
 
-def test_what_is_told_of_a_file_is_what_its_source_says(digits: Path, tmp_path: Path) -> None:
+def test_the_manifest_of_a_dry_run_keeps_ids_splits_texts_and_metadata(digits: Path, tmp_path: Path) -> None:
     shutil.copytree(digits, tmp_path / "digits")
     with tarfile.open(tmp_path / "digits.tar", "w") as tar:  # no file of its own: a stretch of a tar
         tar.add(tmp_path / "digits" / "m1-0.flac", "m1-0.flac")
     tarred = list(by_file(scan(config.Source(uri=str(tmp_path / "digits.tar")))))
     cfg = config.Config()
-    for files in (found(digits), tarred):
+    for files in (source_files(digits), tarred):
         (tmp_path / "manifest.jsonl").write_text(
             "".join(json.dumps(row) + "\n" for file in files for row in dry_run.manifest_rows(file, cfg))
         )
-        again = found(tmp_path)
+        again = source_files(tmp_path)
         assert [row.id for row in again] == [row.id for row in files]
         for one, other in zip(files, again, strict=True):
             assert other.entries[0].split == split_of(one.entries[0], cfg.source, cfg.seed)

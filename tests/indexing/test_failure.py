@@ -24,7 +24,7 @@ def test_a_failure_comes_back_from_its_text(kind: FailureKind, detail: str | Non
     ("text", "is_transient"),
     [("cannot be read: it does not exist", True), ("cannot be decoded: x", False), ("silent: every sample", False)],
 )
-def test_only_what_storage_did_not_give_may_pass(text: str, is_transient: bool) -> None:
+def test_only_failures_of_storage_are_transient(text: str, is_transient: bool) -> None:
     assert Failure.parse(text).is_transient is is_transient
 
 

@@ -33,9 +33,9 @@ def test_a_folder_gives_every_file_that_may_be_audio_in_order(tmp_path: Path) ->
     for name in ["b/2.wav", "b/1.weird", "a.flac", "notes.txt", "b/1.TextGrid", "m.jsonl", ".hidden.wav", ".git/x.wav"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    found = list(scan(Source(uri=str(tmp_path))))
-    assert [Path(row.uri).relative_to(tmp_path).as_posix() for row in found] == ["a.flac", "b/1.weird", "b/2.wav"]
-    assert all(row.num_bytes == 1 and row.etag for row in found)
+    entries = list(scan(Source(uri=str(tmp_path))))
+    assert [Path(row.uri).relative_to(tmp_path).as_posix() for row in entries] == ["a.flac", "b/1.weird", "b/2.wav"]
+    assert all(row.num_bytes == 1 and row.etag for row in entries)
 
 
 def test_a_single_file_is_tried_whatever_its_name(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_a_single_file_is_tried_whatever_its_name(tmp_path: Path) -> None:
 def test_several_sources_come_one_after_another_and_a_file_in_both_counts_once(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.wav").write_bytes(b"x")
-    found = list(scan(Source(uri=[str(tmp_path / "b.wav"), str(tmp_path)])))
-    assert [Path(row.uri).name for row in found] == ["b.wav", "a.wav", "b.wav"]
-    assert [len(file.entries) for file in by_file(found)] == [1, 1]
+    entries = list(scan(Source(uri=[str(tmp_path / "b.wav"), str(tmp_path)])))
+    assert [Path(row.uri).name for row in entries] == ["b.wav", "a.wav", "b.wav"]
+    assert [len(file.entries) for file in by_file(entries)] == [1, 1]
 
 
 def test_a_manifest_keeps_what_it_knows_and_its_paths_start_beside_it(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_bad_line_is_named_with_its_file_and_number(tmp_path: Path, line: str,
     assert caught.value.fix
 
 
-def test_an_id_said_twice_is_named_with_both_lines_even_in_two_manifests(tmp_path: Path) -> None:
+def test_a_duplicate_id_is_named_with_both_lines_even_in_two_manifests(tmp_path: Path) -> None:
     first = manifest(tmp_path, [{"audio": "a.wav", "id": "x"}])
     second = manifest(tmp_path, [{"audio": "b.wav"}, {"audio": "b.wav", "id": "x"}], "other.jsonl")
     with pytest.raises(DataError) as caught:
@@ -120,9 +120,9 @@ def test_a_bucket_is_a_folder(tmp_path: Path) -> None:
     for key in ["b/2.wav", "a.wav", "notes.txt", "b/.hidden.wav"]:
         store.replace(key, b"x")
     store.replace("m.jsonl", b'{"audio": "a.wav", "id": "q"}\n')
-    found = list(scan(Source(uri="memory://scan-bucket")))
-    assert [row.uri for row in found] == ["memory://scan-bucket/a.wav", "memory://scan-bucket/b/2.wav"]
-    assert all(row.etag for row in found)
+    entries = list(scan(Source(uri="memory://scan-bucket")))
+    assert [row.uri for row in entries] == ["memory://scan-bucket/a.wav", "memory://scan-bucket/b/2.wav"]
+    assert all(row.etag for row in entries)
     [row] = scan(Source(uri="memory://scan-bucket/m.jsonl"))
     assert (row.uri, row.id) == ("memory://scan-bucket/a.wav", "q")
     with pytest.raises(DataError, match="there is no source"):
@@ -163,7 +163,7 @@ def test_no_row_is_lost_and_none_comes_twice_however_they_are_mixed(rows: list[S
 
 @settings(deadline=None)
 @given(st.lists(ROWS, max_size=20), st.randoms())
-def test_what_is_said_of_a_file_does_not_depend_on_the_order(rows: list[SourceEntry], random: Random) -> None:
+def test_the_metadata_of_a_file_do_not_depend_on_the_order(rows: list[SourceEntry], random: Random) -> None:
     hashes = {file.id: file.metadata_hash for file in by_file(rows)}
     mixed = [*rows, *rows]
     random.shuffle(mixed)
@@ -172,7 +172,7 @@ def test_what_is_said_of_a_file_does_not_depend_on_the_order(rows: list[SourceEn
 
 @settings(deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=20), st.data())
-def test_whatever_is_said_otherwise_is_noticed(rows: list[SourceEntry], data: st.DataObject) -> None:
+def test_every_change_of_metadata_changes_the_hash(rows: list[SourceEntry], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(rows) - 1))
     edited = [*rows[:at], replace(rows[at], info=UtteranceInfo(speaker="another")), *rows[at + 1 :]]
     [before] = [file for file in by_file(rows) if file.entries[0].uri == rows[at].uri]
@@ -202,9 +202,11 @@ def test_the_same_manifest_twice_is_the_same_source(tmp_path: Path) -> None:
 
 
 def test_rows_are_few_bytes_of_memory_each() -> None:
-    found = (SourceEntry(uri=f"s3://bucket/a/rather/long/prefix/{k:09}.flac", text="some words") for k in range(20_000))
+    entries = (
+        SourceEntry(uri=f"s3://bucket/a/rather/long/prefix/{k:09}.flac", text="some words") for k in range(20_000)
+    )
     tracemalloc.start()
-    files = by_file(found)
+    files = by_file(entries)
     held, peak = tracemalloc.get_traced_memory()
     assert sum(1 for _ in files) == 20_000
     tracemalloc.stop()
@@ -238,9 +240,9 @@ def test_shares_of_splits_are_as_asked_and_the_manifest_has_the_last_word() -> N
 @pytest.mark.parametrize("name", ["fsdd", "yesno-hebrew", "short-fixtures", "speechocean762-train"])
 def test_the_shared_manifests_are_read(shared_data: Callable[[str], Path], name: str) -> None:
     path = shared_data(name) / "manifest.jsonl"
-    found = list(scan(Source(uri=str(path))))
-    assert len(found) == len(path.read_text(encoding="utf-8").splitlines())
-    assert all(row.num_bytes and row.id for row in found)
+    entries = list(scan(Source(uri=str(path))))
+    assert len(entries) == len(path.read_text(encoding="utf-8").splitlines())
+    assert all(row.num_bytes and row.id for row in entries)
 
 
 def test_the_hash_of_metadata_is_that_of_the_first_release_so_that_no_file_counts_as_edited() -> None:

@@ -28,20 +28,20 @@ def tone(seconds: float) -> NDArray[np.int16]:
 
 def write(folder: Path, samples_T: NDArray[np.int16], name: str = "a.wav") -> SourceEntry:
     (folder / name).write_bytes(codec.encode(samples_T, "wav"))
-    [found] = scan(Source(uri=str(folder / name)))
-    return found
+    [entry] = scan(Source(uri=str(folder / name)))
+    return entry
 
 
-def run(*found: SourceEntry, cfg: Segment | None = None) -> tuple[list[Recording], list[Utterance]]:
-    rows = [index(file, cfg or Segment(), SOURCE, 0) for file in by_file(found)]
+def run(*entries: SourceEntry, cfg: Segment | None = None) -> tuple[list[Recording], list[Utterance]]:
+    rows = [index(file, cfg or Segment(), SOURCE, 0) for file in by_file(entries)]
     return [row.recording for row in rows], [entry for row in rows for entry in row.utterances]
 
 
 def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) -> None:
-    found = replace(
+    entry = replace(
         write(tmp_path, tone(2)), id="one", text="la", info=UtteranceInfo(speaker="me", dialect="d"), split="dev"
     )
-    [recording], [utterance] = run(found)
+    [recording], [utterance] = run(entry)
     assert (recording.codec, recording.rate_hz, recording.num_channels, recording.duration_ms, recording.error) == (
         "pcm_16",
         16_000,
@@ -52,7 +52,7 @@ def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) ->
     assert utterance == Utterance(
         id="one",
         recording_id=recording.id,
-        uri=found.uri,
+        uri=entry.uri,
         end_ms=2_000,
         split="dev",
         info=UtteranceInfo(language="en", speaker="me", dialect="d", dataset="here"),
@@ -61,8 +61,8 @@ def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) ->
 
 
 def test_several_rows_of_one_file_are_its_utterances_and_one_recording(tmp_path: Path) -> None:
-    found = write(tmp_path, tone(3))
-    rows = [replace(found, start_ms=k * 1_000, end_ms=(k + 1) * 1_000, text=str(k)) for k in range(3)]
+    entry = write(tmp_path, tone(3))
+    rows = [replace(entry, start_ms=k * 1_000, end_ms=(k + 1) * 1_000, text=str(k)) for k in range(3)]
     recordings, utterances = run(*rows, rows[0])
     assert len(recordings) == 1
     assert [(row.start_ms, row.end_ms, row.text) for row in utterances] == [
@@ -75,9 +75,9 @@ def test_several_rows_of_one_file_are_its_utterances_and_one_recording(tmp_path:
 
 @pytest.mark.parametrize("vad", ["auto", "never"])
 def test_a_long_file_is_cut_into_utterances_within_bounds(shared_data: Callable[[str], Path], vad: str) -> None:
-    path = max((shared_data("librispeech-unlabelled-30") / "audio").iterdir(), key=lambda each: each.stat().st_size)
-    found = list(scan(Source(uri=str(path))))
-    [recording], utterances = run(*found, cfg=Segment.model_validate({"max_ms": 4_000, "vad": vad}))
+    path = max((shared_data("librispeech-unlabelled-30") / "audio").iterdir(), key=lambda file: file.stat().st_size)
+    entries = list(scan(Source(uri=str(path))))
+    [recording], utterances = run(*entries, cfg=Segment.model_validate({"max_ms": 4_000, "vad": vad}))
     edges = [edge for row in utterances for edge in (row.start_ms, row.end_ms)]
     assert edges == sorted(edges)
     assert recording.duration_ms is not None
@@ -88,9 +88,9 @@ def test_a_long_file_is_cut_into_utterances_within_bounds(shared_data: Callable[
         assert sum(row.duration_ms for row in utterances) == recording.duration_ms
 
 
-def test_words_for_the_whole_are_not_given_to_its_pieces(tmp_path: Path) -> None:
-    found = replace(write(tmp_path, tone(3)), id="one", text="all of it")
-    _, utterances = run(found, cfg=Segment(max_ms=1_000, vad="never"))
+def test_the_text_of_a_whole_file_is_not_given_to_its_segments(tmp_path: Path) -> None:
+    entry = replace(write(tmp_path, tone(3)), id="one", text="all of it")
+    _, utterances = run(entry, cfg=Segment(max_ms=1_000, vad="never"))
     assert len(utterances) >= 3
     assert {row.text for row in utterances} == {None}
     assert "one" not in {row.id for row in utterances}
@@ -109,8 +109,8 @@ def test_words_for_the_whole_are_not_given_to_its_pieces(tmp_path: Path) -> None
 def test_times_beyond_the_end_are_a_reason_but_not_a_rounded_one(
     tmp_path: Path, rows: list[dict[str, int]], reason: str | None
 ) -> None:
-    found = write(tmp_path, tone(2))
-    [recording], utterances = run(*(replace(found, **row) for row in rows))  # type: ignore[arg-type]
+    entry = write(tmp_path, tone(2))
+    [recording], utterances = run(*(replace(entry, **row) for row in rows))  # type: ignore[arg-type]
     if reason is None:
         assert recording.error is None
         assert utterances[0].end_ms == 2_000
@@ -121,14 +121,14 @@ def test_times_beyond_the_end_are_a_reason_but_not_a_rounded_one(
 
 
 def test_every_bad_file_is_a_row_with_a_reason(tmp_path: Path) -> None:
-    found = [write(tmp_path, tone(2), "good.wav"), write(tmp_path, tone(0.01), "short.wav")]
-    found.append(write(tmp_path, np.zeros(16_000, np.int16), "silent.wav"))
-    found.append(SourceEntry(uri=str(tmp_path / "gone.wav")))
-    found.append(SourceEntry(uri=str(tmp_path)))
-    found.append(SourceEntry(uri="nothing://at/all.wav"))
+    entries = [write(tmp_path, tone(2), "good.wav"), write(tmp_path, tone(0.01), "short.wav")]
+    entries.append(write(tmp_path, np.zeros(16_000, np.int16), "silent.wav"))
+    entries.append(SourceEntry(uri=str(tmp_path / "gone.wav")))
+    entries.append(SourceEntry(uri=str(tmp_path)))
+    entries.append(SourceEntry(uri="nothing://at/all.wav"))
     (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
-    found += scan(Source(uri=str(tmp_path / "cut.wav")))
-    recordings, utterances = run(*found)
+    entries += scan(Source(uri=str(tmp_path / "cut.wav")))
+    recordings, utterances = run(*entries)
     reasons = [(row.error or "fine").partition(":")[0] for row in recordings]
     assert reasons == ["fine", "too short", "silent", *["cannot be read"] * 3, "truncated"]
     assert len(utterances) == 1
@@ -145,8 +145,8 @@ def test_a_long_recording_without_speech_says_so(tmp_path: Path) -> None:
 
 
 def test_the_engine_gets_one_row_for_each_file_in_order(tmp_path: Path) -> None:
-    found = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")]
-    files = list(by_file(found))
+    entries = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(1), "b.wav")]
+    files = list(by_file(entries))
     work = pickle.loads(pickle.dumps(Indexer(Segment(), SOURCE, 0)))
     work.open()
     assert [row.recording.id for row in work(files, None)] == [file.id for file in files]
@@ -154,9 +154,9 @@ def test_the_engine_gets_one_row_for_each_file_in_order(tmp_path: Path) -> None:
 
 
 def test_a_decoder_in_a_process_of_its_own_gives_the_same_rows(tmp_path: Path) -> None:
-    found = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(2), "b.wav")]
+    entries = [write(tmp_path, tone(1), "a.wav"), SourceEntry(uri="gone.wav"), write(tmp_path, tone(2), "b.wav")]
     (tmp_path / "cut.wav").write_bytes(codec.encode(tone(2), "wav")[:20_000])
-    files = list(by_file([*found, *scan(Source(uri=str(tmp_path / "cut.wav")))]))
+    files = list(by_file([*entries, *scan(Source(uri=str(tmp_path / "cut.wav")))]))
     work = Indexer(Segment(), SOURCE, 0, read_utterances.Reading(None, 60.0, 4_000))
     work.open()
     try:
@@ -178,9 +178,9 @@ def test_the_shared_sets_are_whole(shared_data: Callable[[str], Path], name: str
 
 
 def test_the_index_goes_by_in_hundreds_of_files_a_second(shared_data: Callable[[str], Path]) -> None:
-    found = list(scan(Source(uri=str(shared_data("fsdd") / "manifest.jsonl"))))[:600]
+    entries = list(scan(Source(uri=str(shared_data("fsdd") / "manifest.jsonl"))))[:600]
     start = time.process_time()
-    recordings, utterances = run(*found)
+    recordings, utterances = run(*entries)
     assert len(recordings) == len(utterances) == 600
     assert {row.error for row in recordings} == {None}
     assert 600 / (time.process_time() - start) > 200  # 1,500 on an idle core

@@ -22,8 +22,8 @@ def test_a_folder_with_metadata_knows_what_it_says_and_loses_no_file(tmp_path: P
     (tmp_path / "train/metadata.csv").write_text("file_name,transcription\na.wav,eins\ndeep/b.wav,zwei\n")
     (tmp_path / "train/deep/metadata.jsonl").write_text('{"file_name": "../c.wav", "text": "drei"}\n')
     files = list(by_file(scan(Source(uri=str(tmp_path)))))
-    said = {Path(file.entries[0].uri).name: [entry.text for entry in file.entries] for file in files}
-    assert said == {"a.wav": ["eins"], "b.wav": ["zwei"], "c.wav": ["drei"], "x.wav": [None], "other.wav": [None]}
+    texts = {Path(file.entries[0].uri).name: [entry.text for entry in file.entries] for file in files}
+    assert texts == {"a.wav": ["eins"], "b.wav": ["zwei"], "c.wav": ["drei"], "x.wav": [None], "other.wav": [None]}
 
 
 def test_metadata_of_another_kind_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -59,9 +59,9 @@ def test_a_bucket_holds_the_same_forms(tmp_path: Path) -> None:
 
 def test_one_file_far_away_knows_its_version_and_a_signature_is_never_shown() -> None:
     Store("memory://one").replace("a/b.wav", wav())
-    [found] = entries_in("memory://one/a/b.wav")
-    assert (found.uri, found.num_bytes) == ("memory://one/a/b.wav", len(wav()))
-    assert found.etag
+    [entry] = entries_in("memory://one/a/b.wav")
+    assert (entry.uri, entry.num_bytes) == ("memory://one/a/b.wav", len(wav()))
+    assert entry.etag
     for name in ("m.jsonl", "t.tar.gz"):
         error = refused(f"http://127.0.0.1:9/{name}?X-Amz-Signature=canary")
         assert "canary" not in f"{error}{error!r}"

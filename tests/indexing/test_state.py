@@ -52,7 +52,7 @@ def test_a_file_is_new_done_edited_or_changed() -> None:
     assert state.status(file_of(replace(ENTRY, etag="v2"))) == Status.CHANGED
 
 
-def test_only_what_may_pass_is_tried_again_unless_the_source_says_otherwise_now() -> None:
+def test_only_transient_failures_are_retried_unless_the_source_has_changed() -> None:
     file, mended = file_of(ENTRY), file_of(replace(ENTRY, text="two"))
     unreadable = state_of(failed(file, Failure(FailureKind.UNREADABLE, "timeout")))
     assert unreadable.status(file) == Status.RETRY

@@ -32,14 +32,14 @@ def squeezed(path: Path, ending: str) -> Path:
         small = out.getvalue().to_pybytes()
     else:
         small = {"gz": gzip, "bz2": bz2, "xz": lzma}[ending].compress(data)
-    made = path.with_name(f"{path.name}.{ending}")
-    made.write_bytes(small)
-    return made
+    archive = path.with_name(f"{path.name}.{ending}")
+    archive.write_bytes(small)
+    return archive
 
 
 @pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst", "lz4"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_compressed_tar_is_unpacked_once_into_the_work_folder_and_its_cost_is_told(
+def test_a_compressed_tar_is_unpacked_once_into_the_work_folder_and_its_cost_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ending: str, alone: bool
 ) -> None:
     (tmp_path / "f").mkdir()
@@ -86,7 +86,7 @@ def test_without_a_work_folder_a_compressed_tar_is_refused_and_in_a_folder_it_is
     assert "compressed tar" in refused(tmp_path / "disguised.tar").what
 
 
-def test_a_full_disk_while_unpacking_is_told_as_that(tmp_path: Path) -> None:
+def test_a_full_disk_while_unpacking_is_reported_as_such(tmp_path: Path) -> None:
     path = squeezed(write_tar(tmp_path / "t.tar", {"a.wav": wav()}), "gz")
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(StorageError) as caught:
         _unpack(str(path), full)

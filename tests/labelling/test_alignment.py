@@ -40,18 +40,18 @@ def config(work: Path, aligner: Path | None, name: str = "inline", **more: Any) 
 def add(cfg: Config, folder: Path, numbers: range) -> None:
     """Spoken utterances with their labels, some of them wrong, beside those that are there."""
     work, recipe, task = Store(cfg.work), recipes.utterances_recipe(cfg), label.task(cfg.teacher)
-    said, heard = [], []
+    utterances, labels = [], []
     for i in numbers:
         text = TEXTS[i % len(TEXTS)]
         samples_T, _ = speak(text, i)
         path = folder / f"{i}.wav"
         path.write_bytes(codec.encode(samples_T, "wav"))
-        said.append(Utterance(id=f"u{i}", recording_id=f"r{i}", uri=str(path), end_ms=len(samples_T) // 16))
-        told = WRONG.get(i, SILENT.get(i, text))
-        heard.append(Label(utterance_id=f"u{i}", recipe=task.recipe, teacher=task.name, text=told))
-    work.create(f"utterances/{recipe}/{numbers.start}.parquet", tables.to_parquet(said, Utterance))
+        utterances.append(Utterance(id=f"u{i}", recording_id=f"r{i}", uri=str(path), end_ms=len(samples_T) // 16))
+        transcript = WRONG.get(i, SILENT.get(i, text))
+        labels.append(Label(utterance_id=f"u{i}", recipe=task.recipe, teacher=task.name, text=transcript))
+    work.create(f"utterances/{recipe}/{numbers.start}.parquet", tables.to_parquet(utterances, Utterance))
     work.write_json(f"utterances/{recipe}/{tables.SUCCESS}", {"recipe": recipe, "utterances": 1, "hours": 1.0})
-    for chunk in engine.chunks_of(heard, cfg.engine.chunk, lambda row: row.utterance_id):
+    for chunk in engine.chunks_of(labels, cfg.engine.chunk, lambda row: row.utterance_id):
         work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(chunk.items, Label))
     finish(cfg, numbers.stop)
 
@@ -59,8 +59,8 @@ def add(cfg: Config, folder: Path, numbers: range) -> None:
 def finish(cfg: Config, sha256: object) -> None:
     work, task = Store(cfg.work), label.task(cfg.teacher)
     listing = tables.parts_hash(work, task.prefix)
-    told = {"recipe": task.recipe, "teacher": task.name, "sha256": str(sha256), "listing": listing}
-    work.write_json(f"{task.prefix}/{tables.SUCCESS}", told)
+    success = {"recipe": task.recipe, "teacher": task.name, "sha256": str(sha256), "listing": listing}
+    work.write_json(f"{task.prefix}/{tables.SUCCESS}", success)
 
 
 def reasons(cfg: Config) -> dict[str, str | None]:
@@ -77,18 +77,18 @@ def parts(cfg: Config) -> dict[str, bytes]:
 def aligned(cfg: Config) -> dict[tuple[str, str], float | None]:
     """Of each utterance and text; that none comes twice is checked."""
     rows = list(tables.read(Store(cfg.work), "alignments", Alignment))
-    found = {(row.utterance_id, row.text): row.logprob for row in rows}
-    assert len(found) == len(rows)
-    return found
+    logprobs = {(row.utterance_id, row.text): row.logprob for row in rows}
+    assert len(logprobs) == len(rows)
+    return logprobs
 
 
-def test_labels_that_do_not_fit_their_audio_fall_and_what_cannot_be_told_stays(
+def test_badly_aligned_labels_are_dropped_and_those_without_a_score_are_kept(
     tmp_path: Path, tone_student: Path
 ) -> None:
     cfg = config(tmp_path, tone_student)
     add(cfg, tmp_path, range(8))
-    found = reasons(cfg)
-    assert found == {f"u{i}": "badly_aligned" if i in WRONG else "empty" if i == 2 else None for i in range(8)}
+    verdicts = reasons(cfg)
+    assert verdicts == {f"u{i}": "badly_aligned" if i in WRONG else "empty" if i == 2 else None for i in range(8)}
     rows = aligned(cfg)
     assert {id_ for id_, _ in rows} == {f"u{i}" for i in range(8) if i != 2}  # of nothing there is no alignment
     assert [id_ for (id_, _), logprob in rows.items() if logprob is None] == ["u3"]
@@ -98,7 +98,7 @@ def test_labels_that_do_not_fit_their_audio_fall_and_what_cannot_be_told_stays(
     assert set(reasons(config(tmp_path, None)).values()) == {None, "empty"}
 
 
-def test_what_is_missing_is_heard_and_nothing_twice(tmp_path: Path, tone_student: Path) -> None:
+def test_only_missing_alignments_are_computed(tmp_path: Path, tone_student: Path) -> None:
     cfg = config(tmp_path, tone_student)
     work = Store(cfg.work)
     add(cfg, tmp_path, range(8))
@@ -110,9 +110,9 @@ def test_what_is_missing_is_heard_and_nothing_twice(tmp_path: Path, tone_student
         (tmp_path / "work" / key).unlink()
     shutil.rmtree(tmp_path / "work/scores")
     shutil.rmtree(tmp_path / "work/verdicts")
-    left = parts(cfg)
+    contents = parts(cfg)
     for i in range(8):
-        if f"u{i}" in {id_ for data in left.values() for id_ in ids(data)}:
+        if f"u{i}" in {id_ for data in contents.values() for id_ in ids(data)}:
             (tmp_path / f"{i}.wav").unlink()  # nobody asks for it any more
     reasons(cfg)
     assert aligned(cfg) == whole
@@ -127,7 +127,7 @@ def ids(data: bytes) -> list[str]:
     return [row.utterance_id for row in tables.from_parquet(data, Alignment)]
 
 
-def test_a_label_that_was_made_anew_with_other_words_is_heard_anew(tmp_path: Path, tone_student: Path) -> None:
+def test_a_label_with_new_words_is_aligned_again(tmp_path: Path, tone_student: Path) -> None:
     cfg = config(tmp_path, tone_student)
     work, task = Store(cfg.work), label.task(cfg.teacher)
     add(cfg, tmp_path, range(3))
@@ -163,7 +163,7 @@ def test_alignments_under_ray_have_the_bytes_of_inline(tmp_path: Path, tone_stud
     assert parts(cfg) == one
 
 
-def test_an_aligner_that_can_write_nothing_is_told(tmp_path: Path, tone_student: Path) -> None:
+def test_an_aligner_that_cannot_tokenize_any_label_is_an_error(tmp_path: Path, tone_student: Path) -> None:
     cfg = config(tmp_path, tone_student)
     add(cfg, tmp_path, range(3, 4))
     with pytest.raises(DataError, match="aligns none of the 1 labels"):

@@ -130,14 +130,14 @@ def key(task: label.Task) -> tuple[str, str]:
         ("monitor.log_level=loud", "option `monitor.log_level` cannot be 'loud'", "give"),
     ],
 )
-def test_what_a_running_job_cannot_take_is_told(override: str, what: str, fix: str) -> None:
+def test_an_option_that_a_running_job_cannot_change_is_an_error(override: str, what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         control.parse_overrides([override])
     assert what in caught.value.what
     assert fix in caught.value.fix
 
 
-def test_a_teacher_that_is_named_anew_keeps_no_option_of_the_one_before() -> None:
+def test_a_newly_named_teacher_keeps_no_option_of_the_one_before() -> None:
     begun = control.Settings(config.Teacher.model_validate({"name": "echo", "seed": 3}), config.Engine(), "info")
     more = control.parse_overrides(["teacher.substitute=0.5", "engine.workers=3"])
     assert control.apply(more, begun).teacher.model_dump() == {"name": "echo", "seed": 3, "substitute": 0.5}
@@ -156,7 +156,7 @@ def test_a_teacher_that_is_named_anew_keeps_no_option_of_the_one_before() -> Non
 
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
-def test_a_teacher_takes_over_and_every_row_says_who_made_it(
+def test_a_teacher_takes_over_and_every_row_names_its_teacher(
     wav: Path, tmp_path: Path, ray: None, fast: None, name: str
 ) -> None:
     num = 20 if name == "inline" else 600  # a worker that starts takes its time
@@ -164,17 +164,17 @@ def test_a_teacher_takes_over_and_every_row_says_who_made_it(
     slow = {"name": "echo", "delay_ms": 60}
     figures, labels = run(work, slow, {10: ["teacher.substitute=1.0", "teacher.delay_ms=0"]}, name=name, chunk=5)
     old, new = task_of(delay_ms=60), task_of(delay_ms=0, substitute=1.0)
-    made = makers(labels)
+    counts = makers(labels)
     assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(num)]
-    assert made.keys() == {key(old), key(new)}
-    assert made[key(old)] >= 10
-    assert all((each.text == WORDS) == (each.recipe == old.recipe) for each in labels)
+    assert counts.keys() == {key(old), key(new)}
+    assert counts[key(old)] >= 10
+    assert all((row.text == WORDS) == (row.recipe == old.recipe) for row in labels)
     assert figures.recipe == old.recipe
-    assert {each["recipe"]: each["labels"] for each in figures.teachers} == {
-        old.recipe: made[key(old)],
-        new.recipe: made[key(new)],
+    assert {row["recipe"]: row["labels"] for row in figures.teachers} == {
+        old.recipe: counts[key(old)],
+        new.recipe: counts[key(new)],
     }
-    assert {each["recipe"]: each["options"] for each in figures.teachers} == {
+    assert {row["recipe"]: row["options"] for row in figures.teachers} == {
         old.recipe: old.teacher.model_dump(),
         new.recipe: new.teacher.model_dump(),
     }
@@ -185,16 +185,16 @@ def test_a_teacher_takes_over_and_every_row_says_who_made_it(
     assert run(work, slow)[0] == figures  # all is there: nothing is done, whatever stands
 
 
-def test_what_stands_holds_from_the_start_and_is_taken_back(wav: Path, tmp_path: Path, fast: None) -> None:
+def test_a_standing_request_holds_from_the_start_and_can_be_withdrawn(wav: Path, tmp_path: Path, fast: None) -> None:
     work, old, new = fill(Store(str(tmp_path)), wav, 40), task_of(), task_of(seed=1)
     ask(work, "teacher.seed=1")
     figures, labels = run(work, {"name": "echo"}, {8: []})
-    made = makers(labels)
-    assert made[key(new)] >= 8
-    assert made[key(old)] > 0
-    assert made.total() == 40
-    assert [each.recipe for each in labels if each.utterance_id < "u0008"] == [new.recipe] * 8
-    assert {each["teacher"] for each in figures.teachers} == {old.name, new.name}
+    counts = makers(labels)
+    assert counts[key(new)] >= 8
+    assert counts[key(old)] > 0
+    assert counts.total() == 40
+    assert [row.recipe for row in labels if row.utterance_id < "u0008"] == [new.recipe] * 8
+    assert {row["teacher"] for row in figures.teachers} == {old.name, new.name}
 
 
 def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_another(
@@ -205,7 +205,7 @@ def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_anothe
     figures, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(new): 8}
     assert (figures.recipe, figures.teacher) == (task_of().recipe, new.name)
-    assert [each["labels"] for each in figures.teachers] == [8]
+    assert [row["labels"] for row in figures.teachers] == [8]
 
 
 @pytest.mark.parametrize(
@@ -264,16 +264,16 @@ def test_every_utterance_is_labelled_once_whatever_is_asked_for(
     wav: Path, tmp_path_factory: pytest.TempPathFactory, asks: dict[int, str], chunk: int
 ) -> None:
     work = fill(Store(str(tmp_path_factory.mktemp("work"))), wav, 30)
-    given: dict[int, list[str]] = {number: [one] if one else [] for number, one in asks.items()}
+    requests: dict[int, list[str]] = {number: [one] if one else [] for number, one in asks.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control, "POLL_S", 0.001)
-        figures, labels = run(work, {"name": "echo", "delay_ms": 2}, given, 0.0, chunk=chunk)
+        figures, labels = run(work, {"name": "echo", "delay_ms": 2}, requests, 0.0, chunk=chunk)
     assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(30)]
-    made = makers(labels)
-    told = figures.teachers or [{"recipe": figures.recipe, "teacher": figures.teacher, "labels": 30}]
-    assert {(each["recipe"], each["teacher"]): each["labels"] for each in told} == made
-    of_chunk = [{each.recipe for each in tables.from_parquet(work.read(part), Label)} for part in _parts(work)]
-    assert all(len(each) == 1 for each in of_chunk)
+    counts = makers(labels)
+    teachers = figures.teachers or [{"recipe": figures.recipe, "teacher": figures.teacher, "labels": 30}]
+    assert {(row["recipe"], row["teacher"]): row["labels"] for row in teachers} == counts
+    of_chunk = [{row.recipe for row in tables.from_parquet(work.read(part), Label)} for part in _parts(work)]
+    assert all(len(recipes) == 1 for recipes in of_chunk)
 
 
 def _parts(work: Store) -> list[str]:
@@ -318,12 +318,12 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
     (tmp_path / control.STATUS).write_text("a file where a folder should be")
     _, labels = run(work, {"name": "echo", "delay_ms": 10})
     assert makers(labels) == {key(task_of(delay_ms=10)): 12}
-    told = capfd.readouterr().err
-    assert told.count("not known what is asked for") == 1
-    assert "cannot write" in told
+    stderr = capfd.readouterr().err
+    assert stderr.count("not known what is asked for") == 1
+    assert "cannot write" in stderr
 
 
-def test_what_somebody_wrote_by_hand_is_refused_and_not_fatal(wav: Path, tmp_path: Path, fast: None) -> None:
+def test_a_malformed_request_is_refused_and_not_fatal(wav: Path, tmp_path: Path, fast: None) -> None:
     work = fill(Store(str(tmp_path)), wav, 12)
     work.write_json(control.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
     _, labels = run(work, {"name": "echo"})
@@ -341,20 +341,20 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return code, json.loads(out) if out else {}, err
 
 
-def test_the_command_writes_shows_adds_and_takes_back(
+def test_the_command_writes_shows_extends_and_withdraws_requests(
     wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, name = fill(Store(str(tmp_path)), wav, 4), str(tmp_path)
     run(work, {"name": "echo"})
     assert command(capsys, name)[1]["asked"] == {}
     assert command(capsys, name, "--set", "engine.workers=3")[0] == 0
-    _, found, _ = command(capsys, name, "--set", "teacher.seed=4")
-    assert found["asked"] == {"engine": {"workers": 3}, "teacher": {"seed": 4}}
-    assert [job["recipe"] for job in found["jobs"]] == [task_of().recipe]
+    _, status, _ = command(capsys, name, "--set", "teacher.seed=4")
+    assert status["asked"] == {"engine": {"workers": 3}, "teacher": {"seed": 4}}
+    assert [job["recipe"] for job in status["jobs"]] == [task_of().recipe]
     code, _, err = command(capsys, name, "--set", "teacher.sed=4")
     assert (code, "did you mean `teacher.seed`?" in err) == (2, True)
     assert command(capsys, name, "--set", "engine.chunk=4")[0] == 2
-    assert command(capsys, name)[1]["asked"] == found["asked"]  # what is refused is not written
+    assert command(capsys, name)[1]["asked"] == status["asked"]  # what is refused is not written
     assert cli.main(["control", name]) == 0
     assert "engine.workers = 3" in capsys.readouterr().out
     assert command(capsys, name, "--clear", "--set", "engine.workers=2")[1]["asked"] == {"engine": {"workers": 2}}
@@ -409,12 +409,12 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
         arguments = ["label", work.root, "--config", str(path)]
         return subprocess.Popen([*voxstill, *arguments], env=environment, start_new_session=True)
 
-    def made() -> Counter[tuple[str, str]]:
+    def label_counts() -> Counter[tuple[str, str]]:
         return makers(list(tables.read(work, old.prefix, Label)))
 
     def until(who: label.Task, num: int, job: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 200
-        while made()[key(who)] < num and job.poll() is None and time.monotonic() < deadline:
+        while label_counts()[key(who)] < num and job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
 
     job = start()
@@ -436,9 +436,7 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
     assert makers(rest).keys() == {key(new)}
 
 
-def test_what_comes_after_sees_one_table_of_labels_with_the_names_of_both(
-    wav: Path, tmp_path: Path, fast: None
-) -> None:
+def test_later_steps_see_one_table_of_labels_with_both_teachers(wav: Path, tmp_path: Path, fast: None) -> None:
     work = fill(Store(str(tmp_path)), wav, 60)
     figures, labels = run(work, {"name": "echo", "delay_ms": 20}, {20: ["teacher.substitute=1.0"]})
     run(work, {"name": "echo", "seed": 7})  # begins with what stands: another table, by another name
@@ -451,14 +449,14 @@ def test_what_comes_after_sees_one_table_of_labels_with_the_names_of_both(
         }
     )
     filtered = filtering.filter_labels(cfg)
-    wrong = sum(each.text != WORDS for each in labels)
+    wrong = sum(row.text != WORDS for row in labels)
     assert (filtered.labels, filtered.judged) == (figures.recipe, 60)
     assert filtered.wer_before == pytest.approx(wrong / 60)
     sharded = sharding.shard(cfg)
     assert sharded.utterances == 60
-    assert set((sharded.teacher or "").split(label.AND)) == {each.teacher for each in labels}
-    found = compare_teachers.compared(cfg)
-    assert [each.teacher for each in found.teachers if each.recipe == figures.recipe] == [figures.teacher]
+    assert set((sharded.teacher or "").split(label.AND)) == {row.teacher for row in labels}
+    comparison = compare_teachers.compared(cfg)
+    assert [row.teacher for row in comparison.teachers if row.recipe == figures.recipe] == [figures.teacher]
 
 
 def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_path: Path, fast: None) -> None:

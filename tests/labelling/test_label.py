@@ -86,10 +86,10 @@ def test_each_utterance_has_one_row_whatever_fails_and_however_it_is_divided(
             run(work, teacher, chunk=other)
         return
     figures, labels = run(work, teacher, chunk=other)
-    assert sorted(each.utterance_id for each in labels) == [each.id for each in rows]
-    assert sorted(each.utterance_id for each in labels if each.error is not None) == names
+    assert sorted(row.utterance_id for row in labels) == [row.id for row in rows]
+    assert sorted(row.utterance_id for row in labels if row.error is not None) == names
     assert (figures.labels, figures.failed, figures.quarantined) == (NUM, len(bad), 0)
-    assert all(each.finish == "failed" for each in labels if each.error is not None)
+    assert all(row.finish == "failed" for row in labels if row.error is not None)
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_an_utterance_that_kills_the_teacher_is_set_aside_with_its_reason(wav: P
     work = work_of(tmp_path, utterances(wav))
     figures, labels = run(work, {"name": "echo", "crash_on": ["u05"]}, name="ray")
     assert (figures.labels, figures.failed, figures.quarantined) == (NUM, 1, 1)
-    (row,) = [each for each in labels if each.error is not None]
+    (row,) = [entry for entry in labels if entry.error is not None]
     assert (row.utterance_id, row.finish, row.text) == ("u05", "failed", "")
     assert row.error == "set aside: its worker died"
 
@@ -131,9 +131,9 @@ def test_a_teacher_that_reads_no_texts_is_not_shown_any(wav: Path) -> None:
 def test_audio_that_cannot_be_read_is_a_row_with_the_reason(wav: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.wav"
     cut.write_bytes(wav.read_bytes()[:100_000])
-    sound, short, gone = utterances(wav)[:3]
+    intact, short, gone = utterances(wav)[:3]
     rows = [
-        sound,
+        intact,
         Utterance(id="cut", recording_id="c", uri=str(cut), end_ms=1000, text="one"),
         Utterance(id="gone", recording_id="g", uri=str(tmp_path / "gone.wav"), end_ms=1000, text="one"),
         Utterance(id="late", recording_id="r", uri=str(wav), start_ms=60_000, end_ms=61_000, text="one"),
@@ -216,10 +216,10 @@ def test_a_part_that_was_removed_is_labelled_again_to_the_same_bytes(wav: Path, 
     assert again.sha256 == first.sha256
 
 
-def test_what_changes_only_the_pace_of_a_teacher_labels_nothing_anew() -> None:
+def test_options_of_pace_alone_cause_no_relabelling() -> None:
     def recipe(**options: object) -> str:
-        given = {"name": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "whisper-1", **options}
-        return label.task(config.Teacher.model_validate(given)).recipe
+        settings = {"name": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "whisper-1", **options}
+        return label.task(config.Teacher.model_validate(settings)).recipe
 
     assert recipe() == recipe(concurrency=64, retries=9, timeout_s=5.0)
     assert len({recipe(), recipe(language="en"), recipe(model="whisper-2"), recipe(temperature=0.5)}) == 4

@@ -53,7 +53,7 @@ def test_a_stretch_keeps_both_ends_and_order_and_reads_no_padding(frames: list[i
         assert (line_F.diff() >= 0).all()
 
 
-def test_a_warp_by_one_changes_nothing_and_others_move_along_the_bands() -> None:
+def test_vtlp_by_one_changes_nothing_and_other_factors_move_along_the_bands() -> None:
     mel_BFD = log_mels(2, 5)
     assert torch.equal(augment_features.vtlp(mel_BFD, torch.ones(2)), mel_BFD)
     ramp_BFD = torch.arange(NUM_MELS).float().expand(2, 5, -1)

@@ -99,7 +99,7 @@ def test_silence_stays_finite_and_silent() -> None:
     assert torch.equal(output_BT, speech_BT)  # a recording of nothing adds nothing
 
 
-def test_a_room_is_a_convolution_that_leaves_words_and_loudness_in_place() -> None:
+def test_reverb_is_a_convolution_that_leaves_words_and_loudness_in_place() -> None:
     wave_BT, len_B = padded([3000])
     response_K = torch.cat([torch.zeros(70), torch.tensor([1.0]), 0.3 * torch.randn(200, generator=generator(1))])
     noise_bank = NoiseBank.from_recordings([], [response_K])
@@ -146,7 +146,7 @@ def test_babble_is_the_other_utterances_and_silence_for_a_single_one() -> None:
     assert not augment_waveform.babble(wave_BT[:1], torch.tensor([4])).any()
 
 
-def test_gain_is_drawn_evenly_and_everything_is_a_function_of_the_generator() -> None:
+def test_gain_is_uniform_and_everything_is_a_function_of_the_generator() -> None:
     wave_BT, cfg = torch.ones(500, 2), Augment(gain_db=6.0)
     gain_db_B = 20 * augment_waveform.apply_gain(wave_BT, cfg, generator())[:, 0].log10()
     assert -6 <= gain_db_B.min() < -5
@@ -167,7 +167,7 @@ def test_gain_is_drawn_evenly_and_everything_is_a_function_of_the_generator() ->
     assert not any(map(torch.equal, drawn(3), drawn(4)))
 
 
-def test_a_room_sounds_as_another_package_made_it_sound(shared_data: Callable[[str], Path]) -> None:
+def test_reverb_equals_that_of_another_package(shared_data: Callable[[str], Path]) -> None:
     """lhotse's own reverberated recording against its dry one, by the response that it used."""
     response = shared_data("noise-rir") / "rir/lh_sim_1ch.flac"
     dry = next((shared_data("short-fixtures") / "audio").glob("*1088-134315-0000*"))

@@ -93,7 +93,7 @@ def test_every_trainable_weight_gets_a_gradient_and_frozen_ones_do_not(folder: P
     assert not any("feature_extractor" in name for name, weight in free.named_parameters() if not weight.requires_grad)
 
 
-def test_dropout_is_the_checkpoints_unless_it_is_given(folder: Path) -> None:
+def test_dropout_is_that_of_the_checkpoint_unless_it_is_set(folder: Path) -> None:
     assert from_checkpoint(folder).config.hidden_dropout == 0.1
     assert from_checkpoint(folder, dropout=0.0).config.hidden_dropout == 0.0
     assert from_checkpoint(folder).config.layerdrop == 0.0

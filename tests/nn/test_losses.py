@@ -94,7 +94,7 @@ def test_ctc_and_its_gradient_are_the_values_known_from_warp_ctc(shared_data: Ca
     ),
     frame_ms=st.sampled_from([72.0, 80.0, 88.5]),
 )
-def test_a_frames_target_is_the_token_said_at_its_middle(spans: list[list[int]], frame_ms: float) -> None:
+def test_the_target_of_a_frame_is_the_token_spoken_at_its_middle(spans: list[list[int]], frame_ms: float) -> None:
     longest = max(len(edges) for edges in spans) // 2
     times_BU2 = torch.full((len(spans), longest, 2), -1)
     tokens_BU = torch.zeros(len(spans), longest, dtype=torch.long)
@@ -349,8 +349,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, float(loss), 
 
 def test_a_chunked_joint_needs_a_third_of_the_memory_at_most() -> None:
     def run(chunk: int) -> list[float]:
-        done = subprocess.run([sys.executable, "-c", PEAK, str(chunk)], stdout=subprocess.PIPE, text=True, check=True)
-        return [float(value) for value in done.stdout.split()]
+        process = subprocess.run(
+            [sys.executable, "-c", PEAK, str(chunk)], stdout=subprocess.PIPE, text=True, check=True
+        )
+        return [float(value) for value in process.stdout.split()]
 
     chunked, whole = run(8), run(150)
     assert chunked[0] <= whole[0] / 3

@@ -57,8 +57,8 @@ CASES = [
 def compared(device: str, **environment: str) -> None:
     cases = json.dumps([case[:3] for case in CASES])
     command = [sys.executable, "-W", "ignore", "-c", COMPARE, device, cases]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment})
-    for case, line in zip(CASES, done.stdout.splitlines(), strict=True):
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment})
+    for case, line in zip(CASES, process.stdout.splitlines(), strict=True):
         errors, num_impossible = json.loads(line)
         assert max(errors) <= 1e-5, (case, errors)
         assert num_impossible == case[3]

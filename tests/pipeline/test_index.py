@@ -39,7 +39,7 @@ def manifest(folder: Path, rows: Sequence[Row]) -> Path:
 
 
 def index(folder: Path, uri: Path | list[Path], chunk: int = 3) -> IndexFigures:
-    uris = [str(each) for each in uri] if isinstance(uri, list) else str(uri)
+    uris = [str(path) for path in uri] if isinstance(uri, list) else str(uri)
     tree = {"work": str(folder / "work"), "source": {"uri": uris}, "engine": {"name": "inline", "chunk": chunk}}
     return indexing.index(Config.model_validate(tree))
 
@@ -91,7 +91,7 @@ def test_an_index_that_was_cut_short_goes_on_where_it_was(tmp_path: Path) -> Non
     assert {row.id: row for row in table(tmp_path, Utterance)} == rows
 
 
-def test_what_storage_did_not_give_is_tried_again_until_it_does(tmp_path: Path) -> None:
+def test_files_that_storage_failed_to_give_are_retried_until_it_does(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     rows = [{"audio": "a.wav"}, {"audio": "late.wav"}, {"audio": "later.wav"}, {"audio": "never.wav"}]
     uri = manifest(tmp_path, rows)
@@ -129,7 +129,7 @@ def test_files_that_come_and_fail_in_any_order_end_with_one_utterance_each(tmp_p
     "edit",
     [{"text": "other"}, {"split": "test"}, {"speaker": "b"}, {"language": "de"}, {"text": None}, {"id": "z"}],
 )
-def test_an_edited_manifest_is_refused_and_said_where(tmp_path: Path, edit: Row) -> None:
+def test_an_edited_manifest_is_refused_with_its_line(tmp_path: Path, edit: Row) -> None:
     write(tmp_path / "a.wav")
     write(tmp_path / "b.wav", 500)
     row = {"audio": "b.wav", "id": "b", "text": "words", "speaker": "a", "split": "train", "language": "en"}
@@ -172,7 +172,7 @@ def test_an_id_of_an_earlier_index_is_taken(tmp_path: Path) -> None:
     assert "`one` is taken" in refused(tmp_path, manifest(tmp_path, [{"audio": "b.wav", "id": "one"}])).what
 
 
-def test_a_table_without_what_was_said_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_table_without_metadata_hashes_is_taken_as_it_is(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     uri = manifest(tmp_path, [{"audio": "a.wav", "text": "then"}])
     figures = index(tmp_path, uri)

@@ -16,8 +16,8 @@ from voxstill.text import lm
 def counted(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
     capsys.readouterr()
     assert cli.main(["train-lm", *arguments, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
+    figures: dict[str, object] = json.loads(capsys.readouterr().out)
+    return figures
 
 
 def test_a_file_and_a_folder_give_the_same_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +49,7 @@ def test_a_work_folder_gives_the_labels_of_its_training_split_alone(
     assert words == {*TEXTS[0].split(), *TEXTS[1].split(), "train"}
 
 
-def test_where_there_are_no_texts_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corpus_without_texts_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
     for source in (tmp_path, tmp_path / "empty.txt"):
         assert cli.main(["train-lm", str(source), "--output", str(tmp_path / "out.arpa")]) == 3

@@ -32,8 +32,8 @@ def table(tmp_path: Path) -> str:
 
 def figures(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert cli.main(["plan", *argv, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 def error(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
@@ -42,22 +42,22 @@ def error(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
 
 def test_the_global_batches_are_the_same_on_1_2_4_and_8_ranks(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     by_ranks = [figures(capsys, table, "--ranks", str(ranks), "--budget", "60s") for ranks in (1, 2, 4, 8)]
-    assert len({each["sha256"] for each in by_ranks}) == 1
-    assert len({each["steps"] for each in by_ranks}) == 1
-    assert [each["ranks"] for each in by_ranks] == [1, 2, 4, 8]
+    assert len({result["sha256"] for result in by_ranks}) == 1
+    assert len({result["steps"] for result in by_ranks}) == 1
+    assert [result["ranks"] for result in by_ranks] == [1, 2, 4, 8]
     # who has more batches of a step to himself waits less for the others
     assert by_ranks[0]["efficiency"] >= by_ranks[1]["efficiency"] >= by_ranks[3]["efficiency"] > 0.95
     assert by_ranks[0]["imbalance_mean"] == 1
 
 
 def test_figures_are_of_the_whole_corpus(table: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = figures(capsys, table, "--ranks", "2", "--budget", "20s")
+    result = figures(capsys, table, "--ranks", "2", "--budget", "20s")
     durations_ms = lengths()
     fit = durations_ms <= 20_000
-    assert found["utterances"] == fit.sum() + found["repeated"]
-    assert found["dropped"] == {"empty": 0, "longer_than_a_batch": int((~fit).sum())}
-    assert found["hours"] == pytest.approx(durations_ms[fit].sum() / 3_600_000, rel=0.01)
-    assert found["efficiency"] == pytest.approx((1 - found["padding"]) / found["imbalance_mean"])
+    assert result["utterances"] == fit.sum() + result["repeated"]
+    assert result["dropped"] == {"empty": 0, "longer_than_a_batch": int((~fit).sum())}
+    assert result["hours"] == pytest.approx(durations_ms[fit].sum() / 3_600_000, rel=0.01)
+    assert result["efficiency"] == pytest.approx((1 - result["padding"]) / result["imbalance_mean"])
 
 
 @pytest.mark.parametrize("other", [["--epoch", "1"], ["--seed", "1"], ["--budget", "61s"]])
@@ -69,25 +69,25 @@ def test_another_epoch_seed_or_budget_is_another_plan(
     assert figures(capsys, table, "--budget", "60", *other)["sha256"] != one["sha256"]
 
 
-def test_a_table_without_lengths_and_files_that_are_none_are_told(
+def test_a_table_without_durations_and_files_that_are_no_tables_are_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(pa.table({"seconds": [1.0]}), tmp_path / "other.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"not this")
     (tmp_path / "empty").mkdir()
     for name, why in (("other", "no column `duration_ms`"), ("bad", "is not a Parquet file")):
-        code, told = error(capsys, str(tmp_path / f"{name}.parquet"))
+        code, message = error(capsys, str(tmp_path / f"{name}.parquet"))
         assert code == 3
-        assert why in told
-    code, told = error(capsys, str(tmp_path / "empty"))
+        assert why in message
+    code, message = error(capsys, str(tmp_path / "empty"))
     assert code == 3
-    assert "nothing to plan" in told
+    assert "nothing to plan" in message
 
 
 def test_ranks_that_cannot_share_a_step_are_refused(table: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = error(capsys, table, "--ranks", "3", "--set", "plan.batches_per_step=8")
+    code, message = error(capsys, table, "--ranks", "3", "--set", "plan.batches_per_step=8")
     assert code == 2
-    assert "plan.batches_per_step" in told
+    assert "plan.batches_per_step" in message
     assert error(capsys, table, "--ranks", "0")[0] == 2
 
 
@@ -96,10 +96,10 @@ def test_columns_of_tokens_and_shards_are_used(tmp_path: Path, capsys: pytest.Ca
         rows = {"duration_ms": [1000.0 + part] * 50, "num_tokens": [part % 7] * 50, "shard": [f"s{part}"] * 50}
         pq.write_table(pa.table(rows), tmp_path / f"{part}.parquet")
     few_tokens = ["--set", "plan.budget_tokens=12", "--set", "plan.batches_per_step=1"]
-    found = figures(capsys, str(tmp_path), "--layout", "remote", "--set", "plan.window=100", *few_tokens)
-    assert found["dropped"]["empty"] == 6 * 50
-    assert found["steps"] >= sum(50 // (12 // (part % 7)) for part in range(40) if part % 7) * 0.9
-    assert figures(capsys, str(tmp_path), "--layout", "local")["sha256"] != found["sha256"]
+    result = figures(capsys, str(tmp_path), "--layout", "remote", "--set", "plan.window=100", *few_tokens)
+    assert result["dropped"]["empty"] == 6 * 50
+    assert result["steps"] >= sum(50 // (12 // (part % 7)) for part in range(40) if part % 7) * 0.9
+    assert figures(capsys, str(tmp_path), "--layout", "local")["sha256"] != result["sha256"]
 
 
 def write_shards(store: Store, num: int = 200) -> None:
@@ -117,7 +117,7 @@ def write_shards(store: Store, num: int = 200) -> None:
             )
             for i in range(num)
         ]
-        rows = shard_format.write(file, ((each, b"x") for each in samples))
+        rows = shard_format.write(file, ((sample, b"x") for sample in samples))
     from voxstill.storage import tables
 
     store.create("00000.parquet", tables.to_parquet(rows, Sample))
@@ -142,24 +142,24 @@ def test_shards_are_planned_with_the_weights_of_their_data_sets(
         "plan.weights={big: 1, small: 1, huge: 2}",
         "plan.dialect_sampling_rate={west: 2}",
     ):
-        code, told = error(capsys, store.root, "--set", wrong)
-        assert code == 2, told
-        assert "in the shards there are" in told
+        code, message = error(capsys, store.root, "--set", wrong)
+        assert code == 2, message
+        assert "in the shards there are" in message
     for wrong in (
         "plan.weights={big: 1, small: 0}",
         "plan.weights={big: 1, small: -1}",
         "plan.dialect_sampling_rate={north: 0.5}",
     ):
-        code, told = error(capsys, store.root, "--set", wrong)
-        assert code == 2, told
-        assert "every utterance comes in every epoch" in told
+        code, message = error(capsys, store.root, "--set", wrong)
+        assert code == 2, message
+        assert "every utterance comes in every epoch" in message
 
 
 def test_the_picture_shows_every_length_and_every_batch(table: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = figures(capsys, table, "--ranks", "4", "--budget", "60s")
+    result = figures(capsys, table, "--ranks", "4", "--budget", "60s")
     assert cli.main(["plan", table, "--ranks", "4", "--budget", "60s"]) == 0
     shown = capsys.readouterr().out
-    assert f"{found['steps']:,} steps of 8 batches on 4 ranks" in shown
+    assert f"{result['steps']:,} steps of 8 batches on 4 ranks" in shown
     rows = [line.split() for line in shown.splitlines() if " to " in line and "█" in line]
-    assert sum(int(row[4].replace(",", "")) for row in rows) == found["utterances"]
-    assert sum(int(row[5].replace(",", "")) for row in rows) == found["steps"] * 8
+    assert sum(int(row[4].replace(",", "")) for row in rows) == result["utterances"]
+    assert sum(int(row[5].replace(",", "")) for row in rows) == result["steps"] * 8

@@ -68,14 +68,14 @@ def corpus(num: int, seed: int = 0, uri: str = "") -> list[tuple[Utterance, Labe
             info=UtteranceInfo(speaker=chance.choice("abc")),
             text=chance.choice([None, text]),
         )
-        heard = Label(
+        label = Label(
             utterance_id=utterance.id,
             recipe="",
             teacher="echo@1",
             text=chance.choice([text, "one two", ""]),
             mean_logprob=chance.choice([None, -chance.random(), -0.5]),
         )
-        rows.append((utterance, chance.choice([heard, heard, heard, None])))
+        rows.append((utterance, chance.choice([label, label, label, None])))
     return rows
 
 
@@ -85,11 +85,11 @@ def write_tables(cfg: Config, rows: list[tuple[Utterance, Label | None]], size: 
     for number, chunk in enumerate(engine.chunks_of(rows, size, lambda row: row[0].id)):
         utterances = [utterance for utterance, _ in chunk.items]
         work.create(f"utterances/{recipe}/{number:03}.parquet", tables.to_parquet(utterances, Utterance))
-        heard = [
+        labels = [
             dataclasses.replace(label_row, recipe=task.recipe) for _, label_row in chunk.items if label_row is not None
         ]
-        for some in engine.chunks_of(heard, cfg.engine.chunk, lambda each: each.utterance_id):
-            work.create(f"{task.prefix}/{some.id}.parquet", tables.to_parquet(some.items, Label))
+        for part in engine.chunks_of(labels, cfg.engine.chunk, lambda row: row.utterance_id):
+            work.create(f"{task.prefix}/{part.id}.parquet", tables.to_parquet(part.items, Label))
     work.write_json(f"utterances/{recipe}/{tables.SUCCESS}", {"recipe": recipe, "utterances": len(rows), "hours": 1.0})
     finish_labels(cfg)
 
@@ -108,33 +108,37 @@ def finish_labels(cfg: Config) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 60), st.integers(0, 99), st.integers(1, 30), st.integers(1, 9), st.integers(1, 9))
 def test_every_label_is_judged_once_as_if_all_were_judged_together_whatever_the_chunks(
-    num: int, seed: int, size: int, made: int, read: int
+    num: int, seed: int, size: int, label_chunk: int, read: int
 ) -> None:
     rows, work = corpus(num, seed), f"memory://test-prepare-{next(_numbers)}"
-    write_tables(config(work, made), rows, size)
+    write_tables(config(work, label_chunk), rows, size)
     cfg = config(work, read)
-    told = filtering.filter_labels(cfg)
-    known = [(utterance, heard) for utterance, heard in rows if heard is not None and utterance.split != "test"]
+    figures = filtering.filter_labels(cfg)
+    known = [(utterance, label) for utterance, label in rows if label is not None and utterance.split != "test"]
     durations_ms = {utterance.id: utterance.duration_ms for utterance, _ in rows}
     phrases = Phrases(PHRASES)
-    first_N = judge(tables.table([measure(heard, said, phrases) for said, heard in known], Score), cfg.filter)
+    first_N = judge(tables.table([measure(label, utterance, phrases) for utterance, label in known], Score), cfg.filter)
     verdicts = [
-        Verdict(utterance_id=said.id, recipe=told.recipe, kept=i < 0, reason=NAMES[i] if i >= 0 else None)
-        for (said, _), i in zip(known, first_N.tolist(), strict=True)
+        Verdict(utterance_id=utterance.id, recipe=figures.recipe, kept=i < 0, reason=NAMES[i] if i >= 0 else None)
+        for (utterance, _), i in zip(known, first_N.tolist(), strict=True)
     ]
-    assert list(tables.read(Store(work), f"verdicts/{told.recipe}", Verdict)) == unordered(verdicts)
+    assert list(tables.read(Store(work), f"verdicts/{figures.recipe}", Verdict)) == unordered(verdicts)
     kept = {verdict.utterance_id for verdict in verdicts if verdict.kept}
-    assert told.judged == len(verdicts)
-    assert told.kept_utterances == len(kept)
-    assert told.kept == (len(kept) / len(verdicts) if verdicts else 0)
-    assert told.kept_hours == sum(durations_ms[id_] for id_ in kept) / 3_600_000
-    assert told.reasons == count_reasons(first_N)
-    pairs = {said.id: (basic(said.text), basic(heard.text)) for said, heard in known if said.text is not None}
+    assert figures.judged == len(verdicts)
+    assert figures.kept_utterances == len(kept)
+    assert figures.kept == (len(kept) / len(verdicts) if verdicts else 0)
+    assert figures.kept_hours == sum(durations_ms[id_] for id_ in kept) / 3_600_000
+    assert figures.reasons == count_reasons(first_N)
+    pairs = {
+        utterance.id: (basic(utterance.text), basic(label.text))
+        for utterance, label in known
+        if utterance.text is not None
+    }
     if pairs:
-        assert told.wer_before == rate(pairs.values())
-        assert told.wer_after == rate(pair for id_, pair in pairs.items() if id_ in kept)
+        assert figures.wer_before == rate(pairs.values())
+        assert figures.wer_after == rate(pair for id_, pair in pairs.items() if id_ in kept)
     else:
-        assert "wer_before" not in told.to_dict()
+        assert "wer_before" not in figures.to_dict()
 
 
 def unordered(verdicts: list[Verdict]) -> Any:
@@ -190,7 +194,7 @@ def test_a_filter_that_was_killed_goes_on_and_ends_with_the_bytes_of_an_undistur
 
 
 def test_filtering_and_sharding_under_ray_give_the_bytes_of_inline(tmp_path: Path) -> None:
-    rows = [(said, heard) for said, heard in corpus(40, uri=str(tmp_path / "{}.wav"))]
+    rows = [(utterance, label) for utterance, label in corpus(40, uri=str(tmp_path / "{}.wav"))]
     voices(tmp_path, rows)
     for name in ("inline", "ray"):
         cfg = config(str(tmp_path / name), engine={"name": name, "chunk": 4, "workers": 1}, shard={"utterances": 5})
@@ -225,8 +229,8 @@ def test_a_torn_part_is_a_data_error_that_names_it(tmp_path: Path) -> None:
 
 def voices(folder: Path, rows: list[tuple[Utterance, Any]]) -> None:
     """A recording for each utterance."""
-    for number, (said, _) in enumerate(rows):
-        noise_T = np.random.default_rng(number).integers(-9000, 9000, said.end_ms * 16).astype(np.int16)
+    for number, (utterance, _) in enumerate(rows):
+        noise_T = np.random.default_rng(number).integers(-9000, 9000, utterance.end_ms * 16).astype(np.int16)
         (folder / f"{number}.wav").write_bytes(codec.encode(noise_T, "wav"))
 
 
@@ -238,24 +242,24 @@ def test_storage_that_fails_ends_shard_with_its_error_and_nothing_is_lost_when_i
     for cfg in (calm, struck):
         write_tables(cfg, rows, 10)
         filtering.filter_labels(cfg)
-    told = sharding.shard(calm)
-    whole = pa.concat_tables(shard_format.sidecars(Store(calm.work), f"shards/{told.recipe}"))
-    (member,) = whole.slice(told.utterances // 2, 1)["id"]
+    figures = sharding.shard(calm)
+    whole = pa.concat_tables(shard_format.sidecars(Store(calm.work), f"shards/{figures.recipe}"))
+    (member,) = whole.slice(figures.utterances // 2, 1)["id"]
     lost = tmp_path / f"{member.as_py()[1:]}.wav"
     lost.rename(tmp_path / "away")
     with pytest.raises(StorageError, match=r"shard \d cannot be written") as caught:
         sharding.shard(struck)
     assert str(lost) in caught.value.why
-    some = bytes_of(tmp_path / "struck/shards")
-    assert some
-    assert not any(name.endswith(tables.SUCCESS) for name in some)
+    written = bytes_of(tmp_path / "struck/shards")
+    assert written
+    assert not any(name.endswith(tables.SUCCESS) for name in written)
     (tmp_path / "away").rename(lost)
-    assert sharding.shard(struck) == told
-    assert told.dropped == {}
-    assert told.utterances == filtering.filter_labels(calm).kept_utterances
+    assert sharding.shard(struck) == figures
+    assert figures.dropped == {}
+    assert figures.utterances == filtering.filter_labels(calm).kept_utterances
     whole = bytes_of(tmp_path / "struck/shards")
     assert whole == bytes_of(tmp_path / "calm/shards")
-    assert some.items() <= whole.items()
+    assert written.items() <= whole.items()
 
 
 def test_a_shard_lists_what_it_dropped_also_when_it_was_written_before(tmp_path: Path) -> None:
@@ -266,13 +270,13 @@ def test_a_shard_lists_what_it_dropped_also_when_it_was_written_before(tmp_path:
     kept = filtering.filter_labels(cfg).kept_utterances
     for number in range(0, 30, 3):
         (tmp_path / f"{number}.wav").write_text("no audio")
-    told = sharding.shard(cfg)
-    num_dropped = sum(told.dropped.values())
-    assert 0 < num_dropped == kept - told.utterances
-    (tmp_path / "work/shards" / told.recipe / tables.SUCCESS).unlink()
+    figures = sharding.shard(cfg)
+    num_dropped = sum(figures.dropped.values())
+    assert 0 < num_dropped == kept - figures.utterances
+    (tmp_path / "work/shards" / figures.recipe / tables.SUCCESS).unlink()
     again = sharding.shard(cfg)
     assert sum(again.dropped.values()) == num_dropped
-    assert dataclasses.replace(again, dropped=told.dropped) == told
+    assert dataclasses.replace(again, dropped=figures.dropped) == figures
 
 
 def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_for_labelled(tmp_path: Path) -> None:
@@ -280,21 +284,21 @@ def test_shards_without_labels_hold_every_utterance_and_no_student_takes_them_fo
     voices(tmp_path, rows)
     cfg = config(str(tmp_path / "work"), shard={"utterances": 10})
     write_tables(cfg, rows, 10)
-    told = sharding.audio_shards(cfg)  # there are none yet, so they are made
-    whole = pa.concat_tables(shard_format.sidecars(Store(cfg.work), f"shards/{told.recipe}"))
-    listened = [said for said, _ in rows if said.split != "test"]
-    assert sorted(whole["id"].to_pylist()) == sorted(said.id for said in listened)
+    figures = sharding.audio_shards(cfg)  # there are none yet, so they are made
+    whole = pa.concat_tables(shard_format.sidecars(Store(cfg.work), f"shards/{figures.recipe}"))
+    listened = [utterance for utterance, _ in rows if utterance.split != "test"]
+    assert sorted(whole["id"].to_pylist()) == sorted(utterance.id for utterance in listened)
     assert set(whole["text"].to_pylist()) == {""}
-    assert sharding.audio_shards(cfg) == told
+    assert sharding.audio_shards(cfg) == figures
     filtering.filter_labels(cfg)
     with pytest.raises(DataError, match="no labels"):
         recipes.finished_shards(cfg)
     labelled = sharding.shard(cfg)
     assert recipes.finished_shards(cfg) == labelled
-    assert sharding.audio_shards(cfg) == told
+    assert sharding.audio_shards(cfg) == figures
 
 
-def test_verdicts_of_an_earlier_release_are_told_by_the_names_of_today() -> None:
+def test_verdicts_of_an_earlier_release_are_counted_by_the_names_of_today() -> None:
     cfg = config(f"memory://test-prepare-{next(_numbers)}")
     write_tables(cfg, corpus(20), 5)
     figures = filtering.filter_labels(cfg)

@@ -47,23 +47,23 @@ def test_tars_plain_and_compressed_become_shards_to_the_bit(tmp_path: Path, caps
     work = str(tmp_path / "work")
     code = cli.main(["shard", work, "--from", str(folder), "--json", "--set", "engine=inline"])
     assert code == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["utterances"], told["left_out"]) == (6, {"damaged file": 1, "no text": 1})
-    store, prefix = Store(work), f"shards/{told['recipe']}"
-    found = {}
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["utterances"], figures["left_out"]) == (6, {"damaged file": 1, "no text": 1})
+    store, prefix = Store(work), f"shards/{figures['recipe']}"
+    utterances = {}
     for sidecar in shard_format.sidecars(store, prefix):
         for row in sidecar.to_pylist():
             tar = f"{prefix}/{shard_format.tar_name(row['shard'])}"
             audio = codec.decode(read_uri(f"{store.uri(tar)}#{row['offset']}+{row['num_bytes']}")).samples_T
-            found[row["text"]] = (row["split"], audio)
+            utterances[row["text"]] = (row["split"], audio)
     wanted = {f"yes yes yes yes yes yes {i}": ("train", noise(i)) for i in range(5)} | {"no": ("dev", noise(9))}
-    assert found.keys() == wanted.keys()
+    assert utterances.keys() == wanted.keys()
     for text, (split, audio) in wanted.items():
-        assert found[text][0] == split
-        assert np.array_equal(found[text][1], audio)
+        assert utterances[text][0] == split
+        assert np.array_equal(utterances[text][1], audio)
 
 
-def test_audio_can_stay_in_somebody_else_s_tars_and_is_learnt_from_there(
+def test_audio_can_stay_in_foreign_tars_and_is_trained_on_from_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = {"a.wav": 16_000, "b.flac": 16_000, "c.wav": 44_100, "d.ogg": 16_000}
@@ -79,15 +79,15 @@ def test_audio_can_stay_in_somebody_else_s_tars_and_is_learnt_from_there(
     tars = [str(path) for path in tmp_path.glob("t*.tar*")]
     command = ["shard", work, "--from", *tars, "--json", "--set", "engine=inline", "--set", "shard.format=in_place"]
     assert cli.main(command) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["shards"], told["utterances"], told["left_out"]) == (3, 12, {})
-    prefix = f"shards/{told['recipe']}"
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["shards"], figures["utterances"], figures["left_out"]) == (3, 12, {})
+    prefix = f"shards/{figures['recipe']}"
     assert not list(Path(work, prefix).glob("*.tar"))
     corpus = open_index(Store(work), prefix, tmp_path / "index", splits=("train",), encode=None, encoder="")
     for layout in ("local", "remote"):
         cfg = Plan(budget_ms=2000, layout=layout)
-        made = plan(corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype(np.int64))
-        loader = Loader(Batches(corpus, made), workers=0)
+        epoch_plan = plan(corpus.durations_ms, None, cfg, seed=0, epoch=0, shard_of=corpus.shard.astype(np.int64))
+        loader = Loader(Batches(corpus, epoch_plan), workers=0)
         batches = [batch for step in loader for batch in step]
         assert not loader.replaced
         assert sum(len(batch.ids) for batch in batches) == 12
@@ -95,7 +95,7 @@ def test_audio_can_stay_in_somebody_else_s_tars_and_is_learnt_from_there(
     assert {corpus.tar(int(shard)) for shard in corpus.shard} == set(plain)
 
 
-def test_what_is_no_whole_member_of_a_tar_cannot_stay_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_whole_members_of_a_tar_can_stay_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.wav").write_bytes(codec.encode(noise(0), "wav"))
     (tmp_path / "m.jsonl").write_text(json.dumps({"audio": "a.wav", "text": "a"}) + "\n")
     work = str(tmp_path / "work")

@@ -30,14 +30,14 @@ BATCH = batch_of(WORDS)
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     """An experiment after its first checkpoint."""
-    made = RunDir(tmp_path / "exp")
-    made.corpus.mkdir(parents=True)
-    made.config.write_text(config.dump(Config()))
+    folder = RunDir(tmp_path / "exp")
+    folder.corpus.mkdir(parents=True)
+    folder.config.write_text(config.dump(Config()))
     kept = {"unit": WORDS.unit, "pieces": WORDS.pieces, "merges": WORDS.merges}
-    (made.corpus / "vocabulary.json").write_text(json.dumps(kept))
+    (folder.corpus / "vocabulary.json").write_text(json.dumps(kept))
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
-    checkpoint.save(made, model, optim.adamw(model, Config().train), optim.Average(), State(step=1), Config().train)
-    return made
+    checkpoint.save(folder, model, optim.adamw(model, Config().train), optim.Average(), State(step=1), Config().train)
+    return folder
 
 
 def replayed(run: RunDir, batch: Batch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -50,18 +50,18 @@ def replayed(run: RunDir, batch: Batch, capsys: pytest.CaptureFixture[str], *opt
 def test_the_utterances_at_fault_are_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     weight_B = torch.ones(len(BATCH.ids))
     weight_B[2] = float("nan")
-    found = json.loads(replayed(run, dataclasses.replace(BATCH, weight_B=weight_B), capsys, "--json"))
-    assert found["at_fault"] == [BATCH.ids[2]]
-    assert [row["finite"] for row in found["utterances"]] == [True, True, False, True]
-    assert (found["step"], found["checkpoint"], found["weights_not_finite"]) == (5, "epoch=0-step=1", [])
-    assert found["batches"][0]["loss"] is None
-    assert "look at their texts" in found["verdict"]
+    report = json.loads(replayed(run, dataclasses.replace(BATCH, weight_B=weight_B), capsys, "--json"))
+    assert report["at_fault"] == [BATCH.ids[2]]
+    assert [row["finite"] for row in report["utterances"]] == [True, True, False, True]
+    assert (report["step"], report["checkpoint"], report["weights_not_finite"]) == (5, "epoch=0-step=1", [])
+    assert report["batches"][0]["loss"] is None
+    assert "look at their texts" in report["verdict"]
 
 
-def test_of_a_sound_batch_it_says_so_in_words(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    said = replayed(run, BATCH, capsys)
-    assert "all of it is sound under these weights" in said
-    assert all(id_ in said for id_ in BATCH.ids)
+def test_a_batch_without_a_fault_is_reported_in_words(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    text = replayed(run, BATCH, capsys)
+    assert "all of it is sound under these weights" in text
+    assert all(id_ in text for id_ in BATCH.ids)
 
 
 def test_broken_weights_are_not_blamed_on_the_data(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,22 +70,22 @@ def test_broken_weights_are_not_blamed_on_the_data(run: RunDir, capsys: pytest.C
     name = next(name for name, value in weights.items() if value.ndim == 2)
     weights[name][0, 0] = float("inf")
     save_file(weights, path)
-    found = json.loads(replayed(run, BATCH, capsys, "--json"))
-    assert found["weights_not_finite"] == [name]
-    assert "go back to an older one" in found["verdict"]
+    report = json.loads(replayed(run, BATCH, capsys, "--json"))
+    assert report["weights_not_finite"] == [name]
+    assert "go back to an older one" in report["verdict"]
 
 
-def test_what_cannot_be_replayed_is_said(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_that_cannot_be_replayed_is_an_error(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["doctor", str(tmp_path), "--batch", "none"]) == 2
     assert cli.main(["doctor", str(run.path), "--batch", str(run.config)]) == 3
-    said = capsys.readouterr().err
-    assert "is no experiment" in said
-    assert "is no saved batch" in said
+    message = capsys.readouterr().err
+    assert "is no experiment" in message
+    assert "is no saved batch" in message
 
 
-def test_of_a_student_that_tells_classes_apart_a_step_is_replayed_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_of_a_classification_is_replayed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cfg, run = Config(student=Student(task="classes", target="dialect")), RunDir(tmp_path / "exp")
     run.corpus.mkdir(parents=True)
     run.config.write_text(config.dump(cfg))
@@ -96,12 +96,14 @@ def test_of_a_student_that_tells_classes_apart_a_step_is_replayed_too(
     weight_B[1] = float("nan")
     one = {"tokens_BU": torch.arange(num)[:, None] % 2, "token_len_B": torch.ones(num, dtype=torch.long)}
     batch = dataclasses.replace(BATCH, **one, times_BU2=torch.full((num, 1, 2), -1), weight_B=weight_B)
-    found = json.loads(replayed(run, batch, capsys, "--json"))
-    assert found["at_fault"] == [BATCH.ids[1]]
+    report = json.loads(replayed(run, batch, capsys, "--json"))
+    assert report["at_fault"] == [BATCH.ids[1]]
 
 
 @pytest.mark.parametrize("own", [Pretrain(size="tiny", mask_ms=60), Pretrain(method="best_rq", mask_ms=160, codes=64)])
-def test_of_a_pre_training_too(own: Pretrain, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_of_a_pre_training_is_replayed_too(
+    own: Pretrain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cfg, run = Config(pretrain=own.model_copy(update={"min_masks": 1, "negatives": 10})), RunDir(tmp_path / "exp")
     run.path.mkdir()
     run.config.write_text(config.dump(cfg))
@@ -116,6 +118,6 @@ def test_of_a_pre_training_too(own: Pretrain, tmp_path: Path, capsys: pytest.Cap
     for batch, at_fault in ((BATCH, []), (dataclasses.replace(BATCH, weight_B=weight_B), [BATCH.ids[2]])):
         guard.save(path, [batch], share, step=5, rank=0)
         assert cli.main(["doctor", str(run.path), "--batch", str(path), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["at_fault"] == at_fault
-        assert (found["batches"][0]["loss"] is None) is bool(at_fault)
+        report = json.loads(capsys.readouterr().out)
+        assert report["at_fault"] == at_fault
+        assert (report["batches"][0]["loss"] is None) is bool(at_fault)

@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, out, err
 
 
-def test_text_is_a_line_a_file_and_a_damaged_one_is_told_with_its_reason(
+def test_text_is_a_line_a_file_and_a_damaged_one_has_its_reason(
     capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]
 ) -> None:
     code, out, err = run(capsys, str(tone_student), *files)
@@ -44,16 +44,16 @@ def test_json_is_one_object_with_every_file_in_order(
     capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]
 ) -> None:
     code, out, _ = run(capsys, str(tone_student), *files, "--json")
-    found = json.loads(out)["transcripts"]
-    assert (code, [each["audio"] for each in found]) == (3, files)
-    assert [each["text"] for each in found] == [TEXTS[0], None, TEXTS[1]]
-    assert [each["error"] is None for each in found] == [True, False, True]
-    for each in (found[0], found[2]):
-        times = [time for word in each["words"] for time in (word["start_ms"], word["end_ms"])]
+    transcripts = json.loads(out)["transcripts"]
+    assert (code, [transcript["audio"] for transcript in transcripts]) == (3, files)
+    assert [transcript["text"] for transcript in transcripts] == [TEXTS[0], None, TEXTS[1]]
+    assert [transcript["error"] is None for transcript in transcripts] == [True, False, True]
+    for transcript in (transcripts[0], transcripts[2]):
+        times = [time for word in transcript["words"] for time in (word["start_ms"], word["end_ms"])]
         assert times == sorted(times)
-        assert times[-1] <= each["duration_ms"] + 80
-        assert " ".join(word["text"] for word in each["words"]) == each["text"]
-        assert all(0 < word["prob"] <= 1 for word in each["words"])
+        assert times[-1] <= transcript["duration_ms"] + 80
+        assert " ".join(word["text"] for word in transcript["words"]) == transcript["text"]
+        assert all(0 < word["prob"] <= 1 for word in transcript["words"])
 
 
 def test_the_format_json_is_one_object_a_line(
@@ -70,7 +70,7 @@ def test_the_format_json_is_one_object_a_line(
         ("vtt", "WEBVTT", r"\d\d:\d\d:\d\d\.\d{3} --> \d\d:\d\d:\d\d\.\d{3}"),
     ],
 )
-def test_subtitles_are_written_beside_each_other_one_for_each_sound_file(
+def test_subtitles_are_written_one_for_each_intact_file(
     capsys: pytest.CaptureFixture[str],
     tone_student: Path,
     files: list[str],
@@ -83,7 +83,7 @@ def test_subtitles_are_written_beside_each_other_one_for_each_sound_file(
         capsys, str(tone_student), *files, "--format", form, "--output", str(tmp_path / "deep" / "subs")
     )
     written = [tmp_path / "deep" / "subs" / f"{name}.{form}" for name in ("one", "two")]
-    assert (code, out.splitlines()) == (3, [str(each) for each in written])
+    assert (code, out.splitlines()) == (3, [str(path) for path in written])
     assert "bad.flac" in err
     for path, text in zip(written, TEXTS, strict=False):
         lines = path.read_text().splitlines()
@@ -116,7 +116,7 @@ def test_a_model_that_is_not_there_is_a_configuration_error(
     assert "fix: " in err
 
 
-def test_a_beam_with_a_language_model_says_the_same_where_nothing_is_in_doubt(
+def test_a_beam_with_a_language_model_gives_the_same_text_on_clear_audio(
     capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
@@ -124,19 +124,21 @@ def test_a_beam_with_a_language_model_says_the_same_where_nothing_is_in_doubt(
     assert cli.main(["train-lm", str(tmp_path / "texts.txt"), "--output", arpa, "--json"]) == 0
     decode = f"decode={{beam: 10, lm: '{arpa}', boost: [mi ba]}}"
     code, out, _ = run(capsys, str(tone_student), files[0], files[2], "--json", "--set", decode)
-    assert (code, [each["text"] for each in json.loads(out)["transcripts"]]) == (0, [TEXTS[0], TEXTS[1]])
+    assert (code, [transcript["text"] for transcript in json.loads(out)["transcripts"]]) == (0, [TEXTS[0], TEXTS[1]])
     _, plain, _ = run(capsys, str(tone_student), files[0], files[2], "--json")
     assert json.loads(plain)["transcripts"][0]["words"] == json.loads(out)["transcripts"][0]["words"]
 
 
-def test_a_strong_wish_is_heard(capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]) -> None:
+def test_a_strongly_boosted_phrase_is_transcribed(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str]
+) -> None:
     wanted = "decode={beam: 10, boost: [du], boost_weight: 30}"
     _, out, _ = run(capsys, str(tone_student), files[0], "--set", wanted)
     assert out.split().count("du") > TEXTS[0].split().count("du")
 
 
 @pytest.mark.parametrize(
-    ("decode", "code", "told"),
+    ("decode", "code", "message"),
     [
         ("{lm: words.arpa}", 2, "decode.beam"),
         ("{boost: [ba]}", 2, "decode.beam"),
@@ -144,10 +146,10 @@ def test_a_strong_wish_is_heard(capsys: pytest.CaptureFixture[str], tone_student
         ("{beam: 0}", 2, "decode.beam"),
     ],
 )
-def test_decoding_that_cannot_be_is_told(
-    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], decode: str, code: int, told: str
+def test_impossible_decoding_options_are_errors(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], decode: str, code: int, message: str
 ) -> None:
     decode = decode.replace("README.md", files[1])
-    found, out, err = run(capsys, str(tone_student), files[0], "--set", f"decode={decode}")
-    assert (found, out) == (code, "")
-    assert told in err
+    exit_code, out, err = run(capsys, str(tone_student), files[0], "--set", f"decode={decode}")
+    assert (exit_code, out) == (code, "")
+    assert message in err

@@ -28,30 +28,30 @@ def test_thresholds_are_proposed_by_the_texts_of_the_manifest(
     rows = corpus(200)
     write_tables(cfg, rows, 20)
     assert main(["filter", cfg.work, "--config", str(path), "--tune", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    known = [said for said, heard in rows if heard is not None and said.text is not None]
-    assert found["labels"] == len(known)
+    proposal = json.loads(capsys.readouterr().out)
+    known = [utterance for utterance, label in rows if label is not None and utterance.text is not None]
+    assert proposal["labels"] == len(known)
     assert not list((tmp_path / "work").glob("verdicts/*"))
-    told = filtering.filter_labels(cfg)
-    assert found["as_set"]["wer"] is not None
-    assert 0 < told.kept <= 1
+    figures = filtering.filter_labels(cfg)
+    assert proposal["as_set"]["wer"] is not None
+    assert 0 < figures.kept <= 1
     assert main(["filter", cfg.work, "--config", str(path), "--tune"]) == 0
     assert "filter.keep_share" in capsys.readouterr().out
 
 
-def test_texts_that_nobody_else_reads_count_too(tmp_path: Path) -> None:
+def test_texts_of_a_separate_file_count_too(tmp_path: Path) -> None:
     rows = corpus(100)
-    said = {utterance.id: "turn on the light" for utterance, heard in rows if heard is not None}
+    references = {utterance.id: "turn on the light" for utterance, label in rows if label is not None}
     texts = tmp_path / "texts.jsonl"
-    texts.write_text("".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in said.items()))
+    texts.write_text("".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in references.items()))
     path = settings(tmp_path, evaluate={"texts": str(texts)})
     cfg = config.load(str(path))
     write_tables(cfg, rows, 20)
-    assert tune_filter.tune(cfg).labels == len(said)
+    assert tune_filter.tune(cfg).labels == len(references)
 
 
 def test_without_any_human_text_there_is_nothing_to_tune_by(tmp_path: Path) -> None:
     cfg = config.load(str(settings(tmp_path)))
-    write_tables(cfg, [(said, heard) for said, heard in corpus(60) if said.text is None], 20)
+    write_tables(cfg, [(utterance, label) for utterance, label in corpus(60) if utterance.text is None], 20)
     with pytest.raises(DataError, match="no label can be held against a human text"):
         tune_filter.tune(cfg)

@@ -7,33 +7,33 @@ from voxstill.scoring.checks import check_words, errors_in_silence, line_shift
 TEXTS = ["one two three", "four five", "six", "seven eight nine ten", "eleven", "twelve"]
 
 
-def told(pairs: list[tuple[str, str]]) -> str:
+def warnings(pairs: list[tuple[str, str]]) -> str:
     return "\n".join(check_words(pairs, words.wer(pairs)))
 
 
-def test_hypotheses_that_slipped_by_a_line_are_seen_either_way() -> None:
+def test_hypotheses_shifted_by_a_line_are_detected_either_way() -> None:
     late = list(zip(TEXTS, ["", *TEXTS], strict=False))
     early = list(zip(TEXTS, [*TEXTS[1:], ""], strict=True))
     assert line_shift(late) == -1
     assert line_shift(early) == 1
-    assert "shifted by one line" in told(late)
-    assert "before its own" in told(late)
-    assert "after its own" in told(early)
+    assert "shifted by one line" in warnings(late)
+    assert "before its own" in warnings(late)
+    assert "after its own" in warnings(early)
 
 
-def test_what_is_merely_bad_is_not_called_shifted() -> None:
+def test_merely_bad_hypotheses_are_not_called_shifted() -> None:
     assert line_shift([(text, "nothing of that") for text in TEXTS]) == 0
     assert line_shift([(text, text) for text in TEXTS]) == 0
     assert line_shift([("a", "b"), ("b", "a")]) == 0
-    assert "shifted" not in told([(text, "nothing of that") for text in TEXTS])
+    assert "shifted" not in warnings([(text, "nothing of that") for text in TEXTS])
 
 
 def test_rates_that_cannot_be_are_explained() -> None:
-    assert "same file" in told([(text, text) for text in TEXTS])
-    assert "more errors than words" in told([("one", "two three four")])
-    assert "no words" in told([("", "two")])
-    assert "are empty" in told([("one two", ""), ("three", "three")])
-    assert told([(text, text.replace("o", "u")) for text in TEXTS]) == ""
+    assert "same file" in warnings([(text, text) for text in TEXTS])
+    assert "more errors than words" in warnings([("one", "two three four")])
+    assert "no words" in warnings([("", "two")])
+    assert "are empty" in warnings([("one two", ""), ("three", "three")])
+    assert warnings([(text, text.replace("o", "u")) for text in TEXTS]) == ""
 
 
 def test_words_in_silence_are_counted_by_the_hour() -> None:

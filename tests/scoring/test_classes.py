@@ -47,12 +47,22 @@ def test_swapping_both_sides_swaps_precision_and_recall(rows: list[tuple[str, st
         )
 
 
-def test_what_nothing_tells_is_none_and_what_is_wrong_is_zero() -> None:
+def test_undefined_rates_are_none_and_wrong_predictions_are_zero() -> None:
     assert score([]) == ClassificationFigures(accuracy=None, macro_f1=None, per_class={}, confusion={})
     per_class = score([("dog", "cat"), ("cat", "cat"), ("cat", "bird")]).per_class
-    never_said, only_said = per_class["dog"], per_class["bird"]
-    assert (never_said.precision, never_said.recall, never_said.f1, never_said.count) == (None, 0.0, 0.0, 1)
-    assert (only_said.precision, only_said.recall, only_said.f1, only_said.count) == (0.0, None, 0.0, 0)
+    never_predicted, only_predicted = per_class["dog"], per_class["bird"]
+    assert (never_predicted.precision, never_predicted.recall, never_predicted.f1, never_predicted.count) == (
+        None,
+        0.0,
+        0.0,
+        1,
+    )
+    assert (only_predicted.precision, only_predicted.recall, only_predicted.f1, only_predicted.count) == (
+        0.0,
+        None,
+        0.0,
+        0,
+    )
 
 
 def test_the_commonest_mistakes_come_first() -> None:

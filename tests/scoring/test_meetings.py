@@ -29,14 +29,14 @@ def rows(segments: list[tuple[str, str, int, int]]) -> list[TranscriptSegment]:
     ]
 
 
-def some(names: str) -> Any:
+def meetings(names: str) -> Any:
     text = st.lists(st.sampled_from(["a", "b", "see"]), max_size=4).map(" ".join)
     row = st.tuples(st.sampled_from(names), text, st.integers(0, 20_000), st.integers(0, 5000))
     return st.lists(row, max_size=6).map(rows)
 
 
 @settings(deadline=None)
-@given(some("xyz"), some("pqr"))
+@given(meetings("xyz"), meetings("pqr"))
 def test_speakers_are_paired_as_well_as_any_pairing_does(
     reference: list[TranscriptSegment], hypothesis: list[TranscriptSegment]
 ) -> None:
@@ -57,7 +57,7 @@ def test_speakers_are_paired_as_well_as_any_pairing_does(
 
 
 @settings(deadline=None)
-@given(some("xyz"), some("pqr"), st.integers(0, 5000))
+@given(meetings("xyz"), meetings("pqr"), st.integers(0, 5000))
 def test_time_only_makes_it_harder_and_a_long_collar_makes_it_no_matter(
     reference: list[TranscriptSegment], hypothesis: list[TranscriptSegment], collar_ms: int
 ) -> None:
@@ -92,7 +92,7 @@ def test_known_answers_of_meeteval(shared_data: Callable[[str], Path]) -> None:
         assert result["words"] == case["length"]
 
 
-def test_made_up_meetings_are_judged_as_meeteval_does(tmp_path: Path) -> None:
+def test_generated_meetings_have_the_cpwer_of_meeteval(tmp_path: Path) -> None:
     meeteval = pytest.importorskip("meeteval")
     chance = random.Random(0)
     vocabulary = ["a", "of", "one", "seven", "somewhere", "thus", "no"]
@@ -111,12 +111,14 @@ def test_made_up_meetings_are_judged_as_meeteval_does(tmp_path: Path) -> None:
     (tmp_path / "ref.stm").write_text("".join(text(i, "abc"[: 1 + i % 3], 0) for i in range(20)))
     hypothesis_lines = []
     for line in (tmp_path / "ref.stm").read_text().splitlines():
-        session, channel, name, start, end, *said = line.split()
+        session, channel, name, start, end, *words = line.split()
         shift = chance.gauss(0, 1.5)
         name = chance.choice("pqrs") if chance.random() < 0.3 else name.upper()
         start, end = (f"{max(0, float(time) + shift):.3f}" for time in (start, end))
-        said = [chance.choice(vocabulary) if chance.random() < 0.2 else word for word in said if chance.random() > 0.1]
-        hypothesis_lines.append(" ".join([session, channel, name, start, end, *said]))
+        words = [
+            chance.choice(vocabulary) if chance.random() < 0.2 else word for word in words if chance.random() > 0.1
+        ]
+        hypothesis_lines.append(" ".join([session, channel, name, start, end, *words]))
     (tmp_path / "hyp.stm").write_text("\n".join(hypothesis_lines) + "\n")
     files = str(tmp_path / "ref.stm"), str(tmp_path / "hyp.stm")
     expected = meeteval.wer.cpwer(*files)

@@ -29,13 +29,13 @@ def test_most_votes_win_and_the_first_of_equals(texts: list[str], wanted: str) -
     assert rover([RecognizerOutput(text) for text in texts]).text == wanted
 
 
-def test_a_sure_recogniser_outvotes_an_unsure_one_but_not_two() -> None:
+def test_a_confident_recogniser_outvotes_one_without_confidence_but_not_two() -> None:
     assert rover([RecognizerOutput("x", 0.1), RecognizerOutput("y", 0.9)]).text == "y"
     assert rover([RecognizerOutput("x", 0.1), RecognizerOutput("y", 0.9), RecognizerOutput("x", 0.1)]).text == "x"
 
 
 @given(TEXT, st.integers(1, 4))
-def test_who_agrees_is_repeated_in_full_agreement(text: str, num: int) -> None:
+def test_equal_hypotheses_have_full_agreement(text: str, num: int) -> None:
     result = rover([RecognizerOutput(text)] * num)
     assert (result.text, result.agreement) == (text, 1.0)
 
@@ -47,7 +47,7 @@ def test_two_of_three_decide_wherever_the_third_stands(text: str, minority: str,
 
 
 @given(st.lists(st.tuples(st.text(max_size=30), st.none() | st.floats(0, 1)), min_size=1, max_size=4))
-def test_any_texts_give_words_that_somebody_said(hypotheses: list[tuple[str, float | None]]) -> None:
+def test_every_word_of_a_consensus_is_in_one_of_the_hypotheses(hypotheses: list[tuple[str, float | None]]) -> None:
     result = rover([RecognizerOutput(*hypothesis) for hypothesis in hypotheses])
     assert 0 < result.agreement <= 1
     spoken = {word for text, _ in hypotheses for word in basic(text).split()}
@@ -63,12 +63,12 @@ def test_three_that_err_by_themselves_are_better_together_than_the_best_of_them(
     chance = random.Random(0)
     vocabulary = [f"w{i}" for i in range(200)]
 
-    def heard(words: list[str], share: float) -> str:
+    def recognized(words: list[str], share: float) -> str:
         kept = [word if chance.random() > share else chance.choice([*vocabulary, ""]) for word in words]
         return " ".join(word for word in kept if word)
 
     texts = [chance.choices(vocabulary, k=chance.randint(1, 15)) for _ in range(300)]
-    hypotheses_of_system = [[heard(text, share) for text in texts] for share in (0.15, 0.2, 0.25)]
+    hypotheses_of_system = [[recognized(text, share) for text in texts] for share in (0.15, 0.2, 0.25)]
     voted = [
         rover([RecognizerOutput(hypothesis) for hypothesis in hypotheses]).text
         for hypotheses in zip(*hypotheses_of_system, strict=True)

@@ -177,7 +177,7 @@ def md_eval() -> Callable[..., tuple[float, list[float]]]:
 @pytest.mark.parametrize("collar", [0.0, 0.25])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("uem", [True, False])
-def test_made_up_meetings_are_judged_as_md_eval_does(
+def test_generated_meetings_have_the_der_of_md_eval(
     collar: float, overlap: bool, uem: bool, md_eval: Callable[..., tuple[float, list[float]]], tmp_path: Path
 ) -> None:
     chance = random.Random(0)
@@ -229,14 +229,14 @@ TALK: Turns = [("a", 1, 3), ("b", 3.5, 4.5), ("a", 6, 9), ("c", 9.2, 12), ("b", 
 
 
 @pytest.mark.parametrize("late", [-4.0, -0.37, 0.5, 30.0])
-def test_a_constant_offset_is_found(late: float) -> None:
+def test_a_constant_offset_is_detected(late: float) -> None:
     hypothesis = turns([(name, start + late, end + late) for name, start, end in TALK])
     assert offset_us(turns(TALK), hypothesis) == round(late * 1e6)
     direction = "late" if late > 0 else "early"
     assert any(f"{abs(late):.2f} s too {direction}" in warning for warning in check_turns(turns(TALK), hypothesis, []))
 
 
-def test_no_offset_is_made_up() -> None:
+def test_no_offset_is_reported_where_there_is_none() -> None:
     chance = random.Random(0)
     assert offset_us(turns(TALK), turns(TALK)) == offset_us([], turns(TALK)) == 0
     jittered = [(name, start + chance.gauss(0, 0.1), end + chance.gauss(0, 0.1)) for name, start, end in TALK]
@@ -245,7 +245,7 @@ def test_no_offset_is_made_up() -> None:
 
 
 @given(st.integers(0, 8), st.integers(1, 8), st.integers(0, 20))
-def test_what_lies_after_the_end_of_the_audio_is_told_with_how_much(start: int, lasts: int, length: int) -> None:
+def test_speech_after_the_end_of_the_audio_is_warned_of_with_its_length(start: int, lasts: int, length: int) -> None:
     reference, hypothesis = turns([("a", 0, 1), ("b", start, start + lasts)]), turns([("x", start, start + lasts)])
     warnings = [
         warning for warning in check_turns(reference, hypothesis, [], 1000 * length) if "after the end" in warning
@@ -258,7 +258,7 @@ def test_what_lies_after_the_end_of_the_audio_is_told_with_how_much(start: int, 
     assert not any("after the end" in warning for warning in check_turns(reference, hypothesis, []))
 
 
-def test_odd_turns_are_told() -> None:
+def test_odd_turns_are_warned_of() -> None:
     stretches = [ScoredRegion(session="m", channel="1", start_us=0, end_us=10_000_000)]
     warnings = "\n".join(
         check_turns(turns([("a", 1, 3), ("a", 2.5, 4)]), turns([("x", -1, 4), ("y", 9, 12)]), stretches)

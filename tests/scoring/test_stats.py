@@ -42,14 +42,14 @@ def test_the_interval_lies_between_the_best_and_the_worst_block(counts: list[Err
     assert result == interval(counts, 200, seed)
 
 
-def test_alike_blocks_leave_no_doubt_and_unlike_ones_do() -> None:
+def test_equal_blocks_have_an_interval_of_zero_width_and_different_ones_do_not() -> None:
     assert interval([ErrorCounts(hits=8, substitutions=2)] * 20, 500, 0) == (0.2, 0.2)
     low, high = interval([ErrorCounts(hits=10)] * 10 + [ErrorCounts(substitutions=10)] * 10, 1000, 0) or (0, 0)
     assert low == pytest.approx(0.3, abs=0.06)  # binomial: 0.5 +- 1.96 * sqrt(0.25 / 20)
     assert high == pytest.approx(0.7, abs=0.06)
 
 
-def test_nothing_said_has_no_interval() -> None:
+def test_no_words_have_no_interval() -> None:
     assert interval([], 100, 0) is None
     assert interval([ErrorCounts(insertions=3)], 100, 0) is None
 

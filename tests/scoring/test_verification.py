@@ -59,7 +59,7 @@ def test_only_the_order_of_scores_matters(rows: tuple[list[int], list[bool]]) ->
         assert (eer(moved, same), min_dcf(moved, same)) == (eer(scores, same), min_dcf(scores, same))
 
 
-def test_what_is_told_apart_has_no_errors_and_what_is_not_has_half() -> None:
+def test_separable_scores_have_no_errors_and_equal_ones_have_half() -> None:
     same = [True, True, False, False]
     assert (eer([3, 2, 1, 0], same), min_dcf([3, 2, 1, 0], same)) == (0, 0)
     assert (eer([1, 1, 1, 1], same), min_dcf([1, 1, 1, 1], same)) == (0.5, 1)

@@ -22,7 +22,7 @@ def levenshtein(reference: list[str], hypothesis: list[str]) -> int:
 
 @settings(deadline=None)
 @given(sentences, sentences)
-def test_an_alignment_has_the_fewest_edits_and_spells_both_sides(reference: list[str], hypothesis: list[str]) -> None:
+def test_an_alignment_has_the_fewest_edits_and_contains_both_texts(reference: list[str], hypothesis: list[str]) -> None:
     _, pairs = align(reference, hypothesis)
     assert sum(ref != hyp for ref, hyp in pairs) == levenshtein(reference, hypothesis)
     assert [ref for ref, _ in pairs if ref is not None] == reference
@@ -66,7 +66,7 @@ def test_characters_are_code_points_and_a_space_between_words_is_one() -> None:
     assert cer([("一 二", "一二")]) == ErrorCounts(hits=2, deletions=1)
 
 
-def test_groups_add_up_and_rows_of_nobody_are_left_out() -> None:
+def test_groups_add_up_and_rows_without_a_group_are_left_out() -> None:
     rows = [score("1", "a b", "a"), score("2", "a", "a"), score("3", "b", "a")]
     speakers = {"1": "zoe", "2": "ann", "3": None}
     groups = group_by(rows, lambda row: speakers[row.id])

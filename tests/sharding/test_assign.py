@@ -199,16 +199,16 @@ def test_a_job_holds_the_utterances_of_its_shard_and_their_labels_whatever_the_c
 ) -> None:
     work, kept = surveyed(parts)
     for rows in parts:
-        for chunk in engine.chunks_of(rows, labelled, lambda each: each.id):
+        for chunk in engine.chunks_of(rows, labelled, lambda utterance: utterance.id):
             work.create(
                 f"l/{chunk.id}.parquet", tables.to_parquet([label(item.id, item.id) for item in chunk.items], Label)
             )
     windows = assign.assign(kept, Shard(utterances=4), 0, WINDOW)
     planned = named(parts, kept, windows)
     by_id = {row.id: row for part in parts for row in part}
-    found = list(assign.jobs(work, join.parts(work, "u", "l", read), kept, windows, there))
-    assert [job.index for job in found] == [index for index in range(len(planned)) if index not in there]
-    for job in found:
+    jobs = list(assign.jobs(work, join.parts(work, "u", "l", read), kept, windows, there))
+    assert [job.index for job in jobs] == [index for index in range(len(planned)) if index not in there]
+    for job in jobs:
         assert tables.from_parquet(job.utterances, Utterance) == [by_id[id_] for id_ in planned[job.index]]
         assert tables.from_parquet(job.labels, Label) == [label(id_, id_) for id_ in planned[job.index]]
 

@@ -69,9 +69,9 @@ def test_reading_ahead_asks_for_no_more_than_was_agreed() -> None:
             yield asked[-1]
 
     reader = read_many(uris(), concurrency=4)
-    for taken in range(1, 20):
+    for num_read in range(1, 20):
         next(reader)
-        assert len(asked) <= taken + 3
+        assert len(asked) <= num_read + 3
     reader.close()
     assert len(asked) < 25
 

@@ -24,14 +24,14 @@ def label(id_: str, text: str = "") -> Label:
 
 
 def write_labels(work: Store, labels: list[Label], size: int) -> None:
-    for chunk in engine.chunks_of(labels, size, lambda each: each.utterance_id):
+    for chunk in engine.chunks_of(labels, size, lambda row: row.utterance_id):
         work.create(f"l/{chunk.id}.parquet", tables.to_parquet(chunk.items, Label))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 12), max_size=5), st.integers(1, 9), st.integers(1, 9), st.sets(st.integers(0, 40)))
 def test_every_label_is_found_with_its_utterance_whatever_the_chunks(
-    sizes: list[int], made: int, read: int, unlabelled: set[int]
+    sizes: list[int], label_chunk: int, read: int, unlabelled: set[int]
 ) -> None:
     work = Store(f"memory://test-join-{next(_numbers)}")
     first, known = 0, []
@@ -39,18 +39,18 @@ def test_every_label_is_found_with_its_utterance_whatever_the_chunks(
         rows = [utterance(first + i) for i in range(size)]
         first += size
         work.create(f"u/{number}.parquet", tables.to_parquet(rows, Utterance))
-        heard = [label(row.id, row.id) for row in rows if int(row.id[1:]) not in unlabelled]
-        known += [transcription.utterance_id for transcription in heard]
-        write_labels(work, heard, made)
+        labels = [label(row.id, row.id) for row in rows if int(row.id[1:]) not in unlabelled]
+        known += [transcription.utterance_id for transcription in labels]
+        write_labels(work, labels, label_chunk)
     write_labels(work, [label(f"another cut {i}") for i in range(5)], 2)
     parts = join.parts(work, "u", "l", read)
     assert [part.utterances for part in parts] == tables.parts(work, "u")
-    assert parts == join.parts(work, "u", "l", made)
-    found = []
-    for said, heard_there in join.columns(work, parts, ("id",), ("utterance_id", "text")):
-        rows_of = join.rows_of(said["id"].to_pylist(), heard_there["utterance_id"].to_pylist())
-        found += [heard_there["text"][row].as_py() for row in rows_of if row is not None]
-    assert found == known
+    assert parts == join.parts(work, "u", "l", label_chunk)
+    texts = []
+    for utterances, labels_there in join.columns(work, parts, ("id",), ("utterance_id", "text")):
+        rows_of = join.rows_of(utterances["id"].to_pylist(), labels_there["utterance_id"].to_pylist())
+        texts += [labels_there["text"][row].as_py() for row in rows_of if row is not None]
+    assert texts == known
 
 
 def test_of_two_labels_of_one_utterance_the_same_counts_whatever_the_chunks() -> None:
@@ -61,9 +61,9 @@ def test_of_two_labels_of_one_utterance_the_same_counts_whatever_the_chunks() ->
         write_labels(work, [label(row.id, f"of {size}") for row in rows], size)
     counted = set()
     for size in range(1, 8):
-        ((_, heard),) = join.columns(work, join.parts(work, "u", "l", size), ("id",), ("utterance_id", "text"))
-        first = join.rows_of([row.id for row in rows], heard["utterance_id"].to_pylist())
-        counted.add(tuple(heard["text"][row].as_py() for row in first if row is not None))
+        ((_, labels),) = join.columns(work, join.parts(work, "u", "l", size), ("id",), ("utterance_id", "text"))
+        first = join.rows_of([row.id for row in rows], labels["utterance_id"].to_pylist())
+        counted.add(tuple(labels["text"][row].as_py() for row in first if row is not None))
     assert len(counted) == 1
 
 

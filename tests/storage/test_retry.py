@@ -26,7 +26,7 @@ FAULTS = {"error": 0.05, "slow_down": 0.05, "reset": 0.05, "cut": 0.05, "lost": 
 """Nine tries in a row fail once in 50,000 operations."""
 
 
-def test_of_two_hundred_operations_on_a_bad_line_all_succeed(
+def test_all_of_two_hundred_operations_over_a_faulty_connection_succeed(
     s3_port: int, set_environment: SetEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "MAX_PAUSE_S", 0.2)
@@ -77,7 +77,7 @@ def test_a_write_whose_answer_is_lost_succeeds_and_that_of_other_bytes_does_not(
         assert store.read("k") == b"ours"
 
 
-def test_of_many_who_create_a_key_on_a_bad_line_exactly_one_wins(
+def test_exactly_one_of_many_writers_of_a_key_wins_over_a_faulty_connection(
     s3_port: int, set_environment: SetEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "MAX_PAUSE_S", 0.2)

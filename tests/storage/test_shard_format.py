@@ -60,8 +60,8 @@ def as_webdataset(data: bytes) -> dict[str, dict[str, bytes]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.text(max_size=120), st.binary(max_size=2000)), unique_by=lambda each: each[0]))
-@example([(each, each.encode()) for each in AWKWARD])
+@given(st.lists(st.tuples(st.text(max_size=120), st.binary(max_size=2000)), unique_by=lambda item: item[0]))
+@example([(item, item.encode()) for item in AWKWARD])
 def test_every_sample_is_one_webdataset_group_with_its_true_id_whatever_its_characters(
     pairs: list[tuple[str, bytes]],
 ) -> None:
@@ -85,22 +85,24 @@ def test_different_ids_have_different_keys_without_dot_or_slash(one: str, two: s
     assert len(shard_format.key_of(one)) <= 80
 
 
-def test_equal_samples_give_equal_bytes_with_nobody_and_no_time_in_them() -> None:
+def test_equal_samples_give_equal_bytes_without_owner_or_time() -> None:
     files = [io.BytesIO(), io.BytesIO()]
     for file in files:
         shard_format.write(file, [(sample("one"), b"audio"), (sample("two"), b"more")])
     assert files[0].getvalue() == files[1].getvalue()
     assert len(files[0].getvalue()) % tarfile.RECORDSIZE == 0
     with tarfile.open(fileobj=io.BytesIO(files[0].getvalue())) as tar:
-        assert {(each.mtime, each.uid, each.gid, each.uname, each.mode) for each in tar} == {(0, 0, 0, "", 0o644)}
+        assert {(member.mtime, member.uid, member.gid, member.uname, member.mode) for member in tar} == {
+            (0, 0, 0, "", 0o644)
+        }
 
 
-def test_the_offset_is_where_the_tar_says_the_data_lie() -> None:
+def test_the_offset_is_that_of_the_data_in_the_tar() -> None:
     file = io.BytesIO()
     rows = shard_format.write(file, [(sample(f"{i}" * (i + 1)), bytes([i]) * i * 300) for i in range(5)])
     with tarfile.open(fileobj=io.BytesIO(file.getvalue())) as tar:
         audio = [member for member in tar if member.name.endswith(".flac")]
-    assert [(row.offset, row.num_bytes) for row in rows] == [(each.offset_data, each.size) for each in audio]
+    assert [(row.offset, row.num_bytes) for row in rows] == [(member.offset_data, member.size) for member in audio]
 
 
 def test_the_json_has_all_that_is_known_but_where_the_audio_is_stored() -> None:

@@ -45,7 +45,7 @@ def test_what_is_written_is_read_back_whole_and_by_range(store: Store) -> None:
     assert store.read("a/b.bin") == b"new"
 
 
-def test_of_many_who_create_a_key_at_once_exactly_one_wins_and_its_bytes_stay(store: Store) -> None:
+def test_exactly_one_of_many_writers_of_a_key_wins_and_its_bytes_stay(store: Store) -> None:
     payloads = [bytes([i]) * 100_000 for i in range(16)]
     with ThreadPoolExecutor(16) as pool:
         won = list(pool.map(lambda data: store.create("k", data), payloads))
@@ -58,10 +58,10 @@ def test_a_reader_never_sees_a_key_half_replaced(store: Store) -> None:
     store.replace("k", payloads[0])
     with ThreadPoolExecutor(4) as pool:
         writes = [pool.submit(store.replace, "k", payloads[i % 4]) for i in range(40)]
-        seen = [store.read("k") for _ in range(40)]
+        contents = [store.read("k") for _ in range(40)]
         for write in writes:
             write.result()
-    assert all(data in payloads for data in seen)
+    assert all(data in payloads for data in contents)
 
 
 def test_a_writer_that_is_killed_leaves_whole_files_only(tmp_path: Path) -> None:

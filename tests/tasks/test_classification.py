@@ -52,7 +52,7 @@ def written(corpus: Path, folder: Path, task: str, target: str, steps: int) -> s
     return str(folder / "my.yaml")
 
 
-def test_words_are_classes_by_what_a_teacher_heard(
+def test_classes_can_be_the_texts_of_the_teacher(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = written(corpus, tmp_path, "classes", "text", 80)
@@ -110,7 +110,7 @@ def test_classes_by_text_need_labels(corpus: Path, tmp_path: Path, capsys: pytes
         ("train.unfreeze_share=0.5", "nothing to unfreeze"),
     ],
 )
-def test_what_would_freeze_or_thaw_nothing_of_worth_is_told(
+def test_useless_settings_of_freezing_are_refused(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, message: str
 ) -> None:
     assert cli.main(["train", written(corpus, tmp_path, "classes", "speaker", 1), "--set", wrong]) == 2

@@ -31,7 +31,7 @@ def one_loss(task: CtcTask, model: Any, batch: Batch, progress: float = 0.0, see
 
 
 @pytest.mark.parametrize("timed", [True, False], ids=["with word times", "from labels alone"])
-def test_a_tiny_student_learns_four_utterances_by_heart(timed: bool) -> None:
+def test_a_tiny_student_overfits_four_utterances(timed: bool) -> None:
     task, batch = CtcTask(WORDS, Train(), PLAIN), batch_of(WORDS, timed=timed)
     new = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
     before = float(one_loss(task, new, batch, 1.0).value.detach())
@@ -68,7 +68,7 @@ def test_losses_of_parts_add_up_to_the_loss_of_the_whole(model: Any) -> None:
     assert sum(map(float, halves)) == pytest.approx(float(whole), rel=1e-4)
 
 
-def test_an_utterance_of_weight_zero_teaches_nothing(model: Any) -> None:
+def test_an_utterance_of_weight_zero_has_no_gradient(model: Any) -> None:
     batch = batch_of(LETTERS)
     task, context = CtcTask(LETTERS, Train(), PLAIN), context_of(batch)
     for progress in (0.0, 1.0):

@@ -31,7 +31,7 @@ def corpus_of(store: Store, vocabulary: tokenizer.Vocabulary, cfg: Config) -> Co
     return Corpus(store, "s", folder, vocabulary, normalizer("basic"), frontend, cfg, rank=0, ranks=1)
 
 
-def test_what_is_planned_can_be_learnt_at_its_tempo_and_nothing_else_is_dropped(tmp_path: Path) -> None:
+def test_every_planned_utterance_is_alignable_at_its_tempo_and_nothing_else_is_dropped(tmp_path: Path) -> None:
     store, pairs, rows = Store(str(tmp_path)), [], {}
     for num_samples in range(2560 - 640, 6000, 159):
         for num_tokens in range(1, 9):
@@ -84,9 +84,9 @@ def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step
     plan = corpus.plan(0, ascending=True)
     assert corpus.plan(0, ascending=True) is plan  # three places ask for the first one
     steps = list(corpus.steps(plan, 0, as_read))
-    seen = [id_ for batches in steps for batch in batches for id_ in batch.ids]
-    assert len(seen) - plan.num_repeated == 17
-    assert set(seen) == {f"train/{i}" for i in range(17)}
+    ids = [id_ for batches in steps for batch in batches for id_ in batch.ids]
+    assert len(ids) - plan.num_repeated == 17
+    assert set(ids) == {f"train/{i}" for i in range(17)}
     rest = list(corpus.steps(plan, 2, as_read))
     assert [[batch.ids for batch in batches] for batches in rest] == [
         [batch.ids for batch in batches] for batches in steps[2:]
@@ -117,7 +117,7 @@ def test_dev_batches_come_with_their_references_and_the_counts_of_the_whole_spli
             assert vocabulary.decode(ids[: int(num)].tolist()) == text
 
 
-def test_the_texts_of_a_split_are_made_alike(tmp_path: Path) -> None:
+def test_the_texts_of_a_split_are_normalized(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     write_shards(store, "s", {"train": 3, "dev": 2})
     texts = list(Corpus.texts(store, "s", "dev", str.upper))

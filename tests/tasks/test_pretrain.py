@@ -54,18 +54,18 @@ def test_hidden_features_are_noise_and_their_codes_are_those_of_what_was_there(t
 
 
 @pytest.mark.parametrize("targets", ["mels", "cepstra"])
-def test_equal_sounds_have_equal_codes_and_others_others(targets: Any) -> None:
+def test_equal_audio_has_equal_codes_and_other_audio_has_others(targets: Any) -> None:
     cfg = Pretrain(method="best_rq", targets=targets, codes=256)
     quantizer = self_supervised.quantizer(cfg, 80, 1)
-    sound_BFD = torch.randn(20, 8, 80, generator=torch.Generator().manual_seed(0))
-    code_BF = quantizer.codes(sound_BFD)
-    assert torch.equal(quantizer.codes(sound_BFD * 3), code_BF)
+    features_BFD = torch.randn(20, 8, 80, generator=torch.Generator().manual_seed(0))
+    code_BF = quantizer.codes(features_BFD)
+    assert torch.equal(quantizer.codes(features_BFD * 3), code_BF)
     assert len(set(code_BF[:, 0].tolist())) > 10
-    assert torch.equal(self_supervised.quantizer(cfg, 80, 1).codes(sound_BFD), code_BF)
-    assert not torch.equal(self_supervised.quantizer(cfg, 80, 2).codes(sound_BFD), code_BF)
+    assert torch.equal(self_supervised.quantizer(cfg, 80, 1).codes(features_BFD), code_BF)
+    assert not torch.equal(self_supervised.quantizer(cfg, 80, 2).codes(features_BFD), code_BF)
 
 
-def test_the_codes_of_cepstra_hear_the_shape_of_a_spectrum_and_not_its_detail() -> None:
+def test_the_codes_of_cepstra_follow_the_spectral_envelope_and_not_its_detail() -> None:
     quantizer = self_supervised.quantizer(Pretrain(method="best_rq", targets="cepstra"), 80, 0)
     place_D = torch.arange(80) / 80
     shape_BFD = torch.stack([torch.cos(torch.pi * (place_D * k + k)) for k in range(1, 7)])[:, None].repeat(1, 8, 1)
@@ -97,13 +97,13 @@ def watched(figures: dict[str, float]) -> list[str]:
     return handler.messages
 
 
-def test_a_collapse_is_told_once_within_200_steps_with_what_to_do() -> None:
+def test_a_collapse_is_logged_once_within_200_steps_with_what_to_do() -> None:
     (message,) = watched({"perplexity": 2.1, "accuracy": 0.5, "chance": 0.01})
     assert "2.1 codes are in use" in message
     assert "do this" in message
 
 
-def test_accuracy_at_chance_is_told_within_200_steps() -> None:
+def test_accuracy_at_chance_is_logged_within_200_steps() -> None:
     (message,) = watched({"perplexity": 90.0, "accuracy": 0.011, "chance": 0.01})
     assert "1.10 % of the hidden frames" in message
     assert "train.lr" in message

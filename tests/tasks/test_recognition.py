@@ -28,7 +28,7 @@ def test_another_start_has_the_same_vocabulary_and_reads_no_text(tmp_path: Path,
     assert vocabulary_of(RunDir(tmp_path), untouchable(), cfg, MELS) == vocabulary
 
 
-def test_left_alone_long_frames_get_pieces_and_short_ones_letters(tmp_path: Path) -> None:
+def test_auto_units_are_pieces_for_long_frames_and_letters_for_short_ones(tmp_path: Path) -> None:
     cfg = Config.model_validate({"student": {"max_words": 2}})
     samples = WaveformFrontend(cfg.augment, kernels=[320], strides=[320])
     assert vocabulary_of(RunDir(tmp_path / "a"), ["a b c"], cfg, MELS).unit == "bpe"

@@ -16,7 +16,7 @@ def test_every_task_that_can_be_named_can_be_imported(name: str) -> None:
     assert callable(registry.find(name).build)
 
 
-def test_a_misspelt_task_is_told_with_the_one_that_is_near() -> None:
+def test_a_misspelt_task_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="there is no task `speaker`") as caught:
         registry.find("speaker")
     assert "`speakers`" in (caught.value.fix or "")
@@ -25,12 +25,12 @@ def test_a_misspelt_task_is_told_with_the_one_that_is_near() -> None:
     assert "classes, recognition, speakers" in (caught.value.why or "")
 
 
-def test_train_refuses_it_before_anything_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_refuses_it_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "my.yaml").write_text(f"work: {tmp_path}/work\nstudent: {{task: clases}}\ntrain: {{steps: 1}}\n")
     assert cli.main(["train", str(tmp_path / "my.yaml")]) == 2
     assert "did you mean `classes`?" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
 
 
-def test_a_folder_that_no_other_task_claims_is_a_recognisers(tone_student: Path) -> None:
+def test_a_folder_that_no_other_task_claims_is_a_recogniser(tone_student: Path) -> None:
     assert registry.name_of(str(tone_student)) == "recognition"

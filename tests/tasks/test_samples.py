@@ -65,7 +65,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(folder: Path) -> None:
+def test_its_folder_transcribes_the_same_in_transformers_alone_and_as_our_recogniser(folder: Path) -> None:
     from transformers import AutoModelForCTC, AutoProcessor
 
     batch = batch_of(WORDS)

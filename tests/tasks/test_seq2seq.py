@@ -82,7 +82,7 @@ def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(learnt: Path) -> None:
+def test_its_folder_transcribes_the_same_in_transformers_alone_and_as_our_recogniser(learnt: Path) -> None:
     from transformers import AutoProcessor, WhisperForConditionalGeneration
 
     processor = AutoProcessor.from_pretrained(learnt)
@@ -156,7 +156,7 @@ def test_the_loss_is_that_of_transformers_per_token_and_parts_add_up(folder: Pat
     assert loss(torch.ones(2), noisy) != whole
 
 
-def test_the_prefix_says_the_language_and_one_that_is_needed_or_unknown_is_told(tmp_path: Path) -> None:
+def test_the_prefix_names_the_language_and_a_missing_or_unknown_one_is_an_error(tmp_path: Path) -> None:
     folder = str(write_whisper_checkpoint(tmp_path, TEXTS, languages=True))
     tokenizer = WhisperTokenizer(folder, "de", 51_865)
     names = [tokenizer.pieces[i] for i in tokenizer.prefix]
@@ -174,7 +174,7 @@ def test_the_prefix_says_the_language_and_one_that_is_needed_or_unknown_is_told(
         WhisperTokenizer(str(tmp_path / "nowhere"), None, 0)
 
 
-def test_greedy_says_the_likeliest_and_no_command_and_ends() -> None:
+def test_greedy_decoding_takes_the_likeliest_token_no_special_ones_and_ends() -> None:
     script = [[2, 9, 1], [3, 5, 0], [5, 1, 0]]  # the likeliest after each step; 5 ends, 9 is a command
 
     def step(newest_BU: torch.Tensor, at: int | None) -> tuple[torch.Tensor, int]:

@@ -30,25 +30,25 @@ def model(request: pytest.FixtureRequest) -> Any:
     statistics of BatchNorm. How many steps that takes depends on the machine's arithmetic."""
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=request.param)
     optimizer, batch = optim.adamw(model, Train(lr=4e-3)), batch_of(WORDS)
-    left: int | None = None
+    steps_left: int | None = None
     for k in range(600):
-        lr = 4e-3 * (min(1, (k + 1) / 10) if left is None else 0.1)
+        lr = 4e-3 * (min(1, (k + 1) / 10) if steps_left is None else 0.1)
         optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = lr
         loss = loss_of(TASK, model, batch, context_of(batch, 1.0), torch.Generator().manual_seed(0)).value
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if left is not None:
-            left -= 1
+        if steps_left is not None:
+            steps_left -= 1
         elif float(loss.detach()) < 0.02:
-            left = 30
-        if left == 0:
+            steps_left = 30
+        if steps_left == 0:
             break
     return model.eval()
 
 
-def test_a_tiny_transducer_learns_four_utterances_by_heart(model: Any) -> None:
+def test_a_tiny_transducer_overfits_four_utterances(model: Any) -> None:
     batch = batch_of(WORDS)
     hypotheses = TASK.decode(model, batch)
     assert [hypothesis.id for hypothesis in hypotheses] == list(batch.ids)
@@ -78,7 +78,9 @@ def test_losses_of_parts_add_up_and_every_weight_learns(kind: students.Kind) -> 
     assert not still  # a weight without a gradient would stop training on several devices
 
 
-def test_its_folder_says_the_same_in_transformers_alone_and_as_our_recogniser(model: Any, tmp_path: Path) -> None:
+def test_its_folder_transcribes_the_same_in_transformers_alone_and_as_our_recogniser(
+    model: Any, tmp_path: Path
+) -> None:
     import transformers
 
     kind = students.student_kind(model)

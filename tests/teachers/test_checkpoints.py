@@ -41,7 +41,7 @@ def transcriptions(whisper: Path, spoken: list[Clip]) -> list[Transcription]:
     return opened(whisper).transcribe_batch(spoken)
 
 
-def test_a_whisper_says_its_texts_in_order_and_their_language(transcriptions: list[Transcription]) -> None:
+def test_a_whisper_gives_its_texts_in_order_and_their_language(transcriptions: list[Transcription]) -> None:
     assert [transcription.text for transcription in transcriptions] == list(TEXTS)
     assert {transcription.language for transcription in transcriptions} == {"en"}
     assert {(transcription.finish, transcription.error, transcription.words) for transcription in transcriptions} == {
@@ -49,7 +49,7 @@ def test_a_whisper_says_its_texts_in_order_and_their_language(transcriptions: li
     }
 
 
-def test_a_whisper_is_as_sure_as_transformers_says(
+def test_a_whisper_has_the_confidence_that_transformers_gives(
     whisper: Path, spoken: list[Clip], transcriptions: list[Transcription]
 ) -> None:
     from transformers import AutoProcessor, WhisperForConditionalGeneration
@@ -57,11 +57,11 @@ def test_a_whisper_is_as_sure_as_transformers_says(
     processor, theirs = AutoProcessor.from_pretrained(whisper), WhisperForConditionalGeneration.from_pretrained(whisper)
     for clip, ours in zip(spoken, transcriptions, strict=True):
         inputs = processor(wave(clip), sampling_rate=RATE_HZ, return_tensors="pt")
-        found = theirs.eval().generate(
+        output = theirs.eval().generate(
             **inputs, language="en", force_unique_generate_call=True, return_dict_in_generate=True, output_scores=True
         )
-        scores_U = theirs.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)[0]
-        assert processor.decode(found.sequences[0], skip_special_tokens=True).strip() == ours.text
+        scores_U = theirs.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)[0]
+        assert processor.decode(output.sequences[0], skip_special_tokens=True).strip() == ours.text
         assert ours.mean_logprob == pytest.approx(float(scores_U.mean()), abs=1e-3)
         assert ours.mean_logprob < 0
         assert ours.num_tokens == len(scores_U) - 1  # without the end
@@ -79,7 +79,7 @@ def test_a_whisper_is_as_sure_as_transformers_says(
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_a_whisper_says_the_same_however_it_is_asked(
+def test_a_whisper_gives_the_same_text_with_any_options_of_inference(
     whisper: Path, spoken: list[Clip], transcriptions: list[Transcription], options: dict[str, Any]
 ) -> None:
     for one, other in zip(opened(whisper, **options).transcribe_batch(spoken), transcriptions, strict=True):
@@ -88,38 +88,40 @@ def test_a_whisper_says_the_same_however_it_is_asked(
 
 
 def test_what_is_drawn_depends_on_the_clip_and_the_seed_alone(whisper: Path, spoken: list[Clip]) -> None:
-    def said(clips: list[Clip], seed: int = 0) -> list[str]:
+    def texts(clips: list[Clip], seed: int = 0) -> list[str]:
         return [
             row.text for row in opened(whisper, temperature=4.0, seed=seed, max_new_tokens=8).transcribe_batch(clips)
         ]
 
-    once = said(spoken)
-    assert said(spoken[::-1]) == once[::-1]
-    assert said(spoken, seed=1) != once != list(TEXTS)
+    once = texts(spoken)
+    assert texts(spoken[::-1]) == once[::-1]
+    assert texts(spoken, seed=1) != once != list(TEXTS)
 
 
-def test_letters_in_capitals_say_how_well_a_text_fits_and_a_whisper_does_not(
+def test_a_ctc_model_of_capitals_has_log_likelihoods_and_a_whisper_has_none(
     whisper: Path, letters: Path, spoken: list[Clip]
 ) -> None:
     model, no_ctc = (Recognizer(RecognizerOptions(model=str(path))) for path in (letters, whisper))
     model.load()
     no_ctc.load()
-    said, wrong, foreign = model.log_likelihoods([spoken[0].samples_T] * 3, (TEXTS[0], TEXTS[3], "ба ду"))
-    assert said is not None
+    right, wrong, foreign = model.log_likelihoods([spoken[0].samples_T] * 3, (TEXTS[0], TEXTS[3], "ба ду"))
+    assert right is not None
     assert wrong is not None
-    assert said > -0.5 > wrong
+    assert right > -0.5 > wrong
     assert foreign is None
     with pytest.raises(ConfigError, match="cannot say how well a text fits"):
         no_ctc.check_alignment()
 
 
-def test_a_text_that_ran_into_the_limit_says_so(whisper: Path, spoken: list[Clip]) -> None:
+def test_a_text_cut_by_the_limit_of_tokens_is_marked(whisper: Path, spoken: list[Clip]) -> None:
     for text, row in zip(TEXTS, opened(whisper, max_new_tokens=2).transcribe_batch(spoken), strict=True):
         assert row.text == " ".join(text.split()[:2])
         assert (row.finish, row.num_tokens) == ("length", 2)
 
 
-def test_hopeless_clips_are_errors_of_their_own(whisper: Path, letters: Path, poisoned: list[Clip]) -> None:
+def test_clips_that_cannot_be_transcribed_are_errors_of_their_own(
+    whisper: Path, letters: Path, poisoned: list[Clip]
+) -> None:
     for model, errors in ((whisper, ["no audio", "no audio", "longer than the 30 s"]), (letters, ["no audio"] * 2)):
         transcriptions = opened(model).transcribe_batch(poisoned)
         assert [transcriptions[0].text, transcriptions[-1].text] == list(TEXTS[:2])
@@ -140,7 +142,7 @@ def test_languages_that_a_model_does_not_know_are_refused(whisper: Path, letters
             opened(letters, **option)
 
 
-def test_letters_are_spelt_as_transformers_spells_them(letters: Path, spoken: list[Clip]) -> None:
+def test_letters_are_decoded_as_by_transformers(letters: Path, spoken: list[Clip]) -> None:
     from transformers import AutoFeatureExtractor, AutoModelForCTC, AutoTokenizer
 
     transcriptions = opened(letters).transcribe_batch(spoken)
@@ -190,7 +192,7 @@ def moonshine(whisper: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_moonshine_says_what_transformers_says(moonshine: Path, spoken: list[Clip]) -> None:
+def test_a_moonshine_gives_the_text_of_transformers(moonshine: Path, spoken: list[Clip]) -> None:
     from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
     transcriptions = opened(moonshine, max_new_tokens=12, batch_ms=100_000).transcribe_batch(spoken)
@@ -198,11 +200,11 @@ def test_a_moonshine_says_what_transformers_says(moonshine: Path, spoken: list[C
     theirs = AutoModelForSpeechSeq2Seq.from_pretrained(moonshine).eval()
     for clip, ours in zip(spoken, transcriptions, strict=True):
         inputs = processor(wave(clip), sampling_rate=RATE_HZ, return_tensors="pt")
-        found = theirs.generate(
+        output = theirs.generate(
             **inputs, max_new_tokens=12, return_dict_in_generate=True, output_scores=True, do_sample=False
         )
-        scores_U = theirs.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)[0]
-        assert processor.decode(found.sequences[0, 1:], skip_special_tokens=True).strip() == ours.text != ""
+        scores_U = theirs.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)[0]
+        assert processor.decode(output.sequences[0, 1:], skip_special_tokens=True).strip() == ours.text != ""
         assert ours.mean_logprob == pytest.approx(float(scores_U.mean()), abs=1e-3)
         assert ours.language is None
 
@@ -215,7 +217,7 @@ def test_code_that_comes_with_a_checkpoint_is_warned_of(
     assert "trust_remote_code" in caplog.text
 
 
-def test_what_is_no_recogniser_is_told(letters: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_no_recogniser_is_an_error(letters: Path, tmp_path: Path) -> None:
     config = json.loads((letters / "config.json").read_text())
     (tmp_path / "model.safetensors").touch()
     for model_type in ("bert", "no such thing"):
@@ -261,12 +263,12 @@ def test_a_name_on_the_hub_is_read_from_its_cache_and_its_commit_is_its_revision
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
 
     command = [sys.executable, "-c", FROM_HUB, str(tmp_path / "clip.npy")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
-    told = "`owner/letters` cannot be fetched from the Hugging Face Hub"
-    assert done.stdout.splitlines()[-2:] == [f"{commit[:16]} {TEXTS[0]}", told], done.stderr
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    message = "`owner/letters` cannot be fetched from the Hugging Face Hub"
+    assert process.stdout.splitlines()[-2:] == [f"{commit[:16]} {TEXTS[0]}", message], process.stderr
 
 
-def test_ctc_says_the_same_in_half_precision(letters: Path, tone_student: Path, spoken: list[Clip]) -> None:
+def test_ctc_gives_the_same_text_in_half_precision(letters: Path, tone_student: Path, spoken: list[Clip]) -> None:
     for model in (letters, tone_student):
         for half, whole in zip(
             opened(model, dtype="bfloat16").transcribe_batch(spoken),

@@ -25,12 +25,12 @@ def clips(texts: Sequence[str | None]) -> list[Clip]:
     ]
 
 
-def hear(options: EchoOptions, texts: Sequence[str | None]) -> list[Transcription]:
+def transcribe(options: EchoOptions, texts: Sequence[str | None]) -> list[Transcription]:
     return EchoTeacher(options).transcribe_batch(clips(texts))
 
 
 def test_without_mistakes_it_repeats_the_text() -> None:
-    (result,) = hear(EchoOptions(), [SENTENCE])
+    (result,) = transcribe(EchoOptions(), [SENTENCE])
     assert result.text == SENTENCE
     assert result.words[0].start_ms == 0
     assert result.words[-1].end_ms == 2000
@@ -39,7 +39,7 @@ def test_without_mistakes_it_repeats_the_text() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_an_utterance_is_heard_the_same_whatever_its_neighbours(order: list[int]) -> None:
+def test_an_utterance_has_the_same_label_whatever_its_neighbours(order: list[int]) -> None:
     given_clips = clips([SENTENCE] * 12)
     teacher = EchoTeacher(FAULTY)
     alone = teacher.transcribe_batch(given_clips)
@@ -47,24 +47,24 @@ def test_an_utterance_is_heard_the_same_whatever_its_neighbours(order: list[int]
 
 
 def test_mistakes_come_as_often_as_asked() -> None:
-    result = hear(EchoOptions(substitute=0.3, vocabulary=["wrong", "false"]), [SENTENCE] * 400)
+    result = transcribe(EchoOptions(substitute=0.3, vocabulary=["wrong", "false"]), [SENTENCE] * 400)
     wrong = sum(word.text in ("wrong", "false") for result in result for word in result.words)
     assert 0.27 < wrong / (400 * 8) < 0.33
-    lost = sum(len(result.words) for result in hear(EchoOptions(delete=0.3), [SENTENCE] * 400))
+    lost = sum(len(result.words) for result in transcribe(EchoOptions(delete=0.3), [SENTENCE] * 400))
     assert 0.67 < lost / (400 * 8) < 0.73
-    more = sum(len(result.words) for result in hear(EchoOptions(insert=0.3), [SENTENCE] * 400))
+    more = sum(len(result.words) for result in transcribe(EchoOptions(insert=0.3), [SENTENCE] * 400))
     assert 1.27 < more / (400 * 8) < 1.33
 
 
 def test_it_is_less_sure_where_it_erred() -> None:
-    results = hear(FAULTY, [SENTENCE] * 300)
+    results = transcribe(FAULTY, [SENTENCE] * 300)
     right = [result.mean_logprob for result in results if result.text == SENTENCE and result.mean_logprob is not None]
     wrong = [result.mean_logprob for result in results if result.text != SENTENCE and result.mean_logprob is not None]
     assert np.mean(right) > np.mean(wrong) + 0.1
 
 
 def test_a_mistake_without_a_vocabulary_is_never_the_true_word() -> None:
-    for result in hear(EchoOptions(substitute=1.0), ["a level stop", "日本"]):
+    for result in transcribe(EchoOptions(substitute=1.0), ["a level stop", "日本"]):
         assert not {"a", "level", "stop", "日本"} & set(result.text.split())
 
 
@@ -75,7 +75,7 @@ def test_faults_do_not_change_the_revision_and_mistakes_do() -> None:
 
 
 def test_a_text_that_is_absent_or_chosen_to_fail_is_a_row_with_a_reason() -> None:
-    absent, failed, empty = hear(EchoOptions(fail_on=["u1"]), [None, SENTENCE, ""])
+    absent, failed, empty = transcribe(EchoOptions(fail_on=["u1"]), [None, SENTENCE, ""])
     assert absent.error is not None
     assert failed.error is not None
     assert (empty.error, empty.text, empty.mean_logprob) == (None, "", None)
@@ -96,6 +96,6 @@ def test_an_utterance_chosen_to_hang_is_never_answered() -> None:
 
 
 def _child(options: EchoOptions) -> multiprocessing.Process:
-    child = multiprocessing.get_context("fork").Process(target=hear, args=(options, [SENTENCE]))  # type: ignore[attr-defined]
+    child = multiprocessing.get_context("fork").Process(target=transcribe, args=(options, [SENTENCE]))  # type: ignore[attr-defined]
     child.start()
     return child

@@ -66,13 +66,17 @@ def test_words_have_times_within_the_clip(converted: Path, spoken: list[Clip]) -
     assert {result.words for result in opened(converted, word_timestamps=False).transcribe_batch(spoken)} == {()}
 
 
-def test_speech_alone_is_heard_where_the_voice_activity_detector_is_on(converted: Path, spoken: list[Clip]) -> None:
+def test_only_speech_is_transcribed_where_the_voice_activity_detector_is_on(
+    converted: Path, spoken: list[Clip]
+) -> None:
     results = opened(converted, vad_filter=True).transcribe_batch(spoken)
     assert all(result.error is None for result in results)  # tones are hardly speech
     assert {result.mean_logprob is None for result in results if not result.text} <= {True}
 
 
-def test_a_text_that_ran_into_the_limit_says_so(english_whisper: Path, converted: Path, spoken: list[Clip]) -> None:
+def test_a_text_cut_by_the_limit_of_tokens_is_marked(
+    english_whisper: Path, converted: Path, spoken: list[Clip]
+) -> None:
     from transformers import WhisperTokenizerFast
 
     end = WhisperTokenizerFast.from_pretrained(english_whisper).eos_token_id
@@ -81,7 +85,7 @@ def test_a_text_that_ran_into_the_limit_says_so(english_whisper: Path, converted
     assert result.text.startswith(TEXTS[0])
 
 
-def test_hopeless_clips_are_errors_of_their_own(converted: Path, poisoned: list[Clip]) -> None:
+def test_clips_that_cannot_be_transcribed_are_errors_of_their_own(converted: Path, poisoned: list[Clip]) -> None:
     results = opened(converted).transcribe_batch(poisoned)
     assert [results[0].text, results[-1].text] == list(TEXTS[:2])
     assert [result.error for result in results[1:-2]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
@@ -91,7 +95,7 @@ def test_hopeless_clips_are_errors_of_their_own(converted: Path, poisoned: list[
     assert opened(converted).transcribe_batch([]) == []
 
 
-def test_what_cannot_be_loaded_is_told(converted: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_an_error(converted: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no model in") as caught:
         FasterWhisperTeacher(FasterWhisperOptions(model=str(tmp_path)))
     assert "model.bin" in caught.value.why

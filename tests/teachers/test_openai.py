@@ -173,7 +173,7 @@ def test_a_thousand_clips_come_back_in_order_from_a_server_that_fails_now_and_th
     assert all(server.times[i] == 1 + (i % 7 == 0 or i % 11 == 0) for i in range(1000))
 
 
-def test_what_a_server_does_not_say_is_absent(opened: Callable[..., Any]) -> None:
+def test_fields_that_a_server_does_not_send_are_absent(opened: Callable[..., Any]) -> None:
     (result,) = opened().transcribe_batch([clip(3)])
     assert (result.mean_logprob, result.language, result.words, result.num_tokens, result.finish) == (
         None,
@@ -184,7 +184,7 @@ def test_what_a_server_does_not_say_is_absent(opened: Callable[..., Any]) -> Non
     )
 
 
-def test_a_poisoned_clip_is_one_row_with_what_the_server_said(server: Server, opened: Callable[..., Any]) -> None:
+def test_a_poisonous_clip_is_one_row_with_the_message_of_the_server(server: Server, opened: Callable[..., Any]) -> None:
     answers: dict[int, Answer] = {
         1: (400, {}, {"error": {"message": "Audio file is\ntoo short"}}),
         3: (500, {}, {"error": {"message": "CUDA error"}}),
@@ -330,7 +330,7 @@ def test_a_chat_without_a_prompt_and_an_address_that_is_none_are_refused(opened:
         opened(base_url="localhost:8000/v1")
 
 
-def test_a_server_that_is_not_there_is_told_within_seconds(opened: Callable[..., Any]) -> None:
+def test_an_absent_server_is_an_error_within_seconds(opened: Callable[..., Any]) -> None:
     teacher = opened(base_url="http://127.0.0.1:9/v1", retries=2)
     start = time.monotonic()
     with pytest.raises(TeacherError, match="does not answer") as caught:
@@ -372,8 +372,8 @@ def test_a_server_that_goes_away_ends_the_run_and_the_same_command_goes_on(
     try:
         with pytest.raises(TeacherError, match="does not answer"):
             run()
-        left = list(tables.read(work, task.prefix, Label))
-        assert all(row.error is None for row in left)
+        labels = list(tables.read(work, task.prefix, Label))
+        assert all(row.error is None for row in labels)
         server.mood = lambda *_: None
         figures = run()
     finally:

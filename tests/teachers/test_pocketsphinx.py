@@ -66,7 +66,7 @@ def test_words_come_in_order_inside_the_clip_with_a_probability(teacher: Teacher
         assert not any("(" in word.text for word in result.words)
 
 
-def test_a_clip_is_heard_the_same_whatever_came_before_it(teacher: Teacher, spoken: Sequence[Clip]) -> None:
+def test_a_clip_has_the_same_text_whatever_came_before_it(teacher: Teacher, spoken: Sequence[Clip]) -> None:
     rng = np.random.default_rng(0)
     alone = {
         spoken_clip.utterance.id: result

@@ -22,7 +22,7 @@ def test_the_human_text_comes_back_without_a_confidence() -> None:
     assert result.error is None
 
 
-def test_a_clip_that_nobody_wrote_down_is_a_row_with_a_reason() -> None:
+def test_a_clip_without_a_human_text_is_a_row_with_a_reason() -> None:
     (result,) = ReferenceTeacher(ReferenceOptions()).transcribe_batch([clip(None)])
     assert result.finish == "failed"
     assert result.error is not None

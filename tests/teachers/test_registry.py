@@ -10,7 +10,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.teachers import registry
 
 
-def test_every_teacher_of_ours_can_be_found() -> None:
+def test_every_built_in_teacher_is_registered() -> None:
     for name in registry.TEACHERS:
         if name in registry.EXTRAS and find_spec(registry.EXTRAS[name][0]) is None:
             continue
@@ -55,7 +55,7 @@ def test_a_teacher_whose_package_is_missing_names_the_command_that_installs_it(
     assert caught.value.fix == f"pip install 'voxstill[{extra}]'"
 
 
-def test_a_teacher_with_the_former_methods_is_told_the_new_ones(
+def test_a_teacher_with_the_former_methods_is_refused_with_the_new_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "former-0.1.0.dist-info"

@@ -39,7 +39,7 @@ def test_every_clip_gets_its_own_text_in_order(exported: Path, spoken: list[Clip
     assert [result.num_tokens for result in results] == [len(text.split()) for text in TEXTS]
 
 
-def test_words_are_where_they_were_said_and_no_confidence_is_made_up(exported: Path, spoken: list[Clip]) -> None:
+def test_words_have_the_times_of_the_audio_and_no_confidence(exported: Path, spoken: list[Clip]) -> None:
     for i, (text, result) in enumerate(zip(TEXTS, opened(exported).transcribe_batch(spoken), strict=True)):
         assert [word.text for word in result.words] == text.split()
         for word, span in zip(result.words, speak(text, i)[1], strict=True):
@@ -49,7 +49,9 @@ def test_words_are_where_they_were_said_and_no_confidence_is_made_up(exported: P
         assert result.mean_logprob is None  # CTC gives none there
 
 
-def test_hopeless_clips_are_errors_of_their_own(exported: Path, spoken: list[Clip], poisoned: list[Clip]) -> None:
+def test_clips_that_cannot_be_transcribed_are_errors_of_their_own(
+    exported: Path, spoken: list[Clip], poisoned: list[Clip]
+) -> None:
     results = opened(exported).transcribe_batch(poisoned)
     assert [results[0].text, results[-1].text] == list(TEXTS[:2])
     assert [result.error for result in results] == [
@@ -65,7 +67,7 @@ def test_hopeless_clips_are_errors_of_their_own(exported: Path, spoken: list[Cli
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_what_each_kind_is_given_is_what_it_takes(kind: Kind, tmp_path: Path) -> None:
+def test_every_kind_of_model_gets_its_own_arguments(kind: Kind, tmp_path: Path) -> None:
     import sherpa_onnx
 
     for name in ("tokens.txt", "encoder-epoch-99.onnx", "decoder-epoch-99.onnx", "joiner.onnx", "model.onnx"):
@@ -74,7 +76,7 @@ def test_what_each_kind_is_given_is_what_it_takes(kind: Kind, tmp_path: Path) ->
     signature.bind(**arguments(SherpaOptions(model=str(tmp_path), kind=kind), tmp_path))
 
 
-def test_files_that_are_missing_or_damaged_are_told(exported: Path, tmp_path: Path) -> None:
+def test_missing_or_damaged_files_are_errors(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no model in") as caught:
         SherpaTeacher(SherpaOptions(model=str(tmp_path)))
     assert "tokens.txt" in caught.value.why
@@ -84,7 +86,7 @@ def test_files_that_are_missing_or_damaged_are_told(exported: Path, tmp_path: Pa
         opened(exported, int8=True)
 
 
-def test_a_damaged_file_is_told(exported: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error(exported: Path, tmp_path: Path) -> None:
     shutil.copy(exported / "tokens.txt", tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"not a model")
     with pytest.raises(TeacherError, match="cannot be loaded by sherpa-onnx"):

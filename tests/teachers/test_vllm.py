@@ -96,9 +96,9 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model: Any = transformers.WhisperForConditionalGeneration(shape)
     frontend, rows = WhisperFrontend(PLAIN), []
     for text, language in LANGUAGES.items():
-        spelling = WhisperTokenizer(str(folder), language, 0)
-        rows.append(torch.tensor([*spelling.prefix, *spelling.encode(text)[0], spelling.end_id]))
-    said_BU = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+        tokenizer = WhisperTokenizer(str(folder), language, 0)
+        rows.append(torch.tensor([*tokenizer.prefix, *tokenizer.encode(text)[0], tokenizer.end_id]))
+    tokens_BU = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     audio = [torch.from_numpy(clip.samples_T) for clip in CLIPS]
     audio_BT = torch.nn.utils.rnn.pad_sequence(audio, batch_first=True)
     features_BDF, _ = frontend.extract(audio_BT, torch.tensor(list(map(len, audio))))
@@ -106,15 +106,15 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step in range(NUM_STEPS):
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * min(1, (step + 1) / 20)
-        given_BU = said_BU[:, :-1].clamp(min=0)
-        logits_BUV = model(input_features=features_BDF, decoder_input_ids=given_BU).logits
-        loss = torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), said_BU[:, 1:])
+        input_BU = tokens_BU[:, :-1].clamp(min=0)
+        logits_BUV = model(input_features=features_BDF, decoder_input_ids=input_BU).logits
+        loss = torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), tokens_BU[:, 1:])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.save_pretrained(folder)
-    spelling.save(folder, frontend.extractor, "seq2seq")
+    tokenizer.save(folder, frontend.extractor, "seq2seq")
     return folder
 
 
@@ -132,23 +132,23 @@ def by_transformers(folder: Path, clip: Clip) -> tuple[str, float]:
 
     model: Any = WhisperForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    spelling = WhisperTokenizer(str(folder), LANGUAGES[TEXTS[int(clip.utterance.id[1:])]], 0)
+    tokenizer = WhisperTokenizer(str(folder), LANGUAGES[TEXTS[int(clip.utterance.id[1:])]], 0)
     audio_T = clip.samples_T.astype(np.float32) / 32768
     inputs = processor(audio_T, sampling_rate=16_000, return_tensors="pt")
-    ids, total = list(spelling.prefix), 0.0
+    ids, total = list(tokenizer.prefix), 0.0
     while True:
         with torch.no_grad():
             logits_V = model(**inputs, decoder_input_ids=torch.tensor([ids])).logits[0, -1]
         logprob, token = logits_V.log_softmax(-1).max(-1)
-        if int(token) == spelling.end_id:
+        if int(token) == tokenizer.end_id:
             break
         ids.append(int(token))
         total += float(logprob)
-    ids = ids[len(spelling.prefix) :]
-    return spelling.decode(ids), total / len(ids)
+    ids = ids[len(tokenizer.prefix) :]
+    return tokenizer.decode(ids), total / len(ids)
 
 
-def test_it_says_what_transformers_says_as_surely_and_in_which_language(teacher: Any, learnt: Path) -> None:
+def test_text_confidence_and_language_are_those_of_transformers(teacher: Any, learnt: Path) -> None:
     for clip, result in zip(CLIPS, teacher.transcribe_batch(CLIPS), strict=True):
         text, mean_logprob = by_transformers(learnt, clip)
         assert result.text == text
@@ -174,7 +174,7 @@ def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher
     assert [result.mean_logprob for result in right] == pytest.approx([alone[1].mean_logprob] * len(right), abs=1e-3)
 
 
-def test_two_chunks_are_heard_at_once(teacher: Any) -> None:
+def test_two_chunks_are_transcribed_at_once(teacher: Any) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as threads:
@@ -224,7 +224,7 @@ def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> No
     assert {(result.finish, result.num_tokens, result.language) for result in results} == {("length", 2, "de")}
 
 
-def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     with pytest.raises(TeacherError, match="cannot load"):
         registry.create(config.Teacher(name="vllm", model=str(tmp_path))).load()  # type: ignore[call-arg]

@@ -69,7 +69,7 @@ def test_a_graph_is_the_smallest() -> None:
     assert (loop.num_states, len(loop.arcs)) == (2, 4)
 
 
-def test_a_graph_says_nothing_that_the_grammar_does_not() -> None:
+def test_a_graph_accepts_only_sentences_of_the_grammar() -> None:
     graph = grammar.parse(HEAD + "public <s> = turn (on | off) [the light];").graph()
     assert says(graph, ["turn", "on"])
     assert says(graph, ["turn", "off", "the", "light"])
@@ -78,14 +78,14 @@ def test_a_graph_says_nothing_that_the_grammar_does_not() -> None:
     assert not says(graph, ["turn", "on", "off"])
 
 
-def test_weights_decide_how_often_an_alternative_is_said() -> None:
+def test_weights_decide_how_often_an_alternative_is_drawn() -> None:
     g = grammar.parse(HEAD + "public <s> = /9/ often | /1/ seldom;")
     rng = random.Random(0)
     often = sum(g.sample(rng) == ["often"] for _ in range(2000))
     assert 1700 < often < 1900
 
 
-def test_equal_seeds_say_equal_sentences() -> None:
+def test_equal_seeds_draw_equal_sentences() -> None:
     g = grammar.parse(DIGITS.read_text())
     first, second = random.Random(3), random.Random(3)
     assert [g.sample(first) for _ in range(20)] == [g.sample(second) for _ in range(20)]

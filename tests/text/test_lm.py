@@ -132,7 +132,7 @@ def test_a_file_may_be_gzipped_and_its_contexts_missing(tmp_path: Path) -> None:
         "\\data\\\nngram 1=1\nngram 2=1\n\n\\1-grams:\n-1\ta\n\n\\2-grams:\n-1\ta b\n\n\\end\\\n",
     ],
 )
-def test_what_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_malformed_arpa_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.arpa").write_text(text)
     with pytest.raises(DataError, match="ARPA"):
         lm.read(str(tmp_path / "bad.arpa"))
@@ -162,7 +162,7 @@ def test_every_word_is_found_among_many() -> None:
         assert lm.step(automaton, state, word)[0] == -word
 
 
-def test_what_is_no_model_is_told_by_its_beginning(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_recognised_by_its_beginning(tmp_path: Path) -> None:
     text = "a remark\n\n" + "\n".join(kneser_ney.arpa(random_sentences(3000, 500, 0), 3)) + "\n"
     (tmp_path / "plain.arpa").write_text(text)
     (tmp_path / "small.arpa.gz").write_bytes(gzip.compress(text.encode()))

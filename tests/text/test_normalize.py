@@ -22,7 +22,7 @@ def test_normalising_twice_changes_nothing_more(name: str, text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text())
-def test_basic_makes_unicode_forms_and_cases_alike(text: str) -> None:
+def test_basic_removes_differences_of_unicode_form_and_case(text: str) -> None:
     assert basic(unicodedata.normalize("NFD", text)) == basic(unicodedata.normalize("NFC", text))
     assert all(unicodedata.category(char)[0] in "LMN" or char in "' " for char in basic(text))
 
@@ -43,7 +43,7 @@ def test_basic_makes_unicode_forms_and_cases_alike(text: str) -> None:
         ("१२ ٣٤ １２ x²", "12 34 12 x2"),
     ],
 )
-def test_basic_keeps_what_is_heard(written: str, normalized: str) -> None:
+def test_basic_keeps_what_is_pronounced(written: str, normalized: str) -> None:
     assert basic(written) == normalized
 
 

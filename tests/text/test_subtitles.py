@@ -25,7 +25,7 @@ def words(text: str, each_ms: int = 300, gap_ms: int = 50) -> list[Word]:
 
 
 @given(spoken)
-def test_cues_are_sorted_apart_and_hold_every_word_once(words: list[Word]) -> None:
+def test_cues_are_sorted_do_not_overlap_and_hold_every_word_once(words: list[Word]) -> None:
     result = cues(words)
     assert all(cue.start_ms < cue.end_ms for cue in result)
     assert all(before.end_ms <= after.start_ms for before, after in pairwise(result))

@@ -54,7 +54,7 @@ def test_times_of_tokens_share_out_the_words_and_never_leave_them(text: str, dat
         position += len(word.text)
 
 
-def test_word_times_that_do_not_spell_the_text_are_not_used() -> None:
+def test_word_times_whose_words_are_not_those_of_the_text_are_not_used() -> None:
     vocabulary = tokenizer.train(["one two"], "word", 200)
     words = [Word(text="one", start_ms=0, end_ms=9)]
     assert vocabulary.encode("one two", words)[1] == [(-1, -1), (-1, -1)]
@@ -70,7 +70,7 @@ def test_auto_takes_words_where_few_differ_and_characters_else() -> None:
 BOOK = ["the theme of the thesis", "these other things", "lower lowest newer newest", "the low new theme"] * 5
 
 
-def test_byte_pairs_join_what_is_frequent_and_spell_every_text_back() -> None:
+def test_byte_pairs_join_what_is_frequent_and_decode_to_every_text() -> None:
     vocabulary = tokenizer.train(BOOK, "bpe", 0, bpe_pieces=40)
     assert (len(vocabulary.pieces), vocabulary.pieces[0], vocabulary.unit) == (40, UNKNOWN, "bpe")
     assert "▁the" in vocabulary.pieces
@@ -110,14 +110,14 @@ def test_a_corpus_without_a_word_is_a_data_error() -> None:
         tokenizer.train(["", " "], "auto", 10)
 
 
-def test_what_the_corpus_never_held_is_unknown() -> None:
+def test_characters_outside_the_corpus_are_unknown() -> None:
     assert tokenizer.train(["one"], "word", 9).encode("one more")[0] == [1, 0]
 
 
 @pytest.mark.parametrize("units", ["word", "character", "bpe"])
 @settings(max_examples=8, deadline=None)
 @given(corpus=st.lists(phrases, min_size=1, max_size=4))
-def test_transformers_reads_the_saved_vocabulary_and_spells_as_we_do(
+def test_transformers_reads_the_saved_vocabulary_and_tokenizes_as_we_do(
     units: Any, corpus: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     from transformers import AutoProcessor

@@ -74,7 +74,7 @@ def test_a_line_that_is_not_of_its_form_is_named(tmp_path: Path, name: str, text
         read(str(tmp_path / name))
 
 
-def test_what_is_not_utf_8_and_what_is_no_form_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_and_an_unknown_form_are_errors(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"a \xff\n")
     with pytest.raises(DataError, match="not UTF-8"):
         read(str(tmp_path / "a.txt"))

@@ -14,7 +14,7 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args=small)
     cluster.add_node(num_cpus=2, object_store_memory=200 << 20)
     pids = {
-        f"{name} of the {place}": [each.process.pid for each in node.all_processes.get(name, [])]
+        f"{name} of the {place}": [process.process.pid for process in node.all_processes.get(name, [])]
         for place, node in (("head", cluster.head_node), ("other node", cluster.list_all_nodes()[-1]))
         for name in ("raylet", "gcs_server")
     }

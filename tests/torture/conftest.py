@@ -23,7 +23,7 @@ class Torture:
         """How often, between the short form and the full one."""
         return short if SHARE is None else max(short, round(float(SHARE) * full))
 
-    def some(self, num: int, *, short: int) -> int:
+    def sample_size(self, num: int, *, short: int) -> int:
         """How many of so many things."""
         return min(num, self.count(short=short, full=num))
 

@@ -28,7 +28,7 @@ class GreedyTeacher(EchoTeacher):
             pages = int(Path("/proc/self/statm").read_text().split()[5])
             limit = pages * resource.getpagesize() + LIMIT_MB * 2**20
             resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
-            taken = []
+            blocks = []
             while True:
-                taken.append(bytearray(2**20))
+                blocks.append(bytearray(2**20))
         return super().transcribe_batch(clips)

@@ -35,9 +35,9 @@ class Transcribe(engine.StageWork):
 
 def main(folder: str) -> None:
     store = Store(folder)
-    done = {entry.key.removesuffix(".parquet") for entry in store.list()}
+    finished_ids = {entry.key.removesuffix(".parquet") for entry in store.list()}
     engine.run(
-        [chunk for chunk in engine.chunks_of(range(60), 4, str) if chunk.id not in done],
+        [chunk for chunk in engine.chunks_of(range(60), 4, str) if chunk.id not in finished_ids],
         (
             engine.Stage(name="decode", work=Decode(), workers=1),
             engine.Stage(name="teach", work=Transcribe(), workers=2),

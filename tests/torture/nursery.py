@@ -30,7 +30,7 @@ def suffer(order: dict[str, object]) -> int:
     arm = ctypes.CDLL(None).faults_arm
     arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_char_p]
     arm(str(order["below"]).encode(), order["at"], order["kind"], str(order["trace"]).encode())
-    return cli.main([str(each) for each in order["arguments"]])  # type: ignore[attr-defined]
+    return cli.main([str(argument) for argument in order["arguments"]])  # type: ignore[attr-defined]
 
 
 def main() -> None:

@@ -98,10 +98,10 @@ def descendants(pid: int) -> list[int]:
         except OSError:  # it ended meanwhile
             continue
         children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found[1:]
+    pids = [pid]
+    for parent in pids:
+        pids += children.get(parent, [])
+    return pids[1:]
 
 
 def command_line(pid: int) -> str:
@@ -120,14 +120,14 @@ def born(pid: int) -> str:
         return ""
 
 
-def left_of(seen: Iterable[tuple[int, str]], within_s: float = 90) -> list[str]:
+def left_of(processes: Iterable[tuple[int, str]], within_s: float = 90) -> list[str]:
     """Those of these processes, each with its birth, that are still there after a while; Ray's agents take a minute."""
     deadline = time.monotonic() + within_s
-    while left := [pid for pid, birth in seen if birth and born(pid) == birth and command_line(pid)]:
+    while survivors := [pid for pid, birth in processes if birth and born(pid) == birth and command_line(pid)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
-    return [command_line(pid) for pid in left]
+    return [command_line(pid) for pid in survivors]
 
 
 def kept(work: Path) -> dict[str, bytes]:

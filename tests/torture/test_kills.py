@@ -39,7 +39,7 @@ def victims(driver: int) -> dict[str, list[int]]:
     return {kind: pids for kind, pids in parents.items() if pids}
 
 
-def test_whoever_is_killed_nothing_is_lost_and_nothing_twice(torture: Any, tmp_path: Path) -> None:
+def test_killing_any_process_loses_and_repeats_nothing(torture: Any, tmp_path: Path) -> None:
     wanted, chance = torture.count(short=3, full=200), seeded_random()
     source = runs.corpus(tmp_path / "audio", NUM)
     calm = tmp_path / "calm"
@@ -50,7 +50,7 @@ def test_whoever_is_killed_nothing_is_lost_and_nothing_twice(torture: Any, tmp_p
     runs.finish("label", calm / "work", "--config", config, log=log)
     expected = runs.kept(calm / "work")
     killed: Counter[str] = Counter()
-    rounds, seen = 0, set[tuple[int, str]]()
+    rounds, processes = 0, set[tuple[int, str]]()
     while killed.total() < wanted:
         rounds += 1
         folder = tmp_path / f"round{rounds}"
@@ -59,7 +59,7 @@ def test_whoever_is_killed_nothing_is_lost_and_nothing_twice(torture: Any, tmp_p
         command = ("label", folder / "work", "--config", config)
         while killed.total() < wanted:
             process = runs.start(*command, log=log)
-            if not strike(process, folder / "work", killed, seen, wanted, chance):
+            if not strike(process, folder / "work", killed, processes, wanted, chance):
                 break
         runs.finish(*command, log=log)
         assert runs.kept(folder / "work") == expected
@@ -67,14 +67,14 @@ def test_whoever_is_killed_nothing_is_lost_and_nothing_twice(torture: Any, tmp_p
         assert sorted(ids) == [f"u{i:05}" for i in range(NUM)]
         shutil.rmtree(folder)
     torture.tell("SIGKILL", f"{killed.total()} kills in {rounds} corpora of {NUM}: {dict(killed)}")
-    assert runs.left_of(seen) == []
+    assert runs.left_of(processes) == []
 
 
 def strike(
     process: subprocess.Popen[bytes],
     work: Path,
     killed: Counter[str],
-    seen: set[tuple[int, str]],
+    births: set[tuple[int, str]],
     wanted: int,
     chance: random.Random,
 ) -> bool:
@@ -82,18 +82,18 @@ def strike(
     since, before = time.monotonic(), len(list(work.glob("labels/*/*.parquet")))
     while process.poll() is None:
         time.sleep(chance.uniform(0.05, 1.5))
-        found = victims(process.pid)
-        seen.update((pid, runs.born(pid)) for pid in runs.descendants(process.pid))
-        if set(found) == {"driver"} and chance.random() < 0.9:
+        processes = victims(process.pid)
+        births.update((pid, runs.born(pid)) for pid in runs.descendants(process.pid))
+        if set(processes) == {"driver"} and chance.random() < 0.9:
             continue  # Ray is starting: most of the kills are to come later
-        kind = chance.choice(sorted(found))
+        kind = chance.choice(sorted(processes))
         late = time.monotonic() - since > 120
         if kind == "driver" and len(list(work.glob("labels/*/*.parquet"))) == before and not late:
             continue  # it must get on, or this has no end
         if killed.total() >= wanted:
             break
         try:
-            os.kill(chance.choice(found[kind]), signal.SIGKILL)
+            os.kill(chance.choice(processes[kind]), signal.SIGKILL)
         except ProcessLookupError:
             continue
         killed[kind] += 1

@@ -48,8 +48,8 @@ def by_ffmpeg(form: str, codec: str, *, video: bool = False) -> bytes:
         frame = av.AudioFrame.from_ndarray((noisy_tones()[None] * 32767).astype(np.int16), format="s16", layout="mono")
         frame.sample_rate, frame.pts = RATE_HZ, 0
         resampler = av.AudioResampler(audio.format, audio.layout, audio.rate, audio.codec_context.frame_size or None)
-        for each in [*resampler.resample(frame), *resampler.resample(None)]:
-            container.mux(audio.encode(each))
+        for packet in [*resampler.resample(frame), *resampler.resample(None)]:
+            container.mux(audio.encode(packet))
         container.mux(audio.encode(None))
     return sink.getvalue()
 
@@ -69,9 +69,9 @@ FORMATS: dict[str, Callable[[], bytes]] = {
 }
 
 
-def mutant(sound: bytes, other: bytes, chance: random.Random) -> bytes:
-    """`sound` with bits flipped, numbers in its header changed, an end cut off, or a stretch put elsewhere."""
-    data = bytearray(sound)
+def mutant(intact: bytes, other: bytes, chance: random.Random) -> bytes:
+    """`intact` with bits flipped, numbers in its header changed, an end cut off, or a stretch put elsewhere."""
+    data = bytearray(intact)
     kind = chance.choice(["bits", "bits", "header", "cut", "splice", "graft", "holes"])
     if kind == "bits":
         for _ in range(2 ** chance.randint(0, 8)):
@@ -109,23 +109,23 @@ def outcome(decoder: Decoder, data: bytes) -> str:
 
 def test_a_mutated_file_is_audio_or_a_reason_and_the_parent_stays_small(torture: Any) -> None:
     total = torture.count(short=1100, full=100_000)
-    sound = {name: make() for name, make in FORMATS.items()}
-    found: Counter[str] = Counter()
+    intact = {name: make() for name, make in FORMATS.items()}
+    outcomes: Counter[str] = Counter()
     slowest_s = 0.0
     with Decoder(LIMIT_S, LIMIT_MB) as decoder:
-        assert {outcome(decoder, data) for data in sound.values()} == {"audio"}
+        assert {outcome(decoder, data) for data in intact.values()} == {"audio"}
         before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         for number in range(total):
             chance = random.Random(number)
-            name = list(sound)[number % len(sound)]
+            name = list(intact)[number % len(intact)]
             start = time.monotonic()
-            what = outcome(decoder, mutant(sound[name], sound[chance.choice(list(sound))], chance))
+            what = outcome(decoder, mutant(intact[name], intact[chance.choice(list(intact))], chance))
             slowest_s = max(slowest_s, time.monotonic() - start)
-            found[what] += 1
+            outcomes[what] += 1
     grown_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 - before_mb
-    assert "" not in found
+    assert "" not in outcomes
     assert slowest_s < 2 * LIMIT_S + 60, "a decoder and its second attempt"
     assert grown_mb < PARENT_MB
-    assert found["decoding hung"] < total / 1000
-    said = ", ".join(f"{count:,} {what}" for what, count in found.most_common())
-    torture.tell("mutated audio", f"{total:,} files: {said}; slowest {slowest_s:.1f} s; parent grew by {grown_mb} MB")
+    assert outcomes["decoding hung"] < total / 1000
+    listed = ", ".join(f"{count:,} {what}" for what, count in outcomes.most_common())
+    torture.tell("mutated audio", f"{total:,} files: {listed}; slowest {slowest_s:.1f} s; parent grew by {grown_mb} MB")

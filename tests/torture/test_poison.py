@@ -62,24 +62,24 @@ def test_poison_is_set_aside_with_its_reason_and_the_rest_is_labelled(torture: A
     shim, log = tmp_path / "poison.so", tmp_path / "log"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "poison.c", "-ldl"], check=True)
     num = torture.count(short=80, full=3000)
-    each = max(1, num // 1100)  # of eleven kinds: one file in a hundred
+    num_of_kind = max(1, num // 1100)  # of eleven kinds: one file in a hundred
     source = runs.corpus(tmp_path / "audio", num)
-    ids = iter(range(7, num, num // (11 * each + 1)))
+    ids = iter(range(7, num, num // (11 * num_of_kind + 1)))
     index_errors: dict[str, tuple[str, ...]] = {}
     label_errors: dict[str, str] = {}
-    for kind in list(IN_DECODER) * each:
+    for kind in list(IN_DECODER) * num_of_kind:
         for step, errors in (("index", index_errors), ("label", label_errors)):
             number = next(ids)
             path = source.parent / f"{number:05}.flac"
             path.write_bytes(marked(path.read_bytes(), f"poison:{step}:{kind}"))
             errors[path.name if step == "index" else f"u{number:05}"] = IN_DECODER[kind]  # type: ignore[assignment]
-    for hours in EXPANDING_H * each:
+    for hours in EXPANDING_H * num_of_kind:
         path = source.parent / f"{next(ids):05}.flac"
         expanding(path, hours)
         assert path.stat().st_size < 1_000_000
         index_errors[path.name] = TOO_LARGE
     teacher: dict[str, Any] = {"name": "greedy", "substitute": 0.1}
-    for kind in list(IN_TEACHER) * each:
+    for kind in list(IN_TEACHER) * num_of_kind:
         id_ = f"u{next(ids):05}"
         label_errors[id_] = IN_TEACHER[kind]
         teacher.setdefault(f"{kind}_on", []).append(id_)
@@ -106,5 +106,5 @@ def test_poison_is_set_aside_with_its_reason_and_the_rest_is_labelled(torture: A
     assert failed.keys() == label_errors.keys()
     for id_, expected_error in label_errors.items():
         assert failed[id_].startswith(expected_error), (id_, failed[id_])
-    told = Counter(reason.partition(":")[0] for reason in [*map(str, damaged.values())]) + Counter(failed.values())
-    torture.tell("poison", f"{len(index_errors) + len(label_errors)} of {num:,} files: {dict(told)}")
+    reasons = Counter(reason.partition(":")[0] for reason in [*map(str, damaged.values())]) + Counter(failed.values())
+    torture.tell("poison", f"{len(index_errors) + len(label_errors)} of {num:,} files: {dict(reasons)}")

@@ -64,23 +64,23 @@ def test_a_bucket_that_fails_at_every_third_request_loses_nothing(
     wanted = torture.count(short=10, full=1000)
     for path in runs.corpus(tmp_path / "audio", NUM).parent.iterdir():
         bucket.replace(f"audio/{path.name}", path.read_bytes())
-    seen: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     with faulty_proxy(moto_port, stall_s=STALL_S) as line:
         prepare("s3://bucket/calm", tmp_path, line)
         expected = kept(bucket, "calm")
         assert [name.split("/")[1] for name in expected].count("labels") == NUM / 3
         line.shares = FAULTS | (TIME_OUT if wanted == 1000 else {})
         rounds = 0
-        while seen.total() - seen["fine"] < wanted:
+        while outcomes.total() - outcomes["fine"] < wanted:
             rounds += 1
             line.seen.clear()
             prepare(f"s3://bucket/work{rounds}", tmp_path, line)
             assert kept(bucket, f"work{rounds}") == expected
-            seen += line.seen
-    torture.tell("S3 errors", f"{seen.total() - seen['fine']:,} in {rounds} corpora of {NUM}: {dict(seen)}")
+            outcomes += line.seen
+    torture.tell("S3 errors", f"{outcomes.total() - outcomes['fine']:,} in {rounds} corpora of {NUM}: {dict(outcomes)}")
 
 
-def test_a_bucket_that_says_slow_down_is_asked_less_and_less(bucket: Store, moto_port: int, tmp_path: Path) -> None:
+def test_requests_back_off_where_a_bucket_says_slow_down(bucket: Store, moto_port: int, tmp_path: Path) -> None:
     for path in runs.corpus(tmp_path / "audio", 12).parent.iterdir():
         bucket.replace(f"audio/{path.name}", path.read_bytes())
     with faulty_proxy(moto_port) as line:

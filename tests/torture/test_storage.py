@@ -61,7 +61,7 @@ class Nursery:
             folder.with_suffix(f".{name}").unlink(missing_ok=True)
         order = {"log": f"{folder}.said", "trace": f"{folder}.points", "below": str(folder), "at": at, "kind": kind}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order | {"arguments": [str(each) for each in arguments]}) + "\n")
+        self._process.stdin.write(json.dumps(order | {"arguments": [str(argument) for argument in arguments]}) + "\n")
         self._process.stdin.flush()
         return int(self._answer())
 
@@ -78,9 +78,9 @@ class Nursery:
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not at hand")
-    made = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield made
-    made.close()
+    server = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ class Line:
         for step in dict.fromkeys(step for _, step in CASES):
             self.before[step] = folder / step
             shutil.copytree(self.folder, self.before[step], symlinks=True)
-            assert nursery.run(self.folder, *self.command(step)) == 0, said(self.folder)
+            assert nursery.run(self.folder, *self.command(step)) == 0, log_of(self.folder)
             self.points[step] = Path(f"{self.folder}.points").read_text().splitlines()
         shutil.copytree(self.folder, self.calm, symlinks=True)
 
@@ -115,8 +115,8 @@ class Line:
         if step == "index":
             return ["index", self.source, "--work", folder / "work", "--config", config]
         if step == "evaluate":
-            (found,) = [path.parent for path in folder.glob("exp/*/summary.json")]
-            return ["evaluate", found]
+            (experiment,) = [path.parent for path in folder.glob("exp/*/summary.json")]
+            return ["evaluate", experiment]
         if step in ("train", "report"):
             return ["train" if step == "train" else "run", config]
         return [step, folder / "work", "--config", config]
@@ -127,7 +127,7 @@ def line(nursery: Nursery, source: Path, tmp_path_factory: pytest.TempPathFactor
     return Line(nursery, source, tmp_path_factory.mktemp("line"))
 
 
-def said(folder: Path) -> str:
+def log_of(folder: Path) -> str:
     return Path(f"{folder}.said").read_text()
 
 
@@ -150,7 +150,7 @@ def check_whole(folder: Path, calm: Path) -> None:
         assert report.read_text().rstrip().endswith("</html>")
 
 
-def is_told(code: int, text: str) -> bool:
+def is_reported(code: int, text: str) -> bool:
     """Whether a fault that matters ended in an error a user can act on; TensorBoard's thread may have had its say."""
     end = text.rpartition("Traceback")[2]
     return code == 0 or (2 <= code <= 6 and all(f"{part}: " in end for part in ("error", "why", "fix")))
@@ -163,11 +163,11 @@ def points_of(line: Line, step: str, kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("kind", "step"), CASES)
-def test_a_write_that_fails_tears_nothing_and_is_made_good(
+def test_a_failed_write_leaves_no_torn_object_and_is_repeated(
     nursery: Nursery, line: Line, torture: Any, step: str, kind: str
 ) -> None:
     every = points_of(line, step, kind)
-    chosen = random.Random(0).sample(every, torture.some(len(every), short=1))
+    chosen = random.Random(0).sample(every, torture.sample_size(len(every), short=1))
     codes: Counter[int] = Counter()
     wrong, untold = [], []
     for number in sorted(chosen):
@@ -175,11 +175,11 @@ def test_a_write_that_fails_tears_nothing_and_is_made_good(
         code = nursery.run(line.folder, *line.command(step), at=number, kind=KINDS[kind])
         codes[code] += 1
         where = f"{line.points[step][number - 1]} ({number}): exit {code}"
-        if not is_told(code, said(line.folder)):
-            untold.append(f"{where}: {said(line.folder)[-600:]}")
+        if not is_reported(code, log_of(line.folder)):
+            untold.append(f"{where}: {log_of(line.folder)[-600:]}")
         try:
             check_whole(line.folder, line.calm)
-            assert nursery.run(line.folder, *line.command(step)) == 0, said(line.folder)
+            assert nursery.run(line.folder, *line.command(step)) == 0, log_of(line.folder)
             check_end(line, step)
         except Exception as error:
             wrong.append(f"{where}: {type(error).__name__}: {error}"[:900])
@@ -194,15 +194,15 @@ def test_a_write_that_fails_tears_nothing_and_is_made_good(
 def check_end(line: Line, step: str) -> None:
     """After the second try, everything of the step is there as if the fault had not been."""
     if step in TABLES:
-        found, calm = (
-            {n: d for n, d in runs.kept(each / "work").items() if n.startswith(TABLES[step])}
-            for each in (line.folder, line.calm)
+        tables, calm = (
+            {n: d for n, d in runs.kept(folder / "work").items() if n.startswith(TABLES[step])}
+            for folder in (line.folder, line.calm)
         )
-        assert found == calm
+        assert tables == calm
         assert list(line.folder.glob(f"work/{TABLES[step]}/*/_SUCCESS.json"))
         return
     (run,), (calm_run,) = (
-        [path.parent for path in each.glob("exp/*/summary.json")] for each in (line.folder, line.calm)
+        [path.parent for path in folder.glob("exp/*/summary.json")] for folder in (line.folder, line.calm)
     )
     weights = Path("model", "model.safetensors")
     assert (run / weights).read_bytes() == (calm_run / weights).read_bytes()
@@ -212,7 +212,7 @@ def check_end(line: Line, step: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
 @pytest.mark.parametrize("size_kb", [80] if runs.SHARE is None else range(10, 180, 10))
-def test_a_file_system_that_is_full_is_told_and_what_it_held_is_used_when_it_has_grown(
+def test_a_full_file_system_is_an_error_and_its_contents_are_used_when_it_has_grown(
     source: Path, tmp_path: Path, size_kb: int
 ) -> None:
     if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
@@ -231,12 +231,12 @@ def test_a_file_system_that_is_full_is_told_and_what_it_held_is_used_when_it_has
         if name == "small":
             script.append(f"mount -o remount,size=100m {disk}")
     script.append(f"cp -a {disk} {tmp_path}/kept")
-    done = subprocess.run(["unshare", "-m", "bash", "-c", "\n".join(script)], check=False)
-    if done.returncode == 99:
+    process = subprocess.run(["unshare", "-m", "bash", "-c", "\n".join(script)], check=False)
+    if process.returncode == 99:
         pytest.skip("a file system cannot be mounted here")
     codes = {name: int((tmp_path / f"{name}.code").read_text()) for name in ("calm", "small", "grown")}
     small = (tmp_path / "small.said").read_text()
     assert codes == {"calm": 0, "small": 4, "grown": 0}, small
-    assert is_told(codes["small"], small), small
+    assert is_reported(codes["small"], small), small
     assert "No space left on device" in small
     assert runs.kept(tmp_path / "kept" / "work") == runs.kept(calm / "work")

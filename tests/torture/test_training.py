@@ -64,7 +64,7 @@ def kill(command: list[str], run: RunDir, chance: random.Random, *, in_checkpoin
 
 
 @pytest.mark.skipif(SHARE is None, reason="the short form is in tests/train")
-def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
+def test_a_training_killed_anywhere_and_resumed_equals_an_undisturbed_one(
     torture: Any, work: Path, tmp_path: Path
 ) -> None:
     chance = seeded_random()
@@ -76,8 +76,8 @@ def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
         in_checkpoint = where.total() % 2 == 0
         settings = [f"train.steps={STEPS}", f"train.checkpoint_every={1 if in_checkpoint else 2}"]
         command = [sys.executable, str(SCRIPT), str(work), str(run.path), *settings]
-        if found := kill(command, run, chance, in_checkpoint=in_checkpoint):
-            where[found] += 1
+        if moment := kill(command, run, chance, in_checkpoint=in_checkpoint):
+            where[moment] += 1
         train_once(str(work), str(run.path), *settings)
         assert same(weights(run), expected)
         assert figures(run) == curve
@@ -87,7 +87,7 @@ def test_a_training_killed_anywhere_and_resumed_is_the_one_nobody_disturbed(
 
 
 @pytest.mark.skipif(SHARE is None, reason="the short form is in tests/train")
-def test_a_rank_that_stands_still_is_found_in_time_and_all_end(torture: Any, work: Path, tmp_path: Path) -> None:
+def test_a_stalled_rank_is_detected_in_time_and_all_ranks_end(torture: Any, work: Path, tmp_path: Path) -> None:
     chance = seeded_random()
     found_s, ended_s = [], []
     for number in range(torture.count(short=1, full=10)):
@@ -112,9 +112,9 @@ def test_a_rank_that_stands_still_is_found_in_time_and_all_end(torture: Any, wor
         assert process.returncode != 0
         assert not any(map(is_alive, pids.values()))
         stacks = run.log.read_text().split("stacks of rank ")[1:]
-        assert {each[0] for each in stacks} == {"0", "1"}
-        assert len([each for each in stacks if "most recent call first" in each]) >= 2
+        assert {stack[0] for stack in stacks} == {"0", "1"}
+        assert len([stack for stack in stacks if "most recent call first" in stack]) >= 2
         assert found_s[-1] < 2 * LIMIT_S
-    told = f"{len(found_s)} of {len(found_s)} found, {min(found_s):.1f} to {max(found_s):.1f} s after it"
+    summary = f"{len(found_s)} of {len(found_s)} found, {min(found_s):.1f} to {max(found_s):.1f} s after it"
     ended = f"all ranks ended {min(ended_s):.1f} to {max(ended_s):.1f} s after it"
-    torture.tell("SIGSTOP of a rank", f"{told}; {ended}; the limit was {LIMIT_S} s")
+    torture.tell("SIGSTOP of a rank", f"{summary}; {ended}; the limit was {LIMIT_S} s")

@@ -136,17 +136,17 @@ def test_the_best_stay_and_those_of_every_so_many_steps(tmp_path: Path) -> None:
     assert run.last.resolve().name == "epoch=0-step=9"
 
 
-def test_what_is_handed_over_may_be_the_mean_of_the_best(tmp_path: Path) -> None:
+def test_the_final_weights_may_be_the_mean_of_the_best_checkpoints(tmp_path: Path) -> None:
     run, cfg = RunDir(tmp_path), Train(keep_best=2)
     model, optimizer = new_model()
-    seen = []
+    weights = []
     for number, error in enumerate((0.3, 0.9, 0.1, None), 1):
         step(model, optimizer, number)
-        seen.append({name: value.clone() for name, value in model.state_dict().items()})
+        weights.append({name: value.clone() for name, value in model.state_dict().items()})
         save(run, model, optimizer, number, error, cfg)
     checkpoint.load_mean(model, checkpoint.best(run, 2))
     for name, value in model.state_dict().items():
-        wanted = (seen[0][name] + seen[2][name]) / 2 if value.is_floating_point() else seen[2][name]
+        wanted = (weights[0][name] + weights[2][name]) / 2 if value.is_floating_point() else weights[2][name]
         assert torch.allclose(value, wanted, atol=1e-7)
 
 

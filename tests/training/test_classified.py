@@ -64,7 +64,7 @@ def figures(run: RunDir) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
 
 
-def test_a_new_fast_conformer_tells_words_apart_in_a_voice_it_never_heard(voices: Path, tmp_path: Path) -> None:
+def test_a_new_fast_conformer_classifies_words_of_an_unseen_speaker(voices: Path, tmp_path: Path) -> None:
     run = run_of(voices, tmp_path, *QUICK, "train.steps=30")
     outcome = summary(run)
     assert outcome["dev_error"] <= 0.4  # chance is 0.75
@@ -72,7 +72,7 @@ def test_a_new_fast_conformer_tells_words_apart_in_a_voice_it_never_heard(voices
     assert classifiers.names_of(classifiers.load(run.model)) == ["ba", "du", "ko", "mi"]
 
 
-def test_a_wav2vec2_tells_words_apart(voices: Path, wav2vec2: str, tmp_path: Path) -> None:
+def test_a_wav2vec2_classifies_words(voices: Path, wav2vec2: str, tmp_path: Path) -> None:
     start = f"student={{task: classes, checkpoint: {wav2vec2}, freeze_features: false}}"
     run = run_of(voices, tmp_path, *QUICK, start, "train.steps=60")
     rows = figures(run)
@@ -80,11 +80,11 @@ def test_a_wav2vec2_tells_words_apart(voices: Path, wav2vec2: str, tmp_path: Pat
     assert rows[-2]["loss"] < 0.5 * rows[0]["loss"]
 
 
-@pytest.mark.parametrize("hears", ["mels", "samples"])
-def test_speakers_are_told_apart_and_new_ones_are_verified(tmp_path: Path, wav2vec2: str, hears: str) -> None:
+@pytest.mark.parametrize("input_kind", ["mels", "samples"])
+def test_speakers_are_classified_and_new_ones_are_verified(tmp_path: Path, wav2vec2: str, input_kind: str) -> None:
     write_voices(Store(str(tmp_path)), "shards/r", {"train": ("ann", "cas", "dee", "fay"), "dev": ("bob", "eve")}, 3)
     start = f"student={{task: speakers, checkpoint: {wav2vec2}, freeze_features: false}}"
-    run = run_of(tmp_path, tmp_path / "run", *QUICK, SPEAKERS if hears == "mels" else start, "train.steps=40")
+    run = run_of(tmp_path, tmp_path / "run", *QUICK, SPEAKERS if input_kind == "mels" else start, "train.steps=40")
     rows = figures(run)
     assert rows[-2]["accuracy"] > 0.8
     assert rows[-1]["trials"] == 24 * 23 // 2
@@ -92,7 +92,7 @@ def test_speakers_are_told_apart_and_new_ones_are_verified(tmp_path: Path, wav2v
     assert classifiers.load(run.model).config.target == "speaker"
 
 
-def test_who_has_no_speaker_is_left_out_and_counted(voices: Path, tmp_path: Path) -> None:
+def test_utterances_without_a_speaker_are_left_out_and_counted(voices: Path, tmp_path: Path) -> None:
     target = ("student.target=speaker", "train.steps=1")
     outcome = summary(run_of(voices, tmp_path, *QUICK, *target))
     assert outcome["dropped"]["without_a_class"] == 3
@@ -100,12 +100,12 @@ def test_who_has_no_speaker_is_left_out_and_counted(voices: Path, tmp_path: Path
     assert outcome["dev_error"] is None  # its voice was never heard
 
 
-def test_one_class_is_nothing_to_tell_apart(voices: Path, tmp_path: Path) -> None:
+def test_a_single_class_is_refused(voices: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing to tell apart"):
         run_of(voices, tmp_path, *QUICK, "student.target=language", "train.steps=1")
 
 
-def test_a_training_killed_and_resumed_is_the_one_nobody_disturbed(voices: Path, wav2vec2: str, tmp_path: Path) -> None:
+def test_a_training_killed_and_resumed_equals_an_undisturbed_one(voices: Path, wav2vec2: str, tmp_path: Path) -> None:
     settings = [
         f"student={{task: classes, checkpoint: {wav2vec2}, freeze_layers: 1.0}}",
         *("train.unfreeze_share=0.6", "train.steps=10", "train.lr=1e-3"),
@@ -150,7 +150,7 @@ FROZEN = {
 
 
 @pytest.mark.parametrize("way", FROZEN)
-def test_frozen_layers_stay_to_the_bit_and_thawed_ones_learn(
+def test_frozen_layers_stay_to_the_bit_and_unfrozen_ones_learn(
     voices: Path, wav2vec2: str, tmp_path: Path, way: str
 ) -> None:
     overrides, expected = FROZEN[way]
@@ -178,7 +178,7 @@ def test_the_batch_norm_of_frozen_layers_counts_nothing(voices: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["classes", "recognition"])
-def test_two_ranks_thaw_and_freeze_as_one_does(voices: Path, wav2vec2: str, tmp_path: Path, task: str) -> None:
+def test_two_ranks_freeze_and_unfreeze_like_one(voices: Path, wav2vec2: str, tmp_path: Path, task: str) -> None:
     start = [
         f"student={{task: {task}, checkpoint: {wav2vec2}, freeze_layers: 1.0, dropout: 0.0}}",
         *("plan.batches_per_step=2", "train.steps=6", "train.unfreeze_share=0.7", "train.lr=1e-3"),

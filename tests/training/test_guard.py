@@ -63,7 +63,7 @@ def test_what_is_saved_of_a_skipped_step_comes_back_whole(tmp_path: Path) -> Non
         guarding.load(path)
 
 
-def test_memory_that_has_run_out_is_known_by_what_torch_says() -> None:
+def test_out_of_memory_is_recognised_by_the_message_of_torch() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 50, dtype=torch.uint8)
     assert guarding.out_of_memory(caught.value)

@@ -52,8 +52,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """What one process learns."""
     folder = tmp_path_factory.mktemp("alone")
-    done = json.loads(voxstill(written(folder, corpus, batches_per_step=2)).stdout)
-    return Alone(figures(Path(done["path"])), learnt(folder, done))
+    summary = json.loads(voxstill(written(folder, corpus, batches_per_step=2)).stdout)
+    return Alone(figures(Path(summary["path"])), learnt(folder, summary))
 
 
 def written(folder: Path, corpus: Path, batches_per_step: int | None = None) -> Path:
@@ -66,13 +66,13 @@ def written(folder: Path, corpus: Path, batches_per_step: int | None = None) -> 
 def voxstill(path: Path, *overrides: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "voxstill.cli", "train", str(path), "--json"]
     command += [word for override in overrides for word in ("--set", override)]
-    done = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=250, check=False)
-    return finished(done)
+    process = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=250, check=False)
+    return finished(process)
 
 
-def finished(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+def finished(process: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process
 
 
 def figures(run: Path) -> list[dict[str, float]]:
@@ -105,10 +105,10 @@ def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_torchrun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: Alone, tmp_path: Path) -> None:
+def test_torchrun_trains_the_same_weights_as_one_process(corpus: Path, alone: Alone, tmp_path: Path) -> None:
     path = written(tmp_path, corpus)
-    done = finished(torchrun("train", str(path), "--json"))
-    (line,) = done.stdout.splitlines()  # rank 0 alone says the figures
+    process = finished(torchrun("train", str(path), "--json"))
+    (line,) = process.stdout.splitlines()  # rank 0 alone says the figures
     assert same(learnt(tmp_path, json.loads(line)), alone.weights)
     rows = figures(Path(json.loads(line)["path"]))
     for name in ("loss", "ctc", "align"):  # of all ranks together
@@ -119,15 +119,15 @@ def test_torchrun_learns_in_one_folder_what_one_process_learns(corpus: Path, alo
 @pytest.mark.slow
 def test_an_error_of_a_rank_ends_all_of_them(corpus: Path, tmp_path: Path) -> None:
     path = written(tmp_path, corpus)
-    done = torchrun("train", str(path), "--set", "train.devices=4")
-    assert done.returncode != 0
-    assert "`train.devices` is 4" in done.stderr
-    assert "torchrun has started 2 processes on this machine" in done.stderr
+    process = torchrun("train", str(path), "--set", "train.devices=4")
+    assert process.returncode != 0
+    assert "`train.devices` is 4" in process.stderr
+    assert "torchrun has started 2 processes on this machine" in process.stderr
     assert not (tmp_path / "exp").exists()
 
 
 @pytest.mark.slow
-def test_srun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: Alone, tmp_path: Path) -> None:
+def test_srun_trains_the_same_weights_as_one_process(corpus: Path, alone: Alone, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "voxstill.cli", "train", str(written(tmp_path, corpus)), "--json"]
     variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
     variables |= {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_PORT": str(free_port())}
@@ -143,17 +143,15 @@ def test_srun_learns_in_one_folder_what_one_process_learns(corpus: Path, alone: 
 
 
 @pytest.mark.slow
-def test_two_workers_of_ray_learn_in_one_folder_what_one_process_learns(
-    corpus: Path, alone: Alone, tmp_path: Path
-) -> None:
+def test_two_workers_of_ray_train_the_same_weights_as_one_process(corpus: Path, alone: Alone, tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="Ray Train imports it")
     # paths are relative to where the command was given, which is not where Ray runs its workers
     relative = f"work={corpus.name}"
-    done = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2", relative, cwd=corpus.parent)
-    assert same(learnt(tmp_path, json.loads(done.stdout)), alone.weights)
+    process = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2", relative, cwd=corpus.parent)
+    assert same(learnt(tmp_path, json.loads(process.stdout)), alone.weights)
 
 
-def test_of_the_errors_of_several_workers_the_one_that_says_what_to_do_is_told() -> None:
+def test_of_the_errors_of_several_workers_the_one_with_a_fix_is_reported() -> None:
     closed, empty = RuntimeError("first\nConnection closed by peer"), DataError("there is nothing to learn")
     assert cluster._rank_error({0: closed, 1: empty}) is empty
     error = cluster._rank_error({1: closed, 2: closed})
@@ -171,7 +169,7 @@ def test_of_the_errors_of_several_workers_the_one_that_says_what_to_do_is_told()
         (("1", "1", "0"), "alpha", (None, None)),
     ],
 )
-def test_what_srun_says_is_understood(
+def test_the_environment_of_srun_is_parsed(
     monkeypatch: pytest.MonkeyPatch,
     tasks: tuple[str, str, str],
     nodes: str,
@@ -196,12 +194,12 @@ def test_machines_with_different_numbers_of_processes_are_refused(
         world.ranks()
 
 
-def test_a_process_that_is_alone_is_none_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_is_no_distributed_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"})
     assert world.ranks() is None
 
 
-def test_each_of_several_has_a_batch_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rank_has_one_batch_unless_batches_per_step_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks("torchrun", 5, 8, 4)
     assert parallel.with_ranks(ranks, config.load(None, [])).plan.batches_per_step == 8
     assert parallel.with_ranks(ranks, config.load(None, ["train.devices=4"])).plan.batches_per_step == 8

@@ -92,7 +92,7 @@ def test_a_run_with_dropout_that_computes_its_layers_again_gives_the_same_bits(w
     assert figures(runs[0]) == figures(runs[1])
 
 
-def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
+def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
     work: Path, straight: RunDir, tmp_path: Path
 ) -> None:
     run = RunDir(tmp_path / "killed")
@@ -110,7 +110,7 @@ def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
     assert figures(run) == figures(straight)
 
 
-def test_the_mean_of_the_best_is_handed_over_and_a_resumed_run_has_the_same(work: Path, tmp_path: Path) -> None:
+def test_the_mean_of_the_best_checkpoints_is_saved_and_a_resumed_run_saves_the_same(work: Path, tmp_path: Path) -> None:
     few = [f"train.steps={STEPS}", "train.average=best", "train.keep_best=2", "train.keep_every=6"]
     runs = [RunDir(tmp_path / "straight"), RunDir(tmp_path / "resumed")]
     for run in runs:
@@ -148,7 +148,7 @@ def test_a_run_that_died_before_it_wrote_its_student_only_does_the_rest(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_hears_samples_is_trained_in_noise_and_rooms(work: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_waveforms_is_trained_with_noise_and_reverb(work: Path, tmp_path: Path) -> None:
     folder = write_waveform_checkpoint(tmp_path / "checkpoint", "Wav2Vec2", norm="layer", masks=0.3)
     for name, seconds in (("noise", 3), ("rooms", 0.2)):
         (tmp_path / name).mkdir()
@@ -205,8 +205,8 @@ def test_two_uneven_ranks_that_accumulate_have_the_gradient_of_one_process(work:
     script = SCRIPT.with_name("gradient_once.py")
     gradient_once(str(work), str(tmp_path / "one"))
     command = [sys.executable, str(script), str(work), str(tmp_path / "two"), "train.devices=2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
     for kind in ("ctc", "rnnt"):
         one, two = (load_file(tmp_path / folder / f"{kind}.safetensors") for folder in ("one", "two"))
         assert one.keys() == two.keys()
@@ -243,8 +243,8 @@ def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
     work: Path, tmp_path: Path, kind: str, ways: list[str]
 ) -> None:
     command = [sys.executable, str(SCRIPT.with_name("shard_once.py")), str(work), str(tmp_path), kind, "copied", *ways]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
     wanted = RunDir(tmp_path / "copied")
     for name in ways:
         run = RunDir(tmp_path / name)

@@ -50,7 +50,7 @@ def straight(work: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return run
 
 
-def test_every_step_says_how_it_goes_and_the_best_is_that_of_the_least_contrastive_loss(straight: RunDir) -> None:
+def test_every_step_is_logged_and_the_best_checkpoint_has_the_least_contrastive_loss(straight: RunDir) -> None:
     rows = figures(straight)
     steps, judged = [row for row in rows if "split" not in row], [row for row in rows if "split" in row]
     assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
@@ -68,7 +68,7 @@ def test_every_step_says_how_it_goes_and_the_best_is_that_of_the_least_contrasti
 
 
 @pytest.mark.parametrize("method", ["wav2vec2", "best_rq"])
-def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
+def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
     work: Path, straight: RunDir, tmp_path: Path, method: str
 ) -> None:
     run, settings = RunDir(tmp_path / "killed"), [f"train.steps={STEPS}"]
@@ -89,7 +89,7 @@ def test_a_run_killed_at_any_moment_and_resumed_is_the_run_nobody_disturbed(
     assert figures(run) == figures(straight)
 
 
-def test_what_was_learnt_loads_in_transformers_alone(straight: RunDir) -> None:
+def test_the_pre_trained_model_loads_in_transformers_alone(straight: RunDir) -> None:
     script = (
         "import sys, torch, transformers\n"
         "model = transformers.Wav2Vec2ForPreTraining.from_pretrained(sys.argv[1])\n"
@@ -101,7 +101,7 @@ def test_what_was_learnt_loads_in_transformers_alone(straight: RunDir) -> None:
     subprocess.run([sys.executable, "-c", script, str(straight.model)], check=True, stderr=subprocess.DEVNULL)
 
 
-def test_a_student_that_hears_samples_starts_from_it(straight: RunDir) -> None:
+def test_a_student_of_waveforms_starts_from_it(straight: RunDir) -> None:
     wanted: dict[str, Any] = {"keep_vocabulary": False, "dropout": None, "seed": 0, "freeze_convolutions": True}
     student = checkpoints.from_checkpoint(str(straight.model), 30, kind="ctc", **wanted)
     learnt = weights(straight)

@@ -83,12 +83,12 @@ def test_a_hub_that_does_not_answer_is_an_error_that_says_so(run: RunDir) -> Non
     assert "Traceback" not in output
 
 
-def test_that_nobody_is_logged_in_is_told_before_the_training(run: RunDir) -> None:
+def test_a_missing_login_is_an_error_before_the_training(run: RunDir) -> None:
     output = uploaded(run, "hf://team/student", HF_TOKEN="")
     assert "nobody is logged in" in output
 
 
 @pytest.mark.parametrize("target", ["hf://student", "hf://team/student/more", "hf://team/stu dent", "nowhere://bucket"])
-def test_what_is_no_address_is_told_before_the_training(target: str) -> None:
+def test_a_wrong_address_is_an_error_before_the_training(target: str) -> None:
     with pytest.raises(StorageError):
         check(target)

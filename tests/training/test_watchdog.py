@@ -44,7 +44,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_stopped_is_found_and_all_ranks_end(work: Path, tmp_path: Path) -> None:
+def test_a_stopped_rank_is_detected_and_all_ranks_end(work: Path, tmp_path: Path) -> None:
     victim = random.randrange(2)
     run = RunDir(tmp_path / "run")
     with started(work, run, "train.devices=2", "plan.batches_per_step=2", f"train.step_timeout_s={LIMIT_S}") as process:
@@ -82,7 +82,7 @@ def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(wor
     assert "most recent call first" in log
 
 
-def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_path: Path) -> None:
+def test_a_stalled_training_on_one_device_ends_with_its_stack(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all
     slow = ("student.size=small", "plan.max_utterances=1")
@@ -95,7 +95,7 @@ def test_a_training_that_stands_still_alone_ends_with_its_stack(work: Path, tmp_
     assert "stacks of rank 0" in run.log.read_text()
 
 
-def test_a_training_that_was_stopped_and_let_go_on_goes_on(work: Path, tmp_path: Path) -> None:
+def test_a_training_that_was_stopped_and_continued_goes_on(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     with started(work, run, "train.step_timeout_s=4") as process:
         (pid,) = ranks(run).values()

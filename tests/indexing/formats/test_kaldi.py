@@ -66,7 +66,7 @@ def test_segments_of_a_kaldi_directory_are_utterances_of_their_channel(tmp_path:
     ]
 
 
-def test_a_channel_in_which_nobody_speaks_costs_only_itself(tmp_path: Path) -> None:
+def test_a_channel_without_speech_fails_alone(tmp_path: Path) -> None:
     import soundfile
 
     loud_T = (8000 * np.sin(np.arange(16_000) / 9)).astype(np.int16)

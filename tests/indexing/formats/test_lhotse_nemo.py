@@ -26,9 +26,16 @@ def cut(id_: str, path: str, **more: Any) -> dict[str, Any]:
         "duration": 0.2,
         "channel_ids": [0],
     }
-    said = [{"id": "s", "recording_id": "r", "start": 0.0, "duration": 0.2, "channel": 0, "text": "one two"}]
-    made = {"id": id_, "start": 0.0, "duration": 0.2, "channel": 0, "supervisions": said, "recording": recording}
-    return made | {"type": "MonoCut"} | more
+    supervisions = [{"id": "s", "recording_id": "r", "start": 0.0, "duration": 0.2, "channel": 0, "text": "one two"}]
+    fields = {
+        "id": id_,
+        "start": 0.0,
+        "duration": 0.2,
+        "channel": 0,
+        "supervisions": supervisions,
+        "recording": recording,
+    }
+    return fields | {"type": "MonoCut"} | more
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])

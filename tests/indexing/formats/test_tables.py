@@ -119,13 +119,13 @@ def test_the_documents_way_to_repack_parquet_keeps_everything(tmp_path: Path) ->
     assert [read_uri(entry.uri) for entry in entries] == clips
 
 
-def test_a_gzipped_manifest_that_was_cut_is_told(tmp_path: Path) -> None:
+def test_a_truncated_gzipped_manifest_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"audio": "a.wav"}\n' * 1000)[:-20])
     assert "is damaged" in refused(path).what
 
 
-def test_the_shared_manifest_says_the_same_as_a_table(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_shared_manifest_has_the_same_rows_as_a_table(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     folder = shared_data("fsdd")
     rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
     for row in rows:

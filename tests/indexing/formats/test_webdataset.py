@@ -32,7 +32,7 @@ def test_members_of_a_tar_are_read_alone_and_whole(tmp_path: Path) -> None:
     assert [row.utterances[0].uri for row in rows] == [entry.uri for entry in entries]
 
 
-def test_two_sounds_of_one_sample_share_its_words_but_not_its_id(tmp_path: Path) -> None:
+def test_two_audio_files_of_one_sample_share_its_text_but_not_its_id(tmp_path: Path) -> None:
     members = {"a.left.wav": wav(), "a.right.wav": wav(500), "a.json": b'{"id": "a", "text": "both"}'}
     left, right = entries_in(write_tar(tmp_path / "t.tar", members))
     assert (left.text, right.text, left.id, right.id) == ("both", "both", None, None)
@@ -47,12 +47,12 @@ def test_a_shard_of_ours_gives_the_words_of_a_human_and_not_those_of_its_teacher
     assert two.text == "human"
 
 
-@pytest.mark.parametrize(("keep", "num_sound"), [(3000, 0), (7168, 1), (7400, 1), (9000, 1), (None, 3)])
-def test_a_tar_that_was_cut_gives_what_it_holds_and_says_so(tmp_path: Path, keep: int | None, num_sound: int) -> None:
+@pytest.mark.parametrize(("keep", "num_intact"), [(3000, 0), (7168, 1), (7400, 1), (9000, 1), (None, 3)])
+def test_a_truncated_tar_gives_what_it_holds_and_an_error(tmp_path: Path, keep: int | None, num_intact: int) -> None:
     path = write_tar(tmp_path / "t.tar", {f"{k}.wav": wav(300 + k) for k in range(3)})
     path.write_bytes(path.read_bytes()[:keep])
     rows = indexed(path)
-    assert sum(row.recording.error is None for row in rows) == num_sound
+    assert sum(row.recording.error is None for row in rows) == num_intact
     reasons = [row.recording.error for row in rows if row.recording.error]
     if keep is not None and keep != 7168:  # there it ends at the end of a member, as some writers leave it
         assert any(reason.startswith("damaged tar: ") for reason in reasons)
