@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -14,6 +15,7 @@ from pydantic.fields import FieldInfo
 from recipes import LABELS, recipes
 from voxstill.core import config
 from voxstill.core.config import Config, Section, identity, option
+from voxstill.filtering import measures, rules
 from voxstill.storage.store import Store
 from voxstill.teachers.echo import EchoOptions, EchoTeacher
 from voxstill.teachers.openai import OpenAIOptions
@@ -266,3 +268,23 @@ def test_presets_count_as_what_they_stand_for(tmp_path: Path) -> None:
 def test_every_sections_schema_is_a_number_above_zero() -> None:
     assert all(getattr(Config(), name).schema_version >= 1 for name in SECTIONS)
     assert all(re.fullmatch("[0-9a-f]{16}", recipe) for row in GOLDEN.values() for recipe in row.values())
+
+
+def test_a_measure_that_is_added_makes_new_scores_and_no_new_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = recipes(load(tmp_path))
+    wider = make_dataclass("Score", [("vowel_share", float, 0.0)], bases=(measures.Score,), frozen=True, kw_only=True)
+    monkeypatch.setattr(measures, "Score", wider)
+    after = recipes(load(tmp_path))
+    assert {name for name in before if before[name] != after[name]} == {"scores"}
+
+
+def test_a_rule_without_an_option_that_is_added_makes_new_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = recipes(load(tmp_path))
+    rule = rules.Rule("silent", lambda columns, cfg: columns["words"] == 0, "no word")
+    monkeypatch.setattr(rules, "RULES", (*rules.RULES, rule))
+    after = recipes(load(tmp_path))
+    assert {name for name in before if before[name] != after[name]} == {"verdicts"}

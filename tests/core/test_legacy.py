@@ -18,6 +18,7 @@ from voxstill.audio import codec
 from voxstill.core import config, legacy
 from voxstill.core.config import Config
 from voxstill.core.monitor import start_logging
+from voxstill.core.records import fingerprint
 from voxstill.labelling import label
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
@@ -256,6 +257,8 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     old = legacy.experiment(cfg, train_settings(cfg), shards)
     environment = {**json.loads(run.environment.read_text()), "recipe": old}
     run.environment.write_text(json.dumps(environment))
+    summary = json.loads(run.summary.read_text())
+    run.summary.write_text(json.dumps({name: value for name, value in summary.items() if name != "loss_unit"}))
     assert train(cfg).path == str(run.path)  # it is finished
     shutil.rmtree(run.model)
     run.summary.unlink()
@@ -270,3 +273,27 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     again = load_file(run.model / "model.safetensors")
     assert all(torch.equal(again[name], weights[name]) for name in weights)
     assert [path.name for path in run.path.parent.iterdir()] == [run.path.name]
+
+
+def test_shards_made_again_under_another_name_are_not_trained_on_again(tmp_path: Path) -> None:
+    cfg = corpus(tmp_path / "corpus")
+    for kind in STEPS:
+        MAKE[kind](cfg)
+    run = RunDir(Path(train(cfg).path))
+    environment = json.loads(run.environment.read_text())
+    for name in (legacy.experiment, lambda _, settings, shards: fingerprint("train", settings, shards)):
+        environment |= {"recipe": name(cfg, train_settings(cfg), "0123456789abcdef")}
+        environment["data"]["recipe"] = "0123456789abcdef"
+        run.environment.write_text(json.dumps(environment))
+        assert train(cfg).path == str(run.path)
+    environment["data"]["sidecars_sha256"] = "of other shards"
+    run.environment.write_text(json.dumps(environment))
+    assert train(cfg).path != str(run.path)
+
+
+def test_an_experiment_whose_name_ends_alike_is_another(tmp_path: Path) -> None:
+    cfg = corpus(tmp_path / "corpus")
+    for kind in STEPS:
+        MAKE[kind](cfg)
+    longer = cfg.model_copy(update={"train": cfg.train.model_copy(update={"name": f"my_{cfg.train.name}"})})
+    assert train(longer).path != train(cfg).path

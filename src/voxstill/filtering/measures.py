@@ -6,6 +6,7 @@ writes one part of scores for them, under a name that they give. So a step that 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Container, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 VERSION = 2
-"""Rises when the same label is measured in another way."""
+"""Rises when the same label is measured in another way; not when there is one measure more."""
 PARTS = 16
 """Of utterances, whose labels are measured together."""
 LONGEST_PHRASE = 4
@@ -70,6 +71,29 @@ you", are not among them."""
 
 _UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms", "split", "language", "text")
 _LABEL_COLUMNS = ("utterance_id", "recipe", "teacher", "text", "language", "mean_logprob", "finish", "error")
+_FIRST_MEASURES = frozenset(
+    {
+        "utterance_id",
+        "split",
+        "duration_ms",
+        "finished",
+        "characters",
+        "words",
+        "longest_word",
+        "min_frames",
+        "repeats",
+        "compression_ratio",
+        "known_phrase",
+        "other_language",
+        "mean_logprob",
+        "disagreement",
+        "alignment",
+        "reference_words",
+        "errors",
+    }
+)
+"""Fields of `Score` in the first version of the table. A field that came later stands in the name of the table alone:
+labels are measured again, and verdicts, shards and experiments that make no use of it stay as they are."""
 Row = TypeVar("Row", bound="DataclassInstance")
 
 
@@ -101,6 +125,11 @@ class Score:
     alignment: float | None = None
     reference_words: int | None = None
     errors: int | None = None
+
+
+def added_measures() -> list[str]:
+    """Names of the fields of `Score` that its first version did not have."""
+    return sorted(field.name for field in dataclasses.fields(Score) if field.name not in _FIRST_MEASURES)
 
 
 def measure(

@@ -23,6 +23,8 @@ Columns = Mapping[str, NDArray[Any]]
 """The fields of `Score`, and `share_surer`: the share of all labels that the teacher was surer of. NaN for None."""
 Fires = NDArray[np.bool_]
 Measure = Callable[[Columns], NDArray[Any]]
+_FIRST_RULES = ("failed", "empty", "hallucination", "wrong_language", "too_many_words", "low_confidence")
+"""Rules without a threshold in the first version of the table; the name of verdicts tells of those that came later."""
 SHORT_CHARACTERS = 64
 """Shorter texts are not asked how well they compress: ten digits in a row are a telephone number and no loop."""
 
@@ -152,6 +154,11 @@ RULES: tuple[Rule, ...] = (
 NAMES = tuple(rule.name for rule in RULES)
 OLD_NAMES: Mapping[str, str] = {"made_up": "hallucination", "too_regular": "high_compression"}
 """Names of rules in verdicts of earlier releases."""
+
+
+def added_rules() -> list[str]:
+    """Names of the rules without an option that the first version did not have: they alone can change verdicts."""
+    return sorted(rule.name for rule in RULES if rule.option is None and rule.name not in _FIRST_RULES)
 
 
 def current_name(name: str) -> str:

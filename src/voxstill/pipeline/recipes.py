@@ -5,7 +5,7 @@ from __future__ import annotations
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import fingerprint
-from voxstill.filtering import measures
+from voxstill.filtering import measures, rules
 from voxstill.labelling import alignment, label
 from voxstill.storage import join, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
@@ -54,17 +54,23 @@ def alignment_task(cfg: Config, labels: LabelFigures) -> alignment.Task | None:
 
 def verdicts_recipe(cfg: Config, source: IndexFigures, labels: LabelFigures) -> str:
     """Name of the verdicts of this configuration on these labels."""
-    return workdir.recipe(Store(cfg.work), "verdicts", "filter", cfg.filter, scores_recipe(cfg, source, labels))
+    measured = fingerprint(*_measured(cfg, source, labels))
+    return workdir.recipe(Store(cfg.work), "verdicts", "filter", cfg.filter, measured, *rules.added_rules())
 
 
 def scores_recipe(cfg: Config, source: IndexFigures, labels: LabelFigures) -> str:
     """Name of what is measured of these labels."""
+    return fingerprint(*_measured(cfg, source, labels), *measures.added_measures())
+
+
+def _measured(cfg: Config, source: IndexFigures, labels: LabelFigures) -> tuple[object, ...]:
+    """What the first measures of these labels depend on; verdicts are named after these alone."""
     second, aligned = second_labels(cfg, labels), alignment_task(cfg, labels)
     beside = [] if second is None else ["second", second.recipe, second.sha256]
     beside += [] if aligned is None else ["aligned", aligned.recipe]
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
     of = (labels.recipe, labels.sha256, source.recipe)
-    return fingerprint("scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
+    return "scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside
 
 
 def finished_verdicts(cfg: Config) -> VerdictFigures:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import platform
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -35,20 +37,21 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1]
 """The folder of the code that runs, which is copied into `src_backup/`."""
+_FOLDER = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
+"""The name of an experiment folder before its `train.name`: when it began, and a number where several did."""
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
 def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object]) -> RunDir:
     """The experiment folder of these settings on these shards: the one that is there, or a new one."""
     recipe = fingerprint("train", settings, shards.recipe)
-    former = legacy.experiment(cfg, settings, shards.recipe)
     root = Path(cfg.train.root)
-    experiments = [RunDir(path) for path in sorted(root.glob(f"*_{cfg.train.name}"), reverse=True)]
-    for name in filter(None, (recipe, former)):
+    version = functools.cache(lambda: sidecars.version(Store(cfg.work), workdir.prefix("shards", shards.recipe)))
+    names = (path for path in root.glob("*") if _FOLDER.fullmatch(path.name.removesuffix(f"_{cfg.train.name}")))
+    experiments = [run for run in map(RunDir, sorted(names, reverse=True)) if _is_trained_on(run, shards, version)]
+    for is_same in (_is_same_training, _is_same_in_0_1):
         for run in experiments:
-            if noted(run).get("recipe") == name:
-                if name == former:
-                    log.info("train: version 0.1 began `%s`: it goes on, and is not trained again", run.path)
+            if is_same(run, cfg, settings):
                 return run
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     run, number = RunDir(root / f"{stamp}_{cfg.train.name}"), 1
@@ -59,10 +62,32 @@ def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object]) 
     run.config.write_text(snapshot(cfg), encoding="utf-8")
     run.config.chmod(0o444)
     shutil.copytree(PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    version = sidecars.version(Store(cfg.work), workdir.prefix("shards", shards.recipe))
-    data = {**shards.to_dict(), "sidecars_sha256": version}
+    data = {**shards.to_dict(), "sidecars_sha256": version()}
     note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
     return run
+
+
+def _is_trained_on(run: RunDir, shards: ShardFigures, version: Callable[[], str]) -> bool:
+    """Whether an experiment has these shards, or had others of the same content: removed ones that are made again."""
+    data = _noted_data(run)
+    return shards.recipe == data.get("recipe") or ("recipe" in data and version() == data.get("sidecars_sha256"))
+
+
+def _is_same_training(run: RunDir, cfg: Config, settings: Mapping[str, object]) -> bool:
+    return noted(run).get("recipe") == fingerprint("train", settings, _noted_data(run).get("recipe"))
+
+
+def _is_same_in_0_1(run: RunDir, cfg: Config, settings: Mapping[str, object]) -> bool:
+    is_same = noted(run).get("recipe") == legacy.experiment(cfg, settings, str(_noted_data(run).get("recipe")))
+    if is_same:
+        log.info("train: version 0.1 began `%s`: it goes on, and is not trained again", run.path)
+    return is_same
+
+
+def _noted_data(run: RunDir) -> Mapping[str, object]:
+    """What an experiment notes of its shards."""
+    data = noted(run).get("data")
+    return data if isinstance(data, Mapping) else {}
 
 
 def snapshot(cfg: Config) -> str:

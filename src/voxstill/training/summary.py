@@ -18,8 +18,8 @@ class TrainingSummary(Result):
     epochs: int
     seconds: float
     loss: float | None
-    loss_unit: str
-    """What the loss is a mean over."""
+    loss_unit: str | None = None
+    """What the loss is a mean over; None of a training that version 0.1 finished: it did not note it."""
     dev_metric: str
     """Key of the error in the JSON: `dev_wer`, `dev_eer`, `dev_loss`, ..."""
     dev_error: float | None
