@@ -136,7 +136,7 @@ def test_python_m_voxstill_is_voxstill() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "suggestion"), [(["shar", "work"], "shard"), (["label", "work", "--max-chunk", "3"], "--max-chunks")]
+    ("wrong", "suggestion"), [(["shar", "work"], "shard"), (["label", "work", "--max-chunsk", "3"], "--max-chunks")]
 )
 def test_a_misspelt_command_or_option_is_answered_with_the_right_one(
     wrong: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]

@@ -6,8 +6,10 @@ no torch, no ray and no audio library.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
 import json
 import pkgutil
 import sys
@@ -18,6 +20,7 @@ import typer
 
 from voxstill import commands
 from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
+from voxstill.core.command_line import ShellCommand, ShellGroup
 from voxstill.core.version import __version__
 
 Run = Callable[[Command, CommonOptions, Mapping[str, object]], int]
@@ -45,10 +48,13 @@ _OPTIONS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0, the code of the error's kind, 2 for a wrong command line or 130 when interrupted."""
+    _print_any_character()
     try:
         application()(list(sys.argv[1:] if argv is None else argv), prog_name="voxstill")
     except SystemExit as left:
-        return left.code if isinstance(left.code, int) else int(left.code is not None)
+        return _exit_code(left)
+    except OSError as error:  # of printing: `execute` reports those of commands
+        return _report_unprinted(error)
     return 0
 
 
@@ -56,6 +62,7 @@ def application(run: Run | None = None) -> typer.Typer:
     """Every command with its options; `run` is called with the one of the command line, `execute` by default."""
     run = run or execute
     top = typer.Typer(
+        cls=ShellGroup,
         help="Distil a large speech recogniser into a small one of your own.",
         epilog="Start with `voxstill demo`, then `voxstill init > my.yaml` and `voxstill run my.yaml`.",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,12 +70,13 @@ def application(run: Run | None = None) -> typer.Typer:
         rich_markup_mode="rich",
     )
     top.callback()(_top)
-    groups = {name: typer.Typer(rich_markup_mode="rich") for name in GROUPS}
+    groups = {name: typer.Typer(cls=ShellGroup, rich_markup_mode="rich") for name in GROUPS}
     for command in all_commands():
         parent = top if command.group is None else groups[command.group]
         for name in (command.name, *command.aliases):
             parent.command(
                 name,
+                cls=ShellCommand,
                 help=command.help,
                 rich_help_panel=command.panel if command.group is None else None,
                 hidden=name != command.name,
@@ -92,7 +100,7 @@ def all_commands() -> list[Command]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"voxstill {__version__}")  # noqa: T201
+        _print(f"voxstill {__version__}")
         raise typer.Exit
 
 
@@ -162,8 +170,39 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     if world.is_first():
-        _print(json.dumps(result.to_dict(), ensure_ascii=False) if options.json else result.to_text())
+        ensure_ascii = not _has_every_character(sys.stdout)
+        _print(json.dumps(result.to_dict(), ensure_ascii=ensure_ascii) if options.json else result.to_text())
     return result.exit_code
+
+
+def _print_any_character() -> None:
+    """From now on, escape what the encoding of the output lacks instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or not _has_every_character(stream)):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _has_every_character(stream: object) -> bool:
+    return (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
+
+
+def _exit_code(left: SystemExit) -> int:
+    closed = left.__context__
+    if isinstance(closed, BrokenPipeError):  # Rich and Typer say 1, whatever was being printed: the help or an error
+        return getattr(closed.__context__, "exit_code", 0)
+    return left.code if isinstance(left.code, int) else int(left.code is not None)
+
+
+def _report_unprinted(error: OSError) -> int:
+    from voxstill.core.errors import StorageError
+
+    message = StorageError(
+        "the output cannot be written", why=error.strerror or str(error), fix="free space, or send it elsewhere"
+    )
+    sys.stdout = None  # else Python fails again when it flushes the rest at the end
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr)  # noqa: T201
+    return message.exit_code
 
 
 def _print(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from checkpoints import write_waveform_checkpoint
+from seeds import seeded_random
 from tones import write_voices
 from training.train_once import classify_once, train_once
 from voxstill.core.errors import DataError
@@ -112,7 +112,7 @@ def test_a_training_killed_and_resumed_equals_an_undisturbed_one(voices: Path, w
     ]
     straight, run = run_of(voices, tmp_path / "straight", *settings), RunDir(tmp_path / "killed")
     command = [sys.executable, str(SCRIPT), "classify", str(voices), str(run.path), *settings]
-    wanted = random.randint(3, 8)
+    wanted = seeded_random().randint(3, 8)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not (run.metrics.exists() and len(figures(run)) >= wanted):
             time.sleep(0.002)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
+from seeds import seeded_random
 from training.gradient_once import main as gradient_once
 from training.train_once import train_once
 from voxstill.audio import codec
@@ -97,11 +97,12 @@ def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
 ) -> None:
     run = RunDir(tmp_path / "killed")
     command = [sys.executable, str(SCRIPT), str(work), str(run.path), f"train.steps={STEPS}"]
-    wanted = random.randint(2, STEPS - 2)
+    chance = seeded_random()
+    wanted = chance.randint(2, STEPS - 2)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not (run.metrics.exists() and len(figures_whole(run)) >= wanted):
             time.sleep(0.002)
-        time.sleep(random.random() * 0.1)
+        time.sleep(chance.random() * 0.1)
         os.kill(process.pid, signal.SIGKILL)
     assert run.last.exists() or wanted <= 2
     assert not run.summary.exists()

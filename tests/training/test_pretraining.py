@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from pretraining import StepInputs, peer_loss, peer_of
+from seeds import seeded_random
 from training.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
 from training.pretrain_gradient_once import main as gradient_once
 from training.train_once import pretrain_once
@@ -76,7 +76,7 @@ def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
         straight, settings = RunDir(tmp_path / "straight"), [*settings, BEST_RQ]
         pretrain_once(str(work), str(straight.path), *settings)
     command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *settings]
-    wanted = random.randint(3, STEPS - 2)
+    wanted = seeded_random().randint(3, STEPS - 2)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not (run.metrics.exists() and len(figures(run)) >= wanted):
             time.sleep(0.002)

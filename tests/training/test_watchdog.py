@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from seeds import seeded_random
 from voxstill.storage.rundir import RunDir
 
 SCRIPT = Path(__file__).with_name("train_once.py")
@@ -45,7 +45,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_detected_and_all_ranks_end(work: Path, tmp_path: Path) -> None:
-    victim = random.randrange(2)
+    victim = seeded_random().randrange(2)
     run = RunDir(tmp_path / "run")
     with started(work, run, "train.devices=2", "plan.batches_per_step=2", f"train.step_timeout_s={LIMIT_S}") as process:
         pids = ranks(run)

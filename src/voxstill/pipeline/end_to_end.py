@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResu
 from voxstill.pipeline.train import train
 from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.rundir import RunDir
+from voxstill.tasks import registry as tasks
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher
 from voxstill.training.check import check
@@ -115,6 +117,7 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
         )
     check(cfg)
     if cfg.student.task != "recognition":
+        _refuse_unknown_task(cfg.student.task)
         raise ConfigError(
             f"`student.task: {cfg.student.task}` is not of the whole line",
             why="the line ends in a recogniser that is compared with its teacher",
@@ -156,6 +159,17 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
         seconds=steps.seconds,
         report=str(page),
     )
+
+
+def _refuse_unknown_task(name: str) -> None:
+    known = tasks.names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise ConfigError(
+            f"there is no task `{name}`",
+            why=f"the tasks are {', '.join(known)}",
+            fix=f"did you mean `{near[0]}`?" if near else "set student.task to one of them",
+        )
 
 
 def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
@@ -10,24 +12,48 @@ from voxstill.teachers import registry
 
 
 def explained(section: str | None) -> list[config.Option]:
-    """Return every option of a section, or all of them; the options of teachers stand below `teacher`."""
+    """Return every option of a section, or that option, or all of them; those of teachers stand below `teacher`.
+
+    A former name stands for the one of today. ConfigError with what is near where there is no such section or option.
+    """
     rows = list(_options())
     if section is None:
         return rows
-    chosen = [row for row in rows if row.path == section or row.path.startswith(f"{section}.")]
+    current = config.current_name(section)
+    chosen = [row for row in rows if row.path == current or row.path.startswith(f"{current}.")]
     if not chosen:
-        sections = sorted({row.path.partition(".")[0] for row in rows})
-        raise ConfigError(
-            f"there is no section `{section}`",
-            why=f"the sections are {', '.join(sections)}",
-            fix="name one of them, or none to see all",
-        )
+        raise _unknown(section, [row.path for row in rows])
     return chosen
+
+
+def _unknown(dotted: str, paths: Sequence[str]) -> ConfigError:
+    section, dot, name = dotted.partition(".")
+    names = list(dict.fromkeys(path.removeprefix(f"{section}.") for path in paths if path.startswith(f"{section}.")))
+    if dot and names:
+        near = [f"`{section}.{match}`" for match in difflib.get_close_matches(name, names)]
+        return ConfigError(
+            f"there is no option `{dotted}`",
+            why=f"the options of `{section}` are {', '.join(names)}",
+            fix=f"did you mean {' or '.join(near)}?" if near else f"see voxstill explain {section}",
+        )
+    sections = sorted({path.partition(".")[0] for path in paths})
+    return ConfigError(
+        f"there is no section `{section}`",
+        why=f"the sections are {', '.join(sections)}",
+        fix=config.suggestion(dotted, paths) or "name one of them, or none to see all",
+    )
+
+
+def _with_tasks(row: config.Option) -> config.Option:
+    """The option `student.task` with the names that it can have, those of other packages included."""
+    from voxstill.tasks import registry as tasks
+
+    return replace(row, limits=f"one of {', '.join(tasks.names())}")
 
 
 def _options() -> Iterator[config.Option]:
     for row in config.options():
-        yield row
+        yield _with_tasks(row) if row.path == "student.task" else row
         if row.path == "teacher.name":
             for name, settings in config.TEACHER_PRESETS.items():
                 yield config.Option(

@@ -6,20 +6,21 @@ name is what `student.task` says. It must be importable by name, since ranks are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from voxstill.core.config import Config
-from voxstill.core.records import Utterance
-from voxstill.evaluation.results import Evaluation
-from voxstill.nn.frontends import Frontend
-from voxstill.storage.rundir import RunDir
-from voxstill.storage.store import Store
-from voxstill.training.setup import TrainingSetup
-from voxstill.training.task import Task
+if TYPE_CHECKING:  # types alone: `voxstill explain` lists the tasks without torch
+    from collections.abc import Sequence
 
-if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from voxstill.core.config import Config
+    from voxstill.core.records import Utterance
+    from voxstill.evaluation.results import Evaluation
+    from voxstill.nn.frontends import Frontend
+    from voxstill.storage.rundir import RunDir
+    from voxstill.storage.store import Store
+    from voxstill.training.setup import TrainingSetup
+    from voxstill.training.task import Task
 
 
 class TaskDefinition(Protocol):

@@ -3,7 +3,7 @@
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
-from voxstill.core.config.explain import Option, options, validated
+from voxstill.core.config.explain import Option, current_name, options, suggestion, validated
 from voxstill.core.config.loading import ENVIRONMENT_PREFIX, dump, load, template, tree
 from voxstill.core.config.root import Config
 from voxstill.core.config.section import Section, former_names, identity, is_pace, option
@@ -33,6 +33,7 @@ __all__ = [
     "Student",
     "Teacher",
     "Train",
+    "current_name",
     "dump",
     "former_names",
     "identity",
@@ -40,6 +41,7 @@ __all__ = [
     "load",
     "option",
     "options",
+    "suggestion",
     "template",
     "tree",
     "validated",

@@ -116,6 +116,19 @@ def _renamed(
     return current
 
 
+def current_name(dotted: str) -> str:
+    """The dotted path of today of an option or a section; a former name is warned of once."""
+    node: object = {}
+    for name in reversed(dotted.split(".")):
+        node = {name: node}
+    names = []
+    node = renamed(Config, cast("dict[str, object]", node))
+    while isinstance(node, Mapping) and node:
+        [(name, node)] = node.items()
+        names.append(name)
+    return ".".join(names)
+
+
 def both_names(name: str, former: Sequence[str]) -> ConfigError:
     """The error for an option that is set by its name and by a former name too."""
     return ConfigError(
@@ -140,7 +153,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> Conf
         return ConfigError(
             f"there is no option `{dotted}`{more}",
             why="an unknown key would be ignored silently",
-            fix=_suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
+            fix=suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
         )
     value = first.get("input")
     explained = known.get(dotted.removeprefix(prefix))
@@ -168,7 +181,8 @@ def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> Conf
     return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", why=str(first["msg"]), fix=fix)
 
 
-def _suggestion(dotted: str, known: Iterable[str], prefix: str) -> str:
+def suggestion(dotted: str, known: Iterable[str], prefix: str = "") -> str:
+    """A question for the option or section below `prefix` that `dotted` is probably to be; empty where none is near."""
     names = list(known)
     leaf = dotted.rpartition(".")[2]
     same_leaf = [name for name in names if name.rpartition(".")[2] == leaf]
