@@ -38,3 +38,8 @@ def test_quantizing_rounds_to_the_nearest_and_clips(samples_T: NDArray[np.float3
 def test_milliseconds_survive_a_visit_to_samples(ms: int) -> None:
     assert pcm.samples_to_ms(pcm.ms_to_samples(ms)) == ms
     assert pcm.ms_to_samples(pcm.samples_to_ms(ms)) <= ms
+
+
+def test_arithmetic_on_int16_samples_is_rounded_and_clipped_at_their_scale() -> None:
+    scaled_T = np.array([0.4, -0.6, 32_767.4, 40_000, -40_000], np.float32)
+    assert pcm.to_int16(scaled_T).tolist() == [0, -1, 32_767, 32_767, -32_768]

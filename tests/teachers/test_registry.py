@@ -4,19 +4,41 @@ from pathlib import Path
 
 import pytest
 
-from voxstill import cli
+from installed import install
+from voxstill import cli, teachers
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
 from voxstill.teachers import registry
 
+GROUP = "voxstill.teachers"
+EXTRAS = {"faster-whisper": ("faster_whisper", "whisper"), "sherpa": ("sherpa_onnx", "sherpa")}
+"""Teacher -> the package that it needs, and the extra of voxstill that installs it."""
 
-def test_every_built_in_teacher_is_registered() -> None:
-    for name in registry.TEACHERS:
-        if name in registry.EXTRAS and find_spec(registry.EXTRAS[name][0]) is None:
+
+def test_every_file_of_a_teacher_is_a_teacher() -> None:
+    assert {"consensus", "echo", "openai", "pocketsphinx", "reference", "transformers", "vllm", *EXTRAS} <= {
+        *registry.TEACHERS.built_in()
+    }
+    for name in registry.TEACHERS.built_in():
+        if name in EXTRAS and find_spec(EXTRAS[name][0]) is None:
             continue
         kind = registry.find(name)
         assert issubclass(kind.Options, config.Section)
         assert isinstance(kind.reads_texts, bool)
+
+
+def test_a_new_file_is_a_teacher_under_its_name_and_is_not_imported_to_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new_one.py").write_text(
+        "from voxstill.core.config import Section\nfrom voxstill.teachers.echo import EchoTeacher\n"
+        "class Options(Section): ...\nclass NewTeacher(EchoTeacher):\n    Options = Options\n"
+    )
+    monkeypatch.setattr(teachers, "__path__", [*teachers.__path__, str(tmp_path)])
+    assert "new-one" in registry.TEACHERS.names()
+    assert "voxstill.teachers.new_one" not in sys.modules
+    assert type(registry.create(config.Teacher(name="new-one"))).__name__ == "NewTeacher"
+    assert "new-one" in [name for name, _ in registry.all_options()]
 
 
 def test_a_teacher_gets_its_own_options() -> None:
@@ -41,11 +63,11 @@ def test_an_unknown_teacher_is_refused_with_a_suggestion() -> None:
     assert "pocketsphinx" in caught.value.fix
 
 
-@pytest.mark.parametrize("name", registry.EXTRAS)
+@pytest.mark.parametrize("name", EXTRAS)
 def test_a_teacher_whose_package_is_missing_names_the_command_that_installs_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package, extra = registry.EXTRAS[name]
+    package, extra = EXTRAS[name]
     for module in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "src")])
@@ -58,14 +80,9 @@ def test_a_teacher_whose_package_is_missing_names_the_command_that_installs_it(
 def test_a_teacher_with_the_former_methods_is_refused_with_the_new_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "former-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: former\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[voxstill.teachers]\nformer = former_teacher:FormerTeacher\n")
     methods = "".join(f"    def {name}(self, *_): ...\n" for name in ("revision", "open", "hear", "close"))
-    (tmp_path / "former_teacher.py").write_text(f"class FormerTeacher:\n{methods}")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="`former` does not fit") as caught:
+    install(tmp_path, monkeypatch, GROUP, "former", f"class FormerTeacher:\n{methods}", "FormerTeacher")
+    with pytest.raises(ConfigError, match="`former` of the package `other-former` does not fit") as caught:
         registry.find("former")
     assert caught.value.why == "`FormerTeacher` has no method `load` and no `transcribe_batch`"
     assert "`open` is now `load`; `hear` is now `transcribe_batch`" in caught.value.fix
@@ -89,8 +106,8 @@ def test_a_preset_is_its_settings_and_what_stands_beside_it_wins(tmp_path: Path)
 def test_every_preset_has_options_that_its_teacher_knows(preset: str) -> None:
     teacher = config.Teacher.model_validate({"preset": preset})
     if (
-        teacher.name not in registry.TEACHERS
-        or find_spec(registry.EXTRAS.get(teacher.name, ("voxstill", ""))[0]) is None
+        teacher.name not in registry.TEACHERS.built_in()
+        or find_spec(EXTRAS.get(teacher.name, ("voxstill", ""))[0]) is None
     ):
         pytest.skip(f"the teacher {teacher.name} is not here")
     registry.create(teacher)
@@ -106,3 +123,45 @@ def test_presets_are_explained_with_their_settings(capsys: pytest.CaptureFixture
     assert cli.main(["explain", "teacher.preset"]) == 0
     out = capsys.readouterr().out
     assert "`parakeet-transformers` stands for name: transformers, model: nvidia/parakeet-tdt-0.6b-v3" in out
+
+
+def test_a_broken_teacher_of_another_package_is_named_and_no_trouble_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, monkeypatch, GROUP, "broken", "raise RuntimeError('no licence')")
+    with pytest.raises(ConfigError, match="the teacher `broken` of the package `other-broken` cannot be") as caught:
+        registry.find("broken")
+    assert caught.value.why == "RuntimeError: no licence"
+    assert registry.create(config.Teacher(name="echo"))
+    assert cli.main(["explain", "teacher"]) == 0
+    printed = capsys.readouterr()
+    assert "(echo)" in printed.out
+    assert "other-broken" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("VALUE = 3", "3 is no class"),
+        ("class VALUE:\n    revision = load = transcribe_batch = close = print", "`VALUE.Options` is no class"),
+        ("class VALUE:\n    revision = load = transcribe_batch = close = 3", "`VALUE` has no method `revision`"),
+    ],
+)
+def test_what_is_no_teacher_is_refused_in_words(
+    code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, GROUP, "odd", code)
+    with pytest.raises(ConfigError, match="`odd` of the package `other-odd` does not fit") as caught:
+        registry.find("odd")
+    assert caught.value.why.startswith(why)
+
+
+def test_another_package_cannot_take_the_name_of_a_teacher_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(tmp_path, monkeypatch, GROUP, "echo", "VALUE = 3")
+    with pytest.raises(ConfigError, match="the package `other-echo` has a teacher `echo`"):
+        registry.create(config.Teacher(name="echo"))
+    with caplog.at_level("WARNING"):
+        assert [name for name, _ in registry.all_options()].count("echo") == 1
+    assert "left out: the package `other-echo`" in caplog.text

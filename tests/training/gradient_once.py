@@ -57,7 +57,9 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
         task = task_of(vocabulary, cfg.train, cfg.augment)
         step = loop.prepare_step(fabric, task, batches, context.progress, cfg.seed, 0)
-        loop.one_step(fabric, wrapped, task, step, context, cfg.seed, 0, MemoryGuard(cfg.plan.budget_ms))
+        loop.one_step(
+            fabric, wrapped, task, step, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms)
+        )
         if fabric.global_rank == 0:
             gradients = {name: weight.grad for name, weight in model.named_parameters()}
             save_file(gradients, folder / f"{kind}.safetensors")

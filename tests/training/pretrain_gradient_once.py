@@ -59,7 +59,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     ]
     prepared = loop.PreparedStep(batches, list(inputs))
     loss, figures = loop.one_step(
-        fabric, wrapped, task, prepared, context, cfg.seed, 0, MemoryGuard(cfg.plan.budget_ms)
+        fabric, wrapped, task, prepared, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms)
     )
     sums = loop.all_sums(fabric, {"loss": loss, **figures})
     if fabric.global_rank == 0:

@@ -29,8 +29,13 @@ def to_wave(audio: Tensor) -> Tensor:
 
 def quantize(samples_T: NDArray[np.float32]) -> NDArray[np.int16]:
     """Convert float samples of -1 to 1 to the nearest int16; louder ones are clipped."""
-    scaled_T: NDArray[np.float32] = np.rint(samples_T * np.float32(FULL_SCALE))
-    return np.clip(scaled_T, -FULL_SCALE, FULL_SCALE - 1, out=scaled_T).astype(np.int16)
+    return to_int16(samples_T * np.float32(FULL_SCALE))
+
+
+def to_int16(scaled_T: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Round float samples that are on the scale of int16 to the nearest; louder ones are clipped."""
+    rounded_T: NDArray[np.float32] = np.rint(scaled_T)
+    return np.clip(rounded_T, -FULL_SCALE, FULL_SCALE - 1, out=rounded_T).astype(np.int16)
 
 
 def ms_to_samples(ms: int) -> int:

@@ -156,7 +156,8 @@ class Prefetch:
                     if file.tell() == start:
                         raise StorageError(f"`{redact_uri(uri)}` is shorter than its sidecar says")
             with self._changed:
-                if use.shard in self._held:  # else its last step has passed meanwhile
+                # not by `atomic_file`, which always renames: its last step may have passed meanwhile
+                if use.shard in self._held:
                     part.rename(path)
         finally:
             part.unlink(missing_ok=True)

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.core.result import Result
-from voxstill.decoding.checkpoint_files import model_folder, on_hub
+from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.decoding.classes import classify
 from voxstill.decoding.recognizer import batches_by_length
 from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_warnings, with_text
@@ -112,16 +112,17 @@ class ClassifierFigures(Result):
 
 
 def task_of(target: str) -> classifiers.Task | None:
-    """Return what the student of an experiment or a model folder was trained for; None where it is no classifier."""
+    """Return what the student of an experiment or a model folder was trained for; None where it is no classifier.
+
+    A classifier that does not say what its classes are of (`target`) is one of another package.
+    """
     from transformers import AutoConfig
 
-    if on_hub(target):
-        return None
     try:
         config = AutoConfig.from_pretrained(model_folder(target), local_files_only=True)
-    except (OSError, ValueError):
+    except (ConfigError, OSError, ValueError):
         return None
-    return classifiers.task_of(config)
+    return classifiers.task_of(config) if hasattr(config, "target") else None
 
 
 def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:

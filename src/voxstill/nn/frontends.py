@@ -177,7 +177,7 @@ class WaveformFrontend:
         normalises: bool = True,
     ) -> None:
         self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.from_recordings([], [])
-        self._layers, self._normalises = (tuple(kernels), tuple(strides)), normalises
+        self._kernels, self._strides, self._normalises = tuple(kernels), tuple(strides), normalises
         self.frame_ms = pcm.samples_to_ms(int(np.prod(strides)))
 
     @property
@@ -195,7 +195,8 @@ class WaveformFrontend:
 
     def num_frames(self, num_samples: Counts, tempo: Factors | None = None) -> Counts:
         """Output frames of the convolutions, which have no padding."""
-        return conv_frames(num_samples if tempo is None else _scaled_length(num_samples, tempo), *self._layers)
+        scaled = num_samples if tempo is None else _scaled_length(num_samples, tempo)
+        return conv_frames(scaled, kernels=self._kernels, strides=self._strides)
 
     def move(self, device: torch.device) -> None:
         """Move noise to a device."""

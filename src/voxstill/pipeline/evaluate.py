@@ -18,7 +18,7 @@ from voxstill.tasks import registry
 
 def evaluate(cfg: Config, target: str) -> Evaluation:
     """Judge a model by the task that it is of; the figures of an experiment are kept in its folder."""
-    task = registry.find(registry.name_of(target))
+    task = registry.task_of(target)
     evaluation = task.evaluate(cfg, target, of_split(cfg))
     run = RunDir(Path(target))
     if run.config.is_file():

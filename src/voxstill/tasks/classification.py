@@ -69,10 +69,10 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
     about = f"`{cfg.student.checkpoint}`" if cfg.student.checkpoint else f"a {cfg.student.size} FastConformer"
     task = ClassifyTask(names, frontend, speakers=speakers, verifies=corpus.verifies, seed=cfg.seed)
     return TrainingSetup(
-        model,
-        task,
-        corpus,
-        f"{about} that tells {'speakers' if speakers else 'classes'} apart",
+        model=model,
+        task=task,
+        data=corpus,
+        about=f"{about} that tells {'speakers' if speakers else 'classes'} apart",
         notes={"classes": len(names)},
         error=f"dev_{task.dev_figure}",
         save=save,
@@ -148,6 +148,3 @@ class Classification:
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         """Judge a finished student by the utterances of one split."""
         return evaluation.evaluate(cfg, target, utterances)
-
-
-CLASSES, SPEAKERS = Classification("classes"), Classification("speakers")

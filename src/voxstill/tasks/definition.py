@@ -1,7 +1,8 @@
 """What a task offers beside the training loop: all that train, evaluate and doctor need to know of it.
 
-A task of another package is one object with these methods, named by an entry point in the group `voxstill.tasks`; its
-name is what `student.task` says. It must be importable by name, since ranks are processes of their own.
+A task is one object with these methods: in a file of `definitions/`, or in another package and named by an entry point
+in the group `voxstill.tasks`. The name of the file or of the entry point is what `student.task` says. It must be
+importable by name, since ranks are processes of their own.
 """
 
 from __future__ import annotations

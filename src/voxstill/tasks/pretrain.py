@@ -168,7 +168,16 @@ class RandomCodesTask:
         noise_BFD = _NOISE * torch.randn(features_BFD.shape, generator=generator, device=features_BFD.device)
         noisy_BFD = torch.where(over_BF[..., None], noise_BFD, features_BFD)
         frame_ms_B = torch.full_like(batch.tempo_B, self.frontend.frame_ms)
-        return MaskedInput(batch, noisy_BFD, frames_B, frame_ms_B, hidden_BF, place_BM, weight_BM, drawn=(code_BM,))
+        return MaskedInput(
+            batch=batch,
+            inputs=noisy_BFD,
+            len_B=frames_B,
+            frame_ms_B=frame_ms_B,
+            hidden_BF=hidden_BF,
+            place_BM=place_BM,
+            weight_BM=weight_BM,
+            drawn=(code_BM,),
+        )
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
         """Cross-entropy per hidden frame of the step, in fp32."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from voxstill.core.config import Config, Student
-from voxstill.core.errors import DataError
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
+from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.evaluation import recognition as evaluation
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, freezing, students
@@ -44,6 +45,8 @@ KINDS: dict[students.Kind, Any] = {
     "tdt": TransducerTask,
     "seq2seq": Seq2SeqTask,
 }
+HEADS = ("ForCTC", "ForRNNT", "ForTDT", "ForConditionalGeneration")
+"""How the names of recognisers in `transformers` end."""
 _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
 
 
@@ -72,10 +75,10 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         save_student(run, model, vocabulary, frontend, weights)
 
     return TrainingSetup(
-        model,
-        KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend),
-        corpus,
-        f"`{cfg.student.checkpoint}` as a student" if cfg.student.checkpoint else f"{cfg.student.size} student",
+        model=model,
+        task=KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend),
+        data=corpus,
+        about=f"`{cfg.student.checkpoint}` as a student" if cfg.student.checkpoint else f"{cfg.student.size} student",
         notes={"vocabulary": len(vocabulary.pieces)},
         error="dev_wer",
         save=save,
@@ -165,13 +168,15 @@ class Recognition:
         return frontend, new_student(cfg, vocabulary), task
 
     def recognizes(self, target: str) -> bool:
-        """Return True: what no other task claims is loaded as a recogniser, which says what is wrong with it."""
-        return True
+        """Return whether an experiment or a model folder holds a model with the head of a recogniser."""
+        try:
+            saved = json.loads((model_folder(target) / "config.json").read_text())
+        except (ConfigError, OSError, ValueError):
+            return False
+        architectures = saved.get("architectures") or [""]
+        return str(architectures[0]).endswith(HEADS)
 
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         """Judge a finished student by those utterances of one split that have human words."""
         judged = evaluation.references(cfg, utterances)
         return evaluation.evaluation_of(evaluation.evaluate(cfg, target, judged), judged)
-
-
-RECOGNITION = Recognition()

@@ -1,55 +1,104 @@
-"""Which tasks there are: the names that `student.task` can have, and the definition behind each."""
+"""Tasks by the name that `student.task` says: each is a file in `definitions/`, or another package's entry point."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-from importlib.metadata import EntryPoint, entry_points
-from typing import cast
+from pathlib import Path
 
+from voxstill.core import config
 from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import log
+from voxstill.core.plugins import Misfit, Registry
+from voxstill.decoding.checkpoint_files import model_folder, on_hub
+from voxstill.storage.rundir import RunDir
 from voxstill.tasks.definition import TaskDefinition
 
-TASKS = {
-    "classes": "voxstill.tasks.classification:CLASSES",
-    "speakers": "voxstill.tasks.classification:SPEAKERS",
-    "recognition": "voxstill.tasks.recognition:RECOGNITION",
-}
-"""Name -> module and object. Other packages add theirs by an entry point in the group `voxstill.tasks`."""
+METHODS = ("needs_labels", "build", "rebuild", "recognizes", "evaluate")
+_FALLBACK = "recognition"
+"""Takes a model that no task claims: it says what is wrong with it."""
 
 
 def find(name: str) -> TaskDefinition:
     """Return the task of that name; ConfigError where there is none or it cannot be imported."""
-    if name in TASKS:
-        module, _, attribute = TASKS[name].partition(":")
-        return cast("TaskDefinition", getattr(importlib.import_module(module), attribute))
-    plugins = _plugins()
-    if name in plugins:
-        try:
-            return cast("TaskDefinition", plugins[name].load())
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"the task `{name}` cannot be imported", why=str(error), fix="install the package that it needs"
-            ) from None
-    known = names()
-    near = difflib.get_close_matches(name, known, n=1)
-    raise ConfigError(
-        f"there is no task `{name}`",
-        why=f"the tasks are {', '.join(known)}",
-        fix=f"did you mean `{near[0]}`?" if near else "set student.task to one of them",
-    )
+    return TASKS.find(name)
 
 
 def names() -> list[str]:
     """Return every name that `student.task` can have, ours first."""
-    return [*sorted(TASKS), *sorted(set(_plugins()) - set(TASKS))]
+    return TASKS.names()
 
 
 def name_of(target: str) -> str:
     """Return the name of the task that an experiment folder or a model folder is of; `recognition` where none knows."""
-    plugins = sorted(set(_plugins()) - set(TASKS))
-    return next(name for name in (*plugins, *TASKS) if find(name).recognizes(target))
+    return _claim(target)[0]
 
 
-def _plugins() -> dict[str, EntryPoint]:
-    return {entry_point.name: entry_point for entry_point in entry_points(group="voxstill.tasks")}
+def task_of(target: str) -> TaskDefinition:
+    """Return the task that an experiment folder or a model folder is of; `recognition` where none knows."""
+    return _claim(target)[1]
+
+
+def _claim(target: str) -> tuple[str, TaskDefinition]:
+    """The task that the configuration of an experiment names, else the first that recognizes the model.
+
+    Plug-ins are imported only where one is named, or none of ours recognizes the model. ConfigError without a model.
+    """
+    TASKS.warn_of_taken_names()
+    named = _named(target)
+    if named in TASKS.built_in():
+        model_folder(target)
+        return named, TASKS.find_built_in(named)
+    if named is not None:
+        return named, TASKS.find(named)
+    for name in TASKS.built_in():
+        if (task := TASKS.find_built_in(name)).recognizes(target):
+            return name, task
+    broken = []
+    for name in TASKS.plugins():
+        try:
+            if (task := TASKS.find_plugin(name)).recognizes(target):
+                return name, task
+        except ConfigError as error:
+            log.warning("left out: %s: %s", error.what, error.why)
+            broken.append(name)
+        except Exception as error:  # of the code of another package, when asked about a model of a third
+            log.warning("left out: the task `%s` fails on `%s`: %s: %s", name, target, type(error).__name__, error)
+            broken.append(name)
+    if broken:
+        log.warning("no task knows `%s`, and %s could not be asked; it is read as a recogniser", target, _list(broken))
+    if not on_hub(target):
+        model_folder(target)
+    return _FALLBACK, TASKS.find_built_in(_FALLBACK)
+
+
+def _named(target: str) -> str | None:
+    """The `student.task` of an experiment; None for other folders, and where its configuration cannot be read."""
+    snapshot = RunDir(Path(target)).config
+    if not snapshot.is_file():
+        return None
+    try:
+        return config.load(str(snapshot)).student.task
+    except ConfigError:
+        return None
+
+
+def _list(tasks: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in tasks)
+
+
+def _misfit(task: object) -> Misfit | None:
+    """What of the protocol a task lacks."""
+    if isinstance(task, type):
+        return Misfit(f"`{task.__name__}` is a class", "name an object of that class")
+    if missing := [method for method in METHODS if not callable(getattr(task, method, None))]:
+        why = f"`{type(task).__name__}` has no method {' and no '.join(f'`{method}`' for method in missing)}"
+        return Misfit(why, "give it the methods of `voxstill.tasks.definition.TaskDefinition`")
+    return None
+
+
+TASKS: Registry[TaskDefinition] = Registry(
+    noun="task",
+    option="student.task",
+    package="voxstill.tasks.definitions",
+    group="voxstill.tasks",
+    misfit=_misfit,
+)

@@ -85,6 +85,7 @@ class FasterWhisperTeacher:
 
     Options: ClassVar[type[Section]] = FasterWhisperOptions
     reads_texts: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, str]] = ("faster_whisper", "whisper")
 
     def __init__(self, options: FasterWhisperOptions) -> None:
         self.options = options

@@ -237,8 +237,7 @@ def prepare(samples_T: NDArray[np.int16], seed: str, noise_floor_db: float, pad_
     rng = np.random.default_rng(int(fingerprint(seed), 16))
     noise_T = rng.standard_normal(len(samples_T) + 2 * pad, dtype=np.float32) * 10 ** (noise_floor_db / 20)
     noise_T[pad : pad + len(samples_T)] += samples_T * (LEVEL / max(level, 1.0))
-    prepared_T: NDArray[np.int16] = np.clip(np.rint(noise_T), -32768, 32767).astype(np.int16)
-    return prepared_T
+    return pcm.to_int16(noise_T)
 
 
 def mean_logprob(words: Sequence[Word]) -> float | None:

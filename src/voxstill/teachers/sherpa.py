@@ -68,6 +68,7 @@ class SherpaTeacher:
 
     Options: ClassVar[type[Section]] = SherpaOptions
     reads_texts: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, str]] = ("sherpa_onnx", "sherpa")
 
     def __init__(self, options: SherpaOptions) -> None:
         self.options = options

@@ -1,9 +1,10 @@
 """The protocol of a teacher: a recogniser that transcribes batches of clips for labelling.
 
-A teacher is one file: a class with these four methods, named in `TEACHERS` or in another package's entry point
-`voxstill.teachers`. Its `Options` are the rest of the `teacher` section. A class may also set how many calls of
-`transcribe_batch` run at once, in threads: `calls_at_once: ClassVar[int] = 2` keeps an engine with continuous batching
-full, since one chunk begins while another ends. The default is one.
+A teacher is one file: a class with these four methods, in this folder or named in another package's entry point
+`voxstill.teachers`. In this folder the file is the name, and `needs: ClassVar[tuple[str, str]]` is the package that a
+teacher runs on and the extra of voxstill that installs it. Its `Options` are the rest of the `teacher` section. A class
+may also set how many calls of `transcribe_batch` run at once, in threads: `calls_at_once: ClassVar[int] = 2` keeps an
+engine with continuous batching full, since one chunk begins while another ends. The default is one.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from voxstill.training import checkpoint, optim, parallel
 from voxstill.training.checkpoint import State
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
-from voxstill.training.task import DevBatch, ModelInput, StepContext, Task, make_generator
+from voxstill.training.task import DevBatch, ModelInput, StepContext, Task, make_generator, minimised
 from voxstill.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -295,6 +295,7 @@ def one_step(
     task: Task,
     prepared: PreparedStep,
     context: StepContext,
+    *,
     seed: int,
     step: int,
     memory: MemoryGuard,
@@ -357,7 +358,7 @@ def probe_memory(fabric: Fabric, model: nn.Module, task: Task, data: Data, cfg: 
     context = dataclasses.replace(context, num_tokens=max(context.num_tokens, 1), num_frames=max(context.num_frames, 1))
     # what is compiled cannot be counted
     with memory.in_step(0), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
-        one_step(fabric, model, task, step, context, cfg.seed, 0, memory)
+        one_step(fabric, model, task, step, context, seed=cfg.seed, step=0, memory=memory)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in buffers:
@@ -386,7 +387,7 @@ def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Mete
     model.train()
     if figures is None:
         return
-    state.error = next(iter(figures.values()))
+    state.error = minimised(task, figures)
     state.stale = 0 if state.best_error is None or state.error < state.best_error else state.stale + 1
     state.best_error = state.error if state.best_error is None else min(state.error, state.best_error)
     meter.write_split("dev", state, figures)

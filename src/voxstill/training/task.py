@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
+from voxstill.core.errors import TrainingError
 from voxstill.core.records import Batch, fingerprint
 from voxstill.data.plan import EpochPlan
 
@@ -31,17 +32,39 @@ class StepContext:
     def of_step(cls, plan: EpochPlan, k: int, progress: float, step: int = 0) -> StepContext:
         """Count step `k` of a plan."""
         num_utterances = int(plan.bounds[(k + 1) * plan.batches_per_step] - plan.bounds[k * plan.batches_per_step])
-        return cls(progress, int(plan.step_tokens[k]), int(plan.step_frames[k]), step, num_utterances)
+        return cls(
+            progress=progress,
+            num_tokens=int(plan.step_tokens[k]),
+            num_frames=int(plan.step_frames[k]),
+            step=step,
+            num_utterances=num_utterances,
+        )
 
     @classmethod
     def of_plan(cls, plan: EpochPlan) -> StepContext:
         """Count a whole plan as if it were the last step of a training: that of a dev split."""
-        return cls(1.0, int(plan.step_tokens.sum()), int(plan.step_frames.sum()), 0, int(plan.bounds[-1]))
+        return cls(
+            progress=1.0,
+            num_tokens=int(plan.step_tokens.sum()),
+            num_frames=int(plan.step_frames.sum()),
+            num_utterances=int(plan.bounds[-1]),
+        )
 
     def count(self, unit: Unit) -> int:
-        """Return what a loss in this unit is divided by, at least 1."""
-        counts = {"frames": self.num_frames, "utterances": self.num_utterances}
-        return max(counts.get(unit, self.num_tokens), 1)
+        """Return what a loss in this unit is divided by, at least 1; TrainingError for another unit than these."""
+        counts: dict[Unit, int] = {
+            "tokens": self.num_tokens,
+            "masked frames": self.num_tokens,
+            "utterances": self.num_utterances,
+            "frames": self.num_frames,
+        }
+        if unit not in counts:
+            raise TrainingError(
+                f"a loss cannot be counted by `{unit}`",
+                why=f"a plan counts {', '.join(counts)}",
+                fix="name one of them as the `unit` of the task",
+            )
+        return max(counts[unit], 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +122,7 @@ class Task(Protocol):
     def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
         """Judge the model, in evaluation mode, by the dev split; return figures, the first of which is to become small.
 
-        None where there is nothing to judge by.
+        None, and not an empty dictionary, where there is nothing to judge by.
         """
         ...
 
@@ -110,6 +133,17 @@ class Task(Protocol):
     def move(self, device: torch.device) -> None:
         """Move what belongs to the task but not to the model."""
         ...
+
+
+def minimised(task: Task, figures: Mapping[str, float]) -> float:
+    """Return the figure of the dev split that is to become small, the first; TrainingError where there is none."""
+    if not figures:
+        raise TrainingError(
+            "the dev split was judged without a figure",
+            why=f"`{type(task).__name__}.validate` returned an empty dictionary",
+            fix="return the figure to minimise first, or None where there is nothing to judge by",
+        )
+    return next(iter(figures.values()))
 
 
 def make_generator(device: torch.device, seed: int, step: int, micro: int, rank: int) -> Generator:

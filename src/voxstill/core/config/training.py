@@ -210,6 +210,8 @@ class Train(Section):
     """On several GPUs, BatchNorm counts over the batches of all ranks: their number is then part of what is learnt."""
     shard_above: float = option(1000.0, unit="million parameters", ge=0, pace=True)
     """A larger model is not copied to every rank, but its weights, gradients and moments are shared out: FSDP."""
+    # `pace`, though augmentation and dropout are drawn by rank: the global batches are the same, and a training has to
+    # go on with the number of GPUs that there is (docs/decisions/0020)
     devices: int = option(1, unit="processes", ge=1, pace=True)
     """Training processes on this machine: GPUs, or CPU processes where there is no GPU. torchrun and srun say it
     themselves."""

@@ -1,0 +1,140 @@
+"""What the configuration names and a file implements: in a package of voxstill, or in another package by entry point.
+
+The files of the package are the list of names. A file is imported when its name is asked for, and so is another
+package's: one that is broken is no trouble to who wants something else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar, cast
+
+from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import log
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why an object does not follow the protocol, and what to do about it."""
+
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry(Generic[T]):
+    """The things of one kind, by name: the file `faster_whisper.py` is named `faster-whisper`."""
+
+    noun: str
+    """What messages call one of them."""
+    option: str
+    """The option that names one."""
+    package: str
+    """The package of voxstill in which each file has one of them."""
+    group: str
+    """The group of entry points of other packages."""
+    misfit: Callable[[object], Misfit | None]
+    """What is wrong with an object as one of them; None where it follows the protocol."""
+    other_files: tuple[str, ...] = ()
+    """The files of the package that have none."""
+
+    def built_in(self) -> list[str]:
+        """Names of those in voxstill, sorted."""
+        files = (module.name for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__))
+        return sorted(file.replace("_", "-") for file in files if file not in self.other_files)
+
+    def plugins(self) -> list[str]:
+        """Names of those in other packages, sorted, without those that voxstill has itself."""
+        return sorted(set(self._entry_points()) - set(self.built_in()))
+
+    def names(self) -> list[str]:
+        """All names, those of voxstill first."""
+        return [*self.built_in(), *self.plugins()]
+
+    def find(self, name: str) -> T:
+        """Import the one of that name; ConfigError where `check_name` or the import fails."""
+        self.check_name(name)
+        return self.find_built_in(name) if name in self.built_in() else self.find_plugin(name)
+
+    def check_name(self, name: str) -> None:
+        """Raise ConfigError where there is none of that name, or where another package has taken one of voxstill's."""
+        built_in, plugin = name in self.built_in(), name in self._entry_points()
+        if built_in and plugin:
+            raise self._name_taken(name)
+        if built_in or plugin:
+            return
+        known_names = self.names()
+        close_names = difflib.get_close_matches(name, known_names, n=1)
+        raise ConfigError(
+            f"there is no {self.noun} `{name}`",
+            why=f"the {self.noun}s are {', '.join(known_names)}",
+            fix=f"did you mean `{close_names[0]}`?" if close_names else f"set {self.option} to one of them",
+        )
+
+    def find_built_in(self, name: str) -> T:
+        """Import one of voxstill; ConfigError where a package that it needs cannot be imported."""
+        try:
+            module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
+        except ImportError as error:
+            raise self._import_error(f"`{name}`", error) from None
+        members = [
+            value
+            for value in vars(module).values()
+            if self.misfit(value) is None and (not isinstance(value, type) or value.__module__ == module.__name__)
+        ]
+        if len(members) != 1:
+            raise TypeError(f"`{module.__name__}` must define one {self.noun}, and defines {len(members)}")
+        return cast("T", members[0])
+
+    def find_plugin(self, name: str) -> T:
+        """Import one of another package; ConfigError where that fails in any way, or it does not follow the protocol.
+
+        The message names the package.
+        """
+        entry_point = self._entry_points()[name]
+        label = f"`{name}` of {_package_of(entry_point)}"
+        try:
+            value = entry_point.load()
+        except Exception as error:  # any code may stand there
+            raise self._import_error(label, error) from error
+        if (misfit := self.misfit(value)) is not None:
+            raise ConfigError(
+                f"the {self.noun} {label} does not fit this version of voxstill", why=misfit.why, fix=misfit.fix
+            )
+        return cast("T", value)
+
+    def warn_of_taken_names(self) -> None:
+        """Warn of each plug-in that has the name of one of voxstill and is therefore left out."""
+        for name in sorted(set(self._entry_points()) & set(self.built_in())):
+            log.warning("left out: %s", self._name_taken(name).what)
+
+    def _name_taken(self, name: str) -> ConfigError:
+        package = _package_of(self._entry_points()[name])
+        return ConfigError(
+            f"{package} has a {self.noun} `{name}`, which is the name of one of voxstill",
+            why="it is not clear which of the two is meant",
+            fix=f"give its entry point in the group `{self.group}` another name, or uninstall it",
+        )
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        return {entry_point.name: entry_point for entry_point in entry_points(group=self.group)}
+
+    def _import_error(self, label: str, error: Exception) -> ConfigError:
+        missing = isinstance(error, ImportError)
+        return ConfigError(
+            f"the {self.noun} {label} cannot be imported",
+            why=str(error) if missing else f"{type(error).__name__}: {error}",
+            fix="install the package that it needs" if missing else "update that package, or uninstall it",
+        )
+
+
+def _package_of(entry_point: EntryPoint) -> str:
+    """The distribution of an entry point as messages name it."""
+    return f"the package `{entry_point.dist.name}`" if entry_point.dist else f"`{entry_point.value}`"
