@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     )
     from voxstill.core.records import ErrorCounts
     from voxstill.pipeline.api import (
-        compare,
         compare_teachers,
         control,
+        create_config,
         dry_run,
-        evaluate,
         explain,
         filter,  # noqa: A004
         index,
@@ -34,15 +33,23 @@ if TYPE_CHECKING:
         load_config,
         plan,
         pretrain,
+        preview_augmentation,
+        repack,
         replay,
         run,
         run_demo,
-        score_meetings,
-        score_speakers,
-        score_words,
         shard,
         train,
         train_lm,
+        tune_filter,
+        write_transcripts,
+    )
+    from voxstill.pipeline.api_scores import (
+        compare,
+        evaluate,
+        score_meetings,
+        score_speakers,
+        score_words,
         wer,
     )
     from voxstill.pipeline.transcribe import Recognizer, Transcript
@@ -66,6 +73,7 @@ __all__ = [
     "compare",
     "compare_teachers",
     "control",
+    "create_config",
     "dry_run",
     "evaluate",
     "explain",
@@ -75,6 +83,8 @@ __all__ = [
     "load_config",
     "plan",
     "pretrain",
+    "preview_augmentation",
+    "repack",
     "replay",
     "run",
     "run_demo",
@@ -84,7 +94,9 @@ __all__ = [
     "shard",
     "train",
     "train_lm",
+    "tune_filter",
     "wer",
+    "write_transcripts",
 ]
 _HOMES = {
     "Config": "core.config",
@@ -95,6 +107,9 @@ _HOMES = {
     "Transcription": "teachers.teacher",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
+    **dict.fromkeys(
+        ("compare", "evaluate", "score_meetings", "score_speakers", "score_words", "wer"), "pipeline.api_scores"
+    ),
 }
 """Modules of the names that are not in `pipeline.api`."""
 

@@ -17,7 +17,7 @@ from voxstill.indexing.failure import Failure
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
 from voxstill.pipeline import dry_run
-from voxstill.pipeline.run_result import Rehearsal
+from voxstill.pipeline.run_result import RunResult
 from voxstill.storage.store import Store
 
 Command = Callable[..., dict[str, Any]]
@@ -53,7 +53,7 @@ def test_a_dry_run_does_every_step_in_folders_of_its_own(
     indexed = summary["steps"][0]["figures"]
     assert rehearsal["whole"]["hours"] == pytest.approx(indexed["hours"])
     assert rehearsal["whole"]["train_hours"] == 1.5  # as the configuration says, however short the rehearsal was
-    assert "Every step works" in Rehearsal(**rehearsal, seconds=summary["seconds"], experiments="exp").to_text()
+    assert "Every step works" in RunResult.from_dict(summary).to_text()
 
 
 def test_a_dry_run_reads_local_files_with_work_in_a_bucket(

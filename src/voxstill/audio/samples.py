@@ -13,7 +13,13 @@ from voxstill.core.records import RATE_HZ
 
 def from_array(samples_T: NDArray[np.float32] | NDArray[np.int16], rate_hz: int) -> NDArray[np.int16]:
     """Resample mono samples, float in [-1, 1] or int16, to 16 kHz int16; DataError where they are no such audio."""
-    is_int16 = samples_T.dtype == np.int16
+    is_int16 = samples_T.dtype.newbyteorder("=") == np.int16
+    if samples_T.ndim == 1 and samples_T.dtype.kind in "iu" and not is_int16:
+        raise DataError(
+            f"samples of the type {samples_T.dtype} have no known full scale",
+            why="what is loudest depends on the bits that were recorded: 8, 24 or 32",
+            fix="divide them by their full scale, 2**31 for 32 bits, and give float32 in [-1, 1]",
+        )
     if samples_T.ndim != 1 or not (is_int16 or samples_T.dtype.kind == "f"):
         raise DataError(
             "no mono samples",

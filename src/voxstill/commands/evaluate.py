@@ -20,12 +20,9 @@ def evaluate(
     ] = None,
 ) -> Result:
     """Measure the error rates of a student with confidence intervals, or how well it classifies."""
-    from pathlib import Path
-
     from voxstill.pipeline import evaluate as evaluation
 
-    own = Path(model) / "config.yaml"
     overrides = [f"evaluate.split={on}"] if on else []
     overrides += [work_override(work)] if work else []
-    base = options.config or (str(own) if own.is_file() else None)
-    return evaluation.evaluate(options.load(*overrides, base=base), model)
+    cfg = options.load(*overrides, base=options.config or evaluation.own_config(model))
+    return evaluation.evaluate(cfg, model)

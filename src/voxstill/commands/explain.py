@@ -28,10 +28,7 @@ def explain(
     if hear:
         from voxstill.pipeline import preview_augmentation
 
-        files = preview_augmentation.augmentation(options.load(), Path(output))
-        return ReportResult(
-            figures={"files": files}, text="\n".join(f"{file['file']}: {file['what']}" for file in files)
-        )
+        return preview_augmentation.augmentation(options.load(), Path(output))
     from voxstill.pipeline.options import explained
 
     rows = explained(section)

@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from voxstill.core.command import CommonOptions, command
-from voxstill.core.result import ReportResult, Result
+from voxstill.core.result import Result
 
 
 @command("init", "create-config", panel="Start", position=3)
@@ -18,17 +18,6 @@ def init(
     ] = None,
 ) -> Result:
     """Print a commented configuration."""
-    from pathlib import Path
+    from voxstill.pipeline import template
 
-    from voxstill.core import config
-    from voxstill.core.errors import ConfigError
-    from voxstill.storage.store import Store
-
-    text = config.template()
-    if output is None:
-        return ReportResult(figures={"template": text}, text=text.rstrip())
-    path = Path(output)
-    if path.exists() and not options.yes:
-        raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
-    Store(str(path.parent)).replace(path.name, text.encode())
-    return ReportResult(figures={"path": str(path)})
+    return template.create_config(output, overwrite=options.yes)

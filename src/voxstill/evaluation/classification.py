@@ -16,7 +16,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
-from voxstill.core.result import Result
+from voxstill.core.result import Figures
 from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.decoding.classes import classify
 from voxstill.decoding.recognizer import batches_by_length
@@ -73,7 +73,7 @@ class ByClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifierFigures(Result):
+class ClassifierFigures(Figures):
     """The figures of a student that tells classes or speakers apart, on one split."""
 
     model: str

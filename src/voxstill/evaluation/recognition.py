@@ -17,7 +17,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
-from voxstill.core.result import Result
+from voxstill.core.result import Figures
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer, Samples
 from voxstill.evaluation.results import Evaluation
@@ -37,7 +37,7 @@ PROPERTIES: tuple[Property, ...] = get_args(Property)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecognitionErrors(Result):
+class RecognitionErrors(Figures):
     """Error rates of hypotheses against human texts, in all and by property of the utterances."""
 
     rates: ErrorFigures
@@ -58,7 +58,7 @@ class RecognitionErrors(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudentFigures(Result):
+class StudentFigures(Figures):
     """The errors of a student on one split, its speed and size, and what it recognised."""
 
     model: str

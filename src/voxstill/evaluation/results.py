@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from voxstill.core.result import Result, aligned
+from voxstill.core.result import NOT_IN_JSON, Result, aligned, to_json
 from voxstill.storage.store import Store
 
 
@@ -20,12 +20,20 @@ class Evaluation(Result):
     """
 
     figures: Mapping[str, Any]
-    detail: tuple[str, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
+    detail: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_IN_JSON)
+    files: Mapping[str, str] = field(default_factory=dict, compare=False, metadata=NOT_IN_JSON)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "figures", to_json(self.figures))
 
     def to_dict(self) -> dict[str, object]:
         """The figures."""
         return dict(self.figures)
+
+    @classmethod
+    def from_dict(cls, figures: Mapping[str, Any]) -> Self:
+        """The same figures, without files."""
+        return cls(figures=figures)
 
     def to_text(self) -> str:
         """The figures that fit on a terminal."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts
-from voxstill.core.result import Result
+from voxstill.core.result import Figures
 from voxstill.scoring import checks, figures, words
 from voxstill.scoring.checks import SilenceErrors
 from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp, Unit
@@ -37,7 +37,7 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WordScores(Result):
+class WordScores(Figures):
     """WER and CER of two files of texts, with what was counted, and what is odd about the files."""
 
     rates: ErrorFigures

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from voxstill.core.arguments import not_negative
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts
-from voxstill.core.result import Result
+from voxstill.core.result import Figures
 from voxstill.evaluation.score import duration_ms, ending, first_ids, percent, rules
 from voxstill.scoring import figures, meetings, words
 from voxstill.scoring.figures import Stamp
@@ -31,7 +32,7 @@ class SessionScores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeetingScores(Result):
+class MeetingScores(Figures):
     """The word errors of all sessions and of each."""
 
     counts: ErrorCounts
@@ -85,8 +86,10 @@ def of_meetings(
 ) -> MeetingScores:
     """Compute cpWER over all sessions of the reference, and tcpWER where both files have times.
 
-    DataError where a row names no session or speaker, or where the files share no session.
+    DataError where a row names no session or speaker, or where the files share no session; ConfigError where the
+    collar is no time.
     """
+    collar_s = not_negative("collar_s", collar_s)
     name, alike = rules(cfg, language, normalizer)
     references, hypotheses = (_by_session(transcripts.read(uri, form), uri, alike) for uri in (reference, hypothesis))
     if not references.keys() & hypotheses.keys():

@@ -8,9 +8,10 @@ from pathlib import PurePosixPath
 from typing import TypeVar
 
 from voxstill.core import pcm
+from voxstill.core.arguments import not_negative
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError
-from voxstill.core.result import Result
+from voxstill.core.result import Figures
 from voxstill.evaluation.score import ending, percent
 from voxstill.scoring import checks, figures, speakers
 from voxstill.scoring.figures import Stamp
@@ -36,7 +37,7 @@ class RecordingScores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeakerScores(Result):
+class SpeakerScores(Figures):
     """The speaker time of all recordings and of each, and how it was scored."""
 
     time: SpeakerTime
@@ -96,8 +97,10 @@ def of_speakers(
 ) -> SpeakerScores:
     """Compute the diarization error rate (DER) of two RTTMs as md-eval does, over all recordings of the reference.
 
-    `audio`, a folder or a file, tells how long they are; it changes no rate. DataError where they share no recording.
+    `audio`, a folder or a file, tells how long they are; it changes no rate. DataError where they share no recording,
+    ConfigError where the collar is no time.
     """
+    collar_s = not_negative("collar_s", collar_s)
     references, hypotheses = _by_channel(rttm.read(reference)), _by_channel(rttm.read(hypothesis))
     references = {key: rows for key, rows in references.items() if any(row.kind == "SPEAKER" for row in rows)}
     if not references.keys() & hypotheses.keys():

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Filter
-from voxstill.core.result import Result
+from voxstill.core.result import Result, read
 from voxstill.filtering.rules import RULES, Columns, Confidences, Rule, columns_of, rule_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class RuleTrial(Result):
         """The rule, and the figures of its effect beside it."""
         return {"rule": self.rule, **self.effect.to_dict()}
 
+    @classmethod
+    def from_dict(cls, figures: Mapping[str, Any]) -> Self:
+        """The trial that `to_dict` wrote."""
+        return read(cls, {**figures, "effect": figures})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Result):
@@ -63,6 +68,11 @@ class Point(Result):
     def to_dict(self) -> dict[str, object]:
         """The value, and the figures of its effect beside it."""
         return {"value": self.value, **self.effect.to_dict()}
+
+    @classmethod
+    def from_dict(cls, figures: Mapping[str, Any]) -> Self:
+        """The point that `to_dict` wrote."""
+        return read(cls, {**figures, "effect": figures})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

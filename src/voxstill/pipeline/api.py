@@ -1,4 +1,7 @@
-"""The functions that `import voxstill` offers: one for each command, with a `Config` where the shell has options.
+"""The functions that `import voxstill` offers: those of the commands, with a `Config` where the shell has options.
+
+What an option of the shell makes another action has a function of its own: `shard --from` is `repack`. Here are those
+that make something; `api_scores` has those that judge.
 
 All of them return results: frozen dataclasses with `to_dict()`, the JSON of the command, and `to_text()`, what it
 prints. Errors are `VoxstillError`s. In the examples `cfg` is the configuration of `my.yaml`, and `experiment` the
@@ -7,7 +10,8 @@ folder of a student that was trained with it. Libraries are loaded when a functi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +19,16 @@ from voxstill.core import config, world
 
 if TYPE_CHECKING:
     from voxstill.core.config import Config
-    from voxstill.core.records import ErrorCounts
     from voxstill.core.result import ReportResult
-    from voxstill.evaluation.results import Evaluation
-    from voxstill.pipeline.compare import RunComparison
+    from voxstill.filtering.tuning import TuneResult
     from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.control import ControlResult
     from voxstill.pipeline.language_model import LanguageModelResult
     from voxstill.pipeline.plan import PlanResult
+    from voxstill.pipeline.preview_augmentation import Preview
     from voxstill.pipeline.replay import ReplayResult
     from voxstill.pipeline.run_result import RunResult
+    from voxstill.pipeline.transcribe import Form, Transcript
     from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
     from voxstill.training.summary import TrainingSummary
 
@@ -40,6 +44,21 @@ def load_config(file: str | Path | None = None, *overrides: str) -> Config:
     return config.load(None if file is None else str(file), list(overrides), world.environment())
 
 
+def create_config(output: str | Path | None = None, *, overwrite: bool = False) -> ReportResult:
+    """Make a commented configuration with every option: as text, or written to a file.
+
+    ConfigError where the file exists, unless it may be overwritten.
+
+    >>> print(voxstill.create_config().to_text().splitlines()[0])
+    # voxstill configuration. Commented options show their defaults: take away `# ` to change one.
+    >>> voxstill.create_config("new.yaml").figures
+    {'path': 'new.yaml'}
+    """
+    from voxstill.pipeline import template
+
+    return template.create_config(None if output is None else str(output), overwrite=overwrite)
+
+
 def explain(section: str | None = None) -> list[config.Option]:
     """Every option of a section, or all of them: path, unit, default, limits and meaning.
 
@@ -49,6 +68,20 @@ def explain(section: str | None = None) -> list[config.Option]:
     from voxstill.pipeline.options import explained
 
     return explained(section)
+
+
+def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
+    """Write audio of the source to a folder as WAV files: as it is, and as each augmentation leaves it.
+
+    DataError where nothing of the source can be read.
+
+    >>> preview = voxstill.preview_augmentation(cfg, "augmented")
+    >>> preview.files[0]["file"], preview.files[0]["what"]
+    ('augmented/1-before.wav', 'as it is')
+    """
+    from voxstill.pipeline import preview_augmentation as previewing
+
+    return previewing.augmentation(cfg, Path(output))
 
 
 def index(cfg: Config) -> IndexFigures:
@@ -89,9 +122,15 @@ def control(cfg: Config, overrides: Sequence[str] = (), *, clear: bool = False) 
 
 
 def compare_teachers(
-    cfg: Config, recipes: Sequence[str] = (), *, price_per_hour: float | None = None
+    cfg: Config,
+    recipes: Sequence[str] = (),
+    *,
+    price_per_hour: float | None = None,
+    report: str | Path | None = None,
 ) -> TeacherComparison:
     """Compare the finished labels of several teachers: agreement, error rate, speed and cost.
+
+    `price_per_hour` is that of an hour of the machine; `report` is the file of a page with audio.
 
     >>> other = voxstill.load_config("my.yaml", "teacher={name: echo, substitute: 0.5}")
     >>> _ = voxstill.label(other)
@@ -100,7 +139,12 @@ def compare_teachers(
     """
     from voxstill.pipeline import compare_teachers as comparison
 
-    return comparison.compared(cfg, recipes, price_per_hour)
+    result = comparison.compared(cfg, recipes, price_per_hour)
+    if report is None:
+        return result
+    from voxstill.core.command import write_page
+
+    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), str(report)))
 
 
 def filter(cfg: Config) -> VerdictFigures:  # noqa: A001  # it is the name of the step
@@ -115,8 +159,26 @@ def filter(cfg: Config) -> VerdictFigures:  # noqa: A001  # it is the name of th
     return filtering.filter_labels(cfg)
 
 
-def shard(cfg: Config) -> ShardFigures:
+def tune_filter(cfg: Config) -> TuneResult:
+    """Propose thresholds of the filter by the labels that have a human text; no verdict is made or changed.
+
+    DataError where there are no human texts, or where the teacher learnt from them.
+
+    >>> other = voxstill.load_config("my.yaml", "teacher={name: echo, substitute: 0.5}")
+    >>> _ = voxstill.label(other)
+    >>> tuned = voxstill.tune_filter(other)
+    >>> tuned.labels, tuned.words
+    (12, 36)
+    """
+    from voxstill.pipeline import tune_filter as tuning
+
+    return tuning.tune(cfg)
+
+
+def shard(cfg: Config, *, unlabelled: bool = False) -> ShardFigures:
     """Write the kept utterances as WebDataset tars with Parquet sidecars.
+
+    With `unlabelled` it is all utterances but those of the test split, without labels, for `pretrain`.
 
     >>> figures = voxstill.shard(cfg)
     >>> figures.shards, figures.utterances
@@ -124,11 +186,27 @@ def shard(cfg: Config) -> ShardFigures:
     """
     from voxstill.pipeline import shard as sharding
 
-    return sharding.shard(cfg)
+    return sharding.shard_unlabelled(cfg) if unlabelled else sharding.shard(cfg)
+
+
+def repack(cfg: Config, sources: Sequence[str | Path], *overrides: str) -> ShardFigures:
+    """Write what has a human text in tars or folders as shards in `cfg.work`, whole and unfiltered.
+
+    The overrides, `section.key=value`, come after what repacking sets of the teacher, the segments and the filter.
+
+    >>> packed = voxstill.repack(voxstill.load_config("my.yaml", "work=packed"), ["manifest.jsonl"])
+    >>> packed.utterances, packed.left_out
+    (9, {'of the test split': 3})
+    """
+    from voxstill.pipeline import shard as sharding
+
+    return sharding.repack_sources(cfg, [str(source) for source in sources], *overrides)
 
 
 def plan(where: str | Path, cfg: Config, *, ranks: int = 1, epoch: int = 0) -> PlanResult:
     """Plan the batches of an epoch before any audio is read: of a work folder, of shards, or of Parquet files.
+
+    `ranks` is the number of processes that train together. ConfigError where they do not divide the batches of a step.
 
     >>> result = voxstill.plan(cfg.work, cfg, ranks=2)
     >>> result.utterances >= 6, result.ranks
@@ -141,6 +219,8 @@ def plan(where: str | Path, cfg: Config, *, ranks: int = 1, epoch: int = 0) -> P
 
 def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int = 3) -> LanguageModelResult:
     """Train an n-gram language model for decoding on texts, or on the labels of a work folder.
+
+    `order`, the longest n-gram, is from 1 to 7; the ARPA file is gzipped where its name ends in `.gz`.
 
     >>> result = voxstill.train_lm(cfg, cfg.work, "words.arpa", order=2)
     >>> len(result.ngrams)
@@ -189,39 +269,6 @@ def replay(experiment: str | Path, batch: str | Path) -> ReplayResult:
     return replaying.replay(str(experiment), str(batch))
 
 
-def evaluate(model: str | Path, cfg: Config | None = None) -> Evaluation:
-    """Measure the error rates of a student on `evaluate.split`, with intervals, or how well it classifies.
-
-    `cfg` says where the utterances are; by default it is the configuration of the experiment.
-
-    >>> evaluation = voxstill.evaluate(experiment)
-    >>> evaluation.figures["utterances"]
-    3
-    """
-    from voxstill.pipeline import evaluate as evaluation
-
-    return evaluation.evaluate(cfg or load_config(Path(model) / "config.yaml"), str(model))
-
-
-def compare(
-    first: str | Path, second: str | Path, references: str | Path | None = None, cfg: Config | None = None
-) -> RunComparison:
-    """Test whether one of two recognisers makes fewer errors, with a p-value: evaluated experiments, or files of texts.
-
-    >>> _ = Path("ref.txt").write_text("a turn it on\\nb turn it off\\n")
-    >>> _ = Path("hyp1.txt").write_text("a turn it on\\nb turn it of\\n")
-    >>> _ = Path("hyp2.txt").write_text("a turn on\\nb turn of\\n")
-    >>> comparison = voxstill.compare("hyp1.txt", "hyp2.txt", "ref.txt")
-    >>> [run["errors"] for run in comparison.runs]
-    [1, 3]
-    """
-    from voxstill.pipeline import compare as comparison
-
-    cfg = cfg or load_config()
-    both = comparison.sides(cfg, str(first), str(second), None if references is None else str(references))
-    return comparison.runs(cfg, both)
-
-
 def run(cfg: Config) -> RunResult:
     """Run all steps from raw audio to an evaluated student and its report; finished steps are skipped.
 
@@ -258,75 +305,17 @@ def run_demo(work: str | Path = "work/demo", *overrides: str) -> RunResult:
     return end_to_end.demo(cfg, str(work))
 
 
-def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
-    """Word errors of pairs of reference and hypothesis, compared as they stand; `rate` of the counts is the WER.
+def write_transcripts(transcripts: Sequence[Transcript], folder: str | Path, form: Form = "text") -> list[Path]:
+    """Write each transcript to a file named after its audio: `text`, `srt`, `vtt` or `json`; returns the paths.
 
-    >>> counts = voxstill.wer([("turn on the light", "turn off light")])
-    >>> counts.errors, counts.rate
-    (2, 0.5)
+    What could not be read has no file. Files of an earlier call are replaced; equal names of this one are numbered.
+    ConfigError for another form.
+
+    >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
+    >>> [path] = voxstill.write_transcripts(recognizer.transcribe("speech.wav"), "subtitles", "srt")
+    >>> path.as_posix(), path.read_text().splitlines()[2]
+    ('subtitles/speech.srt', 'ba du ko')
     """
-    from voxstill.scoring import words
+    from voxstill.pipeline import transcribe
 
-    return words.wer(pairs)
-
-
-def score_words(reference: str | Path, hypothesis: str | Path, cfg: Config | None = None) -> ReportResult:
-    """WER and CER, with intervals, of two files of texts matched by id: Kaldi text, JSONL, STM, CTM or TRN.
-
-    >>> _ = Path("ref.txt").write_text("a turn it on\\nb turn it off\\n")
-    >>> _ = Path("hyp.txt").write_text("a turn it on\\nb turn it of\\n")
-    >>> voxstill.score_words("ref.txt", "hyp.txt").figures["errors"]
-    1
-    """
-    from voxstill.core.result import ReportResult
-    from voxstill.evaluation import score
-
-    scores = score.of_words(cfg or load_config(), str(reference), str(hypothesis))
-    return ReportResult(figures=scores.to_dict(), text=scores.to_text())
-
-
-def score_speakers(
-    reference: str | Path,
-    hypothesis: str | Path,
-    cfg: Config | None = None,
-    *,
-    uem: str | Path | None = None,
-    collar_s: float = 0.0,
-    ignore_overlap: bool = False,
-) -> ReportResult:
-    """Diarization error rate (DER) of two RTTM files, as md-eval counts it.
-
-    >>> _ = Path("ref.rttm").write_text("SPEAKER talk 1 0.0 4.0 <NA> <NA> ann <NA> <NA>\\n")
-    >>> _ = Path("hyp.rttm").write_text("SPEAKER talk 1 0.0 3.0 <NA> <NA> s1 <NA> <NA>\\n")
-    >>> voxstill.score_speakers("ref.rttm", "hyp.rttm").figures["der"]
-    0.25
-    """
-    from voxstill.core.result import ReportResult
-    from voxstill.evaluation import score_speakers
-
-    scores = score_speakers.of_speakers(
-        cfg or load_config(),
-        str(reference),
-        str(hypothesis),
-        uem=None if uem is None else str(uem),
-        collar_s=collar_s,
-        ignore_overlap=ignore_overlap,
-    )
-    return ReportResult(figures=scores.to_dict(), text=scores.to_text())
-
-
-def score_meetings(
-    reference: str | Path, hypothesis: str | Path, cfg: Config | None = None, *, collar_s: float = 5.0
-) -> ReportResult:
-    """Word error rates of meetings, cpWER and tcpWER, of two files with speakers: STM, SegLST or JSONL.
-
-    >>> _ = Path("ref.stm").write_text("talk 1 ann 0.0 2.0 turn it on\\ntalk 1 bob 2.0 4.0 turn it off\\n")
-    >>> _ = Path("hyp.stm").write_text("talk 1 s1 0.0 2.0 turn it on\\ntalk 1 s2 2.0 4.0 turn it of\\n")
-    >>> round(voxstill.score_meetings("ref.stm", "hyp.stm").figures["cpwer"], 3)
-    0.167
-    """
-    from voxstill.core.result import ReportResult
-    from voxstill.evaluation import score_meetings
-
-    scores = score_meetings.of_meetings(cfg or load_config(), str(reference), str(hypothesis), collar_s=collar_s)
-    return ReportResult(figures=scores.to_dict(), text=scores.to_text())
+    return transcribe.write_all(transcripts, form, Path(folder))

@@ -10,7 +10,7 @@ from typing import Any
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
-from voxstill.core.result import Result
+from voxstill.core.result import Result, to_json
 from voxstill.evaluation import score
 from voxstill.evaluation.recognition import HYPOTHESES, REFERENCES
 from voxstill.scoring import figures, stats, words
@@ -81,7 +81,7 @@ class RunComparison(Result):
     runs: Sequence[Mapping[str, Any]]
     difference: float
     """Word error rate of the second less that of the first."""
-    interval: Sequence[float]
+    interval: tuple[float, float]
     p_value: float
     exact: bool
     blocks: int
@@ -123,7 +123,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
                 "run": run,
                 "wer": rates.wer,
                 "cer": rates.cer,
-                "interval": rates.interval,
+                "interval": to_json(rates.interval),
                 "errors": rates.counts.errors,
                 "words": rates.counts.reference,
                 "better": better[i],

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from voxstill.audio import codec
+from voxstill.core.arguments import not_negative
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts, Utterance
@@ -106,8 +107,9 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
 
     Errors of one against another are counted as if the first had been right. Failed labels count as if nothing was
     said. `work_s` is what the audio takes at the speed of the last run, and with the `price` of an hour of it there is
-    a `cost`. DataError where fewer than two are there.
+    a `cost`. DataError where fewer than two are there, ConfigError where the price is none.
     """
+    price = None if price is None else not_negative("price_per_hour", price)
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
     names = list(recipes) or workdir.finished_recipes(work, "labels")

@@ -79,8 +79,6 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
         files=len(part.files),
         share=part.share,
         whole=estimate(cfg, result, part.share),
-        seconds=result.seconds,
-        experiments=str(experiments),
     )
     return dataclasses.replace(result, rehearsal=rehearsal)
 

@@ -26,6 +26,12 @@ def evaluate(cfg: Config, target: str) -> Evaluation:
     return evaluation
 
 
+def own_config(model: str) -> str | None:
+    """The configuration in an experiment folder; None of a model folder or a name on the Hub, which have none."""
+    file = RunDir(Path(model)).config
+    return str(file) if file.is_file() else None
+
+
 def of_split(cfg: Config) -> list[Utterance]:
     """Read the utterances of `evaluate.split`."""
     work = Store(cfg.work)

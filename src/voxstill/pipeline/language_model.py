@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
@@ -19,6 +20,9 @@ from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.text import kneser_ney
 from voxstill.text.normalize import normalizer
+
+LONGEST = 7
+"""The longest n-gram that can be counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +37,11 @@ class LanguageModelResult(Result):
 
 def train_lm(cfg: Config, source: str, output: str, order: int) -> LanguageModelResult:
     """The n-grams of a text file, of the `.txt` files in a folder, or of what a WORK teaches: the labels that were kept
-    of its training split. Texts are written as the student writes; nothing of the dev or test split is read."""
-    return written(texts(cfg, source), output, order)
+    of its training split. Texts are written as the student writes; nothing of the dev or test split is read.
+
+    ConfigError where `order`, the longest n-gram, is not from 1 to 7.
+    """
+    return written(texts(cfg, source), output, whole_number("order", order, 1, LONGEST))
 
 
 def of_labels(cfg: Config, output: str, order: int) -> LanguageModelResult:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.result import NOT_IN_JSON, Result
@@ -55,20 +56,23 @@ class PlanResult(Result):
     ranks: int
     epoch: int
     sha256: str
-    plan: EpochPlan = field(metadata=NOT_IN_JSON, repr=False)
+    plan: EpochPlan | None = field(default=None, compare=False, metadata=NOT_IN_JSON, repr=False)
+    """None where the result was read from its JSON."""
 
     def to_text(self) -> str:
-        """The lengths and the batches: a line for each stretch of lengths."""
-        return picture(self)
+        """The lengths and the batches: a line for each stretch of lengths; without the plan the figures alone."""
+        return Result.to_text(self) if self.plan is None else picture(self, self.plan)
 
 
 def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> PlanResult:
     """The batches of an epoch on so many ranks, and their figures.
 
-    DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.batches_per_step`.
+    DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.batches_per_step`,
+    or where `ranks` or `epoch` is no such number.
     """
-    if ranks < 1:
+    if isinstance(ranks, int) and ranks < 1:
         raise ConfigError(f"there cannot be {ranks} ranks", why="somebody must train", fix="give --ranks 1 or more")
+    ranks, epoch = whole_number("ranks", ranks, 1), whole_number("epoch", epoch, 0)
     found = lengths(where, cfg)
     batches_per_step = (
         cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else math.lcm(SLOTS, ranks)
@@ -155,9 +159,8 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
     )
 
 
-def picture(result: PlanResult) -> str:
+def picture(result: PlanResult, made: EpochPlan) -> str:
     """The lengths and the batches as people read them: a line for each stretch of lengths."""
-    made = result.plan
     lengths_ms, starts = made.augmented_ms(), made.bounds[:-1]
     sizes_B = np.diff(made.bounds)
     longest_B = np.maximum.reduceat(lengths_ms, starts)

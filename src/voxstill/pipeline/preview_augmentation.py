@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from voxstill.core.config import Augment, Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ
+from voxstill.core.result import Result
 from voxstill.indexing.scan import scan
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.redaction import redact_uri
@@ -32,7 +34,18 @@ _OFF: dict[str, float] = {
 _FILES, _LONGEST_S = 4, 10
 
 
-def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview(Result):
+    """The files that were written: `file`, its `source`, and `what` was done to it."""
+
+    files: Sequence[Mapping[str, str]]
+
+    def to_text(self) -> str:
+        """A line for each file."""
+        return "\n".join(f"{row['file']}: {row['what']}" for row in self.files)
+
+
+def augmentation(cfg: Config, folder: Path) -> Preview:
     """Write audio of the source as WAV files: unchanged, through the student's features, and with each augmentation.
 
     What happens to a share of the utterances happens to each of them here. DataError where nothing can be read.
@@ -60,7 +73,7 @@ def augmentation(cfg: Config, folder: Path) -> list[dict[str, str]]:
         generator = torch.Generator().manual_seed(cfg.seed)
         wave_BT, len_B = frontend.to_waveform(audio_BT, audio_len_B, tempo_B, generator)
         write(name, wave_BT, len_B, what)
-    return files
+    return Preview(files=files)
 
 
 def _augmentations(cfg: Augment, has_mel_features: bool) -> Iterator[tuple[str, dict[str, float], str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from voxstill.core.monitor import clock
-from voxstill.core.result import NOT_IN_JSON, Result
+from voxstill.core.result import Result
 from voxstill.evaluation.recognition import StudentFigures
 from voxstill.evaluation.teacher import TeacherFigures
 from voxstill.scoring.figures import to_dicts
@@ -48,7 +49,7 @@ class SideResult(Result):
 
     wer: float | None
     cer: float | None
-    interval: Sequence[float] | None
+    interval: tuple[float, float] | None
     """95 % interval of `wer`."""
     rtfx: float | None
     """Seconds of audio in a second of one CPU core."""
@@ -98,22 +99,6 @@ class Rehearsal(Result):
     """Of the bytes of the whole source."""
     whole: Mapping[str, float | None]
     """Estimates for the whole source: `hours` of audio, `label_hours`, `train_hours`."""
-    seconds: float = field(metadata=NOT_IN_JSON)
-    experiments: str = field(metadata=NOT_IN_JSON)
-
-    def to_text(self) -> str:
-        """The outcome in sentences."""
-        takes = {"labelling": self.whole["label_hours"], "training": self.whole["train_hours"]}
-        known = [f"{name} {clock(3600 * hours)}" for name, hours in takes.items() if hours is not None]
-        return "\n".join(
-            [
-                f"Every step works: {self.files} files went the whole line in {clock(self.seconds)}.",
-                f"The whole source is about {self.whole['hours']:.1f} h of audio. "
-                f"Roughly, it takes {' and '.join(known)}.",
-                "Error rates after so few steps mean nothing.",
-                f"Nothing else was touched; `{self.work}` and `{self.experiments}` may be removed.",
-            ]
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +121,22 @@ class RunResult(Result):
         if self.student.wer is not None:
             lines += [*_comparison(self.teacher, self.student), ""]
         lines.append(f"report: {self.report}")
-        return "\n".join(lines if self.rehearsal is None else [*lines, "", self.rehearsal.to_text()])
+        if self.rehearsal is not None:
+            lines += ["", *_rehearsed(self.rehearsal, self.seconds, Path(self.student.path or "").parent)]
+        return "\n".join(lines)
+
+
+def _rehearsed(rehearsal: Rehearsal, seconds: float, experiments: Path) -> list[str]:
+    """The outcome of a dry run in sentences."""
+    takes = {"labelling": rehearsal.whole["label_hours"], "training": rehearsal.whole["train_hours"]}
+    known = [f"{name} {clock(3600 * hours)}" for name, hours in takes.items() if hours is not None]
+    return [
+        f"Every step works: {rehearsal.files} files went the whole line in {clock(seconds)}.",
+        f"The whole source is about {rehearsal.whole['hours']:.1f} h of audio. "
+        f"Roughly, it takes {' and '.join(known)}.",
+        "Error rates after so few steps mean nothing.",
+        f"Nothing else was touched; `{rehearsal.work}` and `{experiments}` may be removed.",
+    ]
 
 
 def _comparison(teacher: SideResult, student: SideResult) -> list[str]:

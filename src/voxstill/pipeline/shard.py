@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from voxstill import engine
 from voxstill.audio import read_utterances
+from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.monitor import StepMeter, log
 from voxstill.pipeline.filter import filter_labels
@@ -121,6 +123,12 @@ REPACK = (
     "filter.aligner=null",
 )
 """Human texts as they are, utterances whole, no split that the source does not name; `--set` comes after it."""
+
+
+def repack_sources(cfg: Config, sources: Sequence[str], *overrides: str) -> ShardFigures:
+    """Repack tars or folders into `cfg.work`, by the configuration with `REPACK` and then the overrides over it."""
+    source = f"source.uri={json.dumps(list(sources))}"
+    return repack(config.changed(cfg, source, *REPACK, *overrides))
 
 
 def repack(cfg: Config) -> ShardFigures:

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import IO, TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, TypeGuard, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec, samples, vad
 from voxstill.core import pcm
+from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError, VoxstillError
 from voxstill.core.monitor import Progress
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.core.result import NOT_IN_JSON, Result
-from voxstill.decoding.recognizer import Samples
 from voxstill.evaluation import recognition
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.store import Store
 from voxstill.tasks import registry
 from voxstill.text import subtitles
 
-FORMATS = ("text", "srt", "vtt", "json")
-Audio = str | Path | bytes | NDArray[np.float32] | NDArray[np.int16]
-"""A path or URI, the bytes of an audio file, or mono samples: float32 in [-1, 1] or int16."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """An open file."""
+
+    def read(self) -> object:
+        """Its content from here to its end."""
+
+
+Form = Literal["text", "srt", "vtt", "json"]
+FORMS: tuple[Form, ...] = get_args(Form)
+Bytes = bytes | bytearray | memoryview
+Samples = NDArray[np.float32] | NDArray[np.int16]
+Audio: TypeAlias = "str | os.PathLike[str] | Bytes | IO[bytes] | Samples | Tensor"
+"""A path or URI, the bytes of an audio file, such a file opened, or mono samples: float32 in [-1, 1] or int16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +59,15 @@ class Transcript(Result):
     """
 
     audio: str
-    """Its path or URI; `bytes` or `samples` where there is none."""
+    """Its path or URI; `bytes` or `samples` where there is none, and the type of what is no audio at all."""
     text: str | None
     duration_ms: int | None = None
-    words: Sequence[Word] = ()
+    words: tuple[Word, ...] = ()
     error: str | None
 
-    def render(self, form: str) -> str:
-        """Plain text, SubRip, WebVTT or a line of JSON."""
+    def render(self, form: Form) -> str:
+        """Plain text, SubRip (`srt`), WebVTT (`vtt`) or a line of JSON; ConfigError for another form."""
+        check_form(form)
         if form == "json":
             return json.dumps(self.to_dict(), ensure_ascii=False)
         if form == "text":
@@ -67,7 +84,7 @@ class TranscribeResult(Result):
     """The transcripts of all files, and the text that the command prints."""
 
     transcripts: Sequence[Transcript]
-    text: str = field(metadata=NOT_IN_JSON)
+    text: str | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
     def exit_code(self) -> int:
@@ -75,8 +92,8 @@ class TranscribeResult(Result):
         return DataError.exit_code if any(transcript.error is not None for transcript in self.transcripts) else 0
 
     def to_text(self) -> str:
-        """The transcripts in the format that was asked for, or the files they were written to."""
-        return self.text
+        """The transcripts in the format that was asked for, or the files they were written to; else their texts."""
+        return "\n".join(transcript.text or "" for transcript in self.transcripts) if self.text is None else self.text
 
 
 class Recognizer:
@@ -110,21 +127,23 @@ class Recognizer:
         """
         return cls(model, cfg)
 
-    def transcribe(self, audio: Audio | Sequence[Audio], *, rate_hz: int = RATE_HZ) -> list[Transcript]:
+    def transcribe(self, audio: Audio | Iterable[Audio], *, rate_hz: int = RATE_HZ) -> list[Transcript]:
         """Transcribe one recording or several; return one Transcript for each, in order, errors included.
 
-        Recordings are paths, URIs, the bytes of audio files, or arrays of mono samples of `rate_hz`. Long ones are cut
-        at pauses by the VAD; the times of words are those of the whole recording.
+        Recordings are paths, URIs, the bytes of audio files, such files opened for reading, or arrays and tensors of
+        mono samples of `rate_hz`. Long ones are cut at pauses by the VAD; the times of words are those of the whole
+        recording. ConfigError where `rate_hz` is no whole number of 1 or more.
         """
-        recordings: Sequence[Audio] = [audio] if isinstance(audio, str | Path | bytes | np.ndarray) else audio
+        rate_hz = whole_number("rate_hz", rate_hz, 1)
+        recordings = [audio] if _is_one(audio) or not isinstance(audio, Iterable) else audio
         return [self._transcribe(recording, rate_hz) for recording in recordings]
 
-    def _transcribe(self, recording: Audio, rate_hz: int) -> Transcript:
+    def _transcribe(self, recording: object, rate_hz: int) -> Transcript:
         name = _name(recording)
         try:
             samples_T = _samples(recording, rate_hz)
         except VoxstillError as error:
-            return Transcript(audio=name, text=None, error=error.what)
+            return Transcript(audio=name, text=None, error=f"{error.what}: {error.why}" if error.why else error.what)
         spans_ms = vad.segment(samples_T, self._cfg.segment)
         hypotheses = self._student.transcribe_batch(
             [samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)] for start, end in spans_ms],
@@ -139,7 +158,7 @@ class Recognizer:
             audio=name,
             text=" ".join(hypothesis.text for hypothesis in hypotheses if hypothesis.text),
             duration_ms=pcm.samples_to_ms(len(samples_T)),
-            words=words,
+            words=tuple(words),
             error=None,
         )
 
@@ -155,19 +174,61 @@ def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[Transcript
     return transcripts
 
 
-def _name(recording: Audio) -> str:
-    if isinstance(recording, str | Path):
-        return str(recording)
-    return "bytes" if isinstance(recording, bytes) else "samples"
+def check_form(form: str) -> None:
+    """ConfigError where transcripts have no such form."""
+    if form not in FORMS:
+        raise ConfigError(f"there is no form `{form}`", why="it is not known", fix=f"take one of {', '.join(FORMS)}")
 
 
-def _samples(recording: Audio, rate_hz: int) -> Samples:
-    """The 16 kHz int16 samples of a recording; DataError where it cannot be decoded."""
-    if isinstance(recording, bytes):
-        return codec.decode(recording).samples_T
-    if isinstance(recording, str | Path):
-        return codec.decode(read_uri(str(recording))).samples_T
-    return samples.from_array(recording, rate_hz)
+def _is_one(audio: object) -> bool:
+    """Whether this is one recording, and not several."""
+    return isinstance(audio, str | os.PathLike | Bytes | np.ndarray | Readable) or _is_tensor(audio)
+
+
+def _is_tensor(audio: object) -> TypeGuard[Tensor]:
+    import torch
+
+    return isinstance(audio, torch.Tensor)
+
+
+def _name(recording: object) -> str:
+    name = getattr(recording, "name", None) if isinstance(recording, Readable) else recording
+    if isinstance(name, str | os.PathLike):
+        return os.fsdecode(name)
+    if isinstance(recording, Bytes | Readable):
+        return "bytes"
+    return "samples" if isinstance(recording, np.ndarray) or _is_tensor(recording) else type(recording).__name__
+
+
+def _samples(recording: object, rate_hz: int) -> NDArray[np.int16]:
+    """The 16 kHz int16 samples of a recording; DataError where it is none, or cannot be decoded."""
+    if isinstance(recording, Bytes):
+        return codec.decode(bytes(recording)).samples_T
+    if isinstance(recording, str | os.PathLike):
+        return codec.decode(read_uri(os.fsdecode(recording))).samples_T
+    if isinstance(recording, np.ndarray):
+        return samples.from_array(recording, rate_hz)
+    if _is_tensor(recording):
+        samples_T = recording.detach().cpu()
+        return samples.from_array((samples_T.float() if samples_T.is_floating_point() else samples_T).numpy(), rate_hz)
+    if isinstance(recording, Readable):
+        return codec.decode(_content(recording)).samples_T
+    raise DataError(
+        "no recording",
+        why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",
+        fix="give a path, the bytes of an audio file, or an array of samples",
+    )
+
+
+def _content(file: Readable) -> bytes:
+    """All bytes of an open file; DataError where it cannot be read, or was opened as text."""
+    try:
+        content = file.read()
+    except (OSError, ValueError) as error:
+        raise DataError("the file cannot be read", why=str(error), fix="open it again") from None
+    if not isinstance(content, Bytes):
+        raise DataError("the file is not read as bytes", why="it was opened as text", fix='open it with "rb"')
+    return bytes(content)
 
 
 def as_one_word(hypothesis: Hypothesis, duration_ms: int) -> tuple[Word, ...]:
@@ -180,8 +241,9 @@ def shifted(word: Word, by_ms: int) -> Word:
     return Word(text=word.text, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms, prob=word.prob)
 
 
-def write_all(transcripts: Sequence[Transcript], form: str, folder: Path) -> list[Path]:
-    """Each transcript in a file named after its audio; equal names are numbered, nothing is overwritten."""
+def write_all(transcripts: Sequence[Transcript], form: Form, folder: Path) -> list[Path]:
+    """Write each transcript that has no error to a file named after its audio; equal names are numbered."""
+    check_form(form)
     store = Store(str(folder))
     ending = "txt" if form == "text" else form
     written: list[Path] = []

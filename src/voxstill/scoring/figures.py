@@ -11,7 +11,7 @@ from typing import Literal
 
 from voxstill.core.config import Config
 from voxstill.core.records import ErrorCounts
-from voxstill.core.result import Result
+from voxstill.core.result import Figures, Result
 from voxstill.core.version import __version__
 from voxstill.scoring import stats, words
 from voxstill.scoring.words import Scored
@@ -21,7 +21,7 @@ Unit = Literal["words", "characters"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorFigures(Result):
+class ErrorFigures(Figures):
     """Both rates, and the counts of one unit with the interval of its rate."""
 
     wer: float | None
@@ -51,7 +51,7 @@ class ErrorFigures(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFigures(Result):
+class GroupFigures(Figures):
     """The errors of one group of utterances, such as a speaker."""
 
     unit: Unit

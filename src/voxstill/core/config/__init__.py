@@ -3,8 +3,8 @@
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
-from voxstill.core.config.explain import Option, current_name, options, suggestion, validated
-from voxstill.core.config.loading import ENVIRONMENT_PREFIX, dump, load, template, tree
+from voxstill.core.config.explain import Option, suggestion, validated
+from voxstill.core.config.loading import ENVIRONMENT_PREFIX, changed, current_name, dump, load, options, template, tree
 from voxstill.core.config.root import Config
 from voxstill.core.config.section import Section, former_names, identity, is_pace, option
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
@@ -33,6 +33,7 @@ __all__ = [
     "Student",
     "Teacher",
     "Train",
+    "changed",
     "current_name",
     "dump",
     "former_names",

@@ -11,13 +11,13 @@ from typing import Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from voxstill.core.config.root import Config
 from voxstill.core.config.section import extra, former_names, is_section
 from voxstill.core.errors import ConfigError
+from voxstill.core.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(Result):
     """One row of `voxstill explain`."""
 
     path: str
@@ -28,12 +28,12 @@ class Option:
     meaning: str
 
 
-def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option]:
+def options_of(kind: type[BaseModel], prefix: str = "") -> Iterator[Option]:
     """Every option below `kind`, in the order it is written."""
     for name, field in kind.model_fields.items():
         path = f"{prefix}{name}"
         if is_section(field):
-            yield from options(cast("type[BaseModel]", field.annotation), f"{path}.")
+            yield from options_of(cast("type[BaseModel]", field.annotation), f"{path}.")
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         yield Option(
@@ -75,7 +75,7 @@ def validated(kind: type[S], tree: Mapping[str, object], prefix: str = "") -> S:
     try:
         return kind.model_validate(renamed(kind, tree, prefix))
     except ValidationError as error:
-        raise _explain(kind, error, prefix) from None
+        raise in_words(kind, error, prefix) from None
 
 
 log = logging.getLogger("voxstill")  # that of `monitor`, which may import this module
@@ -116,19 +116,6 @@ def _renamed(
     return current
 
 
-def current_name(dotted: str) -> str:
-    """The dotted path of today of an option or a section; a former name is warned of once."""
-    node: object = {}
-    for name in reversed(dotted.split(".")):
-        node = {name: node}
-    names = []
-    node = renamed(Config, cast("dict[str, object]", node))
-    while isinstance(node, Mapping) and node:
-        [(name, node)] = node.items()
-        names.append(name)
-    return ".".join(names)
-
-
 def both_names(name: str, former: Sequence[str]) -> ConfigError:
     """The error for an option that is set by its name and by a former name too."""
     return ConfigError(
@@ -138,14 +125,15 @@ def both_names(name: str, former: Sequence[str]) -> ConfigError:
     )
 
 
-def _explain(kind: type[BaseModel], error: ValidationError, prefix: str) -> ConfigError:
+def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") -> ConfigError:
+    """The ConfigError for the first problem: the option by its dotted path, the reason and a suggestion."""
     problems = error.errors()
     first = problems[0]
     location = [str(part) for part in first["loc"] if isinstance(part, str) and not part.startswith("list[")]
     if location and location[-1] in ("str", "int", "float"):  # pydantic names the member of a union it tried
         location.pop()
     dotted = prefix + ".".join(location)
-    known = {entry.path.removeprefix(prefix): entry for entry in options(kind, prefix)}
+    known = {entry.path.removeprefix(prefix): entry for entry in options_of(kind, prefix)}
     more = f" ({len(problems) - 1} more problems follow)" if len(problems) > 1 else ""
     section = dotted.rpartition(".")[0].partition(".")[0]
     explain = f"voxstill explain {section}" if section else "voxstill explain"

@@ -7,13 +7,13 @@ YAML is read as version 1.2: `3e-4` is a number, `no` is a word and `1:30` is te
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel
 
-from voxstill.core.config.explain import both_names, options, renamed, validated
+from voxstill.core.config.explain import Option, both_names, options_of, renamed, validated
 from voxstill.core.config.root import Config
 from voxstill.core.config.section import is_section
 from voxstill.core.errors import ConfigError
@@ -54,6 +54,29 @@ def tree(overrides: Sequence[str], below: Mapping[str, object] | None = None) ->
         value = _scalar(text, f"--set {override}")
         _set_current(options, dotted.strip(), value, f"--set {override}", spellings)
     return options
+
+
+def changed(config: Config, *overrides: str) -> Config:
+    """The configuration with `key=value` overrides over it; what was not set before stays unset."""
+    return validated(Config, tree(overrides, config.model_dump(exclude_unset=True)))
+
+
+def current_name(dotted: str) -> str:
+    """The dotted path of today of an option or a section; a former name is warned of once."""
+    node: object = {}
+    for name in reversed(dotted.split(".")):
+        node = {name: node}
+    names = []
+    node = renamed(Config, cast("dict[str, object]", node))
+    while isinstance(node, Mapping) and node:
+        [(name, node)] = node.items()
+        names.append(name)
+    return ".".join(names)
+
+
+def options(kind: type[BaseModel] = Config, prefix: str = "") -> Iterator[Option]:
+    """Every option below a section, or all of them, in the order they are written."""
+    return options_of(kind, prefix)
 
 
 def dump(config: Config) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
+from voxstill.core.config.explain import in_words, renamed
 from voxstill.core.config.section import Section, option
 from voxstill.core.config.teacher import Teacher
 from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train
@@ -17,6 +18,8 @@ from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain
 
 class Config(Section):
     """Everything a run needs; everything but `source.uri` has a default.
+
+    ConfigError where an option is unknown or a value is out of range.
 
     >>> voxstill.Config(work="work/digits").train.steps is None
     True
@@ -42,6 +45,15 @@ class Config(Section):
     pretrain: Pretrain = Pretrain()
     evaluate: Evaluate = Evaluate()
     demo: Demo = Demo()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _errors_are_in_words(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Former names of options are known, and what is wrong is a ConfigError, however the configuration is made."""
+        try:
+            return handler(renamed(cls, data) if isinstance(data, Mapping) else data)
+        except ValidationError as error:
+            raise in_words(cls, error) from None
 
     @model_validator(mode="before")
     @classmethod

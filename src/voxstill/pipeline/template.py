@@ -1,0 +1,25 @@
+"""init: a commented configuration to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from voxstill.core import config
+from voxstill.core.errors import ConfigError
+from voxstill.core.result import ReportResult
+from voxstill.storage.store import Store
+
+
+def create_config(output: str | None = None, *, overwrite: bool = False) -> ReportResult:
+    """The commented configuration as `template`; with `output` it is written there, and the result has its `path`.
+
+    ConfigError where the file exists, unless it may be overwritten.
+    """
+    text = config.template()
+    if output is None:
+        return ReportResult(figures={"template": text}, text=text.rstrip())
+    path = Path(output)
+    if path.exists() and not overwrite:
+        raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
+    Store(str(path.parent)).replace(path.name, text.encode())
+    return ReportResult(figures={"path": str(path)})
