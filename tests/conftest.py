@@ -13,7 +13,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # 15, Ray's own, lets workers
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
-from servers import moto_server, s3_environment  # noqa: E402
+from servers import SetEnvironment, moto_server, s3_environment  # noqa: E402
 from voxstill.storage import clients  # noqa: E402
 from voxstill.storage.store import Store  # noqa: E402
 
@@ -32,6 +32,22 @@ def shared_data() -> Callable[[str], Path]:
         return root / name
 
     return find
+
+
+@pytest.fixture
+def set_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetEnvironment]:
+    """Set variables of the environment; clients made from others are forgotten before and after."""
+
+    def to(variables: dict[str, str]) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        clients.client.cache_clear()
+
+    for name in [name for name in os.environ if name.startswith(("AWS_", "OSS_"))]:
+        monkeypatch.delenv(name)
+    to({})
+    yield to
+    clients.client.cache_clear()
 
 
 @pytest.fixture

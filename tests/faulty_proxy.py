@@ -20,8 +20,9 @@ from servers import Handler, serve
 class FaultyProxy:
     """A proxy that fails: `shares` says how often each fault comes; they may be changed at any time.
 
-    `error` 500 and `slow_down` 503 are answered without asking the server, `reset` breaks the connection before it,
-    `lost` after it has done what was asked, `cut` in the middle of its answer, and `stall` says nothing for `stall_s`.
+    `error` 500, `slow_down` 503 and `denied` 403 are answered without asking the server, `reset` breaks the connection
+    before it, `lost` after it has done what was asked, `cut` in the middle of its answer, and `stall` says nothing for
+    `stall_s`.
     """
 
     port: int = 0
@@ -56,6 +57,8 @@ class _ProxyHandler(Handler):
             self.refuse(500, "InternalError")
         elif fault == "slow_down":
             self.refuse(503, "SlowDown")
+        elif fault == "denied":
+            self.refuse(403, "ExpiredToken")
         elif fault == "stall":
             time.sleep(self.line.stall_s)
             self.hang_up()

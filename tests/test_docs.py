@@ -296,7 +296,7 @@ def test_the_teacher_of_the_documents_is_loaded_by_its_entry_point(
     monkeypatch.syspath_prepend(package)
     transcripts = [{"id": f"test-{n:02}", "text": "one", "confidence": 0.5} for n in (0, 4)]
     Path("heard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in transcripts), encoding="utf-8")
-    Path("my.yaml").write_text("engine: inline\n", encoding="utf-8")
+    Path("my.yaml").write_text("engine: {name: inline, max_failed_share: 1.0}\n", encoding="utf-8")
     assert cli.main(["index", "recordings/manifest.jsonl", "--work", "work/mine", "--config", "my.yaml"]) == 0
     capsys.readouterr()
     [command] = [command for command in commands(page) if command.startswith("voxstill label")]

@@ -13,7 +13,7 @@ from tones import TEXTS, speak
 from voxstill import engine
 from voxstill.audio import codec
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Alignment, Label, Utterance, Verdict
 from voxstill.labelling import label
 from voxstill.pipeline import filter as filtering
@@ -141,10 +141,24 @@ def test_a_label_with_new_words_is_aligned_again(tmp_path: Path, tone_student: P
     assert {text for id_, text in aligned(cfg) if id_ == "u1"} == {WRONG[1], TEXTS[1]}
 
 
-def test_audio_that_is_gone_is_a_row_with_its_reason_and_no_reason_to_drop(tmp_path: Path, tone_student: Path) -> None:
+def test_a_label_whose_audio_is_away_is_aligned_when_it_is_back(tmp_path: Path, tone_student: Path) -> None:
     cfg = config(tmp_path, tone_student)
     add(cfg, tmp_path, range(5))
-    (tmp_path / "1.wav").unlink()
+    (tmp_path / "1.wav").rename(tmp_path / "away")
+    with pytest.raises(StorageError, match="1 labels are left to do"):
+        reasons(cfg)
+    assert len(list(tables.read(Store(cfg.work), "alignments", Alignment))) == 3  # one of five has no words
+    (tmp_path / "away").rename(tmp_path / "1.wav")
+    assert reasons(cfg)["u1"] is None
+    rows = {row.utterance_id: row for row in tables.read(Store(cfg.work), "alignments", Alignment)}
+    assert len(rows) == 4
+    assert rows["u1"].logprob is not None
+
+
+def test_damaged_audio_is_a_row_with_its_reason_and_no_reason_to_drop(tmp_path: Path, tone_student: Path) -> None:
+    cfg = config(tmp_path, tone_student)
+    add(cfg, tmp_path, range(5))
+    (tmp_path / "1.wav").write_bytes((tmp_path / "1.wav").read_bytes()[:100])
     assert reasons(cfg)["u1"] is None
     (row,) = (row for row in tables.read(Store(cfg.work), "alignments", Alignment) if row.utterance_id == "u1")
     assert row.logprob is None

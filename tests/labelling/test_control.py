@@ -26,7 +26,7 @@ from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
-from voxstill.labelling import control, label
+from voxstill.labelling import control, label, label_figures
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import shard as sharding
@@ -178,7 +178,7 @@ def test_a_teacher_takes_over_and_every_row_names_its_teacher(
         old.recipe: old.teacher.model_dump(),
         new.recipe: new.teacher.model_dump(),
     }
-    assert set(figures.teacher.split(label.AND)) == {old.name, new.name}
+    assert set(figures.teacher.split(label_figures.AND)) == {old.name, new.name}
     assert workdir.finished_recipes(work, "labels") == [old.recipe]
     (job,) = control.job_statuses(work)
     assert (job.teacher["substitute"], job.refused, job.running) == (1.0, None, False)
@@ -454,7 +454,7 @@ def test_later_steps_see_one_table_of_labels_with_both_teachers(wav: Path, tmp_p
     assert filtered.wer_before == pytest.approx(wrong / 60)
     sharded = sharding.shard(cfg)
     assert sharded.utterances == 60
-    assert set((sharded.teacher or "").split(label.AND)) == {row.teacher for row in labels}
+    assert set((sharded.teacher or "").split(label_figures.AND)) == {row.teacher for row in labels}
     comparison = compare_teachers.compared(cfg)
     assert [row.teacher for row in comparison.teachers if row.recipe == figures.recipe] == [figures.teacher]
 
@@ -462,7 +462,7 @@ def test_later_steps_see_one_table_of_labels_with_both_teachers(wav: Path, tmp_p
 def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_path: Path, fast: None) -> None:
     work = fill(Store(str(tmp_path)), wav, 40)
     figures, _ = run(work, {"name": "echo", "delay_ms": 20}, {10: ["teacher=reference"]})
-    assert label.are_human_texts(figures)
+    assert label_figures.are_human_texts(figures)
     cfg = config.Config.model_validate(
         {"work": work.root, "engine": {"name": "inline", "chunk": 2}, "teacher": {"name": "echo", "delay_ms": 20}}
     )

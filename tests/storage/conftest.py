@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,22 +25,6 @@ def s3_port() -> Iterator[int]:
 def oss_port() -> Iterator[int]:
     with oss_server() as port:
         yield port
-
-
-@pytest.fixture
-def set_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetEnvironment]:
-    """Set variables of the environment; clients made from others are forgotten before and after."""
-
-    def to(variables: dict[str, str]) -> None:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        clients.client.cache_clear()
-
-    for name in [name for name in os.environ if name.startswith(("AWS_", "OSS_"))]:
-        monkeypatch.delenv(name)
-    to({})
-    yield to
-    clients.client.cache_clear()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import Blob, fetch, read_many
 from voxstill.storage.uri import is_local
 
+RETRY_PAUSES_S = (0.5, 2.0)
+"""Before what storage refused is read again; time-outs and broken connections are retried below, for longer."""
 _RECORDING_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -89,7 +92,8 @@ class Decoded:
 
     samples_T: NDArray[np.int16]
     bounds: NDArray[np.int64]
-    errors: tuple[str | None, ...]
+    errors: tuple[VoxstillError | None, ...]
+    """A StorageError may pass, a DataError is of the audio."""
 
     def samples_of(self, i: int) -> NDArray[np.int16]:
         """The samples of the i-th utterance; none where it has an error."""
@@ -110,12 +114,20 @@ class Decode(StageWork):
     def __call__(self, utterances: Sequence[Utterance], payload: object) -> Decoded:
         """Decode every utterance; one that cannot be read has an error in the place of samples."""
         samples_by_id: dict[str, NDArray[np.int16]] = {}
-        errors: dict[str, str] = {}
-        for utterance, audio in samples(utterances, self.reading.cache, self._decoder.decode):
-            if isinstance(audio, VoxstillError):
-                errors[utterance.id] = f"{audio.what}: {audio.why}" if audio.why else audio.what
-            else:
-                samples_by_id[utterance.id] = audio
+        errors: dict[str, VoxstillError] = {}
+        todo = utterances
+        for pause_s in (*RETRY_PAUSES_S, None):
+            for utterance, audio in samples(todo, self.reading.cache, self._decoder.decode):
+                if isinstance(audio, VoxstillError):
+                    errors[utterance.id] = audio
+                else:
+                    samples_by_id[utterance.id] = audio
+            todo = [utterance for utterance in todo if isinstance(errors.get(utterance.id), StorageError)]
+            if not todo or pause_s is None:
+                break
+            time.sleep(pause_s)
+            for utterance in todo:
+                del errors[utterance.id]
         ordered = [samples_by_id.get(utterance.id, np.zeros(0, np.int16)) for utterance in utterances]
         bounds = np.cumsum([0, *(len(samples_T) for samples_T in ordered)], dtype=np.int64)
         return Decoded(

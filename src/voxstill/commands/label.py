@@ -21,9 +21,18 @@ def label(
         float | None,
         Option("--limit-hours", metavar="H", help="Stop after H hours of audio; the same command goes on."),
     ] = None,
+    part: Annotated[
+        str | None,
+        Option("--part", metavar="K/N", help="Only part K of N, beside other commands; auto asks Slurm or Kubernetes."),
+    ] = None,
+    retry_failed: Annotated[
+        bool, Option("--retry-failed", help="Make labels that failed again, too; later steps then follow.")
+    ] = False,
 ) -> Result:
     """Label every utterance with a teacher."""
     cfg = options.load(work_override(work))
     from voxstill.pipeline import label as labelling
 
-    return labelling.label_utterances(cfg, max_chunks=max_chunks, limit_hours=limit_hours)
+    return labelling.label_utterances(
+        cfg, max_chunks=max_chunks, limit_hours=limit_hours, retry_failed=retry_failed, part=part
+    )

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from voxstill.core.errors import VoxstillError
+from voxstill.storage.figures import UNREADABLE
 
 
 class FailureKind(StrEnum):
     """What the index itself finds wrong with a file; decoders and the engine give kinds of their own."""
 
-    UNREADABLE = "cannot be read"
+    UNREADABLE = UNREADABLE
     """Storage did not give it, so the next index tries it again: the only kind that may pass."""
     BAD_NAME = "unreadable name"
     BEYOND_END = "beyond the end"
+    CONTRADICTED = "not the length that the manifest says"
     COMMAND = "is a command"
     COMPRESSED_TAR = "compressed tar"
     DAMAGED_TAR = "damaged tar"

@@ -25,7 +25,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Split, UtteranceInfo, fingerprint, hash64
 from voxstill.indexing import unpack
 from voxstill.indexing.failure import Failure, FailureKind
-from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry
+from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry, split_named
 from voxstill.indexing.formats.kaldi import is_kaldi, read_kaldi
 from voxstill.indexing.formats.lhotse_nemo import SHAR_CUTS
 from voxstill.indexing.formats.registry import reader_for
@@ -67,7 +67,7 @@ def scan(source: Source, work: Store | None = None) -> Iterator[SourceEntry]:
         raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
     for uri in uris:
         if is_local(uri) and (path := local_path(uri).expanduser().absolute()).is_dir():
-            yield from _scan_folder(str(path), work)
+            yield from _scan_splits(str(path), work)
         elif work is not None and is_compressed(uri):
             tar = local_entry(str(path)) if is_local(uri) else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
             yield from read_tar(unpack.unpacked_tar(tar, work))
@@ -90,8 +90,8 @@ def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:
         return "dev"
     if source.test_speakers or source.dev_speakers:
         return "train"
-    if entry.split is not None:
-        return entry.split
+    if (named := entry.split or entry.implied_split) is not None:
+        return named
     share = int(fingerprint("split", seed, speaker or entry.recording_id), 16) / 16**16
     if share < source.test_share:
         return "test"
@@ -211,6 +211,36 @@ def _files(rows: Sequence[SourceEntry]) -> Iterator[SourceFile]:
 # ------------------------------------------------------------------------------------------------- folders and buckets
 
 
+def _scan_splits(path: str, work: Store | None) -> Iterator[SourceEntry]:
+    """The files of a folder, with the splits that its folders are named after."""
+    try:
+        with os.scandir(path) as children:
+            splits = _splits_of_folders(child.name for child in children if child.is_dir())
+    except OSError:  # which is a row below
+        splits = {}
+    for entry in _scan_folder(path, work):
+        folder = entry.uri.removeprefix(f"{path.rstrip('/')}/").partition("/")[0]
+        yield _with_split(entry, splits.get(folder))
+
+
+def _splits_of_folders(names: Iterable[str]) -> dict[str, Split]:
+    """The split of each folder that is named after one, where another is named after `train`; else of none.
+
+    So Hugging Face lays out audio folders (`train`, `validation`, `test`), and LibriSpeech its parts (`dev-clean`).
+    """
+    splits = {name: split for name in names if (split := split_named(name)) is not None}
+    if not {"train"} < set(splits.values()):
+        return {}
+    named = ", ".join(f"`{name}` is {split}" for name, split in sorted(splits.items()))
+    log.info("index: folders are named after splits: %s", named)
+    return splits
+
+
+def _with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
+    is_known = split is None or entry.split is not None or entry.implied_split is not None
+    return entry if is_known else replace(entry, implied_split=split)
+
+
 def _scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
     """Files of a folder, then those of its folders; manifests that are known by name, tars and Kaldi's are read."""
     if is_kaldi(path):
@@ -228,7 +258,11 @@ def _scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
     for name in names:
         yield from _expand(local_entry(f"{path.rstrip('/')}/{name}"), name, work)
     for name in folders:
-        yield from _scan_folder(f"{path.rstrip('/')}/{name}", work)
+        folder = f"{path.rstrip('/')}/{name}"
+        if work is not None and folder == work.root:
+            log.info("index: the work folder `%s` lies in the source and is left out", folder)
+        else:
+            yield from _scan_folder(folder, work)
 
 
 def _is_folder(child: os.DirEntry[str]) -> bool:
@@ -243,11 +277,14 @@ def _scan_bucket(uri: str, work: Store | None) -> Iterator[SourceEntry]:
     is_empty = True
     if not uri.startswith(("http://", "https://")):  # where nothing can be listed
         folder = Store(uri)
+        splits = _splits_of_folders(folder.folders())
         for item in folder.list():
             is_empty = False
-            if not any(part.startswith(".") for part in PurePosixPath(item.key).parts):
+            is_in_work = work is not None and folder.uri(item.key).startswith(f"{work.root}/")
+            if not is_in_work and not any(part.startswith(".") for part in PurePosixPath(item.key).parts):
                 entry = SourceEntry(uri=folder.uri(item.key), etag=item.etag or None, num_bytes=item.num_bytes)
-                yield from _expand(entry, item.key.rpartition("/")[2], work)
+                for row in _expand(entry, item.key.rpartition("/")[2], work):
+                    yield _with_split(row, splits.get(item.key.partition("/")[0]))
     if is_empty:
         try:
             first = fetch(f"{uri}#0+1")

@@ -19,6 +19,7 @@ from voxstill.indexing.scan import SourceFile, split_of
 from voxstill.storage.fetch import Blob, fetch, read_many
 from voxstill.storage.uri import is_local
 
+_CONTRADICTION_MS = 500  # a manifest whose lengths are further off speaks of other audio
 _TOLERANCE_MS = 250  # a manifest may round up this much past the end of the audio
 
 
@@ -27,6 +28,8 @@ class IndexRow(Recording):
     """A recording as the index writes it: with the hash of what the source said of it then."""
 
     metadata_hash: str | None = field(default=None, metadata={"column": "said"})
+    segment_errors: tuple[str, ...] = ()
+    """Why some of its segments or channels cannot be used, where others can."""
 
     @property
     def failure(self) -> Failure | None:
@@ -136,26 +139,33 @@ def _is_remote(file: SourceFile) -> bool:
 
 def _segment(
     file: SourceFile,
-    by_channel: Mapping[int | None, codec.Audio],
+    by_channel: Mapping[int | None, codec.Audio | DataError],
     blob: Blob,
     cfg: Segment,
     source: Source,
     seed: int,
 ) -> IndexedFile:
     """Cut a decoded file into its utterances. Words that were written for more than one of them belong to none."""
-    audio = next(iter(by_channel.values()))
+    audio = next(audio for audio in by_channel.values() if not isinstance(audio, DataError))
     duration_ms = pcm.samples_to_ms(len(audio.samples_T))
     if duration_ms < cfg.min_ms:
         why = f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}"
         raise DataError(FailureKind.TOO_SHORT, why=why)
     utterances: dict[str, Utterance] = {}
+    errors: list[DataError] = []
     for entry in file.entries:
-        span = _span(entry, duration_ms)
-        if entry.channel in by_channel:
-            for utterance in _utterances(file, entry, by_channel[entry.channel], span, cfg, source, seed):
-                utterances[utterance.id] = utterance
+        audio_or_error = by_channel[entry.channel]
+        try:
+            if isinstance(audio_or_error, DataError):
+                raise audio_or_error
+            span = _span(entry, duration_ms)
+        except DataError as error:
+            errors.append(error)
+            continue
+        for utterance in _utterances(file, entry, audio_or_error, span, cfg, source, seed):
+            utterances[utterance.id] = utterance
     if not utterances:
-        raise DataError(FailureKind.NO_SPEECH, why="the voice-activity detector heard none")
+        raise errors[0] if errors else DataError(FailureKind.NO_SPEECH, why="the voice-activity detector heard none")
     first = file.entries[0]
     recording = IndexRow(
         id=file.id,
@@ -167,6 +177,7 @@ def _segment(
         num_channels=audio.num_channels,
         duration_ms=duration_ms,
         metadata_hash=file.metadata_hash,
+        segment_errors=tuple(Failure.of(error).text for error in errors),
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
 
@@ -192,17 +203,18 @@ def _utterances(
         )
 
 
-def _decode(file: SourceFile, blob: Blob, decode: Callable[..., codec.Audio]) -> dict[int | None, codec.Audio]:
-    """Decode the channels that the entries name; a silent one is absent, unless all are."""
-    by_channel: dict[int | None, codec.Audio] = {}
-    silent = None
+def _decode(
+    file: SourceFile, blob: Blob, decode: Callable[..., codec.Audio]
+) -> dict[int | None, codec.Audio | DataError]:
+    """Decode the channels that the entries name, or why one cannot be; raises where that is so of all of them."""
+    by_channel: dict[int | None, codec.Audio | DataError] = {}
     for channel in dict.fromkeys(entry.channel for entry in file.entries):
         try:
             by_channel[channel] = decode(blob.data, channel=channel)
-        except codec.SilentError as error:
-            silent = error
-    if silent is not None and not by_channel:
-        raise silent
+        except DataError as error:
+            by_channel[channel] = error
+    if all(isinstance(audio, DataError) for audio in by_channel.values()):
+        raise next(error for error in by_channel.values() if isinstance(error, DataError))
     return by_channel
 
 
@@ -212,6 +224,9 @@ def _span(entry: SourceEntry, duration_ms: int) -> vad.Span:
     if start >= duration_ms or end > duration_ms + _TOLERANCE_MS:
         why = f"the manifest knows {start} to {end} ms, the audio ends at {duration_ms} ms"
         raise DataError(FailureKind.BEYOND_END, why=why)
+    if entry.duration_ms is not None and abs(entry.duration_ms - duration_ms) > _CONTRADICTION_MS:
+        why = f"{entry.duration_ms / 1000:g} s there, {duration_ms / 1000:g} s of audio: of another file?"
+        raise DataError(FailureKind.CONTRADICTED, why=why)
     return start, min(end, duration_ms)
 
 

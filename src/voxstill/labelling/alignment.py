@@ -16,7 +16,7 @@ from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config
 from voxstill.core.config import Engine
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Alignment, Utterance, fingerprint
 from voxstill.decoding.options import RecognizerOptions
@@ -77,11 +77,18 @@ def align(
     if done is not None and done.source == source:
         return done
 
-    def commit(chunk: engine.Chunk, rows: Sequence[Alignment]) -> None:
-        work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Alignment))
+    outage = engine.Outage("labels")
+
+    def commit(chunk: engine.Chunk, rows: Sequence[Alignment | engine.Postponed]) -> None:
+        aligned = [row for row in rows if isinstance(row, Alignment)]
+        if aligned:
+            work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(aligned, Alignment))
+        done = {row.utterance_id for row in aligned}
         meter.count_done(
-            sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error)
+            sum(utterance.duration_ms for utterance in chunk.items if utterance.id in done),
+            (row.error for row in aligned if row.error),
         )
+        outage.record(rows)
 
     def fail(utterance: Utterance, reason: str) -> Alignment:
         return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=engine.set_aside_error(reason))
@@ -98,6 +105,7 @@ def align(
     )
     labelled = workdir.prefix("labels", task.labels)
     engine.run(plan(work, utterances, labelled, task.prefix, cfg.chunk), stages, commit, fail, cfg, meter.update)
+    outage.check()
     figures = _figures(work, task, source)
     if missing := figures.failed + figures.unwritten:
         log.warning(
@@ -177,17 +185,21 @@ class Align(StageWork):
         self._recognizer.load()
         self._recognizer.check_alignment()  # before any audio is read
 
-    def __call__(self, utterances: Sequence[Utterance], payload: read_utterances.Decoded) -> list[Alignment]:
-        """Align a chunk; return one row for each utterance, in order."""
-        rows = [
-            Alignment(utterance_id=utterance.id, text=utterance.text or "", error=error)
-            for utterance, error in zip(utterances, payload.errors, strict=True)
-        ]
+    def __call__(
+        self, utterances: Sequence[Utterance], payload: read_utterances.Decoded
+    ) -> list[Alignment | engine.Postponed]:
+        """Align a chunk; return one row for each utterance, in order: its alignment, or why it is left for later."""
         readable = [i for i, error in enumerate(payload.errors) if error is None]
         samples = [payload.samples_of(i) for i in readable]
         texts = [utterances[i].text or "" for i in readable]
-        for i, logprob in zip(readable, self._recognizer.log_likelihoods(samples, texts), strict=True):
-            rows[i] = dataclasses.replace(rows[i], logprob=logprob)
+        logprobs = dict(zip(readable, self._recognizer.log_likelihoods(samples, texts), strict=True))
+        rows: list[Alignment | engine.Postponed] = []
+        for i, (utterance, error) in enumerate(zip(utterances, payload.errors, strict=True)):
+            if isinstance(error, StorageError):
+                rows.append(engine.Postponed(error))
+                continue
+            row = Alignment(utterance_id=utterance.id, text=utterance.text or "", logprob=logprobs.get(i))
+            rows.append(row if error is None else dataclasses.replace(row, error=engine.describe(error)))
         return rows
 
     def close(self) -> None:

@@ -18,9 +18,9 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
-from voxstill.labelling import label
+from voxstill.labelling import label, label_figures
 from voxstill.scoring.rover import RecognizerOutput, rover
-from voxstill.storage import join, tables, workdir
+from voxstill.storage import join, lease, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
@@ -50,11 +50,26 @@ def agree(
     done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and label.is_whole(work, source, task, done):
         return done
+    with lease.hold(work, task.prefix, "label") as held:
+        return _agree(work, utterances, task, of, cfg, meter, held)
+
+
+def _agree(
+    work: Store,
+    utterances: str,
+    task: label.Task,
+    of: Sequence[str],
+    cfg: Engine,
+    meter: StepMeter,
+    held: lease.Lease,
+) -> LabelFigures:
+    source = tables.parts_hash(work, utterances)
     start = time.perf_counter()
     for recipe in of:
         workdir.named(work, LabelFigures, recipe)
 
     def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
+        held.check()
         for row in rows:
             if isinstance(row, DataError):
                 raise row
@@ -63,7 +78,7 @@ def agree(
     stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers),)
     engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.update)
     figures = dataclasses.replace(
-        label.figures(work, task),
+        label_figures.count(work, task),
         rtfx=meter.audio_ms / 1000 / (time.perf_counter() - start),
         source=source,
         listing=tables.parts_hash(work, task.prefix),

@@ -10,12 +10,8 @@ ids, so that whoever writes a chunk second does no harm. Resuming is the plan mi
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import io
 import time
-from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,23 +21,18 @@ from numpy.typing import NDArray
 from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config, legacy
-from voxstill.core.errors import ConfigError, TeacherError, VoxstillError
+from voxstill.core.errors import ConfigError, StorageError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter, level, log
 from voxstill.core.records import Label, Utterance, fingerprint
 from voxstill.engine import StageWork
-from voxstill.labelling import control
-from voxstill.storage import tables, workdir
+from voxstill.labelling import control, label_figures
+from voxstill.labelling.parts import Part, hold
+from voxstill.labelling.retry_failed import finish_removal, remove_failed
+from voxstill.storage import lease, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher, Transcription
-
-MAKER = ("recipe", "teacher")
-"""The columns that say who made a label."""
-Maker = tuple[str, str]
-"""Their values: the recipe and the name of a teacher."""
-AND = " + "
-"""Between the names of several teachers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +77,12 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
     return dataclasses.replace(task, table=workdir.begun(work, "labels", task.identity, former))
 
 
-def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engine.Chunk]:
+def plan(work: Store, utterances: str, labels: str, size: int, part: Part | None = None) -> Iterator[engine.Chunk]:
     """Put every utterance of the table that has no label among the parts of `labels` in one chunk; both tables stream.
 
     A chunk is `size` utterances of one part of the table. One whose name is listed is done, and what the listed parts
-    of other names hold (made with another `size`, or the rest of such chunks) is left out of the others.
+    of other names hold (made with another `size`, or the rest of such chunks) is left out of the others. With `part`
+    only its chunks come; what is left of a chunk is of the part that the whole chunk is of.
     """
     parts = tables.parts(work, utterances)
     done = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, labels)}
@@ -107,7 +99,8 @@ def plan(work: Store, utterances: str, labels: str, size: int) -> Iterator[engin
             if done.issuperset(_chunk_ids(ids, size)):
                 continue
         for rows in _batched(tables.from_parquet(work.read(key), Utterance, work.uri(key)), size):
-            if engine.chunk_id(row.id for row in rows) not in done:
+            name = engine.chunk_id(row.id for row in rows)
+            if name not in done and (part is None or part.takes(name)):
                 yield from engine.chunks_of((row for row in rows if row.id not in labelled), size, lambda row: row.id)
 
 
@@ -140,24 +133,49 @@ def label(
     *,
     max_chunks: int | None = None,
     limit_hours: float | None = None,
+    retry_failed: bool = False,
+    part: Part | None = None,
 ) -> LabelFigures:
     """Label what has no label yet, up to the limits, and return the figures of all labels.
 
     `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. What is requested in
-    `WORK/control.json` is applied while it works. Raises TeacherError where the teacher fails on everything,
-    Interrupted after a signal.
+    `WORK/control.json` is applied while it works. With `retry_failed` failed labels are made again; with `part` others
+    label at the same time, and the last one finishes the table. Raises TeacherError where the teacher fails on
+    everything, Interrupted after a signal, StorageError or TeacherError where utterances are left because storage or a
+    server did not answer.
     """
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
-    if done is not None and is_whole(work, source, task, done):
+    if done is not None and not (retry_failed and done.failed) and is_whole(work, source, task, done):
         return done
+    with hold(work, task.prefix, part, cfg.chunk) as held:
+        finish_removal(work, task.prefix)
+        if retry_failed:
+            remove_failed(work, task.prefix)
+        return _label(work, utterances, task, cfg, reading, meter, held, max_chunks, limit_hours, part)
+
+
+def _label(
+    work: Store,
+    utterances: str,
+    task: Task,
+    cfg: config.Engine,
+    reading: read_utterances.Reading,
+    meter: StepMeter,
+    held: lease.Lease,
+    max_chunks: int | None,
+    limit_hours: float | None,
+    part: Part | None,
+) -> LabelFigures:
+    source = tables.parts_hash(work, utterances)
+    done = workdir.success(work, LabelFigures, task.recipe)
     start_s = time.perf_counter()
-    chunks = plan(work, utterances, task.prefix, cfg.chunk)
+    chunks = plan(work, utterances, task.prefix, cfg.chunk, part)
     limit_ms = None if limit_hours is None else limit_hours * 3_600_000
-    _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter)
-    finished = next(chunks, None) is None
+    _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held)
+    finished = next(chunks if part is None else plan(work, utterances, task.prefix, cfg.chunk), None) is None
     rtfx = meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done.rtfx if done else 0.0)
-    result = dataclasses.replace(figures(work, task), rtfx=rtfx, finished=finished)
+    result = dataclasses.replace(label_figures.count(work, task), rtfx=rtfx, finished=finished)
     if finished:
         result = dataclasses.replace(result, source=source, listing=tables.parts_hash(work, task.prefix))
         workdir.finish(work, result)
@@ -171,14 +189,25 @@ def _run(
     cfg: config.Engine,
     reading: read_utterances.Reading,
     meter: StepMeter,
+    held: lease.Lease,
 ) -> None:
     """Run the engine over chunks, watching for requested changes."""
 
-    def commit(chunk: engine.Chunk, rows: Sequence[Label]) -> None:
-        work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(rows, Label))
+    outage = engine.Outage("utterances")
+
+    def commit(chunk: engine.Chunk, rows: Sequence[Label | engine.Postponed]) -> None:
+        held.check()
+        labels = [row for row in rows if isinstance(row, Label)]
+        if labels:
+            is_whole = len(labels) == len(rows)  # else it has a name of its own: that of the chunk says it is done
+            name = chunk.id if is_whole else engine.chunk_id(row.utterance_id for row in labels)
+            work.create(f"{task.prefix}/{name}.parquet", tables.to_parquet(labels, Label))
+        done = {row.utterance_id for row in labels}
         meter.count_done(
-            sum(utterance.duration_ms for utterance in chunk.items), (row.error for row in rows if row.error)
+            sum(utterance.duration_ms for utterance in chunk.items if utterance.id in done),
+            (row.error for row in labels if row.error),
         )
+        outage.record(rows)
 
     def fail(utterance: Utterance, reason: str) -> Label:
         current = watch.stages[-1].work
@@ -199,6 +228,7 @@ def _run(
     try:
         with watch:
             engine.run(chunks, watch.stages, commit, fail, cfg, meter.update, watch)
+        outage.check()
     except VoxstillError as error:
         if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher
             raise
@@ -234,15 +264,10 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
     if successor.identity == before.identity:
         return dataclasses.replace(successor, table=before.table)
     former = legacy.labels(successor.name, teacher, registry.options(teacher))
-    if former is not None and work.exists(_options_key(before, former)):  # version 0.1 let it take over
+    if former is not None and work.exists(label_figures.options_key(before, former)):  # version 0.1 let it take over
         return dataclasses.replace(successor, table=former)
-    work.write_json(_options_key(before, successor.recipe), teacher.model_dump())
+    work.write_json(label_figures.options_key(before, successor.recipe), teacher.model_dump())
     return successor
-
-
-def _options_key(task: Task, recipe: str) -> str:
-    """The key of the options of a teacher that took over: a row names its recipe and no more."""
-    return f"{task.prefix}/_{recipe}.json"
 
 
 def is_whole(work: Store, source: str, task: Task, done: LabelFigures) -> bool:
@@ -251,99 +276,6 @@ def is_whole(work: Store, source: str, task: Task, done: LabelFigures) -> bool:
     if is_unchanged:
         log.info("label: nothing to do, all %d labels of %s are there", done.labels, task.recipe)
     return is_unchanged
-
-
-def figures(work: Store, task: Task) -> LabelFigures:
-    """Count and checksum all labels of the recipe; TeacherError where all of them are failures.
-
-    Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
-    many labels each has made.
-    """
-    keys = tables.parts(work, task.prefix)
-    digest, num_labels = hashlib.sha256(), 0
-    errors: Counter[str] = Counter()
-    by_maker: Counter[Maker] = Counter()
-    with ThreadPoolExecutor(tables.READERS) as pool:
-        for part in pool.map(lambda key: _count(work.read(key)), keys):
-            digest.update(part.sha256)
-            num_labels += part.num_rows
-            errors.update(part.errors)
-            by_maker.update(part.by_maker)
-    num_failed = errors.total()
-    if num_labels and num_failed == num_labels:
-        raise TeacherError(
-            f"the teacher `{task.teacher.name}` failed on all {num_labels} utterances",
-            why=max(errors, key=lambda error: errors[error]),
-            fix=f"mend the cause, remove `{work.uri(task.prefix)}` and run again",
-        )
-    own, own_options = (task.recipe, task.name), task.teacher.model_dump()
-    makers = sorted(by_maker, key=lambda maker: (-by_maker[maker], maker)) or [own]
-    teachers = None
-    if makers != [own]:
-        teachers = [
-            {
-                "recipe": recipe,
-                "teacher": name,
-                "options": own_options if recipe == task.recipe else work.read_json(_options_key(task, recipe)),
-                "labels": by_maker[recipe, name],
-            }
-            for recipe, name in makers
-        ]
-    return LabelFigures(
-        recipe=task.recipe,
-        teacher=AND.join(dict.fromkeys(name for _, name in makers)),
-        options=own_options,
-        teachers=teachers,
-        chunks=len(keys),
-        labels=num_labels,
-        failed=num_failed,
-        quarantined=sum(num for error, num in errors.items() if engine.is_set_aside(error)),
-        sha256=digest.hexdigest(),
-        rtfx=0.0,
-    )
-
-
-def are_human_texts(figures: LabelFigures) -> bool:
-    """Whether some of the labels are human transcripts, so that labels cannot be measured against those."""
-    return any(name.startswith("reference@") for name in figures.teacher.split(AND))
-
-
-@dataclass(frozen=True, slots=True)
-class _PartCounts:
-    """Checksum and counts of one part of labels."""
-
-    sha256: bytes
-    num_rows: int
-    errors: list[str]
-    by_maker: Counter[Maker]
-
-
-def _count(data: bytes) -> _PartCounts:
-    """Count one part of labels; a column is read only where the statistics do not tell its values."""
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(io.BytesIO(data))
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-    num_errors = sum(
-        column.num_values - column.statistics.null_count for column in columns if column.path_in_schema == "error"
-    )
-    errors = file.read(columns=["error"])["error"].drop_null().to_pylist() if num_errors else []
-    bounds = [
-        {
-            bound
-            for column in columns
-            if column.path_in_schema == name
-            for bound in (column.statistics.min, column.statistics.max)
-        }
-        for name in MAKER
-    ]
-    if all(len(values) == 1 and None not in values for values in bounds):
-        by_maker = Counter({(bounds[0].pop(), bounds[1].pop()): file.metadata.num_rows})
-    else:
-        table = file.read(columns=list(MAKER))
-        by_maker = Counter(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
-    return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, errors, by_maker)
 
 
 @dataclass
@@ -358,15 +290,17 @@ class Transcribe(StageWork):
         self._teacher = registry.create(self.task.teacher)
         self._teacher.load()
 
-    def __call__(self, utterances: Sequence[Utterance], payload: read_utterances.Decoded) -> list[Label]:
-        """Transcribe a chunk; return one label for each utterance, in order."""
-        transcriptions: list[Transcription] = [Transcription(finish="failed", error=error) for error in payload.errors]
+    def __call__(
+        self, utterances: Sequence[Utterance], payload: read_utterances.Decoded
+    ) -> list[Label | engine.Postponed]:
+        """Transcribe a chunk; return one row for each utterance, in order: its label, or why it is left for later."""
         readable = [i for i, error in enumerate(payload.errors) if error is None]
-        answers = self._teacher.transcribe_batch([self.clip(utterances[i], payload.samples_of(i)) for i in readable])
-        for i, answer in zip(readable, answers, strict=True):
-            transcriptions[i] = answer
-        answered = zip(utterances, transcriptions, strict=True)
-        return [self._label(utterance, transcription) for utterance, transcription in answered]
+        clips = [self.clip(utterances[i], payload.samples_of(i)) for i in readable]
+        answers = dict(zip(readable, self._teacher.transcribe_batch(clips), strict=True))
+        return [
+            self._row(utterance, answers[i] if error is None else error)
+            for i, (utterance, error) in enumerate(zip(utterances, payload.errors, strict=True))
+        ]
 
     def close(self) -> None:
         """Unload the teacher."""
@@ -377,6 +311,16 @@ class Transcribe(StageWork):
         if not self.task.reads_texts:
             utterance = dataclasses.replace(utterance, text=None)
         return Clip(utterance=utterance, samples_T=samples_T)
+
+    def _row(self, utterance: Utterance, outcome: Transcription | VoxstillError) -> Label | engine.Postponed:
+        if isinstance(outcome, StorageError):
+            return engine.Postponed(outcome)
+        if isinstance(outcome, VoxstillError):
+            return self._label(utterance, Transcription(finish="failed", error=engine.describe(outcome)))
+        if outcome.is_transient:
+            what = f"the teacher `{self.task.teacher.name}` did not answer"
+            return engine.Postponed(TeacherError(what, why=outcome.error or "", fix="check the server"))
+        return self._label(utterance, outcome)
 
     def _label(self, utterance: Utterance, transcription: Transcription) -> Label:
         return Label(

@@ -96,8 +96,18 @@ def index(cfg: Config) -> IndexFigures:
     return indexing.index(cfg)
 
 
-def label(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | None = None) -> LabelFigures:
+def label(
+    cfg: Config,
+    *,
+    max_chunks: int | None = None,
+    limit_hours: float | None = None,
+    retry_failed: bool = False,
+    part: str | None = None,
+) -> LabelFigures:
     """Label every utterance with the teacher, up to the limits; the same call goes on where this one stopped.
+
+    With `retry_failed` labels that failed before are made again. With `part`, such as "1/4", only a quarter of the
+    chunks is labelled, while other processes label the others.
 
     >>> figures = voxstill.label(cfg)
     >>> figures.labels, figures.failed, figures.finished
@@ -105,7 +115,9 @@ def label(cfg: Config, *, max_chunks: int | None = None, limit_hours: float | No
     """
     from voxstill.pipeline import label as labelling
 
-    return labelling.label_utterances(cfg, max_chunks=max_chunks, limit_hours=limit_hours)
+    return labelling.label_utterances(
+        cfg, max_chunks=max_chunks, limit_hours=limit_hours, retry_failed=retry_failed, part=part
+    )
 
 
 def control(cfg: Config, overrides: Sequence[str] = (), *, clear: bool = False) -> ControlResult:

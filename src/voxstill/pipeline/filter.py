@@ -14,7 +14,7 @@ from voxstill.core.monitor import StepMeter, log
 from voxstill.filtering import measures
 from voxstill.filtering.rules import current_name
 from voxstill.filtering.verdicts import write_verdicts
-from voxstill.labelling import alignment, label
+from voxstill.labelling import alignment, label, label_figures
 from voxstill.pipeline.recipes import (
     alignment_task,
     label_parts,
@@ -23,7 +23,7 @@ from voxstill.pipeline.recipes import (
     utterances_recipe,
     verdicts_recipe,
 )
-from voxstill.storage import join, tables, workdir
+from voxstill.storage import join, lease, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -39,11 +39,19 @@ def filter_labels(cfg: Config) -> VerdictFigures:
         log.info("filter: nothing to do, verdicts %s are there", recipe)
         return dataclasses.replace(done, reasons={current_name(name): num for name, num in done.reasons.items()})
     _refuse_added(work, labels)
-    measured = _scores(cfg, source, labels)
+    with lease.hold(work, workdir.prefix("verdicts", recipe), "filter") as held:
+        figures = _judge(cfg, recipe, source, labels)
+        held.check()
+        workdir.finish(work, figures)
+    return figures
+
+
+def _judge(cfg: Config, recipe: str, source: IndexFigures, labels: LabelFigures) -> VerdictFigures:
+    work, measured = Store(cfg.work), _scores(cfg, source, labels)
     scores, verdicts = workdir.prefix("scores", measured.recipe), workdir.prefix("verdicts", recipe)
     counts = write_verdicts(work, scores, verdicts, recipe, cfg.filter)
-    are_human = label.are_human_texts(labels)  # labels have no errors against themselves
-    figures = VerdictFigures(
+    are_human = label_figures.are_human_texts(labels)  # labels have no errors against themselves
+    return VerdictFigures(
         recipe=recipe,
         labels=labels.recipe,
         utterances=source.recipe,
@@ -57,8 +65,6 @@ def filter_labels(cfg: Config) -> VerdictFigures:
         wer_before=None if are_human else counts.wer,
         wer_after=None if are_human else counts.kept_wer,
     )
-    workdir.finish(work, figures)
-    return figures
 
 
 def measured_labels(cfg: Config) -> tuple[LabelFigures, ScoreFigures]:
@@ -76,11 +82,17 @@ def _scores(cfg: Config, source: IndexFigures, labels: LabelFigures) -> ScoreFig
     done = workdir.success(work, ScoreFigures, recipe)
     if done is not None:
         return done
-    prefix = workdir.prefix("scores", recipe)
+    with lease.hold(work, workdir.prefix("scores", recipe), "filter") as held:
+        return _measure(cfg, recipe, source, labels, held)
+
+
+def _measure(cfg: Config, recipe: str, source: IndexFigures, labels: LabelFigures, held: lease.Lease) -> ScoreFigures:
+    work, prefix = Store(cfg.work), workdir.prefix("scores", recipe)
     there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, prefix)}
     jobs = measures.plan(_measured_parts(cfg, work, source, labels), there)
 
     def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
+        held.check()
         for row in rows:
             if isinstance(row, DataError):
                 raise row

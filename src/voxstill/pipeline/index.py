@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
 from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
+from voxstill.core.errors import StorageError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Utterance
 from voxstill.indexing import segment
 from voxstill.indexing.scan import SourceFile, by_file, scan
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.storage import tables, workdir
+from voxstill.storage import lease, tables, workdir
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.store import Store
 
@@ -26,6 +28,16 @@ def index(cfg: Config) -> IndexFigures:
     file, or what the source says of it, has changed since it was indexed: labels, splits and texts would be of then.
     """
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
+    with lease.hold(work, workdir.prefix("utterances", recipe), "index") as held:
+        figures = _index(cfg, work, recipe, held)
+    figures = dataclasses.replace(figures, max_failed_share=cfg.engine.max_failed_share)
+    if figures.exit_code:
+        why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
+        log.error("index: %d of %d recordings cannot be used: %s", figures.damaged, figures.recordings, why)
+    return figures
+
+
+def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFigures:
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     files = by_file(scan(cfg.source, work))
     state = IndexState(work, recordings, prefix)
@@ -36,18 +48,30 @@ def index(cfg: Config) -> IndexFigures:
         failure = recording.failure
         return failure is not None and failure.is_transient and recording.id in state
 
+    outage, shares_voices = engine.Outage("files"), False
+
     def commit(chunk: engine.Chunk, rows: Sequence[segment.IndexedFile]) -> None:
+        nonlocal shares_voices
+        held.check()
+        shares_voices |= any(map(_is_split_by_recording, chunk.items))
         utterances = [utterance for row in rows for utterance in row.utterances]
         errors = (row.recording.error for row in rows if row.recording.error is not None)
         meter.count_done(sum(utterance.duration_ms for utterance in utterances), errors)
         new = [row.recording for row in rows if not is_still_unreadable(row.recording)]
-        if not new:
-            return
-        key, row_bytes = f"{recordings}/{chunk.id}.parquet", tables.to_parquet(new, segment.IndexRow)
-        committed = f"{prefix}/{chunk.id}.parquet"
-        if not work.create(key, row_bytes) and not work.exists(committed):
-            work.replace(key, row_bytes)  # left by a run that was ended before its commit
-        work.create(committed, tables.to_parquet(utterances, Utterance))
+        if new:
+            key, row_bytes = f"{recordings}/{chunk.id}.parquet", tables.to_parquet(new, segment.IndexRow)
+            committed = f"{prefix}/{chunk.id}.parquet"
+            if not work.create(key, row_bytes) and not work.exists(committed):
+                work.replace(key, row_bytes)  # left by a run that was ended before its commit
+            work.create(committed, tables.to_parquet(utterances, Utterance))
+        outage.record(map(postponed, rows))
+
+    def postponed(row: segment.IndexedFile) -> object:
+        failure = row.recording.failure
+        if failure is None or not failure.is_transient:
+            return row
+        error = StorageError(f"cannot read `{row.recording.uri}`", why=failure.detail or "", fix="check the storage")
+        return engine.Postponed(error)
 
     indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg))
     stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers),)
@@ -61,7 +85,19 @@ def index(cfg: Config) -> IndexFigures:
         chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id)
         with StepMeter("index", sum(missing), "files") as meter:
             engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.update)
+    if shares_voices and cfg.source.dev_share + cfg.source.test_share > 0:
+        log.warning(
+            "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "
+            "better than they are; a manifest with `speaker` or `split` mends that"
+        )
     state.read()
     figures = state.figures(recipe)
     workdir.finish(work, figures)
     return figures
+
+
+def _is_split_by_recording(file: SourceFile) -> bool:
+    """Whether chance decides on its split, and nothing keeps a voice in one."""
+    return any(
+        entry.split is None and entry.implied_split is None and entry.info.speaker is None for entry in file.entries
+    )

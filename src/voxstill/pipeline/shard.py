@@ -24,7 +24,7 @@ from voxstill.pipeline.recipes import (
     utterances_recipe,
 )
 from voxstill.sharding import assign, write
-from voxstill.storage import join, workdir
+from voxstill.storage import join, lease, workdir
 from voxstill.storage.figures import IndexFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -71,7 +71,14 @@ def _shard(
     if done is not None:
         log.info("shard: nothing to do, shards %s are there", recipe)
         return done
-    prefix, parts = workdir.prefix("shards", recipe), parts_of(work)
+    with lease.hold(work, workdir.prefix("shards", recipe), "shard") as held:
+        return _write(cfg, recipe, parts_of(work), verdicts, held)
+
+
+def _write(
+    cfg: Config, recipe: str, parts: list[join.Part], verdicts: VerdictFigures | None, held: lease.Lease
+) -> ShardFigures:
+    work, prefix = Store(cfg.work), workdir.prefix("shards", recipe)
     in_place = cfg.shard.format == "in_place"
     judged = None if verdicts is None else workdir.prefix("verdicts", verdicts.recipe)
     kept = assign.survey(work, parts, judged, by_tar=in_place)
@@ -81,6 +88,7 @@ def _shard(
     written = list(write.written_counts(work, prefix, {index: sizes[index] for index in sorted(there)}))
 
     def commit(_: engine.Chunk, rows: Sequence[write.WrittenShard]) -> None:
+        held.check()
         for row in rows:
             written.append(row)
             meter.count_done(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))

@@ -15,7 +15,7 @@ from voxstill.filtering import tuning
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import Confidences
 from voxstill.filtering.verdicts import SPLITS
-from voxstill.labelling import label
+from voxstill.labelling import label_figures
 from voxstill.pipeline.filter import measured_labels
 from voxstill.scoring import words
 from voxstill.storage import tables, workdir
@@ -36,7 +36,7 @@ def tune(cfg: Config) -> tuning.TuneResult:
     import pyarrow as pa
 
     labels, measured = measured_labels(cfg)
-    if label.are_human_texts(labels):
+    if label_figures.are_human_texts(labels):
         raise DataError(
             "labels that are the human texts cannot be judged by them",
             why="the teacher is `reference`",

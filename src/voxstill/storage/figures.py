@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from voxstill.core.result import Result
+from voxstill.core.errors import DataError, StorageError, TeacherError
+from voxstill.core.result import NOT_IN_JSON, Result
 
+UNREADABLE = "cannot be read"
+"""The reason of a recording that storage did not give: the next index tries it again."""
 Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards"]
 
 
@@ -38,6 +41,14 @@ class IndexFigures(TableFigures):
     """Utterances of each split."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Why recordings cannot be used, and how many."""
+    max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)
+
+    @property
+    def exit_code(self) -> int:
+        """That of a StorageError where some did not answer, else of a DataError where too many cannot be used."""
+        if UNREADABLE in self.reasons:
+            return StorageError.exit_code
+        return DataError.exit_code if self.damaged > self.max_failed_share * self.recordings else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +77,12 @@ class LabelFigures(TableFigures):
     """Listing of the labels."""
     hours: float | None = None
     """Of the utterances; not stored with the labels."""
+    max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)
+
+    @property
+    def exit_code(self) -> int:
+        """That of a TeacherError where more labels than allowed have failed."""
+        return TeacherError.exit_code if self.failed > self.max_failed_share * self.labels else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,15 @@ class Store:
         except Exception as error:
             raise storage_error("write", self.uri(key), error) from None
 
+    def delete(self, key: str) -> None:
+        """Remove `key`; nothing happens where it is absent."""
+        try:
+            client(self._base).delete(self._path(key))
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise storage_error("remove", self.uri(key), error) from None
+
     def upload(self, key: str, path: Path) -> None:
         """Write `key` whole from a file of any size, over what was there."""
         try:
@@ -128,6 +137,16 @@ class Store:
                 if not is_transient(error) or retries.are_spent:
                     raise storage_error("list", self.uri(prefix), error) from None
             retries.pause()
+
+    def folders(self) -> tuple[str, ...]:
+        """Names of the folders directly below the root."""
+        try:
+            listed = self._reader().list_with_delimiter(self._prefix or None)
+        except FileNotFoundError:
+            return ()
+        except Exception as error:
+            raise storage_error("list", self.uri(""), error) from None
+        return tuple(path.rstrip("/").rpartition("/")[2] for path in listed["common_prefixes"])
 
     def exists(self, key: str) -> bool:
         """Whether `key` is there."""

@@ -227,7 +227,7 @@ class OpenAITeacher:
             raise self._unavailable(
                 f"the last {MAX_UNANSWERED} requests had no answer, {self.options.retries} retries each: {reason}"
             )
-        return Transcription(finish="failed", error=reason)
+        return Transcription(finish="failed", error=reason, is_transient=True)
 
     def _unavailable(self, reason: str) -> TeacherError:
         return TeacherError(

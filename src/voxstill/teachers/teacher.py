@@ -43,6 +43,8 @@ class Transcription:
     finish: Finish = "stop"
     words: tuple[Word, ...] = ()
     error: str | None = None
+    is_transient: bool = False
+    """The error may pass, as that of a server that is down: the clip gets no label, and the next run tries again."""
 
 
 class Teacher(Protocol):

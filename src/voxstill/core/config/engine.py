@@ -29,6 +29,8 @@ class Engine(Section):
     handed one more."""
     attempts: int = option(3, unit="tries", ge=1)
     """A chunk that fails so often is halved, down to the one utterance at fault, which is set aside with its reason."""
+    max_failed_share: float = option(0.2, unit="share", ge=0, le=1)
+    """Share of files or utterances that may fail: above it `index` and `label` say so and end with an exit code."""
     decode_s: float = option(120.0, unit="s", gt=0)
     """A recording that takes longer to decode is a row with that reason: some files make a decoder run for ever."""
     decode_mb: int = option(4096, unit="MB", ge=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
 
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
 from voxstill.core.config.engine import Engine, Monitor
@@ -45,6 +45,13 @@ class Config(Section):
     pretrain: Pretrain = Pretrain()
     evaluate: Evaluate = Evaluate()
     demo: Demo = Demo()
+
+    @field_validator("work")
+    @classmethod
+    def _work_is_named(cls, work: str) -> str:
+        if not work.strip():
+            raise ValueError("it is empty: name a folder, or the prefix of a bucket")
+        return work
 
     @model_validator(mode="wrap")
     @classmethod

@@ -21,16 +21,25 @@ from voxstill.storage.uri import is_local, local_path
 
 INFO_COLUMNS = tuple(field.name for field in fields(UtteranceInfo))
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "audio": ("path", "audio_filepath", "file_name"),
-    "text": ("transcription", "transcript", "sentence"),
+    "audio": ("path", "audio_filepath", "file_name", "wav"),
+    "text": ("transcription", "transcript", "sentence", "txt"),
     "speaker": ("speaker_id", "client_id"),
     "language": ("lang", "locale"),
 }
 """What other tools call a column; where a row has several of the names, our own comes first."""
+SPLIT_NAMES: Mapping[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+"""What data sets call a split, in small letters; more may follow behind `-`, `_` or `.`: `test-clean`."""
+NO_SPLIT = {"", "-", "all", "none", "null", "unlabelled", "unlabeled"}
+"""Values of a column `split` that name none."""
 COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     column: (column, *OTHER_NAMES.get(column, ())) for column in ("audio", "id", "text", "split", *INFO_COLUMNS)
 }
-NUMBER_COLUMNS = ("start_ms", "end_ms", "channel", "offset", "duration")
+SECONDS_COLUMNS = ("offset", "start", "start_time", "end", "end_time", "duration")
+NUMBER_COLUMNS = ("start_ms", "end_ms", "channel", *SECONDS_COLUMNS)
 _HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
 """Columns of the first release. A later one takes part in the hash of metadata only where it has a value: so files that
 were indexed before it existed are not taken for edited ones."""
@@ -52,6 +61,11 @@ class SourceEntry:
     text: str | None = None
     info: UtteranceInfo = field(default_factory=UtteranceInfo)
     split: Split | None = None
+    implied_split: Split | None = None
+    """By another name of a split, or by the folder it lies in. Not in the metadata: tables that were made before these
+    were known keep what they have."""
+    duration_ms: int | None = None
+    """How long the manifest says that the whole file is; not in the metadata either."""
     channel: int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
@@ -126,16 +140,43 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
     channel = row.get("channel")
     if channel is not None and (isinstance(channel, bool) or not isinstance(channel, int | float) or channel < 0):
         raise bad_row(where, f"`channel` is {channel!r}, not a number of a channel from 0")
-    split: Any = texts["split"] if texts["split"] in get_args(Split) else None  # `unlabelled`, `-` and the like
+    name = texts["split"]
+    implied_split = None if name is None or name.lower() in NO_SPLIT else split_named(name)
+    if name is not None and name.lower() not in NO_SPLIT and implied_split is None:
+        raise bad_row(where, f"`split` is {name!r}: write train, dev or test, or leave it out")
+    split: Any = name if name in get_args(Split) else None
     return SourceEntry(
         uri="",
         id=texts["id"],
         text=texts["text"],
         info=UtteranceInfo(**{column: texts[column] for column in INFO_COLUMNS}),
         split=split,
+        implied_split=implied_split,
         channel=None if channel is None else int(channel),
         where=where,
     )
+
+
+def split_named(name: str) -> Split | None:
+    """The split that a data set means by a name: `validation` is dev, `test-clean` is test; None for other names."""
+    return SPLIT_NAMES.get(re.split(r"[-_. ]", name.lower(), maxsplit=1)[0])
+
+
+def stretch_ms(row: Mapping[str, object], where: str) -> tuple[int | None, int | None, int | None]:
+    """Start and end of the stretch that a row means, and the length of the whole file where it means that.
+
+    `start_ms` and `end_ms` come first; other tools write seconds: `offset` or `start`, and `duration` or `end`.
+    """
+    start_ms, end_ms = time_ms(row, "start_ms", where), time_ms(row, "end_ms", where)
+    duration_ms = time_ms(row, "duration", where, 1000)
+    for name in ("offset", "start", "start_time"):
+        start_ms = time_ms(row, name, where, 1000) if start_ms is None else start_ms
+    for name in ("end", "end_time"):
+        end_ms = time_ms(row, name, where, 1000) if end_ms is None else end_ms
+    if end_ms is None and start_ms is not None and duration_ms is not None:
+        end_ms = start_ms + duration_ms
+    is_whole = start_ms is None and end_ms is None
+    return start_ms, end_ms, duration_ms if is_whole else None
 
 
 def timed(entry: SourceEntry, start_ms: int | None, end_ms: int | None, where: str) -> SourceEntry:

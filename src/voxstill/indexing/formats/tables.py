@@ -11,6 +11,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from voxstill.core.errors import DataError
@@ -24,7 +25,7 @@ from voxstill.indexing.formats.entry import (
     number_of,
     parse_json,
     resolve,
-    time_ms,
+    stretch_ms,
     timed,
     value_of,
 )
@@ -150,12 +151,8 @@ def _entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
         audio = audio.get("path")
     if not isinstance(audio, str) or not audio:
         raise bad_row(where, "it has no `audio`")
-    start_ms, end_ms = time_ms(row, "start_ms", where), time_ms(row, "end_ms", where)
-    if start_ms is None and "audio_filepath" in row and row.get("offset") is not None:  # as NeMo writes it
-        start_ms = time_ms(row, "offset", where, 1000)
-        duration_ms = time_ms(row, "duration", where, 1000)
-        end_ms = None if duration_ms is None else (start_ms or 0) + duration_ms
-    metadata = timed(metadata_of(row, where), start_ms, end_ms, where)
+    start_ms, end_ms, duration_ms = stretch_ms(row, where)
+    metadata = replace(timed(metadata_of(row, where), start_ms, end_ms, where), duration_ms=duration_ms)
     if "audio_filepath" in row and row.get("shard_id") is not None:
         return nemo_tar_entry(audio, row["shard_id"], manifest, metadata)
     return metadata.located(resolve(audio, manifest))

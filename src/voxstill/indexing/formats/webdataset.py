@@ -144,6 +144,7 @@ def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
         text=known(later.text, metadata.text),
         info=UtteranceInfo(**info),
         split=known(later.split, metadata.split),
+        implied_split=known(later.implied_split, metadata.implied_split),
         channel=known(later.channel, metadata.channel),
     )
 

@@ -1,0 +1,124 @@
+"""Count and checksum the labels of a run: who made them, and how many failed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from voxstill import engine
+from voxstill.core.errors import TeacherError
+from voxstill.storage import tables
+from voxstill.storage.figures import LabelFigures
+from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    from voxstill.labelling.label import Task
+
+MAKER = ("recipe", "teacher")
+"""The columns that say who made a label."""
+Maker = tuple[str, str]
+"""Their values: the recipe and the name of a teacher."""
+AND = " + "
+"""Between the names of several teachers."""
+
+
+def count(work: Store, task: Task) -> LabelFigures:
+    """Count and checksum all labels of the recipe; TeacherError where all of them are failures.
+
+    Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
+    many labels each has made.
+    """
+    keys = tables.parts(work, task.prefix)
+    digest, num_labels = hashlib.sha256(), 0
+    errors: Counter[str] = Counter()
+    by_maker: Counter[Maker] = Counter()
+    with ThreadPoolExecutor(tables.READERS) as pool:
+        for part in pool.map(lambda key: _count(work.read(key)), keys):
+            digest.update(part.sha256)
+            num_labels += part.num_rows
+            errors.update(part.errors)
+            by_maker.update(part.by_maker)
+    num_failed = errors.total()
+    if num_labels and num_failed == num_labels:
+        raise TeacherError(
+            f"the teacher `{task.teacher.name}` failed on all {num_labels} utterances",
+            why=max(errors, key=lambda error: errors[error]),
+            fix="mend the cause, then run `voxstill label --retry-failed`",
+        )
+    own, own_options = (task.recipe, task.name), task.teacher.model_dump()
+    makers = sorted(by_maker, key=lambda maker: (-by_maker[maker], maker)) or [own]
+    teachers = None
+    if makers != [own]:
+        teachers = [
+            {
+                "recipe": recipe,
+                "teacher": name,
+                "options": own_options if recipe == task.recipe else work.read_json(options_key(task, recipe)),
+                "labels": by_maker[recipe, name],
+            }
+            for recipe, name in makers
+        ]
+    return LabelFigures(
+        recipe=task.recipe,
+        teacher=AND.join(dict.fromkeys(name for _, name in makers)),
+        options=own_options,
+        teachers=teachers,
+        chunks=len(keys),
+        labels=num_labels,
+        failed=num_failed,
+        quarantined=sum(num for error, num in errors.items() if engine.is_set_aside(error)),
+        sha256=digest.hexdigest(),
+        rtfx=0.0,
+    )
+
+
+def are_human_texts(labels: LabelFigures) -> bool:
+    """Whether some of the labels are human transcripts, so that labels cannot be measured against those."""
+    return any(name.startswith("reference@") for name in labels.teacher.split(AND))
+
+
+@dataclass(frozen=True, slots=True)
+class _PartCounts:
+    """Checksum and counts of one part of labels."""
+
+    sha256: bytes
+    num_rows: int
+    errors: list[str]
+    by_maker: Counter[Maker]
+
+
+def _count(data: bytes) -> _PartCounts:
+    """Count one part of labels; a column is read only where the statistics do not tell its values."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(io.BytesIO(data))
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    num_errors = sum(
+        column.num_values - column.statistics.null_count for column in columns if column.path_in_schema == "error"
+    )
+    errors = file.read(columns=["error"])["error"].drop_null().to_pylist() if num_errors else []
+    bounds = [
+        {
+            bound
+            for column in columns
+            if column.path_in_schema == name
+            for bound in (column.statistics.min, column.statistics.max)
+        }
+        for name in MAKER
+    ]
+    if all(len(values) == 1 and None not in values for values in bounds):
+        by_maker = Counter({(bounds[0].pop(), bounds[1].pop()): file.metadata.num_rows})
+    else:
+        table = file.read(columns=list(MAKER))
+        by_maker = Counter(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
+    return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, errors, by_maker)
+
+
+def options_key(task: Task, recipe: str) -> str:
+    """The key of the options of a teacher that took over: a row names its recipe and no more."""
+    return f"{task.prefix}/_{recipe}.json"

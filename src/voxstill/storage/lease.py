@@ -1,0 +1,242 @@
+"""One writer for each table: a lease that a process takes, renews and gives back, in a folder as in a bucket.
+
+A lease is a row of objects, `leases/TABLE/00000001.json` and so on. The newest is the one that counts. It is created,
+never overwritten by another process, so of several that want the lease exactly one gets it. Its holder rewrites it with
+a growing number of beats. Where the beats stop, the lease is stale, and whoever creates the next object takes over;
+the former holder sees that at its next beat and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxstill.core.errors import StorageError
+from voxstill.core.monitor import log
+from voxstill.storage.store import Store
+
+BEAT_S = 10.0
+"""Between two beats of a holder."""
+STALE_S = 60.0
+"""A lease without a beat for so long is stale."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a lease, since when, and its last beat."""
+
+    id: str
+    """Of this one holding: random, so that two are never taken for one."""
+    machine: str
+    """Where its process id means something."""
+    process: int
+    started: str
+    """When the process began, by its machine's own count."""
+    command: str
+    since: str
+    """UTC, ISO 8601."""
+    beat_s: float
+    """Seconds since 1970 of the last beat, by the clock of the holder."""
+    beats: int = 0
+    is_released: bool = False
+
+    @classmethod
+    def of_this_process(cls, command: str) -> Holder:
+        """This process, beginning now."""
+        now = time.time()
+        return cls(
+            id=uuid.uuid4().hex,
+            machine=_machine(),
+            process=os.getpid(),
+            started=_started(os.getpid()),
+            command=command,
+            since=datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds"),
+            beat_s=now,
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it gave the lease back, or was a process of this machine that is gone."""
+        if self.is_released:
+            return True
+        return self.machine == _machine() and _started(self.process) != self.started
+
+    def to_json(self) -> bytes:
+        """The object as it is stored."""
+        return (json.dumps(dataclasses.asdict(self)) + "\n").encode()
+
+
+class Lease:
+    """The right to write one table, held until `release`; `check` raises where it was lost."""
+
+    def __init__(self, work: Store, table: str, holder: Holder, number: int) -> None:
+        self._work, self._table, self._holder, self._number = work, table, holder, number
+        self._last_beat_s = time.monotonic()
+        self._successor: Holder | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._beat_until_end, name="lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """StorageError where another process has taken over, or may have, as no beat could be written for long."""
+        if self._successor is not None:
+            raise StorageError(
+                f"another process has taken over `{self._table}` in `{self._work.root}`",
+                why=f"{_describe(self._successor)}, as no beat of this one was seen for {STALE_S:.0f} s",
+                fix="nothing is lost: leave the work to it, or run the same command again when it has ended",
+            )
+        if time.monotonic() - self._last_beat_s > STALE_S:
+            raise StorageError(
+                f"the lease of `{self._table}` in `{self._work.root}` could not be renewed for {STALE_S:.0f} s",
+                why="storage does not answer, so another process may have taken over",
+                fix="check the storage; the same command goes on where this one stopped",
+            )
+
+    def release(self) -> None:
+        """Give it back; the next process need not wait."""
+        self._ends.set()
+        self._thread.join()
+        if self._successor is not None:
+            return
+        try:
+            released = dataclasses.replace(self._holder, is_released=True)
+            self._work.replace(_key(self._table, self._number), released.to_json())
+            for number in _numbers(self._work, self._table):
+                if number < self._number:
+                    self._work.delete(_key(self._table, number))
+        except StorageError as error:  # the work itself is done or has its own error; the lease gets stale by itself
+            log.warning("lease: %s (%s)", error.what, error.why)
+
+    def _beat_until_end(self) -> None:
+        while not self._ends.wait(BEAT_S):
+            begin_s = time.monotonic()
+            try:
+                newest = max(_numbers(self._work, self._table), default=self._number)
+                if newest > self._number:
+                    self._successor = _read(self._work, self._table, newest)
+                    return
+                beats = self._holder.beats + 1
+                self._holder = dataclasses.replace(self._holder, beats=beats, beat_s=time.time())
+                self._work.replace(_key(self._table, self._number), self._holder.to_json())
+                self._last_beat_s = begin_s
+            except StorageError as error:  # `check` ends the work where this lasts
+                log.warning("lease: %s (%s)", error.what, error.why)
+
+
+@contextmanager
+def hold(work: Store, table: str, command: str) -> Iterator[Lease]:
+    """Hold the lease of a table while the block runs; StorageError where another process holds it."""
+    lease = acquire(work, table, command)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def acquire(work: Store, table: str, command: str) -> Lease:
+    """Take the lease of a table: a new one, or one that was given back or is stale. StorageError where it is held."""
+    while True:
+        newest = max(_numbers(work, table), default=0)
+        current = _read(work, table, newest) if newest else None
+        if current is not None and not current.has_ended:
+            if not _is_stale(work, table, newest, current):
+                raise _held(work, table, current)
+            log.warning("lease: `%s` is taken over: %s, and has stopped", table, _describe(current))
+        holder = Holder.of_this_process(command)
+        if work.create(_key(table, newest + 1), holder.to_json()):
+            return Lease(work, table, holder, newest + 1)
+
+
+def check_free(work: Store, table: str) -> None:
+    """StorageError where the lease of a table is held, as far as the clocks tell."""
+    newest = max(_numbers(work, table), default=0)
+    holder = _read(work, table, newest) if newest else None
+    if holder is not None and not holder.has_ended and time.time() - holder.beat_s < STALE_S:
+        raise _held(work, table, holder)
+
+
+def below(work: Store, table: str) -> set[str]:
+    """Names of the leases below that of a table: those of its parts."""
+    prefix = f"leases/{table}/"
+    names = (entry.key.removeprefix(prefix).rpartition("/")[0] for entry in work.list(f"leases/{table}"))
+    return {f"{table}/{name}" for name in names if name}
+
+
+def _held(work: Store, table: str, holder: Holder) -> StorageError:
+    return StorageError(
+        f"`{table}` in `{work.root}` is being written by another process",
+        why=_describe(holder),
+        fix=f"wait for it or end it; if its machine is gone, the lease is free {STALE_S:.0f} s after its last beat",
+    )
+
+
+def _is_stale(work: Store, table: str, number: int, holder: Holder) -> bool:
+    """Whether its beats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
+    if time.time() - holder.beat_s < STALE_S:
+        return False
+    time.sleep(1.5 * BEAT_S)
+    return _read(work, table, number) == holder
+
+
+def _describe(holder: Holder) -> str:
+    host = holder.machine.partition(" ")[0]
+    return f"process {holder.process} on {host} runs `voxstill {holder.command}` there since {holder.since}"
+
+
+def _key(table: str, number: int) -> str:
+    return f"leases/{table}/{number:08d}.json"
+
+
+def _numbers(work: Store, table: str) -> list[int]:
+    """Numbers of the objects of a lease; leases of other tables below it are none of its own."""
+    prefix = f"leases/{table}/"
+    names = (entry.key.removeprefix(prefix) for entry in work.list(f"leases/{table}"))
+    return [int(name.removesuffix(".json")) for name in names if "/" not in name]
+
+
+def _read(work: Store, table: str, number: int) -> Holder | None:
+    """The holder in an object; None where it is gone, as one that was taken over and given back is."""
+    facts = work.read_json(_key(table, number))
+    if facts is None:
+        return None
+    names = [field.name for field in dataclasses.fields(Holder)]
+    return Holder(**{name: facts[name] for name in names if name in facts})  # type: ignore[arg-type]
+
+
+def _machine() -> str:
+    """Host name, and on Linux the boot and the namespace in which process ids mean something: that of a container."""
+    facts = [platform.node()]
+    with contextlib.suppress(OSError):
+        facts += [_BOOT_ID.read_text(encoding="ascii").strip(), os.readlink("/proc/self/ns/pid")]
+    return " ".join(facts)
+
+
+def _started(process: int) -> str:
+    """When a process of this machine began; empty where there is none, or where that cannot be known."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return "" if not _is_running(process) else "unknown"
+    return stat.rpartition(")")[2].split()[19]  # field 22 of proc(5), counted behind the name of the program
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,70 @@
+"""A row that means a part of a file gives its text to that part alone; one that is wrong costs that row alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from manifests import indexed, wav
+from voxstill.indexing.segment import IndexedFile
+
+
+def manifest(folder: Path, *rows: Mapping[str, object]) -> Path:
+    (folder / "a.wav").write_bytes(wav(seconds=14.0))
+    path = folder / "manifest.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def stretches(files: list[IndexedFile]) -> list[tuple[int, int, str | None]]:
+    return [(row.start_ms, row.end_ms, row.text) for file in files for row in file.utterances]
+
+
+@pytest.mark.parametrize("audio", ["audio", "path", "file_name", "audio_filepath", "wav"])
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"offset": 3.0, "duration": 2.0},
+        {"start": 3.0, "end": 5.0},
+        {"start_time": 3, "end_time": 5},
+        {"start": 3.0, "duration": 2.0},
+        {"start_ms": 3000, "end_ms": 5000, "duration": 99.0},
+    ],
+    ids=str,
+)
+def test_times_in_seconds_are_read_beside_every_name_of_the_audio(
+    tmp_path: Path, audio: str, times: Mapping[str, float]
+) -> None:
+    files = indexed(manifest(tmp_path, {audio: "a.wav", "text": "two seconds", **times}))
+    assert stretches(files) == [(3000, 5000, "two seconds")]
+
+
+def test_a_duration_that_contradicts_the_audio_is_a_reason(tmp_path: Path) -> None:
+    (file,) = indexed(manifest(tmp_path, {"audio": "a.wav", "text": "two seconds", "duration": 2.0}))
+    assert file.utterances == ()
+    assert file.recording.error == "not the length that the manifest says: 2 s there, 14 s of audio: of another file?"
+
+
+@pytest.mark.parametrize("duration", [13.6, 14.0, 14.4])
+def test_a_duration_that_is_nearly_right_is_no_trouble(tmp_path: Path, duration: float) -> None:
+    (file,) = indexed(manifest(tmp_path, {"audio": "a.wav", "text": "all of it", "duration": duration}))
+    assert [row.text for row in file.utterances] == ["all of it"]
+
+
+def test_a_segment_that_cannot_be_used_leaves_the_others(tmp_path: Path) -> None:
+    rows = [{"audio": "a.wav", "start": second, "end": second + 2, "text": f"at {second}"} for second in (0, 6, 30)]
+    (file,) = indexed(manifest(tmp_path, *rows))
+    assert [row.text for row in file.utterances] == ["at 0", "at 6"]
+    assert file.recording.error is None
+    assert len(file.recording.segment_errors) == 1
+    assert file.recording.segment_errors[0].startswith("beyond the end: the manifest knows 30000 to 32000 ms")
+
+
+def test_a_channel_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
+    rows = [{"audio": "a.wav", "channel": channel, "text": f"of {channel}"} for channel in (0, 3)]
+    (file,) = indexed(manifest(tmp_path, *rows))
+    assert [row.text for row in file.utterances] == ["of 0"]
+    assert len(file.recording.segment_errors) == 1

@@ -1,0 +1,24 @@
+"""A work folder inside the source is no source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from manifests import wav
+from voxstill.core.config import Config, load
+from voxstill.pipeline.index import index
+from voxstill.storage.store import Store
+
+
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_the_work_folder_is_left_out_of_the_source_that_it_lies_in(tmp_path: Path, place: str, s3: Store) -> None:
+    source = s3 if place == "bucket" else Store(str(tmp_path / "corpus"))
+    source.replace("a.wav", wav())
+    source.replace("work.wav", wav(400))
+    cfg: Config = load(None, [f"work={source.uri('work')}", f"source.uri={source.root}", "engine.name=inline"], {})
+    assert index(cfg).recordings == 2
+    Store(cfg.work).replace("unpacked/b.wav", wav(500))
+    again = index(cfg)
+    assert (again.recordings, again.damaged) == (2, 0)

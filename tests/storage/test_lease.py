@@ -1,0 +1,134 @@
+"""A table has one writer: whoever comes second is refused in words, and takes over only where the first has stopped."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from voxstill.core.errors import StorageError
+from voxstill.storage import lease
+from voxstill.storage.store import Store
+
+TABLE = "labels/abc"
+
+
+def other_process(work: Store, beats: int = 0) -> lease.Holder:
+    """A holder on another machine, written into the work folder."""
+    holder = lease.Holder.of_this_process("label")
+    holder = dataclasses.replace(holder, machine="elsewhere", beats=beats)
+    assert work.create(f"leases/{TABLE}/00000001.json", holder.to_json())
+    return holder
+
+
+def test_a_lease_is_taken_given_back_and_taken_again(store: Store) -> None:
+    for _ in range(3):
+        with lease.hold(store, TABLE, "label") as held:
+            held.check()
+            with pytest.raises(StorageError, match=f"process {os.getpid()} on .* runs `voxstill label` there since"):
+                lease.acquire(store, TABLE, "label")
+            with lease.hold(store, f"{TABLE}/part", "label"):
+                pass
+    assert len([entry for entry in store.list(f"leases/{TABLE}") if "/part/" not in entry.key]) == 1
+
+
+def test_of_many_that_want_it_at_once_exactly_one_gets_it(store: Store) -> None:
+    def take(_: int) -> lease.Lease | None:
+        try:
+            return lease.acquire(store, TABLE, "label")
+        except StorageError:
+            return None
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        taken = [held for held in pool.map(take, range(8)) if held is not None]
+    assert len(taken) == 1
+    taken[0].release()
+
+
+def test_a_lease_of_another_machine_is_taken_over_once_its_beats_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.1)
+    work = Store(str(tmp_path))
+    holder = other_process(work)
+    with pytest.raises(StorageError, match="on elsewhere"):
+        lease.acquire(work, TABLE, "label")
+    monkeypatch.setattr(lease, "STALE_S", 0.2)
+    time.sleep(0.3)
+    with lease.hold(work, TABLE, "label") as held:
+        held.check()
+    assert [entry.key for entry in work.list("leases")] == [f"leases/{TABLE}/00000002.json"]
+    assert holder.beats == 0
+
+
+def test_a_holder_whose_clock_is_wrong_is_not_taken_for_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.2)
+    work = Store(str(tmp_path))
+    holder = dataclasses.replace(other_process(work), beat_s=time.time() - 7200)
+    key = f"leases/{TABLE}/00000001.json"
+    work.replace(key, holder.to_json())
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        wanted = pool.submit(lease.acquire, work, TABLE, "label")
+        time.sleep(0.1)
+        work.replace(key, dataclasses.replace(holder, beats=1).to_json())  # it beats, two hours behind
+        with pytest.raises(StorageError, match="being written by another process"):
+            wanted.result()
+
+
+def test_whoever_was_taken_over_sees_it_and_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    work = Store(str(tmp_path))
+    held = lease.acquire(work, TABLE, "label")
+    successor = dataclasses.replace(lease.Holder.of_this_process("label"), machine="elsewhere")
+    assert work.create(f"leases/{TABLE}/00000002.json", successor.to_json())
+    time.sleep(0.3)
+    with pytest.raises(StorageError, match="has taken over"):
+        held.check()
+    held.release()
+    assert not json.loads(work.read(f"leases/{TABLE}/00000002.json"))["is_released"]
+
+
+def test_a_lease_that_cannot_be_renewed_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    monkeypatch.setattr(lease, "STALE_S", 0.3)
+    held = lease.acquire(Store(str(tmp_path)), TABLE, "label")
+
+    def fail(*_: object) -> None:
+        raise StorageError("cannot write", why="the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "replace", fail)
+        time.sleep(0.6)
+        with pytest.raises(StorageError, match="could not be renewed"):
+            held.check()
+    held.release()
+
+
+def test_a_killed_process_of_this_machine_need_not_be_waited_for(tmp_path: Path) -> None:
+    script = f"""
+        import time
+        from voxstill.storage import lease
+        from voxstill.storage.store import Store
+        held = lease.acquire(Store({str(tmp_path)!r}), {TABLE!r}, "label")
+        print("held", flush=True)
+        time.sleep(60)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    work = Store(str(tmp_path))
+    with pytest.raises(StorageError, match=f"process {process.pid} "):
+        lease.acquire(work, TABLE, "label")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with lease.hold(work, TABLE, "label") as held:
+        held.check()
