@@ -107,7 +107,7 @@ def test_every_relative_link_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_option_named_exists(page: Path) -> None:
     named = re.findall(r"`(\w+\.\w+)(?:: [^`]*)?`", page.read_text(encoding="utf-8"))
-    endings = {"py", "md", "yaml", "json", "jsonl", "toml", "txt", "html", "log"}
+    endings = {"py", "md", "yaml", "json", "jsonl", "toml", "tsv", "txt", "html", "log"}
     options = {name for name in named if name.partition(".")[0] in SECTIONS and name.partition(".")[2] not in endings}
     assert options <= OPTIONS
 

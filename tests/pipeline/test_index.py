@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from manifests import write_tar
 from voxstill.audio import codec
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
@@ -150,11 +151,47 @@ def test_another_stretch_of_an_indexed_file_is_refused_too(tmp_path: Path) -> No
 def test_a_manifest_that_was_wrong_about_a_file_may_be_mended(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     row = {"audio": "a.wav", "start_ms": 0, "end_ms": 9_000}
-    assert index(tmp_path, manifest(tmp_path, [row])).reasons == {"beyond the end": 1}
-    worse = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 8_000}]))
-    assert (worse.recordings, worse.damaged) == (1, 1)
-    mended = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 150}]))
-    assert (mended.recordings, mended.damaged, mended.utterances, mended.reasons) == (1, 0, 1, {})
+    write(tmp_path / "b.wav", 500)
+    sound = {"audio": "b.wav"}
+    assert index(tmp_path, manifest(tmp_path, [row, sound])).reasons == {"beyond the end": 1}
+    worse = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 8_000}, sound]))
+    assert (worse.recordings, worse.damaged) == (2, 1)
+    mended = index(tmp_path, manifest(tmp_path, [row | {"end_ms": 150}, sound]))
+    assert (mended.recordings, mended.damaged, mended.utterances, mended.reasons) == (2, 0, 2, {})
+
+
+def test_a_source_of_which_nothing_can_be_used_is_an_error_with_its_reasons_until_it_is_mended(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    (tmp_path / "b.wav").write_bytes(b"no audio")
+    rows: list[Row] = [{"audio": "a.wav", "start_ms": 0, "end_ms": 9_000}, {"audio": "b.wav"}]
+    for _ in range(2):  # the second finds nothing to do
+        with pytest.raises(DataError, match="none of 2 recordings can be used") as caught:
+            index(tmp_path, manifest(tmp_path, rows))
+        assert "beyond the end: 1" in caught.value.why
+        assert "not audio: 1" in caught.value.why
+        assert caught.value.fix
+    assert index(tmp_path, manifest(tmp_path, [{"audio": "a.wav"}, rows[1]])).utterances == 1
+
+
+def test_samples_of_two_tars_with_one_id_have_utterances_of_their_own_and_old_ones_keep_their_names(
+    tmp_path: Path,
+) -> None:
+    def tar(name: str, pitch_hz: int, id_: str) -> Path:
+        write(tmp_path / "x.wav", pitch_hz)
+        members = {"0.wav": (tmp_path / "x.wav").read_bytes(), "0.json": json.dumps({"id": id_}).encode()}
+        return write_tar(tmp_path / name, members)
+
+    first = tar("b.tar", 300, "one")
+    index(tmp_path, first)
+    assert [row.id for row in table(tmp_path, Utterance)] == ["one"]
+    second, other = tar("a.tar", 400, "one"), tar("c.tar", 500, "two")
+    for _ in range(2):
+        index(tmp_path, [second, first, other])
+        ids = sorted(row.id for row in table(tmp_path, Utterance))
+        assert (len(ids), ids[0].startswith("a-0-"), ids[1:]) == (3, True, ["one", "two"])
+    index(tmp_path, tar("d.tar", 600, "two"))  # alone: only the table knows that the id is taken
+    ids = sorted(row.id for row in table(tmp_path, Utterance))
+    assert (len(ids), ids[1].startswith("d-0-")) == (4, True)
 
 
 def test_a_changed_file_is_refused(tmp_path: Path) -> None:

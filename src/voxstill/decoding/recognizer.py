@@ -87,7 +87,7 @@ class Recognizer:
         self._loaded = self._load(folder, config)
 
     def _load(self, folder: Path, config: PretrainedConfig) -> LoadedModel:
-        from voxstill.decoding.frame_models import CtcModel, FrameModel
+        from voxstill.decoding.batch import CtcModel, FrameModel
         from voxstill.nn import students
 
         kind = students.KINDS.get(config.model_type, "seq2seq")
@@ -147,7 +147,7 @@ class Recognizer:
 
     def check_alignment(self) -> None:
         """Raise ConfigError where the loaded model cannot score a text that is given: it is no CTC model."""
-        from voxstill.decoding.frame_models import CtcModel
+        from voxstill.decoding.batch import CtcModel
 
         if not isinstance(self._model, CtcModel):
             raise ConfigError(

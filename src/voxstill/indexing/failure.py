@@ -18,12 +18,16 @@ class FailureKind(StrEnum):
 
     UNREADABLE = UNREADABLE
     """Storage did not give it, so the next index tries it again: the only kind that may pass."""
+    AMBIGUOUS = "ambiguous sample"
+    APART = "descriptions apart from their audio"
+    BAD_DESCRIPTION = "unreadable description"
     BAD_NAME = "unreadable name"
     BEYOND_END = "beyond the end"
     CONTRADICTED = "not the length that the manifest says"
     COMMAND = "is a command"
     COMPRESSED_TAR = "compressed tar"
     DAMAGED_TAR = "damaged tar"
+    IN_PARQUET = "audio inside Parquet"
     NO_AUDIO = "no audio"
     NO_SPEECH = "no speech"
     NOT_AUDIO = "not audio"

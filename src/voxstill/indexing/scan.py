@@ -13,34 +13,27 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Source
-from voxstill.core.errors import ConfigError, DataError, StorageError
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import Split, UtteranceInfo, fingerprint, hash64
 from voxstill.indexing import unpack
-from voxstill.indexing.failure import Failure, FailureKind
-from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry, split_named
-from voxstill.indexing.formats.kaldi import is_kaldi, read_kaldi
-from voxstill.indexing.formats.lhotse_nemo import SHAR_CUTS
+from voxstill.indexing.failure import Failure
+from voxstill.indexing.folders import scan_bucket, scan_folder, tar_entries
+from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry
+from voxstill.indexing.formats.kaldi import KALDI_NAME
 from voxstill.indexing.formats.registry import reader_for
-from voxstill.indexing.formats.tables import METADATA_NAMES, names_audio, read_jsonl
+from voxstill.indexing.formats.tables import read_list
 from voxstill.indexing.formats.webdataset import is_compressed, read_tar
 from voxstill.storage.fetch import fetch
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
-
-SIDECARS = {
-    *(".jsonl", ".json", ".txt", ".lst", ".md", ".csv", ".tsv", ".parquet", ".yaml", ".yml"),
-    *(".textgrid", ".srt", ".vtt", ".gz"),
-}
-"""Endings of what lies beside audio in a folder; any other file is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +53,46 @@ def scan(source: Source, work: Store | None = None) -> Iterator[SourceEntry]:
     """Everything in the source, in its order; what a folder holds comes sorted, what a bucket holds as it lists it.
 
     A compressed tar is unpacked into the work folder; without one it is an error, or in a folder a row with a reason.
-    ConfigError where there is no source, DataError where a manifest cannot be read.
+    ConfigError where there is no source, DataError where a manifest cannot be read or where there is no audio.
     """
     uris = [source.uri] if isinstance(source.uri, str) else source.uri
     if not any(uris):
         raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
+    is_source_empty = True
     for uri in uris:
-        if is_local(uri) and (path := local_path(uri).expanduser().absolute()).is_dir():
-            yield from _scan_splits(str(path), work)
-        elif work is not None and is_compressed(uri):
-            tar = local_entry(str(path)) if is_local(uri) else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
-            yield from read_tar(unpack.unpacked_tar(tar, work))
-        elif (read := reader_for(uri)) is not None:
-            yield from read(uri)
-        elif is_local(uri):
-            if not path.exists():
-                raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
-            yield local_entry(str(path))
-        else:
-            yield from _scan_bucket(uri.rstrip("/"), work)
+        is_empty = True
+        for entry in _scan_one(uri, work):
+            is_source_empty = is_empty = False
+            yield entry
+        if is_empty:
+            log.warning("index: `%s` holds no audio", redact_uri(uri))
+    if is_source_empty:
+        names = ", ".join(f"`{redact_uri(uri)}`" for uri in uris)
+        raise DataError(
+            f"there is no audio in {names}",
+            why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
+            fix="check `source.uri`; docs/sources.md shows what is read",
+        )
+
+
+def _scan_one(uri: str, work: Store | None) -> Iterator[SourceEntry]:
+    path = str(local_path(uri).expanduser().absolute()) if is_local(uri) else None
+    if path is not None and os.path.basename(path) == KALDI_NAME:
+        path = os.path.dirname(path)
+    if path is not None and os.path.isdir(path):
+        yield from scan_folder(path, work)
+    elif work is not None and is_compressed(uri):
+        tar = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
+        yield from read_tar(unpack.unpacked_tar(tar, work))
+    elif (read := reader_for(uri)) is not None:
+        for entry in read(uri):
+            yield from tar_entries(entry, work) if read is read_list else (entry,)
+    elif path is None:
+        yield from scan_bucket(uri.rstrip("/"), work)
+    elif not os.path.exists(path):
+        raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
+    else:
+        yield local_entry(path)
 
 
 def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:
@@ -104,8 +118,8 @@ def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:
 def by_file(entries: Iterable[SourceEntry]) -> SourceFiles:
     """One `SourceFile` for each address, where it first comes, with every entry about it.
 
-    An entry that comes twice counts once, and one without metadata adds nothing to others. DataError where two entries
-    have one id.
+    An entry that comes twice counts once, and one without metadata adds nothing to others. Samples of tars whose ids
+    are not theirs alone get others. DataError where two entries of manifests have one id.
     """
     return SourceFiles(entries)
 
@@ -139,15 +153,17 @@ class SourceFiles:
         keys, ends, ids, id_rows = array("Q"), array("Q", [0]), array("Q"), array("Q")
         end = 0
         for entry in entries:
-            if entry.id is not None:
-                ids.append(hash64(entry.id))
+            if entry.utterance_id is not None:
+                ids.append(hash64(entry.utterance_id))
                 id_rows.append(len(keys))
             keys.append(hash64(entry.uri))
             end += self._rows.write(_dump(entry))
             ends.append(end)
         self._rows.flush()
         self._end_N = np.frombuffer(ends, np.uint64)
-        self._refuse_twice(np.frombuffer(ids, np.uint64), np.frombuffer(id_rows, np.uint64))
+        self._shared_ids: set[str] = set()
+        """Ids that a sample of a tar does not have alone."""
+        self._find_shared(np.frombuffer(ids, np.uint64), np.frombuffer(id_rows, np.uint64))
         self._order_N, self._is_first_N = _grouped(np.frombuffer(keys, np.uint64))
 
     def __len__(self) -> int:
@@ -159,21 +175,35 @@ class SourceFiles:
             if is_first and entries:
                 yield from _files(entries)
                 entries = []
-            entries.append(self._entry(row))
+            entry = self._entry(row)
+            is_shared = entry.sample is not None and entry.utterance_id in self._shared_ids
+            entries.append(entry.renamed() if is_shared else entry)
         yield from _files(entries)
 
     def _entry(self, row: np.integer[Any]) -> SourceEntry:
         start, end = self._end_N[row : row + 2].tolist()
         return _load(os.pread(self._rows.fileno(), end - start, start))
 
-    def _refuse_twice(self, id_N: NDArray[np.uint64], row_N: NDArray[np.uint64]) -> None:
+    def _find_shared(self, id_N: NDArray[np.uint64], row_N: NDArray[np.uint64]) -> None:
+        """Note the ids that samples of tars share; DataError where two rows of manifests share one."""
         order_N = np.argsort(id_N, kind="stable")
-        same_N = np.flatnonzero(id_N[order_N][1:] == id_N[order_N][:-1])
-        for left, right in zip(row_N[order_N[same_N]], row_N[order_N[same_N + 1]], strict=True):
-            first, again = self._entry(left), self._entry(right)
-            if first.id == again.id and first != again:
-                why = f"first at {first.where}, again at {again.where}"
-                raise DataError(f"the id `{again.id}` is said twice", why=why, fix="give each line its own id")
+        is_same_N = id_N[order_N][1:] == id_N[order_N][:-1]
+        is_shared_N = np.zeros(len(id_N), np.bool_)
+        is_shared_N[1:] = is_same_N
+        is_shared_N[:-1] |= is_same_N
+        first: SourceEntry | None = None
+        for row in row_N[order_N[is_shared_N]]:
+            entry = self._entry(row)
+            if first is None or first.utterance_id != entry.utterance_id:
+                first = entry
+            elif first != entry:
+                if first.uri == entry.uri or (first.sample is None and entry.sample is None):
+                    why = f"first at {first.where}, again at {entry.where}"
+                    raise DataError(
+                        f"the id `{entry.utterance_id}` is said twice", why=why, fix="give each line its own id"
+                    )
+                self._shared_ids.add(str(entry.utterance_id))
+                first = entry if entry.sample is None else first  # whose id nobody else may have
 
 
 def _grouped(key_N: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -206,114 +236,3 @@ def _files(rows: Sequence[SourceEntry]) -> Iterator[SourceFile]:
             same = (replace(entry, etag=versioned.etag, num_bytes=versioned.num_bytes) for entry in described)
             described = list(dict.fromkeys(same))
         yield SourceFile(versioned.recording_id, tuple(described))
-
-
-# ------------------------------------------------------------------------------------------------- folders and buckets
-
-
-def _scan_splits(path: str, work: Store | None) -> Iterator[SourceEntry]:
-    """The files of a folder, with the splits that its folders are named after."""
-    try:
-        with os.scandir(path) as children:
-            splits = _splits_of_folders(child.name for child in children if child.is_dir())
-    except OSError:  # which is a row below
-        splits = {}
-    for entry in _scan_folder(path, work):
-        folder = entry.uri.removeprefix(f"{path.rstrip('/')}/").partition("/")[0]
-        yield _with_split(entry, splits.get(folder))
-
-
-def _splits_of_folders(names: Iterable[str]) -> dict[str, Split]:
-    """The split of each folder that is named after one, where another is named after `train`; else of none.
-
-    So Hugging Face lays out audio folders (`train`, `validation`, `test`), and LibriSpeech its parts (`dev-clean`).
-    """
-    splits = {name: split for name in names if (split := split_named(name)) is not None}
-    if not {"train"} < set(splits.values()):
-        return {}
-    named = ", ".join(f"`{name}` is {split}" for name, split in sorted(splits.items()))
-    log.info("index: folders are named after splits: %s", named)
-    return splits
-
-
-def _with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
-    is_known = split is None or entry.split is not None or entry.implied_split is not None
-    return entry if is_known else replace(entry, implied_split=split)
-
-
-def _scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
-    """Files of a folder, then those of its folders; manifests that are known by name, tars and Kaldi's are read."""
-    if is_kaldi(path):
-        yield from read_kaldi(path)
-        return
-    try:
-        with os.scandir(path) as children:
-            visible = [child for child in children if not child.name.startswith(".")]
-            folders = sorted(child.name for child in visible if child.is_dir(follow_symlinks=False))
-            names = sorted(child.name for child in visible if not _is_folder(child))
-    except OSError as error:
-        yield SourceEntry(uri=path, failure=Failure(FailureKind.UNREADABLE, str(error.strerror)))
-        return
-    del visible
-    for name in names:
-        yield from _expand(local_entry(f"{path.rstrip('/')}/{name}"), name, work)
-    for name in folders:
-        folder = f"{path.rstrip('/')}/{name}"
-        if work is not None and folder == work.root:
-            log.info("index: the work folder `%s` lies in the source and is left out", folder)
-        else:
-            yield from _scan_folder(folder, work)
-
-
-def _is_folder(child: os.DirEntry[str]) -> bool:
-    try:
-        return child.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
-
-
-def _scan_bucket(uri: str, work: Store | None) -> Iterator[SourceEntry]:
-    """The objects below an address, or the one that is there."""
-    is_empty = True
-    if not uri.startswith(("http://", "https://")):  # where nothing can be listed
-        folder = Store(uri)
-        splits = _splits_of_folders(folder.folders())
-        for item in folder.list():
-            is_empty = False
-            is_in_work = work is not None and folder.uri(item.key).startswith(f"{work.root}/")
-            if not is_in_work and not any(part.startswith(".") for part in PurePosixPath(item.key).parts):
-                entry = SourceEntry(uri=folder.uri(item.key), etag=item.etag or None, num_bytes=item.num_bytes)
-                for row in _expand(entry, item.key.rpartition("/")[2], work):
-                    yield _with_split(row, splits.get(item.key.partition("/")[0]))
-    if is_empty:
-        try:
-            first = fetch(f"{uri}#0+1")
-        except StorageError as error:
-            raise DataError(
-                f"there is no source `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`"
-            ) from None
-        yield SourceEntry(uri=uri, etag=first.etag, num_bytes=first.num_bytes)
-
-
-def _expand(file: SourceEntry, name: str, work: Store | None) -> Iterator[SourceEntry]:
-    """The entries that a file of a folder stands for: itself, or what a manifest or tar holds."""
-    ending = os.path.splitext(name)[1].lower()
-    if name.startswith("."):
-        return
-    if name in METADATA_NAMES:
-        read = reader_for(name)
-        if read is not None and names_audio(file.uri):
-            yield from read(file.uri)
-        else:
-            log.warning("index: `%s` has no column `file_name` and is not read", redact_uri(file.uri))
-    elif SHAR_CUTS.fullmatch(name):
-        yield from read_jsonl(file.uri)
-    elif is_compressed(name) and work is not None:
-        yield from read_tar(unpack.unpacked_tar(file, work))
-    elif is_compressed(name):
-        detail = "nothing can be read from its middle; unpack or repack it"
-        yield replace(file, failure=Failure(FailureKind.COMPRESSED_TAR, detail))
-    elif ending == ".tar":
-        yield from read_tar(file.uri)
-    elif ending not in SIDECARS:
-        yield file

@@ -191,7 +191,9 @@ def _utterances(
     for start_ms, end_ms in _spans(entry, audio, span, cfg):
         is_whole = (start_ms, end_ms) == span
         yield Utterance(
-            id=entry.id if is_whole and entry.id else fingerprint(file.id, entry.channel, start_ms, end_ms),
+            id=entry.utterance_id
+            if is_whole and entry.utterance_id
+            else fingerprint(file.id, entry.channel, start_ms, end_ms),
             recording_id=file.id,
             uri=entry.uri,
             channel=entry.channel,

@@ -8,6 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -174,11 +175,21 @@ class IndexState:
             end += 1
         return range(start, end)
 
+    def with_free_ids(self, file: SourceFile) -> SourceFile:
+        """The file, with another id for each sample of a tar whose own is taken by a row of the tables."""
+        if not any(self._is_taken(entry) and entry.sample is not None for entry in file.entries):
+            return file
+        entries = (entry.renamed() if self._is_taken(entry) and entry.sample else entry for entry in file.entries)
+        return replace(file, entries=tuple(entries))
+
+    def _is_taken(self, entry: SourceEntry) -> bool:
+        return entry.utterance_id is not None and _holds(self._utterance_id_N, entry.utterance_id)
+
     def _refuse_taken(self, file: SourceFile) -> None:
         for entry in file.entries:
-            if entry.id is not None and _holds(self._utterance_id_N, entry.id):
+            if entry.sample is None and self._is_taken(entry):
                 raise DataError(
-                    f"the id `{entry.id}` is taken",
+                    f"the id `{entry.utterance_id}` is taken",
                     why=f"{entry.where} gives it to `{redact_uri(entry.uri)}`, `{self._work.root}` to another file",
                     fix="give each utterance its own id, or index into another work folder",
                 )

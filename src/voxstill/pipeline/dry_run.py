@@ -116,7 +116,8 @@ def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, object]]:
     """Rows of a manifest that say of a file what its source says, and the split that each row is in."""
 
     def row(entry: SourceEntry) -> dict[str, object]:
-        own = {name: getattr(entry, name) for name in ("id", "text", "channel", "start_ms", "end_ms")}
+        own = {name: getattr(entry, name) for name in ("text", "channel", "start_ms", "end_ms")}
+        own["id"] = entry.utterance_id
         known = {name: value for name, value in (own | asdict(entry.info)).items() if value is not None}
         return {"audio": entry.uri, "split": split_of(entry, cfg.source, cfg.seed), **known}
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Utterance
 from voxstill.indexing import segment
@@ -17,15 +17,19 @@ from voxstill.indexing.scan import SourceFile, by_file, scan
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import lease, tables, workdir
-from voxstill.storage.figures import IndexFigures
+from voxstill.storage.figures import UNREADABLE, IndexFigures
 from voxstill.storage.store import Store
+
+_REASONS_SHOWN = 3
+"""Of the reasons why no recording can be used, the most common."""
 
 
 def index(cfg: Config) -> IndexFigures:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 
     What is there already stays as it is; what storage did not give the last time is tried again. DataError where a
-    file, or what the source says of it, has changed since it was indexed: labels, splits and texts would be of then.
+    file, or what the source says of it, has changed since it was indexed: labels, splits and texts would be of then;
+    and where no recording can be used.
     """
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
     with lease.hold(work, workdir.prefix("utterances", recipe), "index") as held:
@@ -81,7 +85,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFig
         return file.id + file.metadata_hash * (file.id in state)
 
     if any(missing):
-        todo = itertools.compress(files, missing)
+        todo = map(state.with_free_ids, itertools.compress(files, missing))
         chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id)
         with StepMeter("index", sum(missing), "files") as meter:
             engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.update)
@@ -92,8 +96,19 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFig
         )
     state.read()
     figures = state.figures(recipe)
+    if figures.damaged == figures.recordings and UNREADABLE not in figures.reasons:
+        raise _nothing_usable(figures)
     workdir.finish(work, figures)
     return figures
+
+
+def _nothing_usable(figures: IndexFigures) -> DataError:
+    reasons = list(figures.reasons.items())[:_REASONS_SHOWN]
+    return DataError(
+        f"none of {figures.recordings} recordings can be used",
+        why=", ".join(f"{reason}: {num}" for reason, num in reasons),
+        fix="check that `source.uri` names speech and that the options of `segment` fit it",
+    )
 
 
 def _is_split_by_recording(file: SourceFile) -> bool:

@@ -32,10 +32,11 @@ def test_members_of_a_tar_are_read_alone_and_whole(tmp_path: Path) -> None:
     assert [row.utterances[0].uri for row in rows] == [entry.uri for entry in entries]
 
 
-def test_two_audio_files_of_one_sample_share_its_text_but_not_its_id(tmp_path: Path) -> None:
+def test_two_audio_files_of_one_sample_with_one_text_are_not_told_apart(tmp_path: Path) -> None:
     members = {"a.left.wav": wav(), "a.right.wav": wav(500), "a.json": b'{"id": "a", "text": "both"}'}
     left, right = entries_in(write_tar(tmp_path / "t.tar", members))
     assert (left.text, right.text, left.id, right.id) == ("both", "both", None, None)
+    assert {entry.failure and entry.failure.kind for entry in (left, right)} == {"ambiguous sample"}
 
 
 def test_a_shard_of_ours_gives_the_words_of_a_human_and_not_those_of_its_teacher(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import PurePosixPath
 from typing import Any, get_args
 
 from voxstill.core.errors import DataError
-from voxstill.core.records import Split, UtteranceInfo, recording_id
+from voxstill.core.records import Split, UtteranceInfo, fingerprint, recording_id
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.storage.fetch import local_etag
 from voxstill.storage.uri import is_local, local_path
@@ -70,12 +71,28 @@ class SourceEntry:
     start_ms: int | None = None
     end_ms: int | None = None
     failure: Failure | None = None
+    implied_id: str | None = None
+    """Name of the utterance where `id` is none or is taken by another tar. Not in the metadata: tables that were made
+    before it was read keep what they have."""
+    sample: str | None = field(default=None, compare=False)
+    """Of a member of a tar: the name of its sample there. Not in the metadata."""
     where: str | None = field(default=None, compare=False)
 
     @property
     def recording_id(self) -> str:
         """The same for the same file with the same content."""
         return recording_id(self.uri, self.etag, self.num_bytes)
+
+    @property
+    def utterance_id(self) -> str | None:
+        """The name that its utterance has; None where the source gives none."""
+        return self.implied_id or self.id
+
+    def renamed(self) -> SourceEntry:
+        """This member of a tar, with the name of its tar in its id: another tar has a sample with that id."""
+        tar = self.uri.rpartition("#")[0]
+        name = f"{PurePosixPath(tar).stem}-{self.sample}-{fingerprint(tar)[:8]}"
+        return replace(self, implied_id=name)
 
     @property
     def metadata(self) -> tuple[object, ...]:
@@ -121,6 +138,13 @@ def resolve(audio: str, manifest: str) -> SourceEntry:
         path = os.path.expanduser(str(local_path(audio)))
         return local_entry(os.path.normpath(os.path.join(folder_of(manifest), path)))
     return SourceEntry(uri=f"{folder_of(manifest)}/{audio}")
+
+
+def resolve_either(audio: str, manifest: str) -> SourceEntry:
+    """The file that a list means by a path, which starts where the list lies, or else where the command runs."""
+    file = resolve(audio, manifest)
+    is_path = "://" not in audio and is_local(manifest) and file.failure is None
+    return local_entry(os.path.abspath(audio)) if is_path and not file.etag and os.path.exists(audio) else file
 
 
 @functools.lru_cache(maxsize=1)  # lines of one manifest follow one another
@@ -224,6 +248,11 @@ def parse_json(line: bytes, where: str) -> dict[str, object]:
         row = json.loads(decode_text(line, where))
     except (ValueError, RecursionError) as error:
         raise bad_row(where, f"it is not JSON: {error}") from None
+    return json_object(row, where)
+
+
+def json_object(row: object, where: str) -> dict[str, object]:
+    """What was read from JSON, where it is an object; DataError where it is anything else."""
     if not isinstance(row, dict):
         raise bad_row(where, f"it is {type(row).__name__}, not an object")
     return row

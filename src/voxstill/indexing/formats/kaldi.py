@@ -28,10 +28,13 @@ from voxstill.indexing.formats.entry import (
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.storage.uri import is_local, local_path
 
+KALDI_NAME = "wav.scp"
+"""The file by which a Kaldi data directory is known."""
+
 
 def is_kaldi(folder: str) -> bool:
     """Whether a folder is a Kaldi data directory."""
-    return Path(folder, "wav.scp").is_file()
+    return Path(folder, KALDI_NAME).is_file()
 
 
 def read_kaldi(folder: str) -> Iterator[SourceEntry]:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
+from voxstill.indexing.formats.common_voice import read_tsv
 from voxstill.indexing.formats.entry import SourceEntry
-from voxstill.indexing.formats.tables import read_csv, read_jsonl, read_list, read_parquet
+from voxstill.indexing.formats.librispeech import ENDING as LIBRISPEECH_ENDING
+from voxstill.indexing.formats.librispeech import is_librispeech, read_librispeech
+from voxstill.indexing.formats.tables import read_csv, read_json, read_jsonl, read_list, read_parquet
 from voxstill.indexing.formats.webdataset import compressed_tar_error, file_name, is_compressed, read_tar
 
 Reader = Callable[[str], Iterator[SourceEntry]]
 
 _READERS: Mapping[str, Reader] = {
     ".jsonl": read_jsonl,
-    ".json": read_jsonl,
+    ".json": read_json,
     ".csv": read_csv,
+    ".tsv": read_tsv,
     ".parquet": read_parquet,
     ".txt": read_list,
     ".lst": read_list,
+    ".list": read_list,
     ".tar": read_tar,
 }
 
@@ -31,4 +36,6 @@ def reader_for(uri: str) -> Reader | None:
         raise compressed_tar_error(uri)
     if file_name(uri).endswith(".jsonl.gz"):  # as lhotse writes its manifests
         return read_jsonl
+    if uri.endswith(LIBRISPEECH_ENDING) and is_librispeech(uri):
+        return read_librispeech
     return _READERS.get(PurePosixPath(file_name(uri)).suffix)

@@ -6,13 +6,16 @@ that cannot be had is a row with its `failure`.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
+import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from voxstill.core.errors import DataError
 from voxstill.indexing.formats.entry import (
@@ -21,10 +24,12 @@ from voxstill.indexing.formats.entry import (
     SourceEntry,
     bad_row,
     decode_text,
+    json_object,
     metadata_of,
     number_of,
     parse_json,
     resolve,
+    resolve_either,
     stretch_ms,
     timed,
     value_of,
@@ -39,39 +44,118 @@ if TYPE_CHECKING:
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""
+MANIFEST_NAMES = tuple(f"manifest.{ending}" for ending in ("jsonl", "jsonl.gz", "json", "csv", "tsv", "parquet"))
+"""Names by which a manifest in a folder is known."""
 _PARQUET_ROWS = 1024
+_JSON_PART = 1 << 20
+_MAX_JSON_ROW = 16 << 20
+_BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 
 def names_audio(uri: str) -> bool:
-    """Whether a file named like Hugging Face's metadata is that: its first line, or its columns, know `file_name`."""
+    """Whether the beginning of a table knows a column of audio; named like Hugging Face's metadata, `file_name`."""
+    is_metadata = uri.rpartition("/")[2] in METADATA_NAMES
+    columns = {"file_name"} if is_metadata else set(COLUMN_NAMES["audio"])
     with open_manifest(uri) as file:
         if uri.endswith(".parquet"):
+            import pyarrow as pa
             import pyarrow.parquet as pq
 
-            return "file_name" in pq.read_schema(file).names
-        line = file.readline(1 << 20).decode("utf-8-sig", "replace")
-    if uri.endswith(".csv"):
-        return "file_name" in next(csv.reader([line]), [])
-    return '"file_name"' in line
+            try:
+                return not columns.isdisjoint(pq.read_schema(file).names)
+            except (pa.ArrowException, OSError):
+                return True  # reading it says what is wrong
+        lines = _unzipped(file, uri)
+        try:
+            line = lines.readline(1 << 20)
+            line = line if line.strip() not in (b"", b"[") else lines.read(1 << 16)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            return True
+    text = line.decode("utf-8-sig", "replace")
+    if uri.endswith((".csv", ".tsv")):
+        separator = "\t" if uri.endswith(".tsv") else ","
+        return not columns.isdisjoint(cell.strip('"\r\n') for cell in text.split(separator))
+    return any(f'"{name}"' in text for name in (columns if is_metadata else {*columns, "recording"}))
+
+
+def holds_audio(uri: str) -> bool:
+    """Whether a Parquet file has audio inside; a file that is no Parquet has none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_manifest(uri) as file:
+            return _holds_audio(pq.read_metadata(file))
+    except (pa.ArrowException, DataError, OSError):
+        return False
 
 
 def read_jsonl(uri: str) -> Iterator[SourceEntry]:
     """A row for each line of a JSONL manifest, gzipped or not."""
     with open_manifest(uri) as file:
-        lines = gzip.GzipFile(fileobj=file) if file_name(uri).endswith(".gz") else file
+        lines = _unzipped(file, uri)
         try:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield _entry(parse_json(line, f"{redact_uri(uri)}:{number}"), uri, f"{redact_uri(uri)}:{number}")
+                    yield row_entry(parse_json(line, f"{redact_uri(uri)}:{number}"), uri, f"{redact_uri(uri)}:{number}")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             fix = "write it again"
             raise DataError(f"the manifest `{redact_uri(uri)}` is damaged", why=str(error), fix=fix) from None
 
 
+def _unzipped(file: BinaryIO, uri: str) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if file_name(uri).endswith(".gz") else file
+
+
+def read_json(uri: str) -> Iterator[SourceEntry]:
+    """A row for each object of a JSON array, or of a line where the file is no array."""
+    with open_manifest(uri) as file:
+        is_array = file.read(_JSON_PART).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+        if is_array:
+            file.seek(0)
+            try:
+                for number, row in enumerate(_array(file, redact_uri(uri)), start=1):
+                    where = f"{redact_uri(uri)}:{number}"
+                    yield row_entry(json_object(row, where), uri, where)
+            except UnicodeDecodeError as error:
+                raise bad_row(redact_uri(uri), f"it is not UTF-8: {error}") from None
+            return
+    yield from read_jsonl(uri)
+
+
+def _array(file: BinaryIO, name: str) -> Iterator[object]:
+    """The elements of a JSON array, one held at a time; DataError where it breaks off or is none."""
+    stream, decoder = io.TextIOWrapper(file, "utf-8-sig"), json.JSONDecoder()
+    text, place, number, is_whole = stream.read(_JSON_PART).lstrip()[1:], 0, 1, False
+    while True:
+        match = _BETWEEN_ROWS.match(text, place)
+        place = match.end() if match else place
+        if text.startswith("]", place):
+            return
+        try:
+            row, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            if is_whole or len(text) - place > _MAX_JSON_ROW:
+                raise bad_row(f"{name}:{number}", f"it is not JSON: {error}") from None
+            part = stream.read(_JSON_PART)
+            is_whole = not part
+            text, place = text[place:] + part, 0
+            continue
+        yield row
+        place, number = end, number + 1
+
+
 def read_csv(uri: str) -> Iterator[SourceEntry]:
     """A row for each line of a CSV manifest, whose first line names the columns; an empty cell says nothing."""
+    for cells, where in read_separated(uri, ",", csv.QUOTE_MINIMAL):
+        yield row_entry(cells, uri, where)
+
+
+def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator[tuple[dict[str, object], str]]:
+    """The cells of each line by their columns, and where it stands; an empty cell is None, times are numbers."""
     with open_manifest(uri) as file:
-        rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
+        text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+        rows = csv.DictReader(text, delimiter=separator, quoting=quoting)
         while True:
             where = f"{redact_uri(uri)}:{rows.line_num + 1}"
             try:
@@ -85,7 +169,7 @@ def read_csv(uri: str) -> Iterator[SourceEntry]:
                 raise bad_row(where, "it has more cells than there are columns")
             cells = {str(name): cell or None for name, cell in row.items()}
             numbers = {name: number_of(cell) for name in NUMBER_COLUMNS if (cell := cells.get(name))}
-            yield _entry({**cells, **numbers}, uri, where)
+            yield {**cells, **numbers}, where
 
 
 def read_parquet(uri: str) -> Iterator[SourceEntry]:
@@ -112,7 +196,7 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
-                    yield _entry(row, uri, f"{redact_uri(uri)}:{number}")
+                    yield row_entry(row, uri, f"{redact_uri(uri)}:{number}")
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"`{redact_uri(uri)}` is not a Parquet manifest",
@@ -134,15 +218,20 @@ def _holds_audio(metadata: pq.FileMetaData) -> bool:
 
 
 def read_list(uri: str) -> Iterator[SourceEntry]:
-    """A row for each path or URI of a list, one a line."""
+    """A row for each path or URI of a list, one a line; of WeNet's `data.list` a line may be a JSON object."""
     with open_manifest(uri) as file:
+        is_json = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
+        file.seek(0)
+        if is_json:
+            yield from read_jsonl(uri)
+            return
         for number, line in enumerate(file, start=1):
             where = f"{redact_uri(uri)}:{number}"
             if audio := decode_text(line, where).strip():
-                yield SourceEntry(uri="", where=where).located(resolve(audio, uri))
+                yield SourceEntry(uri="", where=where).located(resolve_either(audio, uri))
 
 
-def _entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
+def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
     """What one row of a manifest means, whichever tool wrote it."""
     if is_cut(row):
         return cut_entry(row, manifest, where)
@@ -155,4 +244,6 @@ def _entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
     metadata = replace(timed(metadata_of(row, where), start_ms, end_ms, where), duration_ms=duration_ms)
     if "audio_filepath" in row and row.get("shard_id") is not None:
         return nemo_tar_entry(audio, row["shard_id"], manifest, metadata)
+    if metadata.id is None and isinstance(row.get("key"), str) and "wav" in row:  # as WeNet writes it
+        return replace(metadata, implied_id=str(row["key"]) or None).located(resolve_either(audio, manifest))
     return metadata.located(resolve(audio, manifest))

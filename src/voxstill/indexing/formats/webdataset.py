@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, TypeVar, cast
 
+import numpy as np
+
 from voxstill.core.errors import DataError
-from voxstill.core.records import UtteranceInfo
+from voxstill.core.records import UtteranceInfo, hash64
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import (
     INFO_COLUMNS,
@@ -25,9 +29,13 @@ from voxstill.storage.uri import local_path
 T = TypeVar("T")
 AUDIO = {
     *("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "mp4", "webm", "mka", "mkv", "mov", "3gp"),
-    *("aif", "aiff", "au", "caf", "w64", "wma", "amr", "ac3", "sph"),
+    *("aif", "aiff", "au", "caf", "w64", "wma", "amr", "ac3", "sph", "audio"),
 }
 """Endings by which a member of a tar is taken for audio."""
+TEXTS = ("txt", "text", "lab", "transcript")
+"""Endings of members that hold the text of their sample and nothing else."""
+_HTK_LABEL = re.compile(r"\d+\s+\d+\s+\S")
+"""How a line of HTK's `.lab` begins, which is no text but phones with their times."""
 COMPRESSED_ENDINGS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 _COMPRESSED_STARTS = (
     b"\x1f\x8b",
@@ -42,8 +50,8 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
     """A row for each audio member of a WebDataset tar.
 
     Members that follow one another and share their name up to its first dot are one sample: its `.json` and `.txt`
-    are the metadata of its audio. A tar that ends in the middle gives what it holds, and a row that says so. DataError
-    where it is compressed.
+    are the metadata of its audio. A sample that is described wrongly is rows with that reason. A tar that ends in the
+    middle gives what it holds, and a row that says so. DataError where it is compressed.
     """
     with open_manifest(uri) as file:
         tar = tar_entry(uri, file)
@@ -52,9 +60,11 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
         file.seek(0)
         num_audio = 0
         fault = None
+        apart = _Apart()
         try:
             archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # closes with its file
             for sample in _samples(archive):
+                apart.count(sample)
                 for entry in _sample_entries(archive, sample, tar):
                     num_audio += 1
                     yield entry
@@ -66,6 +76,9 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
             fault = str(error)
     if fault is not None:
         yield replace(tar, failure=Failure(FailureKind.DAMAGED_TAR, f"after {num_audio} recordings: {fault}"))
+    elif num_apart := len(apart):
+        detail = f"{num_apart} samples have text that does not lie beside their audio; repack it, sorted by name"
+        yield replace(tar, failure=Failure(FailureKind.APART, detail))
     elif not num_audio:
         yield replace(tar, failure=Failure(FailureKind.NO_AUDIO, "no member has the ending of an audio file"))
 
@@ -89,16 +102,32 @@ def _samples(archive: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
     key = None
     while (member := archive.next()) is not None:
         cast(Any, archive).members = []  # which would otherwise grow with the tar
-        folder, _, name = member.name.rpartition("/")
-        if not member.isfile() or name.startswith("."):
+        if not member.isfile() or member.name.rpartition("/")[2].startswith("."):
             continue
-        if (folder, name.partition(".")[0]) != key:
+        if _key(member) != key:
             if sample:
                 yield sample
-            sample, key = [], (folder, name.partition(".")[0])
+            sample, key = [], _key(member)
         sample.append(member)
     if sample:
         yield sample
+
+
+class _Apart:
+    """Samples whose descriptions and audio do not follow one another, as in tars of folders that nobody sorted."""
+
+    def __init__(self) -> None:
+        self._audio, self._texts = array("Q"), array("Q")
+
+    def count(self, sample: Sequence[tarfile.TarInfo]) -> None:
+        has_audio = any(_ending(member) in AUDIO for member in sample)
+        has_text = any(_ending(member) in (*TEXTS, "json") for member in sample)
+        if has_audio != has_text:
+            (self._audio if has_audio else self._texts).append(hash64(_key(sample[0])))
+
+    def __len__(self) -> int:
+        audio_N, text_N = (np.frombuffer(keys, np.uint64) for keys in (self._audio, self._texts))
+        return len(np.intersect1d(audio_N, text_N))
 
 
 def _sample_entries(
@@ -106,12 +135,35 @@ def _sample_entries(
 ) -> Iterator[SourceEntry]:
     """A row for each audio member of a sample."""
     audio = [member for member in sample if _ending(member) in AUDIO]
+    failure = None
+    metadata = SourceEntry(uri="")
+    try:
+        metadata = _description(archive, sample, tar) if audio else metadata
+    except DataError as error:
+        failure = Failure(FailureKind.BAD_DESCRIPTION, f"{error.what}: {error.why}")
+    if len(audio) > 1:
+        if metadata.text is not None:
+            detail = f"`{_key(sample[0])}` has one text and {len(audio)} audio members; give each a name of its own"
+            failure = Failure(FailureKind.AMBIGUOUS, detail)
+        metadata = replace(metadata, id=None)
+    for member in audio:
+        where = f"{redact_uri(tar.uri)}:{member.name}"
+        entry = replace(metadata.located(member_entry(tar, member)), where=where, sample=_key(member))
+        if member.issparse():
+            entry = entry.failed(entry.uri, FailureKind.SPARSE, "its bytes do not lie together; repack the tar")
+        yield entry if failure is None else replace(entry, failure=failure)
+
+
+def _description(archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> SourceEntry:
+    """What the other members of a sample say of its audio; DataError where one cannot be read."""
     metadata = SourceEntry(uri="")
     plain_text = None
-    for member in sample if audio else ():
+    for member in sample:
         where = f"{redact_uri(tar.uri)}:{member.name}"
-        if _ending(member) == "txt":
+        if _ending(member) in TEXTS:
             text = decode_text(_content(archive, member), where).strip()
+            if _ending(member) == "lab" and _HTK_LABEL.match(text):
+                continue
             plain_text = text if plain_text is None else plain_text
         elif _ending(member) == "json":
             row = parse_json(_content(archive, member), where)
@@ -120,15 +172,7 @@ def _sample_entries(
             if row.get("teacher") is not None:  # a shard of ours: its text is a teacher's label
                 row["text"] = row.get("reference")
             metadata = _updated(metadata, metadata_of(row, where))
-    if metadata.text is None:
-        metadata = replace(metadata, text=plain_text)
-    if len(audio) > 1:
-        metadata = replace(metadata, id=None)
-    for member in audio:
-        entry = replace(metadata.located(member_entry(tar, member)), where=f"{redact_uri(tar.uri)}:{member.name}")
-        if member.issparse():
-            entry = entry.failed(entry.uri, FailureKind.SPARSE, "its bytes do not lie together; repack the tar")
-        yield entry
+    return replace(metadata, text=plain_text) if metadata.text is None else metadata
 
 
 def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
@@ -147,6 +191,12 @@ def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
         implied_split=known(later.implied_split, metadata.implied_split),
         channel=known(later.channel, metadata.channel),
     )
+
+
+def _key(member: tarfile.TarInfo) -> str:
+    """The name of the sample that a member belongs to: its own, up to the first dot after the last slash."""
+    folder, slash, name = member.name.rpartition("/")
+    return f"{folder}{slash}{name.partition('.')[0]}"
 
 
 def _ending(member: tarfile.TarInfo) -> str:

@@ -1,0 +1,289 @@
+"""Folders and buckets as sources: which of their files may be audio, and which say what the others are.
+
+Manifests that are known by name, tars and the directories of Kaldi, LibriSpeech and Common Voice are read; a Parquet
+file with audio inside is a row with that reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.monitor import log
+from voxstill.core.records import Split
+from voxstill.indexing import unpack
+from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.formats import common_voice
+from voxstill.indexing.formats.entry import SourceEntry, local_entry, split_named
+from voxstill.indexing.formats.kaldi import KALDI_NAME, is_kaldi, read_kaldi
+from voxstill.indexing.formats.lhotse_nemo import SHAR_CUTS
+from voxstill.indexing.formats.librispeech import ENDING as LIBRISPEECH_ENDING
+from voxstill.indexing.formats.librispeech import is_librispeech, read_librispeech
+from voxstill.indexing.formats.registry import reader_for
+from voxstill.indexing.formats.tables import (
+    MANIFEST_NAMES,
+    METADATA_NAMES,
+    holds_audio,
+    names_audio,
+    read_jsonl,
+    read_list,
+)
+from voxstill.indexing.formats.webdataset import file_name, is_compressed, read_tar
+from voxstill.storage.fetch import fetch
+from voxstill.storage.redaction import redact_uri
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local
+
+SIDECARS = {
+    *(".jsonl", ".json", ".txt", ".lst", ".list", ".md", ".csv", ".tsv", ".parquet", ".yaml", ".yml"),
+    *(".textgrid", ".srt", ".vtt", ".gz"),
+}
+"""Endings of what lies beside audio in a folder; any other file is tried."""
+_MANIFESTS_KEPT = 16
+_MANIFEST_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".tsv", ".parquet", ".list")
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk through a folder or bucket, with what it leaves for later."""
+
+    work: Store | None
+    skip: list[str] = field(default_factory=list)
+    """Real paths of folders that are not entered: they were, or hold the work."""
+    links: deque[str] = field(default_factory=deque)
+    """Links to folders, which are followed at the end."""
+    manifests: list[str] = field(default_factory=list)
+    """The first files that have the ending of a manifest and were not read."""
+
+
+# ------------------------------------------------------------------------------------------------- folders
+
+
+def scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
+    """The files of a folder, with the splits that its folders are named after; links to folders are followed last."""
+    try:
+        with os.scandir(path) as children:
+            splits = _splits_of_folders(child.name for child in children if child.is_dir())
+    except OSError:  # which is a row below
+        splits = {}
+    walk = _Walk(work)
+    is_empty = True
+    for entry in _follow(path, walk):
+        is_empty = False
+        folder = entry.uri.removeprefix(f"{path.rstrip('/')}/").partition("/")[0]
+        yield _with_split(entry, splits.get(folder))
+    yield from _unread_manifests(path, walk, is_empty)
+
+
+def _follow(path: str, walk: _Walk) -> Iterator[SourceEntry]:
+    """Everything below a folder, each real folder once: a link to one that was read already leads nowhere new."""
+    yield from _scan_folder(path, walk, is_linked=False)
+    seen = [os.path.realpath(path)]
+    if walk.work is not None and is_local(walk.work.root):
+        walk.skip.append(os.path.realpath(walk.work.root))
+    while walk.links:
+        link = walk.links.popleft()
+        target = os.path.realpath(link)
+        if _is_inside(target, (*seen, *walk.skip)):
+            log.info("index: the link `%s` leads to a folder that is read or left out already", link)
+            continue
+        walk.skip.extend(seen)
+        seen = [target]
+        yield from _scan_folder(link, walk, is_linked=True)
+
+
+def _is_inside(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+
+
+def _splits_of_folders(names: Iterable[str]) -> dict[str, Split]:
+    """The split of each folder that is named after one, where another is named after `train`; else of none.
+
+    So Hugging Face lays out audio folders (`train`, `validation`, `test`), and LibriSpeech its parts (`dev-clean`).
+    """
+    splits = {name: split for name in names if (split := split_named(name)) is not None}
+    if not {"train"} < set(splits.values()):
+        return {}
+    named = ", ".join(f"`{name}` is {split}" for name, split in sorted(splits.items()))
+    log.info("index: folders are named after splits: %s", named)
+    return splits
+
+
+def _with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
+    is_known = split is None or entry.split is not None or entry.implied_split is not None
+    return entry if is_known else replace(entry, implied_split=split)
+
+
+def _scan_folder(path: str, walk: _Walk, is_linked: bool) -> Iterator[SourceEntry]:
+    """Files of a folder, then those of its folders; what is known by its name or its layout is read."""
+    if is_kaldi(path):
+        yield from read_kaldi(path)
+        return
+    try:
+        with os.scandir(path) as children:
+            visible = [child for child in children if not child.name.startswith(".")]
+            links = sorted(child.name for child in visible if _is_folder(child) and child.is_symlink())
+            folders = sorted(child.name for child in visible if child.is_dir(follow_symlinks=False))
+            names = sorted(child.name for child in visible if not _is_folder(child))
+    except OSError as error:
+        yield SourceEntry(uri=path, failure=Failure(FailureKind.UNREADABLE, str(error.strerror)))
+        return
+    del visible
+    if tables := common_voice.tables_in(path, names, (*folders, *links)):
+        yield from _read_common_voice(path, tables)
+        return
+    walk.links.extend(f"{path.rstrip('/')}/{name}" for name in links)
+    for name in names:
+        yield from _expand(local_entry(f"{path.rstrip('/')}/{name}"), name, walk)
+    for name in folders:
+        folder = f"{path.rstrip('/')}/{name}"
+        if walk.work is not None and folder == walk.work.root:
+            log.info("index: the work folder `%s` lies in the source and is left out", folder)
+        elif not (is_linked and _is_inside(os.path.realpath(folder), walk.skip)):
+            yield from _scan_folder(folder, walk, is_linked)
+
+
+def _is_folder(child: os.DirEntry[str]) -> bool:
+    try:
+        return child.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _read_common_voice(path: str, tables: Sequence[str]) -> Iterator[SourceEntry]:
+    """The clips that the tables of Common Voice name; others are of speakers whose split nobody knows."""
+    log.info("index: `%s` is Common Voice: %s are read", path, ", ".join(f"`{name}`" for name in tables))
+    for name in tables:
+        yield from common_voice.read_tsv(f"{path.rstrip('/')}/{name}")
+
+
+# ------------------------------------------------------------------------------------------------- buckets
+
+
+def scan_bucket(uri: str, work: Store | None) -> Iterator[SourceEntry]:
+    """The objects below an address, or the one that is there."""
+    is_missing = True
+    if not uri.startswith(("http://", "https://")):  # where nothing can be listed
+        folder, walk = Store(uri), _Walk(work)
+        splits = _splits_of_folders(folder.folders())
+        is_empty = True
+        for item in folder.list():
+            is_missing = False
+            is_in_work = work is not None and folder.uri(item.key).startswith(f"{work.root}/")
+            if not is_in_work and not any(part.startswith(".") for part in PurePosixPath(item.key).parts):
+                entry = SourceEntry(uri=folder.uri(item.key), etag=item.etag or None, num_bytes=item.num_bytes)
+                name = item.key.rpartition("/")[2]
+                _refuse_layout(entry.uri, name)
+                for row in _expand(entry, name, walk):
+                    is_empty = False
+                    yield _with_split(row, splits.get(item.key.partition("/")[0]))
+        if not is_missing:
+            yield from _unread_manifests(uri, walk, is_empty)
+    if is_missing:
+        try:
+            first = fetch(f"{uri}#0+1")
+        except StorageError as error:
+            raise DataError(
+                f"there is no source `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`"
+            ) from None
+        yield SourceEntry(uri=uri, etag=first.etag, num_bytes=first.num_bytes)
+
+
+def _refuse_layout(uri: str, name: str) -> None:
+    """DataError for a layout that is read from a folder of this machine only."""
+    if name == KALDI_NAME:
+        raise DataError(
+            f"`{redact_uri(uri)}` is of a Kaldi directory, which is not read from a bucket",
+            why="its paths start in a folder of a machine, and its tables are looked up line by line",
+            fix="copy the directory (not the audio) to this machine, with addresses in `wav.scp`, and name it",
+        )
+    if name in common_voice.SPLIT_TABLES and common_voice.is_common_voice(uri):
+        raise DataError(
+            f"`{redact_uri(uri)}` is of Common Voice, whose folder is not read from a bucket",
+            why="a listing does not tell which of its clips are held out",
+            fix="name its tables instead of the folder: `train.tsv`, `dev.tsv` and `test.tsv`",
+        )
+
+
+# ------------------------------------------------------------------------------------------------- files
+
+
+def _expand(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]:
+    """The entries that a file of a folder stands for: itself, or what a manifest or tar holds."""
+    ending = os.path.splitext(name)[1].lower()
+    if name.startswith("."):
+        return
+    if ending == ".parquet" and holds_audio(file.uri):
+        detail = "no recording could be read alone; docs/sources.md shows how to repack it"
+        yield replace(file, failure=Failure(FailureKind.IN_PARQUET, detail))
+    elif name in METADATA_NAMES or name in MANIFEST_NAMES:
+        read = reader_for(name)
+        if read is not None and names_audio(file.uri):
+            yield from read(file.uri)
+        else:
+            column = "file_name" if name in METADATA_NAMES else "audio"
+            log.warning("index: `%s` has no column `%s` and is not read", redact_uri(file.uri), column)
+    elif name == "data.list":
+        for entry in read_list(file.uri):
+            yield from tar_entries(entry, walk.work)
+    elif SHAR_CUTS.fullmatch(name):
+        yield from read_jsonl(file.uri)
+    elif name.endswith(LIBRISPEECH_ENDING) and is_librispeech(file.uri):
+        yield from read_librispeech(file.uri)
+    elif ending == ".tar" or is_compressed(name):
+        yield from tar_entries(file, walk.work)
+    elif ending not in SIDECARS:
+        yield file
+    elif name.endswith(_MANIFEST_ENDINGS) and len(walk.manifests) < _MANIFESTS_KEPT:
+        walk.manifests.append(file.uri)
+
+
+def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
+    """What a tar holds, by its ending, or the file itself where it is none.
+
+    A compressed one is unpacked into the work folder; without that it is a row with a reason.
+    """
+    if is_compressed(file.uri) and work is not None:
+        yield from read_tar(unpack.unpacked_tar(file, work))
+    elif is_compressed(file.uri):
+        detail = "nothing can be read from its middle; unpack or repack it"
+        yield replace(file, failure=Failure(FailureKind.COMPRESSED_TAR, detail))
+    elif file_name(file.uri).endswith(".tar"):
+        yield from read_tar(file.uri)
+    else:
+        yield file
+
+
+def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceEntry]:
+    """The rows of the only manifest in a folder without audio; a warning where audio is read and a manifest is not.
+
+    DataError where several manifests might be meant.
+    """
+    manifests = []
+    for manifest in walk.manifests:
+        try:
+            # beside audio, a `.json` is of one file; a list of paths has no columns
+            if (is_empty or not manifest.endswith(".json")) and (manifest.endswith(".list") or names_audio(manifest)):
+                manifests.append(manifest)
+        except DataError:  # nobody asked for it
+            log.warning("index: `%s` cannot be opened", redact_uri(manifest))
+    if not manifests:
+        return
+    names = ", ".join(f"`{redact_uri(manifest)}`" for manifest in manifests)
+    if not is_empty:
+        log.warning("index: the folder is read without what these manifests say, name them to read them: %s", names)
+        return
+    if len(manifests) > 1:
+        raise DataError(
+            f"`{redact_uri(uri)}` holds no audio but several manifests",
+            why=f"{names}: which of them are meant cannot be known",
+            fix="name the manifests by `source.uri`",
+        )
+    read = reader_for(manifests[0])
+    assert read is not None, "only endings of manifests are kept"
+    for entry in read(manifests[0]):
+        yield from tar_entries(entry, walk.work)
