@@ -32,6 +32,7 @@ from voxstill import engine
 from voxstill.core import config
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import label
+from voxstill.labelling.task import Task
 from voxstill.pipeline import recipes
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -45,6 +46,7 @@ WORDS = [
 PLAN = """
 import resource, sys, time
 from voxstill.labelling import label
+from voxstill.labelling.task import Task
 from voxstill.storage.store import Store
 start = time.perf_counter()
 count = sum(len(chunk.items) for chunk in label.plan(Store(sys.argv[1]), sys.argv[2], "labels/none", 256))
@@ -143,7 +145,7 @@ def run(command: Sequence[str], num: int, counted: str = "labels", *, failed: bo
     return {"seconds": time.perf_counter() - start, "peak_mb": usage.ru_maxrss / 1024}
 
 
-def make_part(work: Store, utterances: str, task: label.Task, number_range: tuple[int, int]) -> None:
+def make_part(work: Store, utterances: str, task: Task, number_range: tuple[int, int]) -> None:
     """One part of utterances and the labels of the same."""
     numbers = range(*number_range)
     ids = [f"{number * 2654435761 % 2**64:016x}" for number in numbers]

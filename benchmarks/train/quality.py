@@ -46,7 +46,7 @@ from voxstill.storage.rundir import RunDir  # noqa: E402
 from voxstill.storage.store import Store  # noqa: E402
 from voxstill.tasks import recognition  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
-from voxstill.training import checkpoint, experiment, loop  # noqa: E402
+from voxstill.training import budget, checkpoint, experiment, launch  # noqa: E402
 
 HERE = Path(__file__).parent
 WARMUP = 0.1
@@ -130,13 +130,13 @@ def train_voxstill(cfg: Config, seed: int, seconds: float, folder: Path) -> dict
     """`voxstill train` by the recipe of the configuration, which follows the CPU clock instead of the wall's."""
     progress = clock(seconds)
 
-    class Budget(loop.Budget):
+    class Budget(budget.Budget):
         """So much CPU time."""
 
         def progress(self, step: int, seconds: float, stale: int = 0) -> float:
             return progress()
 
-    vars(loop)["Budget"] = Budget
+    vars(launch)["Budget"] = Budget
     tree = cfg.model_dump() | {"seed": seed}
     tree["train"] |= {
         "max_minutes": seconds / 60,

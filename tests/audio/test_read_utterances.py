@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from faulty_proxy import faulty_proxy
 from servers import moto_server, s3_environment
 from voxstill.audio import codec, read_utterances
+from voxstill.audio.contents import ContentHashes
 from voxstill.core.errors import DataError, StorageError
-from voxstill.core.records import Utterance, recording_id
-from voxstill.storage import clients
+from voxstill.core.records import Utterance, content_hash, recording_id
+from voxstill.indexing.segment import IndexRow
+from voxstill.storage import clients, tables
 from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import Blob, fetch
 from voxstill.storage.store import Store
@@ -116,6 +119,37 @@ def test_a_file_that_changed_since_indexing_is_an_error_even_at_the_same_length(
     path.write_bytes(codec.encode(RAMP_T, "wav"))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert [len(answer) for _, answer in read_utterances.samples([wanted])] == [1600]  # type: ignore[arg-type]
+
+
+def test_the_index_is_read_once_and_only_for_a_file_of_another_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, work = tmp_path / "a.wav", Store(str(tmp_path / "work"))
+    path.write_bytes(codec.encode(RAMP_T, "wav"))
+    wanted = indexed(fetch(str(path)))
+    row = IndexRow(id=wanted.recording_id, uri=wanted.uri, content_hash=content_hash(path.read_bytes()))
+    work.create("recordings/r/0.parquet", tables.to_parquet([row], IndexRow))
+    num_reads = 0
+    parts = tables.parts
+
+    def counted(store: Store, prefix: str) -> list[str]:
+        nonlocal num_reads
+        num_reads += 1
+        return parts(store, prefix)
+
+    monkeypatch.setattr(tables, "parts", counted)
+    contents = pickle.loads(pickle.dumps(ContentHashes(work.root)))
+
+    def heard() -> list[bool]:
+        answers = read_utterances.samples([wanted], contents=contents)
+        return [not isinstance(answer, DataError) for _, answer in answers]
+
+    assert (heard(), num_reads) == ([True], 0)
+    for ns in (1, 2):
+        os.utime(path, ns=(ns, ns))
+        assert (heard(), num_reads) == ([True], 1)
+    path.write_bytes(codec.encode(RAMP_T[::-1].copy(), "wav"))
+    assert (heard(), num_reads) == ([False], 1)
 
 
 def test_an_object_that_changed_since_it_was_listed_is_an_error(bucket: Store) -> None:

@@ -27,6 +27,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import control, label, label_figures
+from voxstill.labelling.task import Task
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import shard as sharding
@@ -102,7 +103,7 @@ def run(
     return figures, list(tables.read(work, task.prefix, Label))
 
 
-def task_of(**options: Any) -> label.Task:
+def task_of(**options: Any) -> Task:
     return label.task(config.Teacher.model_validate({"name": "echo", **options}))
 
 
@@ -110,7 +111,7 @@ def makers(labels: list[Label]) -> Counter[tuple[str, str]]:
     return Counter((row.recipe, row.teacher) for row in labels)
 
 
-def key(task: label.Task) -> tuple[str, str]:
+def key(task: Task) -> tuple[str, str]:
     return task.recipe, task.name
 
 
@@ -412,7 +413,7 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
     def label_counts() -> Counter[tuple[str, str]]:
         return makers(list(tables.read(work, old.prefix, Label)))
 
-    def until(who: label.Task, num: int, job: subprocess.Popen[bytes]) -> None:
+    def until(who: Task, num: int, job: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 200
         while label_counts()[key(who)] < num and job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)

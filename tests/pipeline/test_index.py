@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from manifests import write_tar
@@ -19,6 +21,9 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import Recording, Utterance
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline import index as indexing
+from voxstill.pipeline.filter import filter_labels
+from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.shard import shard
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.store import Store
@@ -200,6 +205,84 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "audio/a.wav", 700)
     os.utime(tmp_path / "audio/a.wav", ns=(1, 1))
     assert "changed since" in refused(tmp_path, tmp_path / "audio").what
+
+
+def touch(path: Path) -> None:
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
+
+
+def test_a_touched_file_is_the_same_recording(tmp_path: Path) -> None:
+    for number in range(5):
+        write(tmp_path / f"audio/{number}.wav", 300 + number)
+    first, before = index(tmp_path, tmp_path / "audio"), parts(tmp_path)
+    for number in range(4):
+        touch(tmp_path / f"audio/{number}.wav")
+    assert index(tmp_path, tmp_path / "audio") == first
+    assert parts(tmp_path) == before
+    write(tmp_path / "audio/5.wav", 600)
+    assert index(tmp_path, tmp_path / "audio").utterances == 6
+    write(tmp_path / "audio/0.wav", 900)
+    touch(tmp_path / "audio/0.wav")
+    error = refused(tmp_path, tmp_path / "audio")
+    assert "0.wav` has changed since" in error.what  # it alone
+
+
+def test_of_a_touched_file_the_source_says_the_same_as_before(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    figures = index(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "then"}]))
+    touch(tmp_path / "a.wav")
+    assert "says other things" in refused(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "now"}])).what
+    assert index(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "then"}])) == figures
+
+
+def test_a_touched_member_of_a_tar_is_the_same_recording(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tmp_path / "a.wav", "a.wav")
+    figures = index(tmp_path, tmp_path / "a.tar")
+    touch(tmp_path / "a.tar")
+    assert index(tmp_path, tmp_path / "a.tar") == figures
+
+
+def without_content_hashes(folder: Path) -> None:
+    """Make the recordings those of a version that knew no content hashes."""
+    for path in (folder / "work/recordings").rglob("*.parquet"):
+        rows = pq.read_table(path).drop_columns(["content_hash"])
+        pq.write_table(rows, path)
+
+
+def test_a_touched_file_of_a_table_without_content_hashes_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "audio/a.wav")
+    figures = index(tmp_path, tmp_path / "audio")
+    without_content_hashes(tmp_path)
+    assert index(tmp_path, tmp_path / "audio") == figures
+    touch(tmp_path / "audio/a.wav")
+    assert "changed since" in refused(tmp_path, tmp_path / "audio").what
+
+
+def test_touched_files_are_labelled_and_sharded_and_changed_ones_are_not(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / f"{number}.wav", 300 + number)
+    rows = [{"audio": f"{number}.wav", "text": f"word {number}"} for number in range(4)]
+    tree = {
+        "work": str(tmp_path / "work"),
+        "source": {"uri": str(manifest(tmp_path, rows)), "dev_share": 0, "test_share": 0},
+        "engine": {"name": "inline", "chunk": 2},
+        "teacher": "reference",
+        "filter": {"min_chars_per_s": 0, "max_chars_per_s": 1e9},
+    }
+    cfg = Config.model_validate(tree)
+    indexing.index(cfg)
+    for number in range(3):
+        touch(tmp_path / f"{number}.wav")
+    write(tmp_path / "3.wav", 999)
+    touch(tmp_path / "3.wav")
+    labelled = label_utterances(cfg)
+    assert (labelled.labels, labelled.failed) == (4, 1)
+    filter_labels(cfg)
+    sharded = shard(cfg)
+    assert (sharded.utterances, sharded.dropped) == (3, {})
 
 
 def test_an_id_of_an_earlier_index_is_taken(tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
+from voxstill.audio.contents import ContentHashes
 from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError, VoxstillError
-from voxstill.core.records import Utterance, recording_id
+from voxstill.core.records import Utterance, content_hash, recording_id
 from voxstill.engine import StageWork
 from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import Blob, fetch, read_many
-from voxstill.storage.uri import is_local
+from voxstill.storage.uri import is_local, local_path
 
 RETRY_PAUSES_S = (0.5, 2.0)
 """Before what storage refused is read again; time-outs and broken connections are retried below, for longer."""
@@ -33,11 +34,15 @@ _RECORDING_ID = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a worker reads audio: its cache, and the limits in which a recording is decoded; pickled with the work."""
+    """How a worker reads audio: its cache, and the limits in which a recording is decoded; pickled with the work.
+
+    By its `contents` a file that was only touched since it was indexed is told from one that has changed.
+    """
 
     cache: Cache | None
     decode_s: float
     decode_mb: int
+    contents: ContentHashes | None = None
 
     def decoder(self) -> Decoder:
         """Start a decoder process; the caller closes it."""
@@ -48,11 +53,15 @@ def reading(cfg: Config) -> Reading:
     """The `Reading` of a configuration."""
     folder, max_bytes = cfg.cache.folder, int(cfg.cache.max_gb * 1e9)
     cache = None if folder is None else Cache(Path(folder).expanduser().absolute(), max_bytes)
-    return Reading(cache, cfg.engine.decode_s, cfg.engine.decode_mb)
+    work = str(local_path(cfg.work).expanduser().absolute()) if is_local(cfg.work) else cfg.work
+    return Reading(cache, cfg.engine.decode_s, cfg.engine.decode_mb, ContentHashes(work))
 
 
 def samples(
-    utterances: Sequence[Utterance], cache: Cache | None = None, decode: Callable[..., codec.Audio] = codec.decode
+    utterances: Sequence[Utterance],
+    cache: Cache | None = None,
+    decode: Callable[..., codec.Audio] = codec.decode,
+    contents: ContentHashes | None = None,
 ) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
     """Yield each utterance once, with all of its 16 kHz samples or with the error that names what is wrong.
 
@@ -70,8 +79,9 @@ def samples(
                 yield from ((utterance, error) for utterance in members)
                 continue
             unchanged = []
+            errors = {id_: changed(blob, id_, contents) for id_ in {member.recording_id for member in members}}
             for utterance in members:
-                if (stale := changed(blob, utterance.recording_id)) is not None:
+                if (stale := errors[utterance.recording_id]) is not None:
                     yield utterance, stale
                 else:
                     unchanged.append(utterance)
@@ -117,7 +127,7 @@ class Decode(StageWork):
         errors: dict[str, VoxstillError] = {}
         todo = utterances
         for pause_s in (*RETRY_PAUSES_S, None):
-            for utterance, audio in samples(todo, self.reading.cache, self._decoder.decode):
+            for utterance, audio in samples(todo, self.reading.cache, self._decoder.decode, self.reading.contents):
                 if isinstance(audio, VoxstillError):
                     errors[utterance.id] = audio
                 else:
@@ -141,9 +151,10 @@ class Decode(StageWork):
         self._decoder.close()
 
 
-def changed(blob: Blob, indexed_as: str) -> DataError | None:
+def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) -> DataError | None:
     """The error of a recording that has changed since it was indexed under this id; None where it has not.
 
+    A file on this machine of another etag has not where `contents` know that its content is the same.
     Also None where that cannot be known: the source gave neither version nor size, now or then, or the id is not one
     that the index made.
     """
@@ -151,6 +162,8 @@ def changed(blob: Blob, indexed_as: str) -> DataError | None:
         return None
     versions = [(blob.etag, 0), (None, blob.num_bytes), (None, len(blob.data)), (None, 0)]
     if indexed_as in (recording_id(blob.uri, etag, num_bytes) for etag, num_bytes in versions):
+        return None
+    if contents is not None and is_local(blob.uri) and contents.is_same(indexed_as, content_hash(blob.data)):
         return None
     why = f"its version is now {blob.etag} and it has {blob.num_bytes} bytes"
     return DataError("changed since it was indexed", why=why, fix="run `voxstill index` again")

@@ -16,7 +16,10 @@ def plan(
     where: Annotated[
         str, Argument(metavar="WORK_OR_SIDECARS", help="Work folder, shards, or Parquet with `duration_ms`.")
     ],
-    ranks: Annotated[int, Option("--ranks", metavar="N", help="Processes that train together.")] = 1,
+    ranks: Annotated[
+        int | None,
+        Option("--ranks", metavar="N", help="Processes that train together; of a work folder, `train.devices`."),
+    ] = None,
     budget: Annotated[
         int | None,
         Option("--budget", metavar="TIME", parser=milliseconds, help="Most audio in a batch: 300s, 5m, 90000ms."),
@@ -26,10 +29,11 @@ def plan(
     layout: Annotated[
         Literal["local", "remote"] | None, Option("--layout", help="Shuffle everything, or a few shards at a time.")
     ] = None,
+    pretrain: Annotated[bool, Option("--pretrain", help="The batches of `voxstill pretrain`, not of `train`.")] = False,
 ) -> Result:
     """Show the batches of an epoch before any audio is read."""
     overrides = {"plan.budget_ms": budget, "seed": seed, "plan.layout": layout}
     cfg = options.load(*(f"{name}={value}" for name, value in overrides.items() if value is not None))
     from voxstill.pipeline import plan as planning
 
-    return planning.plan_(where, ranks, epoch, cfg)
+    return planning.plan_(where, ranks, epoch, cfg, pretrain=pretrain)

@@ -196,7 +196,8 @@ def read_audio(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[tuple
     """Read the samples of utterances; return those that can be read, and the reasons of the others by id."""
     audio: list[tuple[Utterance, Samples]] = []
     unread: dict[str, str] = {}
-    for utterance, samples_T in read_utterances.samples(utterances, read_utterances.reading(cfg).cache):
+    reading = read_utterances.reading(cfg)
+    for utterance, samples_T in read_utterances.samples(utterances, reading.cache, contents=reading.contents):
         if isinstance(samples_T, VoxstillError):
             unread[utterance.id] = samples_T.what
         else:

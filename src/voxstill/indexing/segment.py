@@ -11,7 +11,7 @@ from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
 from voxstill.core.config import Segment, Source
 from voxstill.core.errors import DataError, StorageError, VoxstillError
-from voxstill.core.records import Recording, Utterance, fingerprint
+from voxstill.core.records import Recording, Utterance, content_hash, fingerprint
 from voxstill.engine import StageWork
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
@@ -30,6 +30,9 @@ class IndexRow(Recording):
     metadata_hash: str | None = field(default=None, metadata={"column": "said"})
     segment_errors: tuple[str, ...] = ()
     """Why some of its segments or channels cannot be used, where others can."""
+    content_hash: str | None = None
+    """Of the bytes of a file on this machine; None of others, whose storage knows their versions, and in tables of
+    earlier versions."""
 
     @property
     def failure(self) -> Failure | None:
@@ -178,6 +181,7 @@ def _segment(
         duration_ms=duration_ms,
         metadata_hash=file.metadata_hash,
         segment_errors=tuple(Failure.of(error).text for error in errors),
+        content_hash=content_hash(blob.data) if is_local(first.uri) else None,
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
 

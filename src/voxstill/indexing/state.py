@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.core.errors import DataError
-from voxstill.core.records import hash64
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.records import content_hash, hash64
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import tables
+from voxstill.storage.fetch import fetch
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,13 +46,13 @@ class Status(StrEnum):
     RETRY = "retry"
     """Nothing was made of it, and there is reason to try again."""
     CHANGED = "changed"
-    """Another version of the file was indexed."""
+    """Another version of the file was indexed, of other content as far as that is known."""
     EDITED = "edited"
     """The source says other things of it than when it was indexed."""
 
 
 class IndexState:
-    """What the tables of an index hold, in columns: 50 bytes for a recording with its utterance, no objects.
+    """What the tables of an index hold, in columns: 58 bytes for a recording with its utterance, no objects.
 
     A recording may have several rows, since one that could not be used is tried again; a sound one has the last word.
     """
@@ -62,7 +64,8 @@ class IndexState:
         """Each kind of failure with its number, which is the state of a row."""
         none_N = np.empty(0, np.uint64)
         self._id_N, self._metadata_N, self._uri_N, self._state_N = none_N, none_N, none_N, np.empty(0, np.uint16)
-        self._sound_uri_N = self._utterance_id_N = none_N
+        self._content_N = self._sound_uri_N = self._utterance_id_N = none_N
+        self._sound_row_N: NDArray[np.int64] | None = None
         self._milliseconds = 0
         self._splits: Counter[str] = Counter()
         self.read()
@@ -72,13 +75,15 @@ class IndexState:
         keys = (entry.key for entry in self._work.list(self._utterances) if entry.key.endswith(".parquet"))
         new = sorted(set(keys) - self._parts)
         self._parts.update(new)
-        ids, hashes, uris, states, utterance_ids = array("Q"), array("Q"), array("Q"), array("H"), array("Q")
+        ids, uris, states, utterance_ids = array("Q"), array("Q"), array("H"), array("Q")
+        hashes, contents = array("Q"), array("Q")
         with ThreadPoolExecutor(tables.READERS) as pool:
             for first in range(0, len(new), _PARTS_AT_ONCE):
                 for recordings, utterances in pool.map(self._read, new[first : first + _PARTS_AT_ONCE]):
                     ids.frombytes(_hex64(recordings["id"]))
-                    has_hashes = "said" in recordings.column_names
-                    hashes.frombytes(_hex64(recordings["said"]) if has_hashes else bytes(8 * len(recordings)))
+                    for column, numbers in (("said", hashes), ("content_hash", contents)):
+                        is_there = column in recordings.column_names
+                        numbers.frombytes(_hex64(recordings[column]) if is_there else bytes(8 * len(recordings)))
                     uris.extend(map(hash64, recordings["uri"].to_pylist()))
                     states.extend(map(self._state, recordings["error"].to_pylist()))
                     utterance_ids.extend(map(hash64, utterances["id"].to_pylist()))
@@ -90,9 +95,11 @@ class IndexState:
         self._id_N, self._state_N = id_N[order_N], state_N[order_N]
         del id_N, state_N, ids, states
         self._metadata_N = _joined(self._metadata_N, hashes)[order_N]
+        self._content_N = _joined(self._content_N, contents)[order_N]
         self._uri_N = _joined(self._uri_N, uris)[order_N]
-        del order_N, hashes, uris
+        del order_N, hashes, contents, uris
         self._sound_uri_N = np.sort(self._uri_N[self._state_N == _SOUND])
+        self._sound_row_N = None
         self._utterance_id_N = _joined(self._utterance_id_N, utterance_ids)
         self._utterance_id_N.sort()
 
@@ -131,12 +138,35 @@ class IndexState:
         """
         rows = self._rows(file.id)
         if not rows:
-            return Status.CHANGED if _holds(self._sound_uri_N, file.entries[0].uri) else Status.NEW
+            return self._status_of_version(file) if _holds(self._sound_uri_N, file.entries[0].uri) else Status.NEW
         metadata_N, state_N = self._metadata_N[rows.start : rows.stop], self._state_N[rows.start : rows.stop]
         is_same_N = (metadata_N == int(file.metadata_hash, 16)) | (metadata_N == 0)
         if state_N[0] == _SOUND:
             return Status.DONE if is_same_N[0] else Status.EDITED
         return Status.DONE if (is_same_N & (state_N > _UNREADABLE)).any() else Status.RETRY
+
+    def _status_of_version(self, file: SourceFile) -> Status:
+        """What is known of a file that was indexed with another etag: a local one of equal content is the same."""
+        uri = file.entries[0].uri
+        if self._sound_row_N is None:  # few need it
+            row_N = np.flatnonzero(self._state_N == _SOUND)
+            self._sound_row_N = row_N[np.argsort(self._uri_N[row_N], kind="stable")]
+        value = np.uint64(hash64(uri))
+        start, end = (int(self._sound_uri_N.searchsorted(value, side)) for side in ("left", "right"))
+        row_N = self._sound_row_N[start:end]
+        row_N = row_N[self._content_N[row_N] != 0]
+        if not len(row_N) or not is_local(uri):
+            return Status.CHANGED
+        try:
+            content = int(content_hash(fetch(uri).data), 16)
+        except StorageError:
+            return Status.CHANGED
+        same_N = row_N[self._content_N[row_N] == content]
+        if not len(same_N):
+            return Status.CHANGED
+        metadata_N = self._metadata_N[same_N]
+        is_described_so = (metadata_N == int(file.metadata_hash, 16)) | (metadata_N == 0)
+        return Status.DONE if is_described_so.any() else Status.EDITED
 
     def figures(self, recipe: str) -> IndexFigures:
         """How many there are of everything, and why recordings cannot be used; of an address the best row counts."""
@@ -213,7 +243,7 @@ class IndexState:
 
     def _read(self, key: str) -> tuple[pa.Table, pa.Table]:
         name = key.rpartition("/")[2]
-        recordings = _columns(self._work, f"{self._recordings}/{name}", ("id", "uri", "error", "said"))
+        recordings = _columns(self._work, f"{self._recordings}/{name}", ("id", "uri", "error", "said", "content_hash"))
         return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split"))
 
     def _state(self, error: str | None) -> int:

@@ -19,6 +19,7 @@ from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.labelling import label, label_figures
+from voxstill.labelling.task import Task
 from voxstill.scoring.rover import RecognizerOutput, rover
 from voxstill.storage import join, lease, tables, workdir
 from voxstill.storage.figures import LabelFigures
@@ -39,9 +40,7 @@ class Unit:
     labels: tuple[tuple[str, ...], ...]
 
 
-def agree(
-    work: Store, utterances: str, task: label.Task, of: Sequence[str], cfg: Engine, meter: StepMeter
-) -> LabelFigures:
+def agree(work: Store, utterances: str, task: Task, of: Sequence[str], cfg: Engine, meter: StepMeter) -> LabelFigures:
     """Write one consensus label for every utterance; return the figures of all. What is finished is not done again.
 
     DataError where one of the recipes has no finished labels.
@@ -57,7 +56,7 @@ def agree(
 def _agree(
     work: Store,
     utterances: str,
-    task: label.Task,
+    task: Task,
     of: Sequence[str],
     cfg: Engine,
     meter: StepMeter,
@@ -99,7 +98,7 @@ class Agree(StageWork):
     """The work of a voting process: units in, milliseconds of audio that now have labels out."""
 
     work: Store
-    task: label.Task
+    task: Task
 
     def __call__(self, units: Sequence[Unit], payload: object) -> list[int | DataError]:
         """Write the labels of each unit; a DataError in its place says what is wrong with the tables."""

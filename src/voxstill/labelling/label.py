@@ -23,45 +23,17 @@ from voxstill.audio import read_utterances
 from voxstill.core import config, legacy
 from voxstill.core.errors import ConfigError, StorageError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter, level, log
-from voxstill.core.records import Label, Utterance, fingerprint
+from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.labelling import control, label_figures
 from voxstill.labelling.parts import Part, hold
 from voxstill.labelling.retry_failed import finish_removal, remove_failed
+from voxstill.labelling.task import Task
 from voxstill.storage import lease, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher, Transcription
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A labelling task: one teacher with its options; equal tasks have equal recipes.
-
-    `table` is the name under which the labels lie that version 0.1 has begun.
-    """
-
-    teacher: config.Teacher
-    name: str
-    reads_texts: bool
-    calls_at_once: int = 1
-    table: str | None = None
-
-    @property
-    def identity(self) -> str:
-        """The hash of the teacher and of its options that change its transcriptions."""
-        return fingerprint("label", self.name, config.identity(registry.options(self.teacher)))
-
-    @property
-    def recipe(self) -> str:
-        """Name of this teacher's labels on disk."""
-        return self.table or self.identity
-
-    @property
-    def prefix(self) -> str:
-        """The folder of the labels."""
-        return f"labels/{self.recipe}"
 
 
 def task(teacher: config.Teacher, work: Store | None = None) -> Task:

@@ -7,16 +7,13 @@ import io
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from voxstill import engine
 from voxstill.core.errors import TeacherError
+from voxstill.labelling.task import Task
 from voxstill.storage import tables
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
-
-if TYPE_CHECKING:
-    from voxstill.labelling.label import Task
 
 MAKER = ("recipe", "teacher")
 """The columns that say who made a label."""

@@ -215,10 +215,14 @@ def repack(cfg: Config, sources: Sequence[str | Path], *overrides: str) -> Shard
     return sharding.repack_sources(cfg, [str(source) for source in sources], *overrides)
 
 
-def plan(where: str | Path, cfg: Config, *, ranks: int = 1, epoch: int = 0) -> PlanResult:
+def plan(
+    where: str | Path, cfg: Config, *, ranks: int | None = None, epoch: int = 0, pretrain: bool = False
+) -> PlanResult:
     """Plan the batches of an epoch before any audio is read: of a work folder, of shards, or of Parquet files.
 
-    `ranks` is the number of processes that train together. ConfigError where they do not divide the batches of a step.
+    `ranks` is the number of processes that train together, `train.devices` where it is None; Parquet files have one
+    then. With `pretrain` the batches are those of `pretrain`, else of `train`. ConfigError where the ranks do not
+    divide the batches of a step.
 
     >>> result = voxstill.plan(cfg.work, cfg, ranks=2)
     >>> result.utterances >= 6, result.ranks
@@ -226,7 +230,7 @@ def plan(where: str | Path, cfg: Config, *, ranks: int = 1, epoch: int = 0) -> P
     """
     from voxstill.pipeline import plan as planning
 
-    return planning.plan_(str(where), ranks, epoch, cfg)
+    return planning.plan_(str(where), ranks, epoch, cfg, pretrain=pretrain)
 
 
 def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int = 3) -> LanguageModelResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,31 @@ from typing import Any
 import numpy as np
 
 from voxstill.core.arguments import whole_number
-from voxstill.core.config import Config
+from voxstill.core.config import Config, Plan
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.data.batching import Ints
 from voxstill.data.plan import EpochPlan, SamplingRate, plan
 from voxstill.data.shard_index import open_index
+from voxstill.pipeline.pretrain import check_crop
 from voxstill.pipeline.recipes import finished_shards
-from voxstill.storage import tables
+from voxstill.pipeline.shard import audio_shards
+from voxstill.storage import shard_format, tables, workdir
+from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
+from voxstill.tasks import pretraining, registry
+from voxstill.tasks.definition import PlannedTask
+from voxstill.training import parallel
+from voxstill.training.budget import Budget
+from voxstill.training.loop import Data
 
 SLOTS = 8
-"""Batches in a step where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same global batches."""
+"""Batches in a step of Parquet files where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same
+global batches."""
+_LENGTHS_ALONE = (
+    "lengths as recorded: a training also changes the tempo, counts tokens of its own vocabulary, and drops what its "
+    "student cannot learn"
+)
 _BINS = 12
 _BAR = 30
 
@@ -37,6 +50,15 @@ class Lengths:
     num_tokens: Ints | None = None
     shard: Ints | None = None
     sampling_rate: SamplingRate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """The shards below a prefix."""
+
+    store: Store
+    prefix: str
+    unlabelled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +78,8 @@ class PlanResult(Result):
     ranks: int
     epoch: int
     sha256: str
+    notes: tuple[str, ...] = ()
+    """Where a training may have other batches, and why."""
     plan: EpochPlan | None = field(default=None, compare=False, metadata=NOT_IN_JSON, repr=False)
     """None where the result was read from its JSON."""
 
@@ -64,48 +88,57 @@ class PlanResult(Result):
         return Result.to_text(self) if self.plan is None else picture(self, self.plan)
 
 
-def plan_(where: str, ranks: int, epoch: int, cfg: Config) -> PlanResult:
+def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: bool = False) -> PlanResult:
     """The batches of an epoch on so many ranks, and their figures.
 
+    Those of a work folder or of shards are the ones that `voxstill train` makes of them, or `voxstill pretrain`, on
+    `train.devices` ranks where their number is None; of the first epoch, the hash is the `plan_hash` of the experiment.
     DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.batches_per_step`,
     or where `ranks` or `epoch` is no such number.
     """
     if isinstance(ranks, int) and ranks < 1:
         raise ConfigError(f"there cannot be {ranks} ranks", why="somebody must train", fix="give --ranks 1 or more")
-    ranks, epoch = whole_number("ranks", ranks, 1), whole_number("epoch", epoch, 0)
-    found = lengths(where, cfg)
-    batches_per_step = (
-        cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else math.lcm(SLOTS, ranks)
-    )
-    made = plan(
-        found.durations_ms,
-        found.num_tokens,
-        cfg.plan.model_copy(update={"batches_per_step": batches_per_step}),
-        seed=cfg.seed,
-        epoch=epoch,
-        shard_of=found.shard,
-        sampling_rate=found.sampling_rate,
-    )
+    ranks, epoch = None if ranks is None else whole_number("ranks", ranks, 1), whole_number("epoch", epoch, 0)
+    source = _source(where, cfg, pretrain)
+    if isinstance(source, _Shards):
+        ranks = ranks or cfg.train.devices
+        made, notes = _of_shards(source, parallel.with_batches(ranks, cfg), epoch, pretrain)
+    else:
+        ranks = ranks or 1
+        is_set = "batches_per_step" in cfg.plan.model_fields_set
+        batches_per_step = cfg.plan.batches_per_step if is_set else math.lcm(SLOTS, ranks)
+        options = cfg.plan.model_copy(update={"batches_per_step": batches_per_step})
+        made, notes = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,)
     made.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
     statistics: dict[str, Any] = {**made.statistics(ranks)}
-    return PlanResult(**statistics, slots=batches_per_step, ranks=ranks, epoch=epoch, sha256=made.sha256(), plan=made)
+    return PlanResult(
+        **statistics,
+        slots=made.batches_per_step,
+        ranks=ranks,
+        epoch=epoch,
+        sha256=made.sha256(),
+        notes=notes,
+        plan=made,
+    )
 
 
-def lengths(where: str, cfg: Config) -> Lengths:
-    """Of the train split of a work folder's shards, of shards, or of Parquet files with a column `duration_ms`."""
+def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:
+    """The shards of a work folder, other shards, or the lengths that Parquet files say."""
     if where.endswith(".parquet"):
         folder, _, name = where.rpartition("/")
         return _of_parquet(Store(folder or "."), [name])
     store = Store(where)
     if store.exists(tables.SUCCESS):
-        return _of_shards(store, "", cfg)
+        return _Shards(store, "", shard_format.figures(store, "").unlabelled or False)
     keys = [entry.key for entry in store.list() if entry.key.endswith(".parquet")]
     alone = sorted(key for key in keys if "/" not in key)
     if alone:
         return _of_parquet(store, alone)
-    if any(key.startswith("shards/") for key in keys):
+    if any(key.startswith("shards/") for key in keys) and workdir.finished_recipes(store, "shards"):
         at = cfg.model_copy(update={"work": where})
-        return _of_shards(store, f"shards/{finished_shards(at).recipe}", cfg)
+        needs_labels = not pretrain and registry.find(cfg.student.task).needs_labels(cfg)
+        figures = finished_shards(at) if needs_labels else audio_shards(at)
+        return _Shards(store, f"shards/{figures.recipe}", figures.unlabelled or False)
     raise DataError(
         f"`{where}` has nothing to plan",
         why="it is no work folder with shards, no folder of shards and no folder of Parquet files",
@@ -113,9 +146,50 @@ def lengths(where: str, cfg: Config) -> Lengths:
     )
 
 
-def _of_shards(store: Store, prefix: str, cfg: Config) -> Lengths:
+def _of_shards(shards: _Shards, cfg: Config, epoch: int, pretrain: bool) -> tuple[EpochPlan, tuple[str, ...]]:
+    """The epoch as a training of this configuration has it, and what it may do otherwise."""
+    store, prefix = shards.store, shards.prefix
+    task = None if pretrain else registry.find(cfg.student.task)
+    if task is None:
+        check_crop(cfg)
+        open_corpus: Callable[[Config, RunDir, Store, str], Data] = pretraining.corpus
+    elif not isinstance(task, PlannedTask):
+        return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (_LENGTHS_ALONE,)
+    elif shards.unlabelled and task.needs_labels(cfg):
+        note = "the shards have no labels: lengths alone decide here"
+        return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (note,)
+    else:
+        open_corpus = task.corpus
     with tempfile.TemporaryDirectory() as folder:  # what is mapped from there stays until it is let go of
-        corpus = open_index(store, prefix, Path(folder), splits=("train",), encode=None, encoder="")
+        data = open_corpus(cfg, RunDir(Path(folder)), store, prefix)
+        first = data.plan(0, ascending=True)
+        if epoch == 0:
+            return first, ()
+        budget, notes = Budget.of(cfg.train, first.steps), []
+        if budget.steps is None or budget.seconds is not None:
+            notes.append(
+                f"the order of the steps of epoch {epoch} depends on the clock, or on options that are not set"
+            )
+        progress = 1.0 if budget.steps is None else min(epoch * first.steps / budget.steps, 1.0)
+        return data.plan(epoch, ascending=progress < cfg.train.ascending_share), tuple(notes)
+
+
+def _of_lengths(lengths: Lengths, options: Plan, seed: int, epoch: int) -> EpochPlan:
+    return plan(
+        lengths.durations_ms,
+        lengths.num_tokens,
+        options,
+        seed=seed,
+        epoch=epoch,
+        shard_of=lengths.shard,
+        sampling_rate=lengths.sampling_rate,
+    )
+
+
+def _lengths(shards: _Shards, cfg: Config) -> Lengths:
+    """The lengths of the train split."""
+    with tempfile.TemporaryDirectory() as folder:  # what is mapped from there stays until it is let go of
+        corpus = open_index(shards.store, shards.prefix, Path(folder), splits=("train",), encode=None, encoder="")
         shard = corpus.shard.astype(np.int64)
         return Lengths(durations_ms=corpus.durations_ms, shard=shard, sampling_rate=corpus.sampling_rate(cfg.plan))
 
@@ -189,6 +263,7 @@ def picture(result: PlanResult, made: EpochPlan) -> str:
             among = f"{least:,}" if least == most else f"{least:,} to {most:,}"
             line += f"  {among:>12}  {1 - int(heard_B[ours_B].sum()) / padded_ms:>7.2%}"
         lines.append(line.rstrip())
+    lines += [f"note: {note}" for note in result.notes]
     return "\n".join(lines)
 
 

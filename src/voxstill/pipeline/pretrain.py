@@ -14,10 +14,15 @@ from voxstill.training.summary import TrainingSummary
 def pretrain(cfg: Config) -> TrainingSummary:
     """Train a model on audio alone; return its folder, steps, seconds and loss."""
     check(cfg)
+    check_crop(cfg)
+    return launch(cfg, sharding.audio_shards, pretraining.build, pretraining.settings(cfg))
+
+
+def check_crop(cfg: Config) -> None:
+    """Raise ConfigError where the longest stretch does not fit into a batch."""
     if cfg.pretrain.crop_ms > cfg.plan.budget_ms:
         raise ConfigError(
             f"`pretrain.crop_ms` is {cfg.pretrain.crop_ms} and `plan.budget_ms` is {cfg.plan.budget_ms}",
             why="not one utterance of that length would fit into a batch",
             fix="raise `plan.budget_ms`, or lower `pretrain.crop_ms`",
         )
-    return launch(cfg, sharding.audio_shards, pretraining.build, pretraining.settings(cfg))

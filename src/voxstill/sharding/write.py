@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec, read_utterances
+from voxstill.audio.contents import ContentHashes
 from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
 from voxstill.core.config import Shard
@@ -68,6 +69,7 @@ class ShardWriter(StageWork):
                 cfg=self.cfg,
                 cache=self.reading.cache,
                 decode=decode,
+                contents=self.reading.contents,
             )
             for job in jobs
         ]
@@ -102,6 +104,7 @@ def write_shard(
     cfg: Shard,
     cache: Cache | None = None,
     decode: Callable[..., codec.Audio] = codec.decode,
+    contents: ContentHashes | None = None,
 ) -> WrittenShard:
     """Write shard `index` unless it is there already; the sidecar, written last, is the commit.
 
@@ -112,7 +115,7 @@ def write_shard(
     if work.exists(sidecar):
         return next(written_counts(work, prefix, {index: len(utterances)}))
     read = _whole_members if cfg.format == "in_place" else read_utterances.samples
-    encoded, dropped = _encode_all(read(utterances, cache, decode), cfg)
+    encoded, dropped = _encode_all(read(utterances, cache, decode, contents), cfg)
     if cfg.format == "in_place":
         rows = sorted((sample for sample, _ in _labelled(utterances, labels, encoded)), key=lambda row: row.offset)
         assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
@@ -184,7 +187,10 @@ def _in_place(sample: Sample, uri: str) -> Sample:
 
 
 def _whole_members(
-    utterances: Sequence[Utterance], cache: Cache | None, decode: Callable[..., codec.Audio]
+    utterances: Sequence[Utterance],
+    cache: Cache | None,
+    decode: Callable[..., codec.Audio],
+    contents: ContentHashes | None,
 ) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
     """`extract.samples`, where an utterance that is not all of its recording is a DataError."""
     num_samples = 0
@@ -195,7 +201,7 @@ def _whole_members(
         num_samples = len(audio.samples_T)
         return audio
 
-    for utterance, samples_T in read_utterances.samples(utterances, cache, measured):
+    for utterance, samples_T in read_utterances.samples(utterances, cache, measured, contents):
         is_part = not isinstance(samples_T, VoxstillError) and len(samples_T) < num_samples
         yield utterance, DataError("only a part of its member of the tar") if is_part else samples_T
 

@@ -18,6 +18,7 @@ from voxstill.core.records import Utterance
 from voxstill.evaluation import classification as evaluation
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers, freezing
+from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
@@ -43,22 +44,9 @@ def column_of(cfg: Config) -> str:
 def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
     """Build a student that learns which class each utterance is of; DataError where all are of one."""
     column, speakers = column_of(cfg), cfg.student.task == "speakers"
-    normalize = normalizer(cfg.student.text) if column == "text" else str
     with fabric.rank_zero_first():  # which makes names and index, for the others to open
-        frontend = frontend_of(cfg)
-        names = _names(run, store, prefix, cfg)
-        corpus = Classified(
-            store,
-            prefix,
-            run.corpus,
-            names=names,
-            normalize=normalize,
-            frontend=frontend,
-            cfg=cfg,
-            rank=fabric.global_rank,
-            ranks=fabric.world_size,
-            column=column,
-        )
+        frontend = frontend_of(cfg, noise.load(cfg.augment))
+        corpus, names = corpus_of(cfg, run, store, prefix, frontend, rank=fabric.global_rank, ranks=fabric.world_size)
     counted = f", {len(names)} {'speakers' if speakers else f'classes by {column}'}"
     log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), counted))
     model = _new(cfg, names)
@@ -80,20 +68,44 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
     )
 
 
+def corpus_of(
+    cfg: Config, run: RunDir, store: Store, prefix: str, frontend: Frontend, *, rank: int = 0, ranks: int = 1
+) -> tuple[Classified, list[str]]:
+    """Open the shards below `prefix` as one rank learns from them, and the names of their classes.
+
+    Both are written below `run` where they are not there yet. DataError where all utterances are of one class.
+    """
+    column = column_of(cfg)
+    names = _names(run, store, prefix, cfg)
+    corpus = Classified(
+        store,
+        prefix,
+        run.corpus,
+        names=names,
+        normalize=normalizer(cfg.student.text) if column == "text" else str,
+        frontend=frontend,
+        cfg=cfg,
+        rank=rank,
+        ranks=ranks,
+        column=column,
+    )
+    return corpus, names
+
+
 def rebuild(cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
     """Build the frontend of an experiment, its model before its first step, and its task."""
     finished = run.model.is_dir()
     names = classifiers.names_of(classifiers.load(run.model)) if finished else _kept_names(run)
-    frontend = frontend_of(cfg)
+    frontend = frontend_of(cfg, noise.load(cfg.augment))
     task = ClassifyTask(names, frontend, speakers=cfg.student.task == "speakers")
     return frontend, _new(cfg, names), task
 
 
-def frontend_of(cfg: Config) -> Frontend:
+def frontend_of(cfg: Config, noise_bank: NoiseBank | None) -> Frontend:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     start = cfg.student.checkpoint
     config = classifiers.read_config(start) if start else None
-    return checkpoints.make_frontend(config, cfg.augment, noise.load(cfg.augment), start)
+    return checkpoints.make_frontend(config, cfg.augment, noise_bank, start)
 
 
 def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
@@ -136,6 +148,10 @@ class Classification:
     def build(self, fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
         """Build what the training loop needs."""
         return build(fabric, cfg, run, store, prefix)
+
+    def corpus(self, cfg: Config, run: RunDir, store: Store, prefix: str) -> Classified:
+        """Open the shards as a training in one process learns from them."""
+        return corpus_of(cfg, run, store, prefix, frontend_of(cfg, None))[0]
 
     def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
         """Build the frontend, the model before its first step, and the task of an experiment."""

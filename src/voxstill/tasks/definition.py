@@ -7,7 +7,7 @@ importable by name, since ranks are processes of their own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # types alone: `voxstill explain` lists the tasks without torch
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # types alone: `voxstill explain` lists the tasks without tor
     from voxstill.nn.frontends import Frontend
     from voxstill.storage.rundir import RunDir
     from voxstill.storage.store import Store
+    from voxstill.training.loop import Data
     from voxstill.training.setup import TrainingSetup
     from voxstill.training.task import Task
 
@@ -45,4 +46,16 @@ class TaskDefinition(Protocol):
 
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         """Judge a finished model by the utterances of `evaluate.split`; figures, and files such as a page."""
+        ...
+
+
+@runtime_checkable
+class PlannedTask(TaskDefinition, Protocol):
+    """A task whose batches `voxstill plan` can show as a training makes them: it opens its data without a model."""
+
+    def corpus(self, cfg: Config, run: RunDir, store: Store, prefix: str) -> Data:
+        """Open the data of `build` in one process, from the shards below `prefix` of the work folder.
+
+        What is made of them is written below `run`.
+        """
         ...

@@ -48,16 +48,7 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
     frontend, model, task = begun(cfg)
     kind, size = ("wav2vec 2.0", own.size) if own.method == "wav2vec2" else ("FastConformer", cfg.student.size)
     with fabric.rank_zero_first():  # which makes the index, for the others to open
-        corpus = Unlabelled(
-            store,
-            prefix,
-            run.corpus,
-            frontend=frontend,
-            masks=task.masks,
-            cfg=cfg,
-            rank=fabric.global_rank,
-            ranks=fabric.world_size,
-        )
+        corpus = _corpus_of(cfg, run, store, prefix, frontend, task, rank=fabric.global_rank, ranks=fabric.world_size)
     log.info("pretrain: %s", describe(corpus.plan(0, ascending=True).statistics()))
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
@@ -72,3 +63,23 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         error="dev_loss",
         save=save,
     )
+
+
+def corpus(cfg: Config, run: RunDir, store: Store, prefix: str) -> Unlabelled:
+    """Open the shards as a pre-training in one process learns from them."""
+    frontend, _, task = begun(cfg)
+    return _corpus_of(cfg, run, store, prefix, frontend, task)
+
+
+def _corpus_of(
+    cfg: Config,
+    run: RunDir,
+    store: Store,
+    prefix: str,
+    frontend: Frontend,
+    task: ContrastiveTask | RandomCodesTask,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Unlabelled:
+    return Unlabelled(store, prefix, run.corpus, frontend=frontend, masks=task.masks, cfg=cfg, rank=rank, ranks=ranks)

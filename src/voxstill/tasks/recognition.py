@@ -52,20 +52,10 @@ _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up 
 
 def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
     """Build a student that learns to write what the labels say."""
-    normalize: Callable[[str], str] = normalizer(cfg.student.text)
     with fabric.rank_zero_first():  # which makes vocabulary and index, for the others to open
         frontend = frontend_of(cfg, noise.load(cfg.augment))
-        vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", normalize), cfg, frontend)
-        corpus = Corpus(
-            store,
-            prefix,
-            run.corpus,
-            tokenizer=vocabulary,
-            normalize=normalize,
-            frontend=frontend,
-            cfg=cfg,
-            rank=fabric.global_rank,
-            ranks=fabric.world_size,
+        corpus, vocabulary = corpus_of(
+            cfg, run, store, prefix, frontend, rank=fabric.global_rank, ranks=fabric.world_size
         )
     counted = f", {len(vocabulary.pieces)} {vocabulary.unit}s"
     log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), counted))
@@ -84,6 +74,29 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         save=save,
         frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.unfreeze_share),
     )
+
+
+def corpus_of(
+    cfg: Config, run: RunDir, store: Store, prefix: str, frontend: Frontend, *, rank: int = 0, ranks: int = 1
+) -> tuple[Corpus, Tokenizer]:
+    """Open the shards below `prefix` as one rank learns from them, and what their labels are spelled with.
+
+    Both are written below `run` where they are not there yet.
+    """
+    normalize: Callable[[str], str] = normalizer(cfg.student.text)
+    vocabulary = vocabulary_of(run, Corpus.texts(store, prefix, "train", normalize), cfg, frontend)
+    corpus = Corpus(
+        store,
+        prefix,
+        run.corpus,
+        tokenizer=vocabulary,
+        normalize=normalize,
+        frontend=frontend,
+        cfg=cfg,
+        rank=rank,
+        ranks=ranks,
+    )
+    return corpus, vocabulary
 
 
 def frontend_of(cfg: Config, noise_bank: NoiseBank | None) -> Frontend:
@@ -158,6 +171,10 @@ class Recognition:
     def build(self, fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
         """Build what the training loop needs."""
         return build(fabric, cfg, run, store, prefix)
+
+    def corpus(self, cfg: Config, run: RunDir, store: Store, prefix: str) -> Corpus:
+        """Open the shards as a training in one process learns from them."""
+        return corpus_of(cfg, run, store, prefix, frontend_of(cfg, None))[0]
 
     def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
         """Build the frontend, the model before its first step, and the task of an experiment."""

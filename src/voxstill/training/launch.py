@@ -25,6 +25,7 @@ from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import checkpoint, loop, parallel, upload
+from voxstill.training.budget import Budget
 from voxstill.training.experiment import finished_summary, note, open_run, write_whole
 from voxstill.training.setup import Build
 from voxstill.training.summary import TrainingSummary
@@ -150,9 +151,7 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Bu
         )
         if first:
             note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
-        steps = [n for n in (cfg.train.steps, cfg.train.epochs and cfg.train.epochs * plan.steps) if n]
-        minutes = cfg.train.max_minutes
-        budget = loop.Budget(min(steps) if steps else None, minutes * 60 if minutes else None, cfg.train.patience)
+        budget = Budget.of(cfg.train, plan.steps)
         start = time.perf_counter()
         state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen)
         log.info("train: %s", data.bottleneck(time.perf_counter() - start))

@@ -27,6 +27,7 @@ from voxstill.data.transfer import to_device
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, optim, parallel
+from voxstill.training.budget import Budget
 from voxstill.training.checkpoint import State
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
@@ -67,24 +68,6 @@ class Data(Protocol):
     def dev_batches(self, beat: Callable[[], None]) -> Iterable[DevBatch]:
         """The batches of the dev split, always the same; none where there is nothing. Calls `beat` before each."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How long to train: the first limit reached counts."""
-
-    steps: int | None
-    seconds: float | None
-    patience: int | None = None
-    """Judgements in a row without a better one."""
-
-    def progress(self, step: int, seconds: float, stale: int = 0) -> float:
-        """Share of the training done, in [0, 1], after so many steps, seconds and judgements in a row none better."""
-        if self.patience and stale >= self.patience:
-            return 1.0
-        shares = [step / self.steps] if self.steps else []
-        shares += [seconds / self.seconds] if self.seconds else []
-        return min(max(shares), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

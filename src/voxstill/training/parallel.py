@@ -106,11 +106,16 @@ def with_ranks(ranks: Ranks, cfg: Config) -> Config:
             why=f"{ranks.launcher} has started {ranks.num_local} processes on this machine",
             fix=f"leave `train.devices` out: {ranks.launcher} decides",
         )
-    train = cfg.train.model_copy(update={"devices": ranks.num_local})
-    batches_per_step = cfg.plan.batches_per_step if "batches_per_step" in cfg.plan.model_fields_set else ranks.num
-    return cfg.model_copy(
-        update={"train": train, "plan": cfg.plan.model_copy(update={"batches_per_step": batches_per_step})}
+    return with_batches(
+        ranks.num, cfg.model_copy(update={"train": cfg.train.model_copy(update={"devices": ranks.num_local})})
     )
+
+
+def with_batches(ranks: int, cfg: Config) -> Config:
+    """The configuration with as many batches in a step as it says, or one for each rank where it says nothing."""
+    if "batches_per_step" in cfg.plan.model_fields_set:
+        return cfg
+    return cfg.model_copy(update={"plan": cfg.plan.model_copy(update={"batches_per_step": ranks})})
 
 
 def _precision(name: str, device: str) -> Any:
