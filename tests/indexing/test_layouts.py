@@ -242,6 +242,8 @@ def test_an_empty_source_is_an_error(tmp_path: Path) -> None:
     for source in (tree(tmp_path / "none"), tree(tmp_path / "notes", a_DOT_txt="hello")):
         source.mkdir(exist_ok=True)
         assert "no audio" in refused(source).what
+    tree(tmp_path, a_DOT_wav=wav())
+    assert len(list(scan(Source(uri=[str(tmp_path / "none"), str(tmp_path / "a.wav")])))) == 1
     tree(tmp_path, m_DOT_jsonl="", n_DOT_csv="audio,text\n", o_DOT_json="[]")
     for name in ("m.jsonl", "n.csv", "o.json"):
         assert name in refused(tmp_path / name).what

@@ -99,4 +99,4 @@ def test_augmentation_that_is_off_is_not_written_and_a_corpus_without_audio_is_a
     (tmp_path / "empty").mkdir()
     command = ["explain", "--hear", "augment", "--set", f"source.uri={tmp_path}/empty", "--output", str(tmp_path / "p")]
     assert cli.main(command) == 3
-    assert "nothing to hear" in capsys.readouterr().err
+    assert "there is no audio in" in capsys.readouterr().err

@@ -64,20 +64,20 @@ def scan(source: Source, work: Store | None = None) -> Iterator[SourceEntry]:
         for entry in _scan_one(uri, work):
             is_source_empty = is_empty = False
             yield entry
-        if is_empty:
+        if is_empty and len(uris) > 1:
             log.warning("index: `%s` holds no audio", redact_uri(uri))
     if is_source_empty:
         names = ", ".join(f"`{redact_uri(uri)}`" for uri in uris)
         raise DataError(
             f"there is no audio in {names}",
             why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
-            fix="check `source.uri`; docs/sources.md shows what is read",
+            fix="name a folder, file or manifest with audio; docs/sources.md shows what is read",
         )
 
 
 def _scan_one(uri: str, work: Store | None) -> Iterator[SourceEntry]:
     path = str(local_path(uri).expanduser().absolute()) if is_local(uri) else None
-    if path is not None and os.path.basename(path) == KALDI_NAME:
+    if path is not None and os.path.basename(path) == KALDI_NAME and os.path.isfile(path):
         path = os.path.dirname(path)
     if path is not None and os.path.isdir(path):
         yield from scan_folder(path, work)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from voxstill.indexing.formats.entry import SourceEntry, split_named
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.tables import read_separated, row_entry
+from voxstill.indexing.formats.webdataset import file_name
 
 SPLIT_TABLES = ("train.tsv", "dev.tsv", "test.tsv")
 """The tables of Common Voice that are its splits, whose speakers are not the same."""
@@ -35,7 +36,7 @@ def read_tsv(uri: str) -> Iterator[SourceEntry]:
 
     Of Common Voice, `train.tsv`, `dev.tsv` and `test.tsv` are splits.
     """
-    name = uri.rpartition("/")[2]
+    name = file_name(uri).rpartition("/")[2]
     for cells, where in read_separated(uri, "\t", csv.QUOTE_NONE):
         if not cells.keys() >= _COLUMNS:
             yield row_entry(cells, uri, where)

@@ -244,6 +244,6 @@ def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     metadata = replace(timed(metadata_of(row, where), start_ms, end_ms, where), duration_ms=duration_ms)
     if "audio_filepath" in row and row.get("shard_id") is not None:
         return nemo_tar_entry(audio, row["shard_id"], manifest, metadata)
-    if metadata.id is None and isinstance(row.get("key"), str) and "wav" in row:  # as WeNet writes it
+    if metadata.id is None and isinstance(row.get("key"), str) and {"wav", "txt"} <= row.keys():  # as WeNet writes it
         return replace(metadata, implied_id=str(row["key"]) or None).located(resolve_either(audio, manifest))
     return metadata.located(resolve(audio, manifest))
