@@ -144,3 +144,9 @@ def test_a_child_that_cannot_start_is_an_error_and_not_a_reason_of_the_file(monk
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(VoxstillError, match="cannot start"):
         Decoder(5, 1024).decode(INTACT)
+
+
+def test_what_a_c_library_writes_of_a_bad_file_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with Decoder(30, 1024) as child_decoder, pytest.raises(DataError):
+        child_decoder.decode(b"\xff\xfb\x90\x64" + bytes(2000))  # of which mpg123 has three lines to say
+    assert capfd.readouterr() == ("", "")

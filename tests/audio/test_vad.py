@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from voxstill.audio import vad
 from voxstill.core.config import Segment
+from voxstill.core.errors import ConfigError
 
 W = vad.WINDOW_MS
 OPTIONS = st.builds(
@@ -150,3 +153,14 @@ def test_the_detector_is_many_times_faster_than_speech(shared_data: Callable[[st
     start = time.process_time()
     vad.speech_probs(samples_T)
     assert len(samples_T) / 16_000 / (time.process_time() - start) > 60  # 400 on an idle core
+
+
+def test_a_network_that_cannot_be_loaded_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/silero_vad_16k_sequence.onnx").write_bytes(b"torn")
+    package = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: package)
+    with pytest.raises(ConfigError, match="cannot be loaded") as caught:
+        vad._session.__wrapped__()
+    assert "torn" not in caught.value.why
+    assert caught.value.why

@@ -237,6 +237,9 @@ def test_files_of_speakers_are_scored(tmp_path: Path, score: Any, capsys: pytest
     assert score("score", "speakers", reference, hypothesis, "--collar", "1")["missed_ms"] == 0
     (tmp_path / "a.uem").write_text("m 1 0 4\nn 1 0 1\n")
     assert score("score", "speakers", reference, hypothesis, "--uem", str(tmp_path / "a.uem"))["missed_ms"] == 1000
+    for mark in (";", ";;", "#"):
+        (tmp_path / "b.uem").write_text(f"{mark} what is scored\nm 1 0 4\n  {mark} and this\nn 1 0 1\n")
+        assert score("score", "speakers", reference, hypothesis, "--uem", str(tmp_path / "b.uem"))["missed_ms"] == 1000
     other = rttm(tmp_path / "other.rttm", [("x", "1", 0, 4)])
     assert "no recording in common" in score("score", "speakers", reference, other, code=3)["error"]
     assert cli.main(["score", "speakers", reference, hypothesis, "--ignore-overlap"]) == 0

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from voxstill import engine
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config
-from voxstill.core.errors import TeacherError, VoxstillError
+from voxstill.core.errors import DataError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
-from voxstill.labelling import label
+from voxstill.labelling import label, label_figures
 from voxstill.storage import tables
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
@@ -220,3 +220,10 @@ def test_options_of_pace_alone_cause_no_relabelling() -> None:
 
     assert recipe() == recipe(concurrency=64, retries=9, timeout_s=5.0)
     assert len({recipe(), recipe(language="en"), recipe(model="whisper-2"), recipe(temperature=0.5)}) == 4
+
+
+def test_a_torn_part_of_labels_is_named(tmp_path: Path) -> None:
+    work, task = Store(str(tmp_path)), label.task(config.Teacher(name="echo"))
+    work.create(f"{task.prefix}/0.parquet", b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"0\.parquet` is not a table of Label rows"):
+        label_figures.count(work, task)

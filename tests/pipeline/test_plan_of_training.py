@@ -17,7 +17,7 @@ from training import train_once
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import config
-from voxstill.core.errors import ConfigError
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.pipeline.plan import PlanResult, plan_
 from voxstill.storage import tables
 from voxstill.storage.rundir import RunDir
@@ -193,3 +193,13 @@ def test_later_epochs_are_those_of_the_training(work: Path) -> None:
     first = by_length.augmented_ms()[by_length.bounds[:-1]]
     assert list(first) == sorted(first)
     assert plan_(f"{work}/shards/r", None, 1, cfg_without).sha256 != by_length.sha256()
+
+
+@pytest.mark.parametrize("task", ["recognition", "speakers"])
+def test_a_plan_of_shards_that_are_not_finished_writes_none(tmp_path: Path, work: Path, task: str) -> None:
+    (tmp_path / "shards/r").mkdir(parents=True)
+    shutil.copy(work / "shards/r/00000.parquet", tmp_path / "shards/r")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError, match="no finished"):
+        plan_(str(tmp_path), None, 0, config.load(None, [f"student.task={task}"]))
+    assert sorted(tmp_path.rglob("*")) == before

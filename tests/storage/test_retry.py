@@ -131,3 +131,10 @@ def test_what_a_server_refuses_is_not_tried_again(set_environment: SetEnvironmen
             with pytest.raises(StorageError, match=r"403 Forbidden \(SomeCode\)"):
                 act()
         assert time.monotonic() - start < 2
+
+
+def test_an_address_that_no_storage_takes_is_an_error_with_its_cause() -> None:
+    with pytest.raises(StorageError, match="no storage is known by that scheme") as caught:
+        Store("foo://bar/x")
+    assert "s3://" in caught.value.fix
+    assert retry.storage_error("read", "s3://b/k", ValueError()).why == "ValueError"  # it has no words

@@ -116,6 +116,8 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
 
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + limit_mb * 2**20,) * 2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # what C libraries write of a bad file; its error says what is wrong
     connection = socket.socket(fileno=handle)
     connection.sendall(b"!")
     while True:

@@ -164,7 +164,14 @@ def _session() -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     path = Path(package.origin).parent / "data" / "silero_vad_16k_sequence.onnx"
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of a dozen classes of its own
+        raise ConfigError(
+            f"the voice-activity detector `{path}` cannot be loaded",
+            why=str(error).partition("\n")[0],
+            fix="install `silero-vad` anew, or set `segment.vad` to `never`",
+        ) from None
 
 
 def word_spans(samples_T: NDArray[np.int16], num_words: int) -> list[Span] | None:

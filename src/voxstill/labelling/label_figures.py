@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from voxstill import engine
-from voxstill.core.errors import TeacherError
+from voxstill.core.errors import DataError, TeacherError
 from voxstill.labelling.task import Task
 from voxstill.storage import tables
 from voxstill.storage.figures import LabelFigures
@@ -34,7 +34,7 @@ def count(work: Store, task: Task) -> LabelFigures:
     errors: Counter[str] = Counter()
     by_maker: Counter[Maker] = Counter()
     with ThreadPoolExecutor(tables.READERS) as pool:
-        for part in pool.map(lambda key: _count(work.read(key)), keys):
+        for part in pool.map(lambda key: _count_part(work, key), keys):
             digest.update(part.sha256)
             num_labels += part.num_rows
             errors.update(part.errors)
@@ -86,6 +86,20 @@ class _PartCounts:
     num_rows: int
     errors: list[str]
     by_maker: Counter[Maker]
+
+
+def _count_part(work: Store, key: str) -> _PartCounts:
+    """Count one part of labels; DataError where it is torn."""
+    import pyarrow as pa
+
+    try:
+        return _count(work.read(key))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"`{work.uri(key)}` is not a table of Label rows",
+            why=str(error).partition("\n")[0],
+            fix="remove the file and run the step again",
+        ) from None
 
 
 def _count(data: bytes) -> _PartCounts:

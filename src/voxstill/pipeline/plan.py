@@ -23,6 +23,7 @@ from voxstill.pipeline.pretrain import check_crop
 from voxstill.pipeline.recipes import finished_shards
 from voxstill.pipeline.shard import audio_shards
 from voxstill.storage import shard_format, tables, workdir
+from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import pretraining, registry
@@ -134,9 +135,11 @@ def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:
     alone = sorted(key for key in keys if "/" not in key)
     if alone:
         return _of_parquet(store, alone)
-    if any(key.startswith("shards/") for key in keys) and workdir.finished_recipes(store, "shards"):
+    if any(key.startswith("shards/") for key in keys):
         at = cfg.model_copy(update={"work": where})
         needs_labels = not pretrain and registry.find(cfg.student.task).needs_labels(cfg)
+        if not needs_labels and not workdir.finished_recipes(store, "shards"):
+            workdir.finished(store, ShardFigures)  # raises: a training would write new ones, a plan writes nothing
         figures = finished_shards(at) if needs_labels else audio_shards(at)
         return _Shards(store, f"shards/{figures.recipe}", figures.unlabelled or False)
     raise DataError(

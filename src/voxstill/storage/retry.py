@@ -84,7 +84,15 @@ def _why_and_fix(error: Exception) -> tuple[str, str]:
         return f"the server answers {answer}", "check the address"
     if "BadScheme" in text or "builder error" in text:
         return "plain HTTP is not allowed", "use https, or set AWS_ALLOW_HTTP=true for a server of your own"
+    if "Unable to recognise URL" in text:
+        return (
+            "no storage is known by that scheme",
+            "write a path, or an address such as s3://bucket/folder or https://",
+        )
+    if "Account must be specified" in text:
+        return "no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME"
     for pattern, why in _CAUSES.items():
         if re.search(pattern, text):
             return why, "check the address and the network, then run the step again"
-    return redact_text(text.splitlines()[0]), "check the path, the rights and the free space"
+    why = text.strip().partition("\n")[0] or type(error).__name__  # not every error has words
+    return redact_text(why), "check the path, the rights and the free space"

@@ -41,7 +41,7 @@ def read(uri: str) -> list[RttmEvent]:
     `SPEAKER recording channel start duration ...`, the speaker in column eight.
     """
     marks = []
-    for number, line in numbered_lines(read_text(uri), ";;"):
+    for number, line in numbered_lines(read_text(uri), ";"):
         parts = line.split()
         if parts[0].startswith("#"):
             continue
@@ -70,8 +70,10 @@ def read(uri: str) -> list[RttmEvent]:
 def read_uem(uri: str) -> list[ScoredRegion]:
     """Read a UEM, `recording channel start end`; DataError for a malformed line, or where two overlap."""
     stretches = []
-    for number, line in numbered_lines(read_text(uri), ";;"):
+    for number, line in numbered_lines(read_text(uri), ";"):  # of one semicolon or two, as md-eval has them
         parts = line.split()
+        if parts[0].startswith("#"):
+            continue
         if len(parts) < 4:
             raise _bad(uri, number, "it is not `recording channel start end`")
         start_us, end_us = (microseconds(seconds, uri, number) for seconds in parts[2:4])
