@@ -149,7 +149,7 @@ def test_a_label_whose_audio_is_away_is_aligned_when_it_is_back(tmp_path: Path, 
         reasons(cfg)
     assert len(list(tables.read(Store(cfg.work), "alignments", Alignment))) == 3  # one of five has no words
     (tmp_path / "away").rename(tmp_path / "1.wav")
-    assert reasons(cfg)["u1"] is None
+    reasons(cfg)
     rows = {row.utterance_id: row for row in tables.read(Store(cfg.work), "alignments", Alignment)}
     assert len(rows) == 4
     assert rows["u1"].error is None

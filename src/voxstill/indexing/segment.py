@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -66,7 +67,18 @@ class Indexer(StageWork):
         self._decoder = self.reading.decoder() if self.reading is not None else None
 
     def __call__(self, files: Sequence[SourceFile], payload: object) -> list[IndexedFile]:
-        """Index the files of a chunk."""
+        """Index the files of a chunk; what storage far away does not give is tried again after a pause."""
+        rows = self._index(files)
+        for pause_s in read_utterances.RETRY_PAUSES_S:
+            failed_rows = [i for i, row in enumerate(rows) if _is_remote(files[i]) and _is_unanswered(row)]
+            if not failed_rows:
+                break
+            time.sleep(pause_s)
+            for i, row in zip(failed_rows, self._index([files[i] for i in failed_rows]), strict=True):
+                rows[i] = row
+        return rows
+
+    def _index(self, files: Sequence[SourceFile]) -> list[IndexedFile]:
         cache = None if self.reading is None else self.reading.cache
         decode = codec.decode if self._decoder is None else self._decoder.decode
         with closing(read_many((file.entries[0].uri for file in files if _is_remote(file)), cache=cache)) as blobs:
@@ -134,6 +146,11 @@ def failed(file: SourceFile, failure: Failure) -> IndexedFile:
 def set_aside(file: SourceFile, reason: str) -> IndexedFile:
     """The row of a file on which the engine's workers failed, for the reason that the engine gives."""
     return failed(file, Failure.parse(reason))
+
+
+def _is_unanswered(row: IndexedFile) -> bool:
+    failure = row.recording.failure
+    return failure is not None and failure.is_transient
 
 
 def _is_remote(file: SourceFile) -> bool:

@@ -105,12 +105,17 @@ class Store:
 
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens where it is absent."""
-        try:
-            client(self._base).delete(self._path(key))
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise storage_error("remove", self.uri(key), error) from None
+        retries = Retries()
+        while True:
+            try:
+                client(self._base).delete(self._path(key))
+                return
+            except FileNotFoundError:
+                return
+            except Exception as error:  # the client removes by a POST, which it does not repeat by itself
+                if not is_transient(error) or retries.are_spent:
+                    raise storage_error("remove", self.uri(key), error) from None
+            retries.pause()
 
     def upload(self, key: str, path: Path) -> None:
         """Write `key` whole from a file of any size, over what was there."""
