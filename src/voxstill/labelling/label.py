@@ -124,33 +124,16 @@ def label(
         finish_removal(work, task.prefix)
         if retry_failed:
             remove_failed(work, task.prefix)
-        return _label(work, utterances, task, cfg, reading, meter, held, max_chunks, limit_hours, part)
-
-
-def _label(
-    work: Store,
-    utterances: str,
-    task: Task,
-    cfg: config.Engine,
-    reading: read_utterances.Reading,
-    meter: StepMeter,
-    held: lease.Lease,
-    max_chunks: int | None,
-    limit_hours: float | None,
-    part: Part | None,
-) -> LabelFigures:
-    source = tables.parts_hash(work, utterances)
-    done = workdir.success(work, LabelFigures, task.recipe)
-    start_s = time.perf_counter()
-    chunks = plan(work, utterances, task.prefix, cfg.chunk, part)
-    limit_ms = None if limit_hours is None else limit_hours * 3_600_000
-    _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held)
-    finished = next(chunks if part is None else plan(work, utterances, task.prefix, cfg.chunk), None) is None
-    rtfx = meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done.rtfx if done else 0.0)
-    result = dataclasses.replace(label_figures.count(work, task), rtfx=rtfx, finished=finished)
-    if finished:
-        result = dataclasses.replace(result, source=source, listing=tables.parts_hash(work, task.prefix))
-        workdir.finish(work, result)
+        start_s = time.perf_counter()
+        chunks = plan(work, utterances, task.prefix, cfg.chunk, part)
+        limit_ms = None if limit_hours is None else limit_hours * 3_600_000
+        _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held)
+        finished = next(chunks if part is None else plan(work, utterances, task.prefix, cfg.chunk), None) is None
+        rtfx = meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done.rtfx if done else 0.0)
+        result = dataclasses.replace(label_figures.count(work, task), rtfx=rtfx, finished=finished)
+        if finished:
+            result = dataclasses.replace(result, source=source, listing=tables.parts_hash(work, task.prefix))
+            workdir.finish(work, result)
     return result
 
 
