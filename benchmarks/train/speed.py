@@ -287,7 +287,7 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Wi
     cfg = config.load(None, overrides + ([PLAIN] if name == OURS else []), {})
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(Path(folder))
-        rank = functools.partial(train_rank, cfg=cfg, run=run, recipe="r", build=recognition.build)
+        rank = functools.partial(train_rank, cfg=cfg, run=run, prefix="shards/r", build=recognition.build)
         try:
             parallel.fabric(cfg.train).launch(rank)
         except hugging_face.OverError:

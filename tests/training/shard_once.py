@@ -34,7 +34,7 @@ MORE = (PLAIN, "plan.batches_per_step=4", "train.devices=2", "train.average_shar
 
 def rank(fabric: Any, trainings: list[tuple[RunDir, Config]]) -> None:
     for run, cfg in trainings:
-        train_rank(fabric, cfg, run, "r", recognition.build)
+        train_rank(fabric, cfg, run, "shards/r", recognition.build)
         fabric.barrier()
 
 

@@ -49,7 +49,7 @@ def _train(build: Build, work: str, run: str, *overrides: str) -> None:
     cfg = config.load(None, [f"work={work}", *SETTINGS, *overrides])
     check(cfg)
     Path(run).mkdir(parents=True, exist_ok=True)
-    rank = functools.partial(train_rank, cfg=cfg, run=RunDir(Path(run)), recipe="r", build=build)
+    rank = functools.partial(train_rank, cfg=cfg, run=RunDir(Path(run)), prefix="shards/r", build=build)
     parallel.fabric(cfg.train).launch(rank)
 
 

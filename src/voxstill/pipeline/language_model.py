@@ -12,7 +12,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
-from voxstill.pipeline.recipes import finished_shards
+from voxstill.pipeline.mixture import labelled_shards
 from voxstill.storage import workdir
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.figures import ShardFigures
@@ -46,7 +46,7 @@ def train_lm(cfg: Config, source: str, output: str, order: int) -> LanguageModel
 
 def of_labels(cfg: Config, output: str, order: int) -> LanguageModelResult:
     """The n-grams of what the student of this configuration learns from, as `train_lm` counts them."""
-    return written(learnt(cfg, Store(cfg.work), finished_shards(cfg)), output, order)
+    return written(learnt(cfg, Store(cfg.work), labelled_shards(cfg)), output, order)
 
 
 def written(sentences: Iterable[str], output: str, order: int) -> LanguageModelResult:
@@ -72,7 +72,7 @@ def written(sentences: Iterable[str], output: str, order: int) -> LanguageModelR
 def learnt(cfg: Config, work: Store, shards: ShardFigures) -> Iterator[str]:
     """The labels of the train split in finished shards, as the student writes them."""
     normalize = normalizer(cfg.student.text)
-    yield from Corpus.texts(work, workdir.prefix("shards", shards.recipe), "train", normalize)
+    yield from Corpus.texts(work, workdir.prefix(shards.kind, shards.recipe), "train", normalize)
 
 
 def texts(cfg: Config, source: str) -> Iterator[str]:

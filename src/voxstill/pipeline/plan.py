@@ -19,9 +19,8 @@ from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.data.batching import Ints
 from voxstill.data.plan import EpochPlan, SamplingRate, plan
 from voxstill.data.shard_index import open_index
+from voxstill.pipeline.mixture import labelled_shards, shards_to_listen_to
 from voxstill.pipeline.pretrain import check_crop
-from voxstill.pipeline.recipes import finished_shards
-from voxstill.pipeline.shard import audio_shards
 from voxstill.storage import shard_format, tables, workdir
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
@@ -135,13 +134,13 @@ def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:
     alone = sorted(key for key in keys if "/" not in key)
     if alone:
         return _of_parquet(store, alone)
-    if any(key.startswith("shards/") for key in keys):
+    if cfg.train.corpora or any(key.startswith("shards/") for key in keys):
         at = cfg.model_copy(update={"work": where})
         needs_labels = not pretrain and registry.find(cfg.student.task).needs_labels(cfg)
-        if not needs_labels and not workdir.finished_recipes(store, "shards"):
+        if not (needs_labels or cfg.train.corpora or workdir.finished_recipes(store, "shards")):
             workdir.finished(store, ShardFigures)  # raises: a training would write new ones, a plan writes nothing
-        figures = finished_shards(at) if needs_labels else audio_shards(at)
-        return _Shards(store, f"shards/{figures.recipe}", figures.unlabelled or False)
+        figures = labelled_shards(at) if needs_labels else shards_to_listen_to(at)
+        return _Shards(store, workdir.prefix(figures.kind, figures.recipe), figures.unlabelled or False)
     raise DataError(
         f"`{where}` has nothing to plan",
         why="it is no work folder with shards, no folder of shards and no folder of Parquet files",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
-from voxstill.pipeline import shard as sharding
+from voxstill.pipeline.mixture import shards_to_listen_to
 from voxstill.tasks import pretraining
 from voxstill.training.check import check
 from voxstill.training.launch import launch
@@ -15,7 +15,7 @@ def pretrain(cfg: Config) -> TrainingSummary:
     """Train a model on audio alone; return its folder, steps, seconds and loss."""
     check(cfg)
     check_crop(cfg)
-    return launch(cfg, sharding.audio_shards, pretraining.build, pretraining.settings(cfg))
+    return launch(cfg, shards_to_listen_to, pretraining.build, pretraining.settings(cfg))
 
 
 def check_crop(cfg: Config) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from voxstill.core.config import Config
-from voxstill.pipeline import recipes
-from voxstill.pipeline import shard as sharding
+from voxstill.pipeline.mixture import labelled_shards, shards_to_listen_to
 from voxstill.tasks import registry
 from voxstill.training.check import check
 from voxstill.training.experiment import train_settings
@@ -16,5 +15,5 @@ def train(cfg: Config) -> TrainingSummary:
     """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss."""
     task = registry.find(cfg.student.task)
     check(cfg)
-    shards_of = recipes.finished_shards if task.needs_labels(cfg) else sharding.audio_shards
+    shards_of = labelled_shards if task.needs_labels(cfg) else shards_to_listen_to
     return launch(cfg, shards_of, task.build, train_settings(cfg))

@@ -14,7 +14,7 @@ from voxstill.core.result import NOT_IN_JSON, Result
 
 UNREADABLE = "cannot be read"
 """The reason of a recording that storage did not give: the next index tries it again."""
-Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards"]
+Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards", "mixtures"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +155,13 @@ class ShardFigures(TableFigures):
     dropped: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, int] | None = None
     """What of the source was not repacked, by reason; not stored with the shards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureFigures(ShardFigures):
+    """Of sidecars that name the tars of several corpora; `dropped` counts what was left out, by reason."""
+
+    kind: ClassVar[Kind] = "mixtures"
+    step: ClassVar[str] = "train"
+    corpora: Sequence[Mapping[str, Any]] = ()
+    """Work folder, recipe of the shards and data set of each."""

@@ -46,7 +46,7 @@ def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object]) 
     """The experiment folder of these settings on these shards: the one that is there, or a new one."""
     recipe = fingerprint("train", settings, shards.recipe)
     root = Path(cfg.train.root)
-    version = functools.cache(lambda: sidecars.version(Store(cfg.work), workdir.prefix("shards", shards.recipe)))
+    version = functools.cache(lambda: sidecars.version(Store(cfg.work), workdir.prefix(shards.kind, shards.recipe)))
     names = (path for path in root.glob("*") if _FOLDER.fullmatch(path.name.removesuffix(f"_{cfg.train.name}")))
     experiments = [run for run in map(RunDir, sorted(names, reverse=True)) if _is_trained_on(run, shards, version)]
     for is_same in (_is_same_training, _is_same_in_0_1):

@@ -70,7 +70,7 @@ def _launch(
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
     with parallel.raise_rank_error(run, cfg.train.devices):
-        fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, recipe=shards.recipe, build=build))
+        fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, prefix=_prefix(shards), build=build))
     return finished_summary(run) or _stopped(run)
 
 
@@ -83,7 +83,7 @@ def _as_one_of(
     run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: open_run(cfg, shards, settings).path))
     _must_see(run)
     if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
-        _train_rank(fabric, cfg, run, shards.recipe, build)
+        _train_rank(fabric, cfg, run, _prefix(shards), build)
     summary = parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
     torch.distributed.destroy_process_group()  # else its threads run while the process exits, which may abort
     return summary
@@ -97,7 +97,11 @@ def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where:
     ranks = world.ranks()
     fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_local if ranks else 1}), ranks)
     fabric.launch()
-    _train_rank(fabric, cfg, run, shards.recipe, build)
+    _train_rank(fabric, cfg, run, _prefix(shards), build)
+
+
+def _prefix(shards: ShardFigures) -> str:
+    return workdir.prefix(shards.kind, shards.recipe)
 
 
 def _must_see(run: RunDir) -> None:
@@ -118,16 +122,16 @@ def _stopped(run: RunDir) -> NoReturn:
     )
 
 
-def train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> None:
+def train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build) -> None:
     """Run one process of the training; rank 0 writes the model and the summary, but not where a signal has stopped it.
 
     Nothing is returned: Fabric looks into what its processes return, and refuses frozen dataclasses.
     """
     with parallel.record_rank_error(run, fabric):
-        _train_rank(fabric, cfg, run, recipe, build)
+        _train_rank(fabric, cfg, run, prefix, build)
 
 
-def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Build) -> None:
+def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build) -> None:
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
@@ -137,7 +141,7 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, recipe: str, build: Bu
     first = fabric.global_rank == 0
     handler = _log_to(run.log) if first else None
     try:
-        setup = build(fabric, cfg, run, Store(cfg.work), workdir.prefix("shards", recipe))
+        setup = build(fabric, cfg, run, Store(cfg.work), prefix)
         model, data = setup.model, setup.data
         plan = data.plan(0, ascending=True)
         precision, because = parallel.precision(cfg.train)

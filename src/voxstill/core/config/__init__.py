@@ -8,7 +8,7 @@ from voxstill.core.config.loading import ENVIRONMENT_PREFIX, changed, current_na
 from voxstill.core.config.root import Config
 from voxstill.core.config.section import Section, former_names, identity, is_pace, option
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
-from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train
+from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train, TrainingCorpus
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -33,6 +33,7 @@ __all__ = [
     "Student",
     "Teacher",
     "Train",
+    "TrainingCorpus",
     "changed",
     "current_name",
     "dump",

@@ -55,6 +55,8 @@ def _type_name(kind: object) -> str:
         return " | ".join(str(member) for member in get_args(kind))
     if get_origin(kind) is list:
         return f"list of {_type_name(get_args(kind)[0])}"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return f"{{{', '.join(kind.model_fields)}}}"
     return {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}.get(
         getattr(kind, "__name__", str(kind)), str(kind)
     )

@@ -133,12 +133,26 @@ class Augment(Section):
     """SpecAugment starts after this share of the training."""
 
 
+class TrainingCorpus(Section):
+    """Finished shards to learn from."""
+
+    work: str = option()
+    """Work folder, or bucket prefix, that has them."""
+    shards: str | None = option(None)
+    """Their recipe, or the teacher of their labels, where there are several: `reference` for human texts."""
+    dataset: str | None = option(None)
+    """Data set that all its utterances count as, for `plan.weights`; unset, what the manifest says."""
+
+
 class Train(Section):
     """How the student learns. The first of `steps`, `epochs` and `max_minutes` that is reached ends the training."""
 
     preset: Literal["fine_tune"] | None = option(None)
     """`fine_tune` sets what is common where a checkpoint learns a task of its own, by `student.task`, and is not set
     here: epochs, learning rate and its schedule, `plan.max_utterances` and `student.freeze_layers`."""
+    corpora: list[TrainingCorpus] = option([], pace=True)
+    """Learn from several corpora: a list of `work`, and where wanted `shards` and `dataset`. An utterance of several
+    comes from the first. Without any, from the shards of `work` above."""
     steps: int | None = option(None, unit="steps", ge=1)
     """Optimizer steps."""
     epochs: int | None = option(None, unit="epochs", ge=1)

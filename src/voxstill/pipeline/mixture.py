@@ -1,0 +1,126 @@
+"""The shards that a training reads: those of its work folder, or the mixture of `train.corpora`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from voxstill.core.config import Config, TrainingCorpus
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import log
+from voxstill.core.records import Utterance, fingerprint
+from voxstill.pipeline import recipes
+from voxstill.pipeline.shard import audio_shards
+from voxstill.sharding import mixture
+from voxstill.storage import tables, workdir
+from voxstill.storage.figures import IndexFigures, MixtureFigures, ShardFigures, VerdictFigures
+from voxstill.storage.store import Store
+
+
+def labelled_shards(cfg: Config) -> ShardFigures:
+    """The shards with labels to learn from; DataError where there are none, or a corpus has none."""
+    return _mixed(cfg, with_labels=True) if cfg.train.corpora else recipes.finished_shards(cfg)
+
+
+def shards_to_listen_to(cfg: Config) -> ShardFigures:
+    """The shards of which the audio alone is learnt, with labels or without."""
+    return _mixed(cfg, with_labels=False) if cfg.train.corpora else audio_shards(cfg)
+
+
+def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
+    """The mixture of `train.corpora`: written where it is not there, which copies no audio."""
+    work = Store(cfg.work)
+    corpora = [_corpus(cfg, entry, with_labels=with_labels) for entry in cfg.train.corpora]
+    tests = list(dict.fromkeys([*_own_test(cfg), *(table for corpus in corpora for table in _indexed(corpus))]))
+    sources = [(corpus.store.root, corpus.figures.to_dict(), corpus.dataset) for corpus in corpora]
+    held_out = [(root, prefix, tables.parts_hash(Store(root), prefix)) for root, prefix in tests]
+    recipe = fingerprint("mixture", sources, held_out)
+    done = workdir.success(work, MixtureFigures, recipe)
+    if done is not None:
+        return done
+    prefix = workdir.prefix("mixtures", recipe)
+    counts = mixture.write(work, prefix, corpora, tables.IdSet(_test_ids(tests)))
+    figures = MixtureFigures(
+        recipe=recipe,
+        teacher=" + ".join(dict.fromkeys(corpus.figures.teacher or "no teacher" for corpus in corpora)),
+        unlabelled=None if with_labels else True,
+        shards=counts.shards,
+        utterances=counts.utterances,
+        hours=counts.duration_ms / 3_600_000,
+        num_bytes=counts.num_bytes,
+        dropped={reason: num for reason, num in counts.dropped.items() if num},
+        corpora=[
+            {"work": corpus.store.root, "shards": corpus.figures.recipe, "dataset": corpus.dataset}
+            for corpus in corpora
+        ],
+    )
+    left_out = ", ".join(f"{num:,} {reason}" for reason, num in figures.dropped.items()) or "none"
+    log.info(
+        "train: %d corpora mixed: %s utterances, %.2f h; left out: %s",
+        len(corpora),
+        f"{figures.utterances:,}",
+        figures.hours,
+        left_out,
+    )
+    workdir.finish(work, figures)
+    return figures
+
+
+def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> mixture.Corpus:
+    """The finished shards of an entry of `train.corpora`."""
+    work = Store(entry.work)
+    figures = _shards_of(cfg, entry, work)
+    if with_labels and figures.unlabelled:
+        raise DataError(
+            f"the shards {figures.recipe} in `{entry.work}` have no labels",
+            why="they were written for `voxstill pretrain`",
+            fix=f"run: voxstill shard {entry.work}",
+        )
+    return mixture.Corpus(work, workdir.prefix("shards", figures.recipe), figures, entry.dataset)
+
+
+def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
+    """Those that the entry names by their recipe or their teacher; else those of this configuration, or the only ones
+    of another work folder."""
+    if entry.shards is None:
+        is_own = work.root == Store(cfg.work).root
+        return recipes.finished_shards(cfg) if is_own else workdir.finished(work, ShardFigures)
+    finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
+    fitting = [
+        figures
+        for figures in finished
+        if entry.shards in (figures.recipe, figures.teacher, (figures.teacher or "").partition("@")[0])
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    there = ", ".join(f"{figures.recipe} ({figures.teacher or 'no labels'})" for figures in fitting or finished)
+    raise DataError(
+        f"`train.corpora` names shards `{entry.shards}` of `{entry.work}`, and {len(fitting) or 'none'} of the "
+        "finished ones are these",
+        why=f"they are: {there}" if there else "no shards are finished there",
+        fix="name the recipe of one of them" if there else f"run: voxstill shard {entry.work}",
+    )
+
+
+def _own_test(cfg: Config) -> Iterator[tuple[str, str]]:
+    """The utterances that students of this configuration are judged on, where they are indexed."""
+    try:
+        indexed = workdir.finished(Store(cfg.work), IndexFigures, recipes.utterances_recipe(cfg))
+    except DataError:
+        return
+    yield Store(cfg.work).root, workdir.prefix("utterances", indexed.recipe)
+
+
+def _indexed(corpus: mixture.Corpus) -> Iterator[tuple[str, str]]:
+    """The utterances that the shards of a corpus were made of, where they are still known."""
+    recipe = corpus.figures.verdicts
+    verdicts = None if recipe is None else workdir.success(corpus.store, VerdictFigures, recipe)
+    if verdicts is not None:
+        yield corpus.store.root, workdir.prefix("utterances", verdicts.utterances)
+
+
+def _test_ids(indexed: list[tuple[str, str]]) -> Iterator[str]:
+    for root, prefix in indexed:
+        store = Store(root)
+        for table in tables.columns(store, tables.parts(store, prefix), Utterance, ("id", "split")):
+            rows = zip(table["id"].to_pylist(), table["split"].to_pylist(), strict=True)
+            yield from (id_ for id_, split in rows if split == "test")

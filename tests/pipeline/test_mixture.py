@@ -1,0 +1,161 @@
+"""`train.corpora`: several works in one training, each utterance once, held-out ones never."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tones import write_shards
+from training import train_once
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.records import Utterance
+from voxstill.data.loader import Batches
+from voxstill.data.plan import plan
+from voxstill.data.shard_index import open_index
+from voxstill.pipeline import language_model
+from voxstill.pipeline.mixture import labelled_shards
+from voxstill.pipeline.plan import plan_
+from voxstill.pipeline.train import train
+from voxstill.storage import shard_format, tables, workdir
+from voxstill.storage.figures import IndexFigures, ShardFigures
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
+
+SETTINGS = (*train_once.SETTINGS, *train_once.OF_STUDENT, "train.steps=2")
+
+
+@pytest.fixture
+def works(tmp_path: Path) -> tuple[Store, Store]:
+    """Human texts of 12 utterances, and pseudo-labels of these and 8 more."""
+    human, pseudo = Store(str(tmp_path / "human")), Store(str(tmp_path / "pseudo"))
+    write_shards(human, "shards/h", {"train": 12, "dev": 4})
+    write_shards(pseudo, "shards/p", {"train": 20}, seed=1)
+    return human, pseudo
+
+
+def configuration(work: Store, *overrides: str) -> Config:
+    return config.load(None, [f"work={work.root}", *SETTINGS, *overrides])
+
+
+def mixed(human: Store, pseudo: Store, *overrides: str) -> Config:
+    """Both, by a work folder of its own."""
+    corpora = f"[{{work: {human.root}, dataset: human}}, {{work: {pseudo.root}, dataset: pseudo}}]"
+    return configuration(own_work(human), f"train.corpora={corpora}", *overrides)
+
+
+def own_work(human: Store) -> Store:
+    return Store(str(Path(human.root).parent / "own"))
+
+
+def rows_of(store: Store, figures: ShardFigures) -> list[Sample]:
+    prefix = workdir.prefix(figures.kind, figures.recipe)
+    return list(tables.read(store, prefix, Sample))
+
+
+def test_an_utterance_of_two_corpora_comes_once_from_the_first(works: tuple[Store, Store]) -> None:
+    human, pseudo = works
+    figures = labelled_shards(mixed(human, pseudo))
+    rows = rows_of(own_work(human), figures)
+    assert len(rows) == len({row.id for row in rows}) == figures.utterances == 24
+    assert figures.dropped == {"in an earlier corpus": 12}
+    texts = {row.id: row.text for row in tables.read(human, "shards/h", Sample)}
+    assert all(row.text == texts[row.id] for row in rows if row.id in texts)
+    assert {row.info.dataset for row in rows} == {"human", "pseudo"}
+    assert sorted(row.id for row in rows if row.info.dataset == "pseudo") == sorted(f"train/{i}" for i in range(12, 20))
+
+
+def test_its_audio_is_that_of_the_corpora(works: tuple[Store, Store], tmp_path: Path) -> None:
+    human, pseudo = works
+    cfg = mixed(human, pseudo)
+    figures = labelled_shards(cfg)
+    prefix = workdir.prefix(figures.kind, figures.recipe)
+    index = open_index(own_work(human), prefix, tmp_path / "index", splits=("train",), encode=None, encoder="")
+    batches = Batches(index, plan(index.durations_ms, None, cfg.plan, seed=0, epoch=0))
+    steps = [batches[step] for step in range(len(batches))]
+    assert not any(step.unread for step in steps)
+    assert sum(int((batch.weight_B > 0).sum()) for step in steps for batch in step.batches) == 20
+
+
+def test_what_is_held_out_to_judge_on_is_in_no_corpus(works: tuple[Store, Store]) -> None:
+    human, pseudo = works
+    utterances = [
+        Utterance(id=f"train/{i}", recording_id=f"{i}", uri="x", end_ms=100, split="test" if i in (3, 15) else "train")
+        for i in range(20)
+    ]
+    own_work(human).create("utterances/u/a.parquet", tables.to_parquet(utterances, Utterance))
+    workdir.finish(own_work(human), IndexFigures(recipe="u"))
+    figures = labelled_shards(mixed(human, pseudo))
+    assert {"train/3", "train/15"}.isdisjoint(row.id for row in rows_of(own_work(human), figures))
+    assert figures.dropped == {"in an earlier corpus": 11, "of a test split": 3}
+
+
+def test_training_plan_and_language_model_read_the_mixture(
+    works: tuple[Store, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    human, pseudo = works
+    weights = "plan.weights={human: 3.0, pseudo: 1.0}"
+    cfg = mixed(human, pseudo, weights)
+    summary = train(cfg)
+    assert summary.utterances > 20  # those of the human texts come more than once
+    result = plan_(cfg.work, None, 0, cfg)
+    environment = json.loads(RunDir(Path(summary.path)).environment.read_text())
+    assert environment["plan_hash"] == result.sha256
+    assert [corpus["shards"] for corpus in environment["data"]["corpora"]] == ["h", "p"]
+    assert train(cfg).path == summary.path
+    counted = language_model.of_labels(cfg, str(tmp_path / "lm.arpa"), 2)
+    assert counted.sentences == 20
+
+
+def test_two_labels_of_one_work_are_told_apart_by_their_teacher(tmp_path: Path) -> None:
+    work = Store(str(tmp_path / "work"))
+    write_shards(work, "shards/h", {"train": 4})
+    write_shards(work, "shards/p", {"train": 8}, seed=1)
+    for recipe, teacher in (("h", "reference@1"), ("p", "echo@1")):
+        key = f"shards/{recipe}/_SUCCESS.json"
+        figures = ShardFigures.from_dict(work.read_json(key) or {})
+        work.replace(key, json.dumps(dataclasses.replace(figures, teacher=teacher).to_dict()).encode())
+    both = f"[{{work: {work.root}, shards: reference}}, {{work: {work.root}, shards: p}}]"
+    figures = labelled_shards(configuration(work, f"train.corpora={both}"))
+    assert (figures.utterances, figures.teacher) == (8, "reference@1 + echo@1")
+    with pytest.raises(DataError, match=r"whisper") as caught:
+        labelled_shards(configuration(work, f"train.corpora=[{{work: {work.root}, shards: whisper}}]"))
+    assert "h (reference@1), p (echo@1)" in caught.value.why
+
+
+def test_another_content_of_a_corpus_is_another_mixture(works: tuple[Store, Store]) -> None:
+    human, pseudo = works
+    first = labelled_shards(mixed(human, pseudo))
+    assert labelled_shards(mixed(human, pseudo)).recipe == first.recipe
+    write_shards(pseudo, "shards/q", {"train": 24}, seed=1)
+    with pytest.raises(DataError, match="several recipes"):
+        labelled_shards(mixed(human, pseudo))
+    corpora = f"train.corpora=[{{work: {human.root}}}, {{work: {pseudo.root}, shards: q}}]"
+    assert labelled_shards(configuration(own_work(human), corpora)).recipe != first.recipe
+
+
+def test_an_unfinished_mixture_is_written_again(works: tuple[Store, Store]) -> None:
+    human, pseudo = works
+    figures = labelled_shards(mixed(human, pseudo))
+    prefix = workdir.prefix(figures.kind, figures.recipe)
+    own = own_work(human)
+    whole = {key: own.read(key) for key in tables.parts(own, prefix)}
+    own.delete(f"{prefix}/_SUCCESS.json")
+    own.delete(f"{prefix}/{shard_format.sidecar_name(1)}")
+    assert labelled_shards(mixed(human, pseudo)) == figures
+    assert {key: own.read(key) for key in tables.parts(own, prefix)} == whole
+
+
+def test_shards_without_labels_are_refused_where_texts_are_learnt(works: tuple[Store, Store]) -> None:
+    human, pseudo = works
+    figures = ShardFigures.from_dict(pseudo.read_json("shards/p/_SUCCESS.json") or {})
+    key = "shards/p/_SUCCESS.json"
+    pseudo.replace(key, json.dumps(dataclasses.replace(figures, unlabelled=True).to_dict()).encode())
+    with pytest.raises(DataError, match="have no labels"):
+        labelled_shards(mixed(human, pseudo))
