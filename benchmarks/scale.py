@@ -62,7 +62,7 @@ from voxstill.storage.store import Store
 root, utterances, labels, verdicts, made = sys.argv[1:]
 work, start = Store(root), time.perf_counter()
 parts = join.parts(work, utterances, labels, 256)
-kept = assign.survey(work, parts, verdicts)
+kept = assign.survey(work, parts, assign.kept_ids(work, verdicts))
 windows = assign.assign(kept, Shard(), 0)
 count = len(kept.part_N)
 if made == "jobs":

@@ -65,7 +65,7 @@ def surveyed(
         judged = [Verdict(utterance_id=row.id, recipe="v", kept=row.id not in dropped) for row in rows]
         work.create(f"u/{number}.parquet", tables.to_parquet(rows, Utterance))
         work.create(f"v/{number + 7}.parquet", tables.to_parquet(judged, Verdict))
-    return work, assign.survey(work, join.parts(work, "u", "l", 4), "v")
+    return work, assign.survey(work, join.parts(work, "u", "l", 4), assign.kept_ids(work, "v"))
 
 
 def named(

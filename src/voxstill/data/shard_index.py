@@ -177,7 +177,7 @@ def _write(
         files = {name: stack.enter_context((folder / name).open("wb")) for name in _KINDS}
         for sidecar in shard_format.sidecars(store, prefix, splits):
             if len(sidecar) and (tar := sidecar["tar"][0].as_py()) is not None:
-                tars[str(sidecar["shard"][0].as_py())] = tar
+                tars[str(sidecar["shard"][0].as_py())] = shard_format.tar_address(store, tar)
             for rows in sidecar.to_batches(max_chunksize=_ROWS):
                 _add(files, rows, encode, column, names, ends)
     about = {"datasets": list(names["dataset"]), "dialects": list(names["dialect"]), "tars": tars}

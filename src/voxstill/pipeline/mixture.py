@@ -10,7 +10,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Utterance, fingerprint
 from voxstill.pipeline import recipes
 from voxstill.pipeline.shard import audio_shards
-from voxstill.sharding import mixture
+from voxstill.sharding import mixture, references
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import IndexFigures, MixtureFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
@@ -38,16 +38,16 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
     if done is not None:
         return done
     prefix = workdir.prefix("mixtures", recipe)
-    counts = mixture.write(work, prefix, corpora, tables.IdSet(_test_ids(tests)))
+    mixed = mixture.write(work, prefix, corpora, tables.IdSet(_test_ids(tests)))
     figures = MixtureFigures(
         recipe=recipe,
         teacher=" + ".join(dict.fromkeys(corpus.figures.teacher or "no teacher" for corpus in corpora)),
         unlabelled=None if with_labels else True,
-        shards=counts.shards,
-        utterances=counts.utterances,
-        hours=counts.duration_ms / 3_600_000,
-        num_bytes=counts.num_bytes,
-        dropped={reason: num for reason, num in counts.dropped.items() if num},
+        shards=len(mixed.shards),
+        utterances=sum(shard.utterances for shard in mixed.shards),
+        hours=sum(shard.duration_ms for shard in mixed.shards) / 3_600_000,
+        num_bytes=sum(shard.num_bytes for shard in mixed.shards),
+        dropped={reason: num for reason, num in mixed.dropped.items() if num},
         corpora=[
             {"work": corpus.store.root, "shards": corpus.figures.recipe, "dataset": corpus.dataset}
             for corpus in corpora
@@ -65,7 +65,7 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
     return figures
 
 
-def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> mixture.Corpus:
+def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> references.ShardSet:
     """The finished shards of an entry of `train.corpora`."""
     work = Store(entry.work)
     figures = _shards_of(cfg, entry, work)
@@ -75,7 +75,7 @@ def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> mixture
             why="they were written for `voxstill pretrain`",
             fix=f"run: voxstill shard {entry.work}",
         )
-    return mixture.Corpus(work, workdir.prefix("shards", figures.recipe), figures, entry.dataset)
+    return references.ShardSet(work, workdir.prefix("shards", figures.recipe), figures, entry.dataset)
 
 
 def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
@@ -110,7 +110,7 @@ def _own_test(cfg: Config) -> Iterator[tuple[str, str]]:
     yield Store(cfg.work).root, workdir.prefix("utterances", indexed.recipe)
 
 
-def _indexed(corpus: mixture.Corpus) -> Iterator[tuple[str, str]]:
+def _indexed(corpus: references.ShardSet) -> Iterator[tuple[str, str]]:
     """The utterances that the shards of a corpus were made of, where they are still known."""
     recipe = corpus.figures.verdicts
     verdicts = None if recipe is None else workdir.success(corpus.store, VerdictFigures, recipe)

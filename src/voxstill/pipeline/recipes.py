@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import fingerprint
 from voxstill.filtering import measures, rules
 from voxstill.labelling import alignment, label
-from voxstill.storage import join, workdir
+from voxstill.sharding import generation
+from voxstill.storage import join, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -86,6 +88,14 @@ def shard_recipe(cfg: Config, verdicts: VerdictFigures) -> str:
     return workdir.recipe(Store(cfg.work), "shards", "shard", cfg.shard, verdicts.recipe, cfg.seed)
 
 
+def shard_lineage(cfg: Config, verdicts: VerdictFigures | None) -> str:
+    """Hash of what decides how a corpus is sharded but for its content; without verdicts, of unlabelled shards."""
+    options = config.identity(cfg.shard), cfg.seed
+    if verdicts is None:
+        return fingerprint("lineage", *options, utterances_recipe(cfg))
+    return fingerprint("lineage", *options, config.identity(cfg.filter), verdicts.labels, verdicts.utterances)
+
+
 def finished_shards(cfg: Config) -> ShardFigures:
     """The shards of this configuration, or the only ones that are there; DataError where those have no labels."""
     shards = workdir.finished(Store(cfg.work), ShardFigures, shard_recipe(cfg, finished_verdicts(cfg)))
@@ -99,10 +109,19 @@ def finished_shards(cfg: Config) -> ShardFigures:
 
 
 def unlabelled_recipe(cfg: Config) -> str:
-    """Name of the shards that this configuration makes of all utterances."""
+    """Name of the shards that this configuration makes of all utterances; of a corpus that has grown it is another."""
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-    return workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed)
+    first = workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed)
+    listing = tables.parts_hash(work, workdir.prefix("utterances", source.recipe))
+    begun_with = generation.source_of(work, workdir.prefix("shards", first))
+    if begun_with is None:  # not begun, or by a version that did not write it down
+        done = workdir.success(work, ShardFigures, first)
+        num_kept = source.utterances - source.splits.get("test", 0)
+        is_same = done is None or done.utterances + sum(done.dropped.values()) == num_kept
+    else:
+        is_same = begun_with == listing
+    return first if is_same else fingerprint(first, listing)
 
 
 def label_parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:

@@ -19,12 +19,13 @@ from voxstill.pipeline.recipes import (
     finished_shards,
     finished_verdicts,
     label_parts,
+    shard_lineage,
     shard_recipe,
     unlabelled_recipe,
     utterances_recipe,
 )
-from voxstill.sharding import assign, write
-from voxstill.storage import join, lease, workdir
+from voxstill.sharding import assign, generation, write
+from voxstill.storage import join, lease, tables, workdir
 from voxstill.storage.figures import IndexFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -81,10 +82,16 @@ def _write(
     work, prefix = Store(cfg.work), workdir.prefix("shards", recipe)
     in_place = cfg.shard.format == "in_place"
     judged = None if verdicts is None else workdir.prefix("verdicts", verdicts.recipe)
-    kept = assign.survey(work, parts, judged, by_tar=in_place)
+    lineage, source = shard_lineage(cfg, verdicts), tables.parts_hash(work, _utterances(cfg, verdicts))
+    kept_ids = None if judged is None else assign.kept_ids(work, judged)
+    base = generation.begin(work, prefix, None if in_place else lineage, source)
+    reused = [] if base is None else generation.reusable(base, kept_ids)
+    without = None if base is None else tables.IdSet(generation.ids(base, reused))
+    kept = assign.survey(work, parts, kept_ids, without=without, by_tar=in_place)
+    del kept_ids, without
     windows = assign.assign_in_place(kept) if in_place else assign.assign(kept, cfg.shard, cfg.seed)
     sizes = [len(members) for window in windows for members in window]
-    there = write.written_shards(work, prefix)
+    there = {index for index in write.written_shards(work, prefix) if index < len(sizes)}
     written = list(write.written_counts(work, prefix, {index: sizes[index] for index in sorted(there)}))
 
     def commit(_: engine.Chunk, rows: Sequence[write.WrittenShard]) -> None:
@@ -99,6 +106,8 @@ def _write(
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers),)
     with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
         engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.update)
+    held.check()
+    written += generation.write(work, prefix, reused, len(sizes))
     dropped: Counter[str] = Counter()
     for row in written:
         dropped.update(row.dropped)
@@ -107,14 +116,20 @@ def _write(
         verdicts=None if verdicts is None else verdicts.recipe,
         teacher=None if verdicts is None else verdicts.teacher,
         unlabelled=True if verdicts is None else None,
-        shards=len(sizes),
+        shards=len(sizes) + len(reused),
         utterances=sum(row.utterances for row in written),
         hours=sum(row.duration_ms for row in written) / 3_600_000,
         num_bytes=sum(row.num_bytes for row in written),
         dropped=dict(dropped),
+        lineage=None if in_place else lineage,
+        generation=None if base is None else (base.figures.generation or 1) + 1,
     )
     workdir.finish(work, figures)
     return figures
+
+
+def _utterances(cfg: Config, verdicts: VerdictFigures | None) -> str:
+    return workdir.prefix("utterances", utterances_recipe(cfg) if verdicts is None else verdicts.utterances)
 
 
 REPACK = (

@@ -59,16 +59,22 @@ class ShardJob:
     labels: bytes
 
 
-def survey(work: Store, parts: Sequence[join.Part], verdicts: str | None, *, by_tar: bool = False) -> KeptUtterances:
+def survey(
+    work: Store,
+    parts: Sequence[join.Part],
+    kept_ids: tables.IdSet | None,
+    *,
+    without: tables.IdSet | None = None,
+    by_tar: bool = False,
+) -> KeptUtterances:
     """Read what the assignment needs of every utterance that was kept; some 90 bytes for each are in use meanwhile.
 
-    Without verdicts all but those of the test split are kept. With `by_tar` those of one tar count as of one speaker;
-    DataError where one is not a member of a tar.
+    Without `kept_ids` all but those of the test split are kept; of both, those that are in `without` are left out. With
+    `by_tar` those of one tar count as of one speaker; DataError where one is not a member of a tar.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kept_ids = None if verdicts is None else _kept_ids(work, verdicts)
     ids, part, row, split, speaker, duration_ms = [], array("i"), array("i"), array("b"), array("Q"), array("q")
     keys = (part_of.utterances for part_of in parts)
     for number, table in enumerate(tables.columns(work, keys, Utterance, _SURVEYED)):
@@ -77,6 +83,8 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str | None, *, by_
             if kept_ids is None
             else kept_ids.has(table["id"].to_pylist())
         )
+        if without is not None:
+            is_kept_N = is_kept_N & ~without.has(table["id"].to_pylist())
         row_K = np.flatnonzero(is_kept_N)
         rows = table.take(row_K)
         ids.append(rows["id"].combine_chunks().cast(pa.large_string()))
@@ -85,7 +93,6 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str | None, *, by_
         split.extend(map(_SPLITS.index, rows["split"].to_pylist()))
         speaker.extend(_tar_hashes(rows) if by_tar else _speaker_hashes(rows))
         duration_ms.frombytes((rows["end_ms"].to_numpy() - rows["start_ms"].to_numpy()).tobytes())
-    del kept_ids
     joined = pa.concat_arrays(ids or [pa.array([], pa.large_string())])
     ids.clear()  # here most is held at a time: what is done with goes at once
     order_N = pc.sort_indices(joined).to_numpy()
@@ -106,7 +113,8 @@ def survey(work: Store, parts: Sequence[join.Part], verdicts: str | None, *, by_
     )
 
 
-def _kept_ids(work: Store, verdicts: str) -> tables.IdSet:
+def kept_ids(work: Store, verdicts: str) -> tables.IdSet:
+    """The ids of the utterances that the verdicts keep."""
     return tables.IdSet(
         id_
         for table in tables.columns(work, tables.parts(work, verdicts), Verdict, ("utterance_id", "kept"))

@@ -11,101 +11,45 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from voxstill.storage import shard_format, tables
-from voxstill.storage.figures import ShardFigures
-from voxstill.storage.shard_format import Sample
+from voxstill.sharding import references
+from voxstill.sharding.references import Reference, ShardSet
+from voxstill.sharding.write import WrittenShard
+from voxstill.storage import tables
 from voxstill.storage.store import Store
 
 DOUBLE, HELD_OUT = "in an earlier corpus", "of a test split"
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
-    """Finished shards to mix; with `dataset` all their utterances count as of that data set."""
+class Mixture:
+    """The shards of a mixture, and how many utterances were left out, by reason."""
 
-    store: Store
-    prefix: str
-    figures: ShardFigures
-    dataset: str | None = None
-
-    def sidecars(self) -> list[str]:
-        """The keys of the sidecars, by number."""
-        return [f"{self.prefix}/{shard_format.sidecar_name(index)}" for index in range(self.figures.shards)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixtureCounts:
-    """What a mixture holds, and how many utterances were left out, by reason."""
-
-    shards: int
-    utterances: int
-    duration_ms: int
-    num_bytes: int
+    shards: Sequence[WrittenShard]
     dropped: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sidecar:
-    """A sidecar of a corpus that goes into the mixture, and which of its rows do."""
-
-    corpus: Corpus
-    index: int
-    is_kept_N: NDArray[np.bool_]
-
-
-def write(work: Store, prefix: str, corpora: Sequence[Corpus], held_out: tables.IdSet) -> MixtureCounts:
+def write(work: Store, prefix: str, corpora: Sequence[ShardSet], held_out: tables.IdSet) -> Mixture:
     """Write the sidecars of the mixture below `prefix`; whoever writes the same a second time does no harm.
 
     DataError where a sidecar of a corpus cannot be read.
     """
     dropped: Counter[str] = Counter()
-    chosen = [sidecar for sidecar in _chosen(corpora, held_out, dropped) if sidecar.is_kept_N.any()]
+    chosen = [reference for reference in _chosen(corpora, held_out, dropped) if reference.is_kept_N.any()]
     with ThreadPoolExecutor(tables.READERS) as pool:
-        numbers = range(len(chosen))
-        sizes = list(pool.map(lambda number: _write(work, prefix, number, chosen[number]), numbers))
-    return MixtureCounts(
-        shards=len(chosen),
-        utterances=sum(int(sidecar.is_kept_N.sum()) for sidecar in chosen),
-        duration_ms=sum(duration_ms for duration_ms, _ in sizes),
-        num_bytes=sum(num_bytes for _, num_bytes in sizes),
-        dropped=dict(dropped),
-    )
+        written = pool.map(lambda number: references.write(work, prefix, number, chosen[number]), range(len(chosen)))
+        return Mixture(list(written), dict(dropped))
 
 
-def _chosen(corpora: Sequence[Corpus], held_out: tables.IdSet, dropped: Counter[str]) -> Iterator[_Sidecar]:
-    """Each sidecar of the corpora with its rows to keep; the others are counted in `dropped`."""
+def _chosen(corpora: Sequence[ShardSet], held_out: tables.IdSet, dropped: Counter[str]) -> Iterator[Reference]:
+    """Each shard of the corpora with its rows to keep; the others are counted in `dropped`."""
     earlier: list[tables.IdSet] = []
     for number, corpus in enumerate(corpora):
         if number:
-            earlier.append(tables.IdSet(id_ for ids in _ids(corpora[number - 1]) for id_ in ids))
-        for index, ids in enumerate(_ids(corpus)):
+            earlier.append(tables.IdSet(id_ for ids in corpora[number - 1].ids() for id_ in ids))
+        for index, ids in enumerate(corpus.ids()):
             is_held_out_N = held_out.has(ids)
-            is_double_N = ~is_held_out_N & np.any(
-                [other.has(ids) for other in earlier] or [np.zeros_like(is_held_out_N)], 0
-            )
+            is_double_N = np.any([other.has(ids) for other in earlier] or [np.zeros_like(is_held_out_N)], axis=0)
+            is_double_N &= ~is_held_out_N
             dropped.update({HELD_OUT: int(is_held_out_N.sum()), DOUBLE: int(is_double_N.sum())})
-            yield _Sidecar(corpus, index, ~is_held_out_N & ~is_double_N)
-
-
-def _ids(corpus: Corpus) -> Iterator[list[str]]:
-    """The ids in each sidecar of a corpus."""
-    return (table["id"].to_pylist() for table in tables.columns(corpus.store, corpus.sidecars(), Sample, ("id",)))
-
-
-def _write(work: Store, prefix: str, number: int, sidecar: _Sidecar) -> tuple[int, int]:
-    """Write one sidecar of the mixture; milliseconds and bytes of its audio."""
-    import pyarrow as pa
-
-    corpus, key = sidecar.corpus, sidecar.corpus.sidecars()[sidecar.index]
-    rows = tables.to_arrow(corpus.store.read(key), Sample, corpus.store.uri(key)).filter(pa.array(sidecar.is_kept_N))
-    tar = corpus.store.uri(f"{corpus.prefix}/{shard_format.tar_name(sidecar.index)}")
-    columns = {"tar": [address or tar for address in rows["tar"].to_pylist()]}
-    if corpus.dataset is not None:
-        columns["dataset"] = [corpus.dataset] * len(rows)
-    for name, values in columns.items():
-        place = rows.column_names.index(name)
-        rows = rows.set_column(place, rows.schema.field(place), pa.array(values, pa.string()))
-    work.create(f"{prefix}/{shard_format.sidecar_name(number)}", tables.arrow_to_parquet(rows))
-    return sum(rows["duration_ms"].to_pylist()), sum(rows["num_bytes"].to_pylist())
+            yield Reference(corpus, index, ~is_held_out_N & ~is_double_N)

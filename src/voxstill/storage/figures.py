@@ -153,6 +153,10 @@ class ShardFigures(TableFigures):
     hours: float = 0.0
     num_bytes: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    lineage: str | None = None
+    """Hash of all options; the same for shards of a corpus that has grown."""
+    generation: int | None = None
+    """None for the first of its lineage; a later one names tars of those before it."""
     left_out: Mapping[str, int] | None = None
     """What of the source was not repacked, by reason; not stored with the shards."""
 

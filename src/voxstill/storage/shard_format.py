@@ -18,7 +18,8 @@ The audio of a sample is `num_bytes` bytes of the tar from `offset`. The sidecar
 one is left over from a crash and means nothing. The splits of a corpus are never mixed in one shard.
 
 Where the audio was left in place, a shard is a sidecar alone. All its samples lie in one `tar`, in their order there,
-and may be of any split and of any format.
+and may be of any split and of any format. A `tar` that is no address is a key of the same work folder: that of a shard
+of an earlier generation, or of the shards that a mixture was made of.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ def tar_name(index: int) -> str:
 def sidecar_name(index: int) -> str:
     """Name of a shard's sidecar below its prefix."""
     return f"{index:05}.parquet"
+
+
+def tar_address(store: Store, tar: str) -> str:
+    """The address of the `tar` of a sample, which may be a key in the store of its sidecar."""
+    return tar if "://" in tar or tar.startswith("/") else store.uri(tar)
 
 
 def key_of(sample_id: str) -> str:

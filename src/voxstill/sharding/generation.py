@@ -1,0 +1,87 @@
+"""Generations of shards: what an earlier generation holds stays in its tars, and only what is new is written.
+
+A corpus that grows is sharded again and again. Each generation is a whole set of shards: new tars, and sidecars that
+name the tars of earlier generations. Two generations are of one lineage where they differ in what was indexed and
+labelled alone, not in an option.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.sharding import references
+from voxstill.sharding.references import Reference, ShardSet
+from voxstill.sharding.write import WrittenShard
+from voxstill.storage import shard_format, tables, workdir
+from voxstill.storage.figures import ShardFigures
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
+
+LEAST_KEPT = 0.5
+"""A tar of which less than this share of the bytes is still kept is not named: what is kept of it is written anew."""
+_BASE = "_base.json"
+
+
+def begin(work: Store, prefix: str, lineage: str | None, source: str) -> ShardSet | None:
+    """The generation that the shards below `prefix` go on from: the newest finished one of the lineage, if any.
+
+    The first answer is written down with the listing of the utterances, which is `source`: who goes on with unfinished
+    shards gets the same.
+    """
+    if not work.exists(f"{prefix}/{_BASE}"):
+        finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
+        generations = [figures for figures in finished if lineage is not None and figures.lineage == lineage]
+        newest = max(generations, key=lambda figures: (figures.generation or 1, figures.recipe), default=None)
+        note = {"recipe": None if newest is None else newest.recipe, "source": source}
+        work.create(f"{prefix}/{_BASE}", json.dumps(note).encode())
+    recipe = (work.read_json(f"{prefix}/{_BASE}") or {}).get("recipe")
+    if recipe is None:
+        return None
+    return ShardSet(work, workdir.prefix("shards", str(recipe)), workdir.named(work, ShardFigures, str(recipe)))
+
+
+def source_of(work: Store, prefix: str) -> str | None:
+    """The listing of the utterances that the shards below `prefix` were begun with; None where it is not known."""
+    note = work.read_json(f"{prefix}/{_BASE}")
+    return None if note is None else str(note["source"])
+
+
+def reusable(base: ShardSet, kept: tables.IdSet | None) -> list[Reference]:
+    """The shards of a generation that a new one names, and their utterances that are kept; without `kept` all are."""
+    sizes: dict[str, int] = {}
+    references = []
+    names = ("id", "tar", "num_bytes")
+    for index, rows in enumerate(tables.columns(base.store, base.sidecars(), Sample, names)):
+        ids = rows["id"].to_pylist()
+        is_kept_N = np.ones(len(ids), np.bool_) if kept is None else kept.has(ids)
+        tar = (rows["tar"][0].as_py() if ids else None) or f"{base.prefix}/{shard_format.tar_name(index)}"
+        if tar not in sizes:
+            sizes |= {entry.key: entry.num_bytes for entry in base.store.list(tar.rpartition("/")[0])}
+        kept_bytes = int(rows["num_bytes"].to_numpy()[is_kept_N].sum())
+        if is_kept_N.any() and kept_bytes >= LEAST_KEPT * sizes.get(tar, np.inf):
+            references.append(Reference(base, index, is_kept_N))
+    return references
+
+
+def ids(base: ShardSet, chosen: Sequence[Reference]) -> Iterator[str]:
+    """The ids of the utterances that are kept in the chosen shards of a generation."""
+    by_index: dict[int, NDArray[np.bool_]] = {reference.index: reference.is_kept_N for reference in chosen}
+    for index, shard_ids in enumerate(base.ids()):
+        if index in by_index:
+            yield from (id_ for id_, is_kept in zip(shard_ids, by_index[index].tolist(), strict=True) if is_kept)
+
+
+def write(work: Store, prefix: str, chosen: Sequence[Reference], first: int) -> list[WrittenShard]:
+    """Write the sidecars that name the tars of the chosen shards, numbered from `first`."""
+    with ThreadPoolExecutor(tables.READERS) as pool:
+        return list(
+            pool.map(
+                lambda numbered: references.write(work, prefix, first + numbered[0], numbered[1], here=True),
+                enumerate(chosen),
+            )
+        )

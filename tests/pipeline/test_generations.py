@@ -1,0 +1,161 @@
+"""A corpus that grows: old shards stay as they are, and only what is new is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tones import TEXTS, speak
+from voxstill.audio import codec
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.data.loader import Batches
+from voxstill.data.plan import plan
+from voxstill.data.shard_index import open_index
+from voxstill.pipeline.filter import filter_labels
+from voxstill.pipeline.index import index
+from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.mixture import labelled_shards
+from voxstill.pipeline.shard import shard, shard_unlabelled
+from voxstill.sharding import generation, references
+from voxstill.storage import tables, workdir
+from voxstill.storage.figures import ShardFigures
+from voxstill.storage.shard_format import Sample, sidecar_name
+from voxstill.storage.store import Store
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> Config:
+    return config.load(
+        None,
+        [
+            f"work={tmp_path}/work",
+            f"source={{uri: {tmp_path}/manifest.jsonl, dev_share: 0.0, test_share: 0.0}}",
+            "teacher=reference",
+            "engine={name: inline, chunk: 4}",
+            "shard.utterances=6",
+        ],
+    )
+
+
+def grow(folder: Path, last: int) -> None:
+    """A manifest of recordings 0 to `last`, of which those that are there stay."""
+    lines = []
+    for number in range(last):
+        path, text = folder / f"{number}.wav", TEXTS[number % len(TEXTS)]
+        if not path.exists():
+            path.write_bytes(codec.encode(speak(text, number)[0], "wav"))
+        lines.append(json.dumps({"audio": path.name, "id": f"u{number}", "text": text, "speaker": f"s{number}"}))
+    (folder / "manifest.jsonl").write_text("\n".join(lines))
+
+
+def sharded(cfg: Config, *overrides: str) -> ShardFigures:
+    cfg = config.changed(cfg, *overrides)
+    index(cfg)
+    label_utterances(cfg)
+    filter_labels(cfg)
+    return shard(cfg)
+
+
+def rows_of(cfg: Config, figures: ShardFigures) -> list[Sample]:
+    return list(tables.read(Store(cfg.work), f"shards/{figures.recipe}", Sample))
+
+
+def stored(cfg: Config, figures: ShardFigures) -> dict[str, bytes]:
+    folder = Path(cfg.work) / "shards" / figures.recipe
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.startswith("_lease")}
+
+
+def audio_of(cfg: Config, figures: ShardFigures, folder: Path) -> int:
+    """Utterances that a training reads."""
+    prefix = workdir.prefix(figures.kind, figures.recipe)
+    corpus = open_index(Store(cfg.work), prefix, folder, splits=("train",), encode=None, encoder="")
+    batches = Batches(corpus, plan(corpus.durations_ms, None, cfg.plan, seed=0, epoch=0))
+    steps = [batches[step] for step in range(len(batches))]
+    assert not any(step.unread for step in steps)
+    return sum(int((batch.weight_B > 0).sum()) for step in steps for batch in step.batches)
+
+
+def test_old_shards_stay_and_the_new_ones_hold_what_is_new(cfg: Config, tmp_path: Path) -> None:
+    grow(tmp_path, 12)
+    first = sharded(cfg)
+    before = stored(cfg, first)
+    grow(tmp_path, 20)
+    second = sharded(cfg)
+    assert stored(cfg, first) == before
+    assert second.recipe != first.recipe
+    assert (first.utterances, second.utterances, first.generation, second.generation) == (12, 20, None, 2)
+    rows = rows_of(cfg, second)
+    assert sorted(row.id for row in rows) == sorted(f"u{number}" for number in range(20))
+    assert {row.id for row in rows if row.tar is None} == {f"u{number}" for number in range(12, 20)}
+    tars = list((Path(cfg.work) / "shards" / second.recipe).glob("*.tar"))
+    assert len(tars) == 2
+    assert audio_of(cfg, second, tmp_path / "index") == 20
+
+
+def test_a_third_generation_names_the_tars_of_the_first_and_the_work_folder_may_be_moved(
+    cfg: Config, tmp_path: Path
+) -> None:
+    for last in (6, 12, 18):
+        grow(tmp_path, last)
+        figures = sharded(cfg)
+    assert figures.generation == 3
+    tars = {row.tar.split("/")[1] for row in rows_of(cfg, figures) if row.tar}
+    assert len(tars) == 2
+    assert figures.recipe not in tars
+    moved = config.changed(cfg, f"work={tmp_path}/moved")
+    Path(cfg.work).rename(moved.work)
+    assert audio_of(moved, figures, tmp_path / "index") == 18
+    mixed = config.changed(
+        moved, f"work={tmp_path}/other", f"train.corpora=[{{work: {moved.work}, shards: {figures.recipe}}}]"
+    )
+    assert audio_of(mixed, labelled_shards(mixed), tmp_path / "index-mixed") == 18
+
+
+def test_other_options_are_another_lineage(cfg: Config, tmp_path: Path) -> None:
+    grow(tmp_path, 8)
+    sharded(cfg)
+    for override in ("filter.max_repeats=7", "shard.utterances=4"):
+        figures = sharded(cfg, override)
+        assert figures.generation is None
+        assert not any(row.tar for row in rows_of(cfg, figures))
+
+
+def test_an_unfinished_generation_goes_on_from_the_same_one(cfg: Config, tmp_path: Path) -> None:
+    grow(tmp_path, 12)
+    sharded(cfg)
+    grow(tmp_path, 20)
+    figures = sharded(cfg)
+    whole = stored(cfg, figures)
+    folder = Path(cfg.work) / "shards" / figures.recipe
+    for name in ("_SUCCESS.json", sidecar_name(0), sidecar_name(2)):
+        (folder / name).unlink()
+    assert sharded(cfg) == figures
+    assert stored(cfg, figures) == whole
+
+
+def test_a_tar_of_which_little_is_kept_is_not_named(cfg: Config, tmp_path: Path) -> None:
+    grow(tmp_path, 12)
+    figures = sharded(cfg)
+    store = Store(cfg.work)
+    base = references.ShardSet(store, f"shards/{figures.recipe}", figures)
+    [first, second] = list(base.ids())
+    chosen = generation.reusable(base, tables.IdSet([*first[:5], *second[:2]]))
+    assert [(reference.index, int(np.sum(reference.is_kept_N))) for reference in chosen] == [(0, 5)]
+    assert sorted(generation.ids(base, chosen)) == sorted(first[:5])
+
+
+def test_shards_without_labels_grow_too(cfg: Config, tmp_path: Path) -> None:
+    grow(tmp_path, 8)
+    index(cfg)
+    first = shard_unlabelled(cfg)
+    assert shard_unlabelled(cfg) == first
+    grow(tmp_path, 14)
+    index(cfg)
+    second = shard_unlabelled(cfg)
+    assert (first.utterances, second.utterances, second.generation) == (8, 14, 2)
+    assert second.recipe != first.recipe
+    assert shard_unlabelled(cfg) == second
