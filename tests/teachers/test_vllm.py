@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,16 @@ from tones import PLAIN, TEXTS, speak
 from voxstill import engine
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config
-from voxstill.core.errors import TeacherError
+from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.monitor import StepMeter
-from voxstill.core.records import Label, Utterance
+from voxstill.core.records import Label, Utterance, UtteranceInfo
 from voxstill.labelling import label
 from voxstill.nn.frontends import WhisperFrontend
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Transcription
-from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _language_tag
+from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _check_known, _language_tag
 from voxstill.text.pretrained import WhisperTokenizer
 
 LANGUAGES = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
@@ -77,6 +78,38 @@ def test_where_it_is_not_installed_the_error_says_how_to(monkeypatch: pytest.Mon
     with pytest.raises(TeacherError, match="not installed") as caught:
         registry.create(config.Teacher(name="vllm", model="m")).load()  # type: ignore[call-arg]
     assert "pip install 'voxstill[vllm]'" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("engine_options", "reason"),
+    [
+        ({"dtype": "float16"}, "set `teacher.dtype`"),
+        ({"quantization": "fp8", "model": "other"}, "set `teacher.model`"),
+        ({"hf_token": "secret"}, "HF_TOKEN"),
+        ({"logprobs_mode": "raw_logits"}, "log-probability"),
+        ({"limit_mm_per_prompt": {"audio": 0}}, "one `audio`"),
+        ({"limit_mm_per_prompt": 3}, "one `audio`"),
+    ],
+)
+def test_an_option_of_the_engine_that_is_set_elsewhere_is_refused(engine_options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=r"teacher\.engine") as caught:
+        registry.create(config.Teacher.model_validate({"name": "vllm", "model": "m", "engine": engine_options}))
+    assert reason in f"{caught.value}"
+    assert "secret" not in f"{caught.value}"
+
+
+def test_an_option_that_the_engine_does_not_have_is_refused_with_a_suggestion() -> None:
+    _check_known(["quantization"], ["quantization", "kv_cache_dtype"])
+    with pytest.raises(ConfigError, match=r"`teacher\.engine` has `quantisation`") as caught:
+        _check_known(["quantisation"], ["quantization", "kv_cache_dtype"])
+    assert "`quantization`" in caught.value.fix
+
+
+def test_options_of_the_engine_are_of_the_recipe_and_none_of_them_is_not() -> None:
+    def recipe(**options: Any) -> str:
+        return label.task(config.Teacher.model_validate({"name": "vllm", "model": "org/m", **options})).recipe
+
+    assert recipe(engine={}) == recipe() != recipe(engine={"quantization": "fp8"})
 
 
 # ------------------------------------------------------------------------------------------------ with vLLM
@@ -159,6 +192,18 @@ def test_text_confidence_and_language_are_those_of_transformers(teacher: Any, le
     }
 
 
+def test_each_clip_is_transcribed_in_the_language_of_its_manifest(teacher: Any) -> None:
+    def languages(*names: str | None) -> list[str]:
+        clips = [
+            Clip(utterance=replace(CLIPS[0].utterance, info=UtteranceInfo(language=name)), samples_T=CLIPS[0].samples_T)
+            for name in names
+        ]
+        return [result.language for result in teacher.transcribe_batch(clips)]
+
+    detected = LANGUAGES[TEXTS[0]]
+    assert languages("german", "fr-FR", None, "klingon", "eng") == ["de", "fr", detected, detected, "en"]
+
+
 def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher: Any) -> None:
     alone = teacher.transcribe_batch(CLIPS)
     clips = [CLIPS[i % 2] for i in range(1000)]
@@ -205,13 +250,23 @@ def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> N
 
 
 def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> None:
-    options = {"language": "de", "max_tokens": 2, "max_model_len": 24, "max_num_batched_tokens": 2048, "seed": 7}
+    options: dict[str, Any] = {
+        "language": "de",
+        "max_tokens": 2,
+        "max_model_len": 24,
+        "max_num_batched_tokens": 2048,
+        "seed": 7,
+    }
+    options["engine"] = {"enable_prefix_caching": False, "limit_mm_per_prompt": {"image": 0}}
     teacher: Any = registry.create(config.Teacher(name="vllm", model=str(learnt), **(ENGINE | options)))  # type: ignore[arg-type]
     teacher.load()
     try:
         engine_config = teacher._engine.vllm_config
         assert (engine_config.model_config.max_model_len, engine_config.model_config.seed) == (24, 7)
         assert engine_config.model_config.dtype == torch.float32
+        assert not engine_config.cache_config.enable_prefix_caching
+        assert engine_config.model_config.multimodal_config.get_limit_per_prompt("audio") == 1
+        assert engine_config.model_config.multimodal_config.get_limit_per_prompt("image") == 0
         assert engine_config.model_config.enforce_eager
         assert not engine_config.model_config.trust_remote_code
         assert (engine_config.scheduler_config.max_num_seqs, engine_config.scheduler_config.max_num_batched_tokens) == (
@@ -222,6 +277,14 @@ def test_the_engine_gets_its_settings_and_the_answers_theirs(learnt: Path) -> No
     finally:
         teacher.close()
     assert {(result.finish, result.num_tokens, result.language) for result in results} == {("length", 2, "de")}
+
+
+def test_an_option_that_the_installed_engine_does_not_have_is_refused_before_the_model_is_loaded() -> None:
+    pytest.importorskip("vllm")
+    teacher = registry.create(config.Teacher(name="vllm", model="org/none", engine={"kv_cache_dtyp": "fp8"}))  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="`kv_cache_dtyp`") as caught:
+        teacher.load()
+    assert "`kv_cache_dtype`" in caught.value.fix
 
 
 def test_a_model_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Decoding is greedy, or a beam search with a language model and phrases.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +121,7 @@ class FrameModel:
 
     max_duration_ms: int | None = None
     takes_batches = True
+    languages: Collection[str] = ()
 
     def __init__(
         self, folder: Path, options: RecognizerOptions, decoding: Decode, device: torch.device, section: str
@@ -139,10 +140,12 @@ class FrameModel:
         if self._beam is not None:  # compiled now, and not while it is timed
             silence_BT = torch.zeros(1, RATE_HZ, dtype=torch.int16, device=device)
             with torch.inference_mode():
-                self.transcribe(silence_BT, torch.tensor([RATE_HZ], device=device), [""])
+                self.transcribe(silence_BT, torch.tensor([RATE_HZ], device=device), [""], [None])
 
-    def transcribe(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Hypothesis]:
-        """Transcribe one batch; return one Hypothesis per utterance, in order."""
+    def transcribe(
+        self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str], languages: Sequence[str | None]
+    ) -> list[Hypothesis]:
+        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
         return decode_batch(self.model, self._frontend, self._tokenizer, audio_BT, audio_len_B, ids, self._beam)
 
 

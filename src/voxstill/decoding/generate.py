@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ class GenerateModel:
             self.max_duration_ms = self._frontend.max_duration_ms
             self._languages = _languages(self._tokenizer, config.vocab_size)
             self._language = options.language or self._tokenizer.language  # a student of one language says which
+        self.languages: Collection[str] = () if self._language else tuple(self._languages.values())
         if options.language is not None and options.language not in self._languages.values():
             raise ConfigError(
                 f"`{section}language` is `{options.language}`",
@@ -71,14 +72,16 @@ class GenerateModel:
         if config.model_type == "whisper":
             self._prefix = self._whisper_prefix()
 
-    def transcribe(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Hypothesis]:
-        """Transcribe one batch; return one Hypothesis per utterance, in order."""
+    def transcribe(
+        self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str], languages: Sequence[str | None]
+    ) -> list[Hypothesis]:
+        """Transcribe one batch; return one Hypothesis per utterance, in order. A language that is None is detected."""
         inputs = self._inputs(audio_BT, audio_len_B)
         encoded = self.model.get_encoder()(**inputs)
         mask = {"attention_mask": inputs.get("attention_mask", torch.ones_like(encoded[0][..., 0], dtype=torch.long))}
         prefix_BP = torch.tensor([self._prefix] * len(ids), device=self._device)
-        if self._languages and self._language is None:
-            prefix_BP[:, 1] = self._detect_language(encoded, prefix_BP[:, :1])
+        if self.languages:
+            prefix_BP[:, 1] = self._language_tokens(languages, encoded, prefix_BP[:, :1])
         torch.manual_seed(int(fingerprint(self._options.seed, *ids), 16))
         # Whisper's own `generate` would copy every score to the CPU before it gives one away
         output_BU = GenerationMixin.generate(
@@ -152,6 +155,16 @@ class GenerateModel:
         language = self._language or next(iter(self._languages.values()), None)
         tokenizer.set_prefix_tokens(language, "transcribe" if language else None, False)
         return list(tokenizer.prefix_tokens)
+
+    def _language_tokens(
+        self, languages: Sequence[str | None], encoded: BaseModelOutput, start_B1: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the language token (B,) of each utterance: of its language, else the likeliest."""
+        tokens = {code: token for token, code in self._languages.items()}
+        token_B = torch.tensor([-1 if code is None else tokens[code] for code in languages], device=self._device)
+        if None not in languages:
+            return token_B
+        return torch.where(token_B < 0, self._detect_language(encoded, start_B1), token_B)
 
     def _detect_language(self, encoded: BaseModelOutput, start_B1: torch.Tensor) -> torch.Tensor:
         """Return the likeliest language token (B,) as first token after the start (Radford et al. 2022)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +21,13 @@ class LoadedModel(Protocol):
     """The most audio that it takes at once, and pads each utterance to; None where there is no limit."""
     takes_batches: bool
     """Whether several utterances in one batch are transcribed as each of them alone would be."""
+    languages: Collection[str]
+    """Codes of the languages that an utterance may be said to be in; none where the model is of one alone."""
 
-    def transcribe(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str]) -> list[Hypothesis]:
-        """Transcribe one batch; return one Hypothesis per utterance, in order."""
+    def transcribe(
+        self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str], languages: Sequence[str | None]
+    ) -> list[Hypothesis]:
+        """Transcribe one batch; return one Hypothesis per utterance, in order. A language that is None is detected."""
         ...
 
 

@@ -6,7 +6,7 @@ greedily or with a beam search, encoder-decoders by `generate`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,14 +119,26 @@ class Recognizer:
         """The longest utterance that the loaded model takes; None where there is no limit."""
         return self._model.max_duration_ms
 
-    def transcribe_batch(self, samples: Sequence[Samples], ids: Sequence[str] | None = None) -> list[Hypothesis]:
+    @property
+    def languages(self) -> Collection[str]:
+        """Codes of the languages that the loaded model takes in `transcribe_batch`; none where it is of one alone."""
+        return self._model.languages
+
+    def transcribe_batch(
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str] | None = None,
+        languages: Sequence[str | None] | None = None,
+    ) -> list[Hypothesis]:
         """Transcribe utterances; return one Hypothesis per utterance, in order, errors included.
 
         `score` is the mean log-probability of a token. `ids` name the utterances, by default their positions; where
-        the temperature is above 0, what is drawn depends on them.
+        the temperature is above 0, what is drawn depends on them. `languages` are those of the utterances, each one of
+        `languages` or None: it is then detected, where the model knows several.
         """
         import torch
 
+        languages = [None] * len(samples) if languages is None else languages
         ids = [str(i) for i in range(len(samples))] if ids is None else ids
         hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
         lengths, max_duration_ms = [len(samples_T) for samples_T in samples], self.max_duration_ms
@@ -140,7 +152,9 @@ class Recognizer:
         for members in batches_by_length(lengths, self.options.batch_ms if self._model.takes_batches else 0):
             with torch.inference_mode():
                 audio_BT, audio_len_B = self._padded([samples[i] for i in members])
-                answers = self._model.transcribe(audio_BT, audio_len_B, [ids[i] for i in members])
+                answers = self._model.transcribe(
+                    audio_BT, audio_len_B, [ids[i] for i in members], [languages[i] for i in members]
+                )
             for i, hypothesis in zip(members, answers, strict=True):
                 hypotheses[i] = hypothesis
         return hypotheses

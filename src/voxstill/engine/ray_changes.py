@@ -49,7 +49,7 @@ class RayChanges:
         """Start a worker with another work, beside the others where there is a GPU for it, else in the place of one."""
         if not pool.workers:
             pool.num_held = pool.size  # the run has not begun: what it began with is opened only where this fails
-        elif stage.num_gpus > self._workers.ray.available_resources().get("GPU", 0):
+        elif not ray_cluster.is_free(self._workers.ray, stage.reserved):
             pool.num_held = 1
         pool.num_bad_starts = 0
         pool.canary = self._workers.start(pool, stage)

@@ -7,13 +7,14 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from voxstill.core import world
 from voxstill.core.config import Engine
 from voxstill.core.errors import ClusterError, ConfigError
+from voxstill.core.monitor import log
 from voxstill.engine.retry import describe
 from voxstill.engine.stage import Stage
 
@@ -38,8 +39,15 @@ def start_ray(cfg: Engine) -> Any:
         "num_cpus": world.num_cores(),
         "include_dashboard": False,
         # Ray refuses to start where /dev/shm is small, unless told a size; then it takes files in /tmp.
-        "object_store_memory": min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30),
+        "object_store_memory": cfg.object_store_memory
+        or min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30),
     }
+    if cfg.address and cfg.object_store_memory:
+        log.warning(
+            "engine.object_store_memory is not used: the Ray cluster `%s` was started with its own; there it is "
+            "`ray start --object-store-memory`",
+            cfg.address,
+        )
     try:
         if host_port := re.fullmatch(r"([^/]+):(\d+)", cfg.address or ""):  # Ray would wait for minutes
             socket.create_connection((host_port[1].strip("[]"), int(host_port[2])), JOIN_LIMIT_S).close()
@@ -86,29 +94,68 @@ def shutdown() -> None:
 
 def num_workers(ray: ModuleType, stages: Sequence[Stage]) -> list[int]:
     """How many workers each stage has: as configured, else as many as fit."""
-    resources = ray.cluster_resources()
+    machines = _machines(ray)
 
     def fitting(stage: Stage) -> int:
-        if stage.num_gpus:
-            return max(1, int(resources.get("GPU", 0) / stage.num_gpus + 1e-6))
-        return max(1, int(resources.get("CPU", 1)))
+        if stage.reserved:
+            return max(1, sum(_num_fitting(stage.reserved, machine) for machine in machines))
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     return [stage.workers or fitting(stage) for stage in stages]
+
+
+def is_free(ray: ModuleType, reserved: Mapping[str, float]) -> bool:
+    """Whether so much of each resource is reserved by nobody."""
+    free = ray.available_resources()
+    return all(amount <= free.get(name, 0) for name, amount in reserved.items())
 
 
 def cpu_share(ray: ModuleType, stages: Sequence[Stage], sizes: Sequence[int]) -> float:
     """The share of its `num_cpus` that a worker reserves, so that all workers fit.
 
-    GPUs are not shared so: ConfigError where the workers need more than there are.
+    GPUs and other resources are not shared so: ConfigError where the workers need more than there are.
     """
-    resources = ray.cluster_resources()
+    _check_reserved(_machines(ray), stages, sizes)
+    cpus = sum(size * stage.num_cpus for stage, size in zip(stages, sizes, strict=True))
+    return min(1.0, (1 - SPARE_CPUS) * ray.cluster_resources().get("CPU", 0) / cpus) if cpus else 1.0
+
+
+def _check_reserved(machines: Sequence[Mapping[str, float]], stages: Sequence[Stage], sizes: Sequence[int]) -> None:
+    """Raise ConfigError where workers would wait for ever for what they reserve besides CPUs."""
     sized = list(zip(stages, sizes, strict=True))
-    cpus = sum(size * stage.num_cpus for stage, size in sized)
-    gpus = sum(size * stage.num_gpus for stage, size in sized)
-    if gpus > resources.get("GPU", 0):
-        raise ConfigError(
-            f"the workers want {gpus:g} GPUs and the cluster has {resources.get('GPU', 0):g}",
-            why=", ".join(f"`{stage.name}`: {size} workers of {stage.num_gpus:g} GPUs" for stage, size in sized),
-            fix="lower `engine.teachers` or `engine.teacher_gpus`",
-        )
-    return min(1.0, (1 - SPARE_CPUS) * resources.get("CPU", 0) / cpus) if cpus else 1.0
+    for name in dict.fromkeys(name for stage in stages for name in stage.reserved):
+        wanted = sum(size * stage.reserved.get(name, 0) for stage, size in sized)
+        present = sum(machine.get(name, 0) for machine in machines)
+        if wanted > present:
+            shares = [(stage.name, size, stage.reserved[name]) for stage, size in sized if name in stage.reserved]
+            raise ConfigError(
+                f"the workers want {_amount(name, wanted)} and the cluster has {present:g}",
+                why=", ".join(
+                    f"`{stage}`: {size} workers of {_amount(name, amount)}" for stage, size, amount in shares
+                ),
+                fix="lower `engine.teachers` or `engine.teacher_gpus`"
+                if name == "GPU"
+                else "lower the numbers of workers or of what each reserves; machines that have it say so when they "
+                f"start: `ray start --resources='{{\"{name}\": 1}}'`",
+            )
+    for stage in stages:
+        if stage.reserved and not any(_num_fitting(stage.reserved, machine) for machine in machines):
+            raise ConfigError(
+                f"no machine of the cluster has what a worker of the stage `{stage.name}` reserves",
+                why=" and ".join(_amount(name, amount) for name, amount in stage.reserved.items()),
+                fix="lower it, or add a machine that has as much",
+            )
+
+
+def _machines(ray: ModuleType) -> list[Mapping[str, float]]:
+    """The resources of each machine of the cluster."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _num_fitting(reserved: Mapping[str, float], machine: Mapping[str, float]) -> int:
+    """How many workers that reserve so much a machine holds."""
+    return min(int(machine.get(name, 0) / amount + 1e-6) for name, amount in reserved.items())
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount:g} GPUs" if name == "GPU" else f"{amount:g} of the resource `{name}`"

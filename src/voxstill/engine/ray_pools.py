@@ -74,7 +74,7 @@ class WorkerPools:
         return sum(pool.size * pool.stage.max_chunks(self.cfg.in_flight) for pool in self.pools)
 
     def resize(self, stages: Sequence[Stage]) -> None:
-        """Set how many workers each stage has; ConfigError where there are not so many GPUs, and nothing is set."""
+        """Set how many workers each stage has; ConfigError where they want more GPUs than there are."""
         sizes = ray_cluster.num_workers(self.ray, stages)
         self._cpu_share = ray_cluster.cpu_share(self.ray, stages, sizes)
         for pool, stage, size in zip(self.pools, stages, sizes, strict=True):
@@ -96,6 +96,7 @@ class WorkerPools:
         actor_class = self.ray.remote(WorkerActor).options(
             num_cpus=num_cpus,
             num_gpus=stage.num_gpus,
+            resources=dict(stage.resources),
             max_concurrency=stage.calls,
             max_restarts=0,
             max_task_retries=0,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from voxstill.core.config import Engine
@@ -55,8 +55,15 @@ class Stage:
     """None takes as many as fit: by GPUs where each needs some, else one for each core of the cluster."""
     num_cpus: float = 1
     num_gpus: float = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What each worker reserves of other resources, by their names in the Ray cluster."""
     calls: int = 1
     """Calls that one worker takes at once, in threads of their own; the inline engine makes one after the other."""
+
+    @property
+    def reserved(self) -> dict[str, float]:
+        """What each worker reserves besides CPUs, which are shared where there are too few."""
+        return {name: amount for name, amount in {"GPU": self.num_gpus, **self.resources}.items() if amount}
 
     def max_chunks(self, in_flight: int) -> int:
         """The most chunks that one worker holds: those it works on, and those that wait with their payload."""

@@ -12,7 +12,6 @@ from voxstill.decoding.recognizer import Samples
 from voxstill.evaluation.recognition import RecognitionErrors, error_figures
 from voxstill.labelling import label
 from voxstill.storage import tables, workdir
-from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
 SPEED_CLIPS_MS = 120_000
@@ -37,7 +36,7 @@ class TeacherFigures:
 def evaluate(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures:
     """Return error rates of the labels that a teacher gave these utterances; nothing is labelled again."""
     work = Store(cfg.work)
-    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
+    labels = label.finished(work, cfg.teacher)
     wanted = {row.id for row in judged}
     rows = tables.read(work, workdir.prefix("labels", labels.recipe), Label)
     texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted}

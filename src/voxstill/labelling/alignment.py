@@ -94,13 +94,14 @@ def align(
         return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=engine.set_aside_error(reason))
 
     stages = (
-        engine.Stage(name="decode", work=read_utterances.Decode(reading), workers=cfg.workers),
+        engine.Stage(name="decode", work=read_utterances.Decode(reading), workers=cfg.workers, resources=cfg.resources),
         engine.Stage(
             name="align",
             work=Align(task),
             workers=cfg.teachers,
             num_cpus=cfg.teacher_cpus,
             num_gpus=cfg.teacher_gpus,
+            resources=cfg.teacher_resources,
         ),
     )
     labelled = workdir.prefix("labels", task.labels)

@@ -74,7 +74,7 @@ def _agree(
                 raise row
             meter.count_done(row, ())
 
-    stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers),)
+    stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers, resources=cfg.resources),)
     engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.update)
     figures = dataclasses.replace(
         label_figures.count(work, task),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +45,50 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
     task = Task(teacher, name, unopened.reads_texts, getattr(unopened, "calls_at_once", 1))
     if work is None:
         return task
-    former = legacy.labels(task.name, teacher, registry.options(teacher))
-    return dataclasses.replace(task, table=workdir.begun(work, "labels", task.identity, former))
+    begun = (former for former in _former(task) if _is_begun(work, task, former))
+    return next(begun, task)
+
+
+def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
+    """The figures of a teacher's finished labels, or of the only ones there are; DataError where there are none.
+
+    The teacher is made, to ask for its revision, only where several are finished. Where it cannot be made any more,
+    they are the only ones that were made with the same options.
+    """
+    recipes = workdir.finished_recipes(work, "labels")
+    if len(recipes) < 2:
+        return workdir.finished(work, LabelFigures)
+    try:
+        return workdir.finished(work, LabelFigures, task(teacher, work).recipe)
+    except VoxstillError:
+        alike = [recipe for recipe in recipes if _options(work, recipe) == teacher.model_dump()]
+        if len(alike) != 1:
+            raise
+        return workdir.named(work, LabelFigures, alike[0])
+
+
+def _options(work: Store, recipe: str) -> Mapping[str, object]:
+    return workdir.named(work, LabelFigures, recipe).options
+
+
+def _former(task: Task) -> list[Task]:
+    """The task as earlier versions knew it: before defaults of its options were changed, and in version 0.1."""
+    teacher = task.teacher
+    options = registry.options(teacher)
+    unset = {
+        name: default
+        for name, default in config.first_defaults(type(options)).items()
+        if name not in (teacher.model_extra or {})
+    }
+    before = dataclasses.replace(task, teacher=teacher.model_copy(update=unset)) if unset else task
+    in_0_1 = legacy.labels(task.name, teacher, options)
+    former = [before] if unset else []
+    return former if in_0_1 is None else [*former, dataclasses.replace(before, table=in_0_1)]
+
+
+def _is_begun(work: Store, task: Task, former: Task) -> bool:
+    """Whether the labels of a former task are there, and none of the task."""
+    return workdir.begun(work, "labels", task.identity, former.recipe) == former.recipe
 
 
 def plan(work: Store, utterances: str, labels: str, size: int, part: Part | None = None) -> Iterator[engine.Chunk]:
@@ -192,13 +234,14 @@ def _run(
 
 def _stages(task: Task, cfg: config.Engine, reading: read_utterances.Reading) -> tuple[engine.Stage, ...]:
     return (
-        engine.Stage(name="decode", work=read_utterances.Decode(reading), workers=cfg.workers),
+        engine.Stage(name="decode", work=read_utterances.Decode(reading), workers=cfg.workers, resources=cfg.resources),
         engine.Stage(
             name="teach",
             work=Transcribe(task),
             workers=cfg.teachers,
             num_cpus=cfg.teacher_cpus,
             num_gpus=cfg.teacher_gpus,
+            resources=cfg.teacher_resources,
             calls=task.calls_at_once,
         ),
     )
@@ -218,9 +261,9 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
         )
     if successor.identity == before.identity:
         return dataclasses.replace(successor, table=before.table)
-    former = legacy.labels(successor.name, teacher, registry.options(teacher))
-    if former is not None and work.exists(label_figures.options_key(before, former)):  # version 0.1 let it take over
-        return dataclasses.replace(successor, table=former)
+    for former in _former(successor):
+        if work.exists(label_figures.options_key(before, former.recipe)):  # an earlier version let it take over
+            return former
     work.write_json(label_figures.options_key(before, successor.recipe), teacher.model_dump())
     return successor
 

@@ -32,7 +32,7 @@ def filter_labels(cfg: Config) -> VerdictFigures:
     """Every label has its scores, and those of the training and dev splits a verdict with its reason."""
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
+    labels = label.finished(work, cfg.teacher)
     recipe = verdicts_recipe(cfg, source, labels)
     done = workdir.success(work, VerdictFigures, recipe)
     if done is not None:
@@ -71,7 +71,7 @@ def measured_labels(cfg: Config) -> tuple[LabelFigures, ScoreFigures]:
     """The figures of the finished labels, and of their scores."""
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
+    labels = label.finished(work, cfg.teacher)
     _refuse_added(work, labels)
     return labels, _scores(cfg, source, labels)
 
@@ -100,7 +100,7 @@ def _measure(cfg: Config, recipe: str, source: IndexFigures, labels: LabelFigure
 
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
     writer = measures.ScoreWriter(work, prefix, phrases, cfg.evaluate.normalizer)
-    stages = (engine.Stage(name="filter", work=writer, workers=cfg.engine.workers),)
+    stages = (engine.Stage(name="filter", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
     with StepMeter("filter", len(jobs), "parts") as meter:
         chunks = (engine.Chunk(job.name, (job,)) for job in jobs)
         engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.update)

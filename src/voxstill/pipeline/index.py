@@ -78,7 +78,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFig
         return engine.Postponed(error)
 
     indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg))
-    stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers),)
+    stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
 
     def item_id(file: SourceFile) -> str:
         # a file that is tried again is another item than the first time: its part must not be taken for that one

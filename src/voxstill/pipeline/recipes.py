@@ -79,7 +79,7 @@ def finished_verdicts(cfg: Config) -> VerdictFigures:
     """The verdicts of this configuration, or the only ones that are there."""
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-    labels = workdir.finished(work, LabelFigures, label.task(cfg.teacher, work).recipe)
+    labels = label.finished(work, cfg.teacher)
     return workdir.finished(work, VerdictFigures, verdicts_recipe(cfg, source, labels))
 
 

@@ -103,7 +103,7 @@ def _write(
     jobs = assign.jobs(work, parts, kept, windows, there)
     chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
     writer = write.ShardWriter(work, prefix, cfg.shard, read_utterances.reading(cfg))
-    stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers),)
+    stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
     with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
         engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.update)
     held.check()

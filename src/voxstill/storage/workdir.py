@@ -37,8 +37,8 @@ def recipe(work: Store, kind: Kind, *parts: object) -> str:
 
 
 def begun(work: Store, kind: Kind, recipe: str, former: str | None) -> str:
-    """The recipe; or its name in version 0.1, where a table of that name is there and none of the recipe, finished or
-    not."""
+    """The recipe; or the one it had in an earlier version, where a table of that is there and none of the recipe,
+    finished or not."""
     if former is None or _is_begun(work, kind, recipe) or not _is_begun(work, kind, former):
         return recipe
     _tell_former(work.root, kind, recipe, former)
@@ -52,7 +52,11 @@ def _is_begun(work: Store, kind: Kind, recipe: str) -> bool:
 @functools.cache
 def _tell_former(root: str, kind: Kind, recipe: str, former: str) -> None:
     log.info(
-        "`%s`: version 0.1 made or began these %s, as %s: they are not made again as %s", root, kind, former, recipe
+        "`%s`: an earlier version made or began these %s as %s: they are not made again as %s",
+        root,
+        kind,
+        former,
+        recipe,
     )
 
 

@@ -14,14 +14,13 @@ from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.decoding import checkpoint_files
-from voxstill.teachers.teacher import Clip, Transcription
+from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, by_language
 
 WINDOW_S = 30
 """Length of Whisper's input window."""
 _MODEL_FILES = ("*.json", "*.txt", "model.bin")
 _REQUIRED_FILES = ("model.bin", "config.json")
 _DECODING_OPTIONS = (
-    "language",
     "beam_size",
     "patience",
     "length_penalty",
@@ -51,9 +50,9 @@ class FasterWhisperOptions(Section):
     cpu_threads: int = option(1, unit="threads", ge=1, pace=True)
     """CPU threads of the model."""
     batch_size: int = option(8, unit="clips", ge=1)
-    """Clips in a batch where `teacher.language` is set; one by one where the language is to be detected."""
-    language: str | None = option(None)
-    """Language of the audio (`en`); unset, it is detected for each clip."""
+    """Clips of one language in a batch; one by one where the language is to be detected."""
+    language: str | None = option(MANIFEST, first_default=None)
+    """Language of the audio (`en`); `manifest` takes that of each utterance, and null detects it."""
     beam_size: int = option(5, unit="beams", ge=1)
     """Hypotheses kept in the beam search."""
     patience: float = option(1.0, gt=0)
@@ -115,10 +114,11 @@ class FasterWhisperTeacher:
                 why=str(error).strip().splitlines()[0],
                 fix="look at `teacher.device`, `teacher.compute_type`, and at how the model was converted",
             ) from None
-        if options.language is not None and options.language not in model.supported_languages:
+        self._known = model.supported_languages
+        if options.language not in (None, MANIFEST, *self._known):
             raise ConfigError(
                 f"`teacher.language` is `{options.language}`",
-                why=f"`{options.model}` knows {', '.join(model.supported_languages)}",
+                why=f"`{options.model}` knows {', '.join(self._known)}",
                 fix="name one of them",
             )
         self._model, self._max_tokens = faster_whisper.BatchedInferencePipeline(model), model.max_length // 2
@@ -132,19 +132,20 @@ class FasterWhisperTeacher:
                 results[i] = Transcription(error=f"longer than the {WINDOW_S} s heard at once", finish="failed")
             elif len(clip.samples_T) >= RATE_HZ // 100:
                 audible.append(i)
-        by_itself = self.options.language is None or self.options.vad_filter
-        size = 1 if by_itself else self.options.batch_size
-        for start in range(0, len(audible), size):
-            batch = audible[start : start + size]
-            for i, result in zip(batch, self._transcribe([clips[i] for i in batch]), strict=True):
-                results[i] = result
+        members = by_language(clips, audible, self.options.language, self._known, self.options.model)
+        for language, positions in members.items():
+            size = 1 if language is None or self.options.vad_filter else self.options.batch_size
+            for start in range(0, len(positions), size):
+                batch = positions[start : start + size]
+                for i, result in zip(batch, self._transcribe([clips[i] for i in batch], language), strict=True):
+                    results[i] = result
         return results
 
     def close(self) -> None:
         """Drop the weights."""
         del self._model
 
-    def _transcribe(self, clips: Sequence[Clip]) -> list[Transcription]:
+    def _transcribe(self, clips: Sequence[Clip], language: str | None) -> list[Transcription]:
         # clips are concatenated, each padded with silence to a window: zero-padded features would not be silence
         windows = np.zeros((len(clips), WINDOW_S * RATE_HZ), np.float32)
         for row_T, clip in zip(windows, clips, strict=True):
@@ -156,6 +157,7 @@ class FasterWhisperTeacher:
         segments, info = self._model.transcribe(
             **audio_arguments,
             **{name: getattr(self.options, name) for name in _DECODING_OPTIONS},
+            language=language,
             batch_size=len(clips),
             without_timestamps=True,
         )

@@ -11,7 +11,7 @@ import json
 import logging
 import urllib.request
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from voxstill.core import world
 from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import Word
-from voxstill.teachers.teacher import Clip, Transcription
+from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -60,8 +60,9 @@ class OpenAIOptions(Section):
     """`transcriptions` is for recognisers; `chat` is for chat models with audio input, with `prompt`."""
     prompt: str | None = option(None)
     """What a chat model is asked to do, or words that a recogniser is to expect."""
-    language: str | None = option(None)
-    """Language of the audio, for `transcriptions`; unset lets the server detect it."""
+    language: str | None = option(MANIFEST, first_default=None)
+    """Language of the audio (`en`), for `transcriptions`; `manifest` takes that of each utterance, where Whisper knows
+    it, and null lets the server detect it."""
     response_format: Literal["json", "verbose_json"] = option("json")
     """Of `transcriptions`: `verbose_json` has the language, and the confidence of Whisper models."""
     timestamp_granularities: list[Literal["word", "segment"]] = option([])
@@ -209,7 +210,7 @@ class OpenAITeacher:
             return {"json": {name: value for name, value in parameters.items() if value is not None}}
         form = common | {
             "response_format": o.response_format,
-            "language": o.language,
+            "language": language_of(clip, o.language, _languages(), o.model),
             "prompt": o.prompt,
             "max_completion_tokens": o.max_tokens,
         }
@@ -304,6 +305,13 @@ def _parse_chat(body: Mapping[str, Any]) -> Transcription:
         num_tokens=len(token_logprobs) or int((body.get("usage") or {}).get("completion_tokens") or 0),
         finish="length" if choice.get("finish_reason") == "length" else "stop",
     )
+
+
+def _languages() -> Collection[str]:
+    """Codes that servers know: those of Whisper."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    return tuple(LANGUAGES)
 
 
 def _language_code(language: str) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from voxstill.core import pcm
 from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.decoding import checkpoint_files
-from voxstill.teachers.teacher import Clip, Transcription
+from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, by_language
+
+if TYPE_CHECKING:
+    from sherpa_onnx import OfflineRecognizer
 
 _MODEL_FILES = ("*.onnx", "tokens.txt")
 _MAX_TOKEN_S = 0.1
@@ -38,8 +41,9 @@ class SherpaOptions(Section):
     """What the files are: the method `from_...` of sherpa-onnx that takes them."""
     int8: bool = option(False)
     """Take `encoder.int8.onnx` rather than `encoder.onnx`."""
-    language: str | None = option(None)
-    """Language of the audio (`en`), for a Whisper or a SenseVoice."""
+    language: str | None = option(MANIFEST, first_default=None)
+    """Language of the audio (`en`), for a Whisper or a SenseVoice; `manifest` takes that of each utterance, and null
+    detects it."""
     decoding_method: Literal["greedy_search", "modified_beam_search"] = option("greedy_search")
     """Decoding method of a transducer."""
     max_active_paths: int = option(4, unit="paths", ge=1)
@@ -84,14 +88,18 @@ class SherpaTeacher:
 
     def load(self) -> None:
         """Load the model; ConfigError where a file is missing, TeacherError where one cannot be loaded."""
+        language = None if self.options.language == MANIFEST else self.options.language
+        self._recognisers = {language: self._load(language)}
+
+    def _load(self, language: str | None) -> OfflineRecognizer:
         import sherpa_onnx
 
         options = self.options
         folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _MODEL_FILES)
         try:
-            self._recogniser = getattr(sherpa_onnx.OfflineRecognizer, f"from_{options.kind}")(
-                **arguments(options, folder)
-            )
+            make = getattr(sherpa_onnx.OfflineRecognizer, f"from_{options.kind}")
+            recogniser: OfflineRecognizer = make(**arguments(options, folder, language))
+            return recogniser
         except (RuntimeError, ValueError) as error:
             raise TeacherError(
                 f"`{options.model}` cannot be loaded by sherpa-onnx",
@@ -103,23 +111,47 @@ class SherpaTeacher:
         """Transcribe clips in batches; one result per clip, in order, errors included."""
         results = [Transcription(error="no audio", finish="failed")] * len(clips)
         audible = [i for i, clip in enumerate(clips) if len(clip.samples_T) >= RATE_HZ // 100]
-        for start in range(0, len(audible), self.options.batch_size):
-            batch = audible[start : start + self.options.batch_size]
-            streams = []
-            for i in batch:
-                streams.append(self._recogniser.create_stream())
-                streams[-1].accept_waveform(RATE_HZ, pcm.to_float(clips[i].samples_T))
-            self._recogniser.decode_streams(streams)
-            for i, stream in zip(batch, streams, strict=True):
-                results[i] = _result(stream.result, pcm.samples_to_s(len(clips[i].samples_T)))
+        options, size = self.options, self.options.batch_size
+        members = by_language(clips, audible, options.language, _known(options.kind), options.model)
+        for language, positions in members.items():
+            recogniser = self._recogniser(language)
+            for start in range(0, len(positions), size):
+                batch = positions[start : start + size]
+                streams = []
+                for i in batch:
+                    streams.append(recogniser.create_stream())
+                    streams[-1].accept_waveform(RATE_HZ, pcm.to_float(clips[i].samples_T))
+                recogniser.decode_streams(streams)
+                for i, stream in zip(batch, streams, strict=True):
+                    results[i] = _result(stream.result, pcm.samples_to_s(len(clips[i].samples_T)))
         return results
 
     def close(self) -> None:
         """Drop the model."""
-        del self._recogniser
+        del self._recognisers
+
+    def _recogniser(self, language: str | None) -> OfflineRecognizer:
+        """The recogniser that transcribes in a language; None detects it."""
+        if self.options.kind == "whisper":  # the one kind that takes another language once it is loaded
+            (recogniser,) = self._recognisers.values()
+            recogniser.config.model_config.whisper.language = language or ""
+            recogniser.recognizer.set_config(recogniser.config)
+            return recogniser
+        if language not in self._recognisers:
+            self._recognisers[language] = self._load(language)
+        return self._recognisers[language]
 
 
-def arguments(options: SherpaOptions, folder: Path) -> dict[str, str | int]:
+def _known(kind: Kind) -> Collection[str]:
+    """Codes that models of a kind know; a Whisper would end the process for another."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    if kind == "whisper":
+        return set(LANGUAGES) - {"yue"}  # which the first Whispers lack
+    return ("zh", "en", "ja", "ko", "yue") if kind == "sense_voice" else ()
+
+
+def arguments(options: SherpaOptions, folder: Path, language: str | None) -> dict[str, str | int]:
     """Keyword arguments of the method `from_...` of the kind; ConfigError where a file is missing."""
     kwargs: dict[str, str | int] = {name: str(_file(folder, name, options.int8)) for name in _FILES[options.kind]}
     kwargs |= {"tokens": str(folder / "tokens.txt"), "num_threads": options.num_threads, "provider": options.provider}
@@ -127,7 +159,7 @@ def arguments(options: SherpaOptions, folder: Path) -> dict[str, str | int]:
         kwargs |= {"decoding_method": options.decoding_method, "max_active_paths": options.max_active_paths}
         kwargs["model_type"] = ""  # read from the file
     if options.kind in ("whisper", "sense_voice"):
-        kwargs["language"] = options.language or ""
+        kwargs["language"] = language or ""
     return kwargs
 
 

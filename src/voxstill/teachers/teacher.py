@@ -9,7 +9,8 @@ engine with continuous batching full, since one chunk begins while another ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -17,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Section
+from voxstill.core.monitor import log
 from voxstill.core.records import Finish, Utterance, Word
+from voxstill.text import languages
+
+MANIFEST = "manifest"
+"""The language of each utterance is that of its manifest, detected where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,38 @@ class Transcription:
     error: str | None = None
     is_transient: bool = False
     """The error may pass, as that of a server that is down: the clip gets no label, and the next run tries again."""
+
+
+def language_of(clip: Clip, language: str | None, known: Collection[str], model: str) -> str | None:
+    """The language to transcribe a clip in, one of the `known` codes; None where it is to be detected.
+
+    It is the option `language`, or where that is `MANIFEST` the language of the utterance. One that the model does not
+    know is detected, with a warning.
+    """
+    name = clip.utterance.info.language
+    if language != MANIFEST:
+        return language
+    if not name or not known:
+        return None
+    code = languages.code_of(name, known)
+    if code is None:
+        _warn_unknown(name, model)
+    return code
+
+
+def by_language(
+    clips: Sequence[Clip], positions: Sequence[int], language: str | None, known: Collection[str], model: str
+) -> dict[str | None, list[int]]:
+    """The positions of clips by `language_of` each, for a model that takes one language for a whole batch."""
+    members: dict[str | None, list[int]] = {}
+    for i in positions:
+        members.setdefault(language_of(clips[i], language, known, model), []).append(i)
+    return members
+
+
+@functools.cache
+def _warn_unknown(name: str, model: str) -> None:
+    log.warning("teacher: `%s` does not know `%s`, a language of the manifest: it is detected there", model, name)
 
 
 class Teacher(Protocol):

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from voxstill.core.config import Section
+from voxstill.core.config import Section, option
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.teachers.teacher import Clip, Transcription
+from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of
+
+
+class TransformersOptions(RecognizerOptions):
+    """Options of the teacher `transformers`."""
+
+    language: str | None = option(MANIFEST, first_default=None)
+    """Language of the audio (`en`), for a Whisper that knows many; `manifest` takes that of each utterance, and null
+    detects it."""
 
 
 class TransformersTeacher:
     """A `Teacher` that is a `Recognizer`; its confidence is the mean log-probability of a token."""
 
-    Options: ClassVar[type[Section]] = RecognizerOptions
+    Options: ClassVar[type[Section]] = TransformersOptions
     reads_texts: ClassVar[bool] = False
 
     def __init__(self, options: RecognizerOptions) -> None:
+        self._language = options.language
+        if options.language == MANIFEST:
+            options = options.model_copy(update={"language": None})
         self._recognizer = Recognizer(options, section="teacher.")
 
     def revision(self) -> str:
@@ -31,6 +42,8 @@ class TransformersTeacher:
     def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips; return one answer per clip, in order, errors included."""
         samples, ids = [clip.samples_T for clip in clips], [clip.utterance.id for clip in clips]
+        known, model = self._recognizer.languages, self._recognizer.options.model
+        languages = [language_of(clip, self._language, known, model) for clip in clips]
         return [
             Transcription(
                 text=hypothesis.text,
@@ -41,7 +54,7 @@ class TransformersTeacher:
                 words=hypothesis.words,
                 error=hypothesis.error,
             )
-            for hypothesis in self._recognizer.transcribe_batch(samples, ids)
+            for hypothesis in self._recognizer.transcribe_batch(samples, ids, languages)
         ]
 
     def close(self) -> None:

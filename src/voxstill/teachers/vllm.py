@@ -7,24 +7,27 @@ for vLLM 0.32 (`vllm.model_executor.models.interfaces.SupportsTranscription` bui
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import difflib
 import hashlib
 import itertools
 import os
 import re
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue, field_validator
 
 from voxstill.core import pcm
 from voxstill.core.config import Section, option
-from voxstill.core.errors import TeacherError
+from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ, Finish, fingerprint
-from voxstill.teachers.teacher import Clip, Transcription
+from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, PromptType, SamplingParams
@@ -39,6 +42,13 @@ VARIABLES = {
 }
 """Environment variables that are set for the engine where they are unset."""
 
+FIXED = {
+    "disable_log_stats": "the figures of a run are those of `voxstill label`",
+    "hf_token": "a key must not be in a configuration: put it into the variable `HF_TOKEN`",
+    "logprobs_mode": "the confidence of a label is a log-probability",
+    "skip_tokenizer_init": "labels are texts",
+}
+"""Options of vLLM's engine that are not passed on, and why."""
 FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "repetition": "length"}
 SAMPLE_BYTES = 1 << 20
 
@@ -69,8 +79,9 @@ class VllmOptions(Section):
     prompt: str | None = option(None)
     """For a recogniser, text to go on from or words to expect. For another model, its whole prompt: the template of its
     chat with the mark of the audio and what is to be done."""
-    language: str | None = option(None)
-    """Language of the audio, `en` for example; unset lets the model detect it, where it can."""
+    language: str | None = option(MANIFEST, first_default=None)
+    """Language of the audio, `en` for example; `manifest` takes that of each utterance, and null lets the model detect
+    it, where it can."""
     temperature: float = option(0.0, ge=0)
     """0 takes the likeliest token each time."""
     top_p: float = option(1.0, unit="probability", gt=0, le=1)
@@ -83,6 +94,23 @@ class VllmOptions(Section):
     """Longest answer; an answer cut there finishes as `length`."""
     seed: int = option(0, ge=0)
     """Seed of the sampling."""
+    engine: dict[str, JsonValue] = option({})
+    """Further options of vLLM's engine by its own names: `{quantization: fp8, kv_cache_dtype: fp8}`."""
+
+    @field_validator("engine")
+    @classmethod
+    def _none_is_set_here(cls, engine: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        reasons = dict.fromkeys(cls.model_fields, "it is an option of the teacher itself") | FIXED
+        limits = engine.get("limit_mm_per_prompt", {})
+        if not isinstance(limits, dict) or limits.get("audio", 1) in (0, None):
+            reasons["limit_mm_per_prompt"] = "it is a number for each kind of input, and every request has one `audio`"
+        for name in (name for name in engine if name in reasons):  # the value may be a key: it is not repeated
+            raise ConfigError(
+                f"`teacher.engine` cannot have this `{name}`",
+                why=reasons[name],
+                fix=f"set `teacher.{name}`" if name in cls.model_fields else "take it away",
+            )
+        return engine
 
 
 class VllmTeacher:
@@ -134,7 +162,7 @@ class VllmTeacher:
         self._thread.start()
         try:
             self._run(self._start())
-        except TeacherError:
+        except (ConfigError, TeacherError):
             self.close()
             raise
         except Exception as error:
@@ -180,13 +208,17 @@ class VllmTeacher:
             },
             exclude_none=True,
         )
-        args = vllm.AsyncEngineArgs(**engine_options, limit_mm_per_prompt={"audio": 1}, disable_log_stats=True)
+        _check_known(self.options.engine, [field.name for field in dataclasses.fields(vllm.AsyncEngineArgs)])
+        more: dict[str, Any] = {"limit_mm_per_prompt": {}, **self.options.engine}
+        more["limit_mm_per_prompt"] = {"audio": 1, **more["limit_mm_per_prompt"]}
+        args = vllm.AsyncEngineArgs(**engine_options, **more, disable_log_stats=True)
         self._engine = vllm.AsyncLLMEngine.from_engine_args(args)
         config = self._engine.model_config
         kind = get_model_cls(config)
         self._recogniser: Any = kind if supports_transcription(kind) else None
         if self._recogniser is not None:
-            self._recogniser.validate_language(self.options.language)
+            if self.options.language != MANIFEST:
+                self._recogniser.validate_language(self.options.language)
             self._speech_config: Any = self._recogniser.get_speech_to_text_config(config, "transcribe")
         elif self.options.prompt is None:
             raise TeacherError(
@@ -216,7 +248,8 @@ class VllmTeacher:
         if max_clip_s is not None and len(clip.samples_T) > max_clip_s * RATE_HZ:  # vLLM would drop the rest silently
             return Transcription(finish="failed", error=f"longer than the {max_clip_s:g} s heard at once")
         audio_T = pcm.to_float(clip.samples_T)
-        language = self.options.language
+        known = () if self._recogniser is None else self._recogniser.supported_languages
+        language = language_of(clip, self.options.language, known, self.options.model)
         try:
             if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
                 language = await self._detect_language(audio_T)
@@ -286,6 +319,18 @@ class VllmTeacher:
             num_tokens=len(token_logprobs),
             finish=finish,
         )
+
+
+def _check_known(names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ConfigError where the installed vLLM has no option of such a name."""
+    for name in names:
+        if name not in known or name.startswith("_"):
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"`teacher.engine` has `{name}`",
+                why="the engine of the installed vLLM has no such option",
+                fix=f"did you mean `{near[0]}`?" if near else "take it away; `vllm serve --help=all` lists them",
+            )
 
 
 def _language_tag(text: str, names: Mapping[str, str]) -> str | None:

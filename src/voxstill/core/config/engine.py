@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import field_validator
+
 from voxstill.core.config.section import Section, option
+
+RAY_OWN = {"CPU": "teacher_cpus", "GPU": "teacher_gpus", "memory": None, "object_store_memory": "object_store_memory"}
+"""Resources that Ray itself counts, and the option for each."""
 
 
 class Engine(Section):
@@ -14,6 +19,9 @@ class Engine(Section):
     """`ray` spreads chunks over workers; `inline` runs the same stages in this process (tests, small corpora)."""
     address: str | None = option(None)
     """Ray cluster to join; unset starts one on this machine."""
+    object_store_memory: int | None = option(None, unit="bytes", ge=75 << 20, pace=True)
+    """Shared memory of the Ray that is started here, for audio on its way; unset takes an eighth of the memory, at most
+    8 GiB. A cluster that is joined has its own."""
     workers: int | None = option(None, unit="processes", ge=1)
     """CPU workers that fetch and decode; unset takes one for each core of the cluster."""
     teachers: int | None = option(None, unit="processes", ge=1)
@@ -22,6 +30,10 @@ class Engine(Section):
     """Cores that each teacher reserves, and the threads of its libraries."""
     teacher_gpus: float = option(0, unit="GPUs", ge=0)
     """GPUs that each teacher reserves: 0.5 puts two on one GPU, 2 gives two to each for tensor parallelism."""
+    resources: dict[str, float] = option({}, pace=True)
+    """Resources of the Ray cluster that each of `workers` reserves, by their names there: `{big_disk: 1}`."""
+    teacher_resources: dict[str, float] = option({}, pace=True)
+    """Resources of the Ray cluster that each teacher reserves besides CPUs and GPUs: `{TPU: 4}`."""
     chunk: int = option(256, unit="utterances", ge=1)
     """Unit of work, of retry and of output."""
     in_flight: int = option(2, unit="chunks", ge=1)
@@ -38,6 +50,17 @@ class Engine(Section):
     lease_s: float = option(600.0, unit="s", gt=0)
     """A chunk not back after this long is taken from its worker, which is ended, and given to others in halves. A slow
     teacher wants a smaller `engine.chunk` or a longer lease."""
+
+    @field_validator("resources", "teacher_resources")
+    @classmethod
+    def _resources_are_custom(cls, resources: dict[str, float]) -> dict[str, float]:
+        for name, amount in resources.items():
+            if name in RAY_OWN:
+                instead = f": set `engine.{RAY_OWN[name]}`" if RAY_OWN[name] else ""
+                raise ValueError(f"`{name}` is counted by Ray itself{instead}")
+            if not amount > 0:
+                raise ValueError(f"the amount of `{name}` must be above 0")
+        return resources
 
 
 class Monitor(Section):

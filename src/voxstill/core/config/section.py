@@ -20,13 +20,23 @@ class Limits(TypedDict, total=False):
 
 
 def option(
-    default: object = ..., *, unit: str = "", pace: bool = False, formerly: Sequence[str] = (), **limits: Unpack[Limits]
+    default: object = ...,
+    *,
+    unit: str = "",
+    pace: bool = False,
+    formerly: Sequence[str] = (),
+    first_default: object = ...,
+    **limits: Unpack[Limits],
 ) -> Any:
     """A pydantic field that also knows its unit, its former names, and whether it changes no more than pace or place.
 
     What leaves every bit of the result the same is `pace`, no part of a recipe. `formerly` begins with the oldest name.
+    `first_default` is what the default was before it was changed: recipes leave that out, and hash the new one.
     """
-    return Field(default, json_schema_extra={"unit": unit, "pace": pace, "formerly": list(formerly)}, **limits)
+    known: dict[str, Any] = {"unit": unit, "pace": pace, "formerly": list(formerly)}
+    if first_default is not ...:
+        known["first_default"] = first_default
+    return Field(default, json_schema_extra=known, **limits)
 
 
 class Section(BaseModel):
@@ -60,13 +70,23 @@ def former_names(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
     return {name: formers for name, formers in former.items() if formers}
 
 
+def first_defaults(kind: type[BaseModel]) -> dict[str, object]:
+    """The options of a section whose default was changed, with what it was before."""
+    changed = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
+    return {
+        name: known["first_default"]
+        for name, known in changed.items()
+        if isinstance(known, dict) and "first_default" in known
+    }
+
+
 def extra(field: FieldInfo, name: str) -> Any:
     """What `option` was told of a field; None of fields of another making."""
     return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, dict) else None
 
 
 def identity(section: BaseModel) -> dict[str, object]:
-    """What a recipe hashes of a section: the options that change what is made and differ from their default.
+    """What a recipe hashes of a section: the options that change what is made and differ from their first default.
 
     The schema number is part of it above 1, and an option has the first name that it ever had. So neither a new option,
     a new section nor a new name changes what a recipe is. Sections within sections go the same way.
@@ -74,9 +94,11 @@ def identity(section: BaseModel) -> dict[str, object]:
     kind = type(section)
     options: dict[str, object] = {}
     first_name = {name: others[0] for name, others in former_names(kind).items()}
+    first_default = first_defaults(kind)
     for name, field in kind.model_fields.items():
         value = getattr(section, name)
         default = None if field.is_required() else field.get_default(call_default_factory=True)
+        default = first_default.get(name, default)
         if is_pace(field):
             continue
         if isinstance(value, BaseModel) and isinstance(default, BaseModel):
