@@ -91,7 +91,7 @@ def test_the_manifest_of_a_dry_run_keeps_ids_splits_texts_and_metadata(digits: P
         again = source_files(tmp_path)
         assert [row.id for row in again] == [row.id for row in files]
         for one, other in zip(files, again, strict=True):
-            assert other.entries[0].split == split_of(one.entries[0], cfg.source, cfg.seed)
+            assert other.entries[0].split == split_of(one.entries[0], config.sources_of(cfg.source)[0], cfg.seed)
             assert other.entries[0].text == one.entries[0].text
             assert other.entries[0].info == one.entries[0].info
 

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from manifests import entries_in, indexed, refused, wav, write_tar
-from voxstill.core.config import Source
+from voxstill.core.config import Segment, Source
 from voxstill.core.errors import DataError
 from voxstill.indexing.formats import tables
 from voxstill.indexing.scan import by_file, scan
+from voxstill.indexing.segment import index
 from voxstill.storage.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs/sources.md"
@@ -34,8 +35,9 @@ def tree(folder: Path, **files: str | bytes) -> Path:
 
 def facts(uri: Path | str) -> dict[str, str | None]:
     """The text of each file of a source, by the name of the file; all of them are sound."""
-    files = list(by_file(scan(Source(uri=str(uri)))))
-    assert all(row.recording.error is None for row in indexed(uri))
+    work = Store(f"{uri}-work")
+    files = list(by_file(scan(Source(uri=str(uri)), work)))
+    assert all(index(file, Segment(), Source(), 0).recording.error is None for file in files)
     assert all(len(file.entries) == 1 for file in files)
     return {file.entries[0].uri.rpartition("/")[2]: file.entries[0].text for file in files}
 
@@ -59,12 +61,24 @@ def test_each_layout_of_the_page_is_read_with_its_texts(tmp_path: Path, layout: 
         if content:
             text = content.strip().replace("→", "\t").replace(" ⏎ ", "\n") + "\n"
             path.write_text(text, encoding="utf-8")
+            if name.endswith(".parquet"):
+                num_audio += parquet_of(path, num_audio)
         else:
             path.write_bytes(wav(300 + 20 * num_audio))
             num_audio += 1
     texts = facts(source)
     assert len(texts) == num_audio > 0
     assert set(texts.values()) <= {"hello world", "good morning"} | ({None} if "ann.wav" in layout else set())
+
+
+def parquet_of(path: Path, first: int) -> int:
+    """Turn a table whose first column is `audio` into Parquet with audio inside; returns its number of rows."""
+    header, *rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    names = columns.pop("audio")
+    audio = [{"path": name, "bytes": wav(300 + 20 * (first + row))} for row, name in enumerate(names)]
+    pq.write_table(pa.table({"audio": audio, **columns}), path)
+    return len(rows)
 
 
 def test_the_page_shows_layouts() -> None:
@@ -251,7 +265,7 @@ def test_an_empty_source_is_an_error(tmp_path: Path) -> None:
 
 def test_parquet_with_audio_inside_is_a_row_with_a_reason_in_a_folder_too(tmp_path: Path) -> None:
     table = pa.table({"audio": [{"bytes": wav(), "path": "a.wav"}], "text": ["x"]})
-    tree(tmp_path, data__b_DOT_wav=wav())
+    tree(tmp_path, data__b_DOT_wav=wav())  # where there is no work folder to unpack it into
     for name in ("data/train-00000-of-00001.parquet", "data/metadata.parquet", "data/manifest.parquet"):
         pq.write_table(table, tmp_path / name)
         assert "holds the audio itself" in refused(tmp_path / name).what

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from manifests import entries_in, indexed, refused, wav, write_tar
+from servers import http_server
 from voxstill.core.config import Segment, Source
 from voxstill.indexing.scan import by_file, scan
 from voxstill.indexing.segment import index
@@ -65,6 +66,29 @@ def test_one_file_far_away_knows_its_version_and_a_signature_is_never_shown() ->
     for name in ("m.jsonl", "t.tar.gz"):
         error = refused(f"http://127.0.0.1:9/{name}?X-Amz-Signature=canary")
         assert "canary" not in f"{error}{error!r}"
+
+
+def test_a_page_of_a_web_server_is_no_source_and_a_file_there_is() -> None:
+    with http_server({"calls": b"<html>", "a": wav()}) as port:
+        assert "does not list its files" in refused(f"http://127.0.0.1:{port}/calls/").why
+        assert [row.num_bytes for row in entries_in(f"http://127.0.0.1:{port}/a")] == [len(wav())]
+        assert "does not exist" in refused(f"http://127.0.0.1:{port}/none").why
+
+
+@pytest.mark.parametrize("name", ["metadata.parquet", "manifest.parquet", "m.parquet"])
+@pytest.mark.parametrize("root", ["folder", "bucket"])
+def test_a_torn_parquet_is_refused_in_words(tmp_path: Path, name: str, root: str) -> None:
+    path = tmp_path / "set" / name
+    path.parent.mkdir()
+    pq.write_table(pa.table({"file_name": ["a.wav"] * 99, "audio": ["a.wav"] * 99}), path)
+    whole = path.read_bytes()
+    hurt = (b"", b"PAR1", whole[: len(whole) // 2], whole[:-9] + b"xPAR1xPAR", whole[:40] + bytes(60) + whole[100:])
+    not_text = (whole.replace(b"file_name", b"file_\xffame"), whole.replace(b"a.wav", b"\xff.wav"))
+    for data in (*hurt, *not_text):
+        path.write_bytes(data)
+        Store("memory://torn").replace(f"set/{name}", data)
+        uri = path if root == "folder" else f"memory://torn/set/{name}"
+        assert name in refused(uri).what
 
 
 def test_a_name_that_is_not_utf8_is_a_row_with_a_reason(tmp_path: Path) -> None:

@@ -22,3 +22,23 @@ def test_the_work_folder_is_left_out_of_the_source_that_it_lies_in(tmp_path: Pat
     Store(cfg.work).replace("unpacked/b.wav", wav(500))
     again = index(cfg)
     assert (again.recordings, again.damaged) == (2, 0)
+
+
+@pytest.mark.parametrize("link", ["source", "work", "work in the source"])
+def test_a_work_folder_is_known_behind_links(tmp_path: Path, link: str) -> None:
+    (tmp_path / "corpus/work").mkdir(parents=True)
+    (tmp_path / "corpus/a.wav").write_bytes(wav())
+    source, work = tmp_path / "corpus", tmp_path / "corpus/work"
+    if link == "source":
+        source = tmp_path / "linked"
+        source.symlink_to(tmp_path / "corpus")
+    elif link == "work":
+        work = tmp_path / "linked"
+        work.symlink_to(tmp_path / "corpus/work")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        work.rmdir()
+        work.symlink_to(tmp_path / "elsewhere")
+    Store(str(work)).replace("unpacked/b.wav", wav(500))
+    cfg = load(None, [f"work={work}", f"source.uri={source}", "engine.name=inline"], {})
+    assert index(cfg).recordings == 1

@@ -1,7 +1,7 @@
 """Folders and buckets as sources: which of their files may be audio, and which say what the others are.
 
-Manifests that are known by name, tars and the directories of Kaldi, LibriSpeech and Common Voice are read; a Parquet
-file with audio inside is a row with that reason.
+Manifests that are known by name, tars, Parquet files with audio inside and the directories of Kaldi, LibriSpeech and
+Common Voice are read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -23,24 +24,25 @@ from voxstill.indexing.formats.kaldi import KALDI_NAME, is_kaldi, read_kaldi
 from voxstill.indexing.formats.lhotse_nemo import SHAR_CUTS
 from voxstill.indexing.formats.librispeech import ENDING as LIBRISPEECH_ENDING
 from voxstill.indexing.formats.librispeech import is_librispeech, read_librispeech
+from voxstill.indexing.formats.parquet_audio import holds_audio, split_of_name
 from voxstill.indexing.formats.registry import reader_for
+from voxstill.indexing.formats.remote_file import RemoteFile
 from voxstill.indexing.formats.tables import (
     MANIFEST_NAMES,
     METADATA_NAMES,
-    holds_audio,
     names_audio,
     read_jsonl,
     read_list,
 )
+from voxstill.indexing.formats.transcripts import is_fairseq, is_mls, read_fairseq, read_mls
 from voxstill.indexing.formats.webdataset import file_name, is_compressed, read_tar
-from voxstill.storage.fetch import fetch
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
 
 SIDECARS = {
     *(".jsonl", ".json", ".txt", ".lst", ".list", ".md", ".csv", ".tsv", ".parquet", ".yaml", ".yml"),
-    *(".textgrid", ".srt", ".vtt", ".gz"),
+    *(".textgrid", ".srt", ".vtt", ".ltr", ".wrd", ".phn", ".km", ".gz"),
 }
 """Endings of what lies beside audio in a folder; any other file is tried."""
 _MANIFESTS_KEPT = 16
@@ -52,6 +54,8 @@ class _Walk:
     """One walk through a folder or bucket, with what it leaves for later."""
 
     work: Store | None
+    work_path: str | None = None
+    """Real path of the work folder on this machine."""
     skip: list[str] = field(default_factory=list)
     """Real paths of folders that are not entered: they were, or hold the work."""
     links: deque[str] = field(default_factory=deque)
@@ -70,7 +74,7 @@ def scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
             splits = _splits_of_folders(child.name for child in children if child.is_dir())
     except OSError:  # which is a row below
         splits = {}
-    walk = _Walk(work)
+    walk = _Walk(work, os.path.realpath(work.root) if work is not None and is_local(work.root) else None)
     is_empty = True
     for entry in _follow(path, walk):
         is_empty = False
@@ -83,8 +87,8 @@ def _follow(path: str, walk: _Walk) -> Iterator[SourceEntry]:
     """Everything below a folder, each real folder once: a link to one that was read already leads nowhere new."""
     yield from _scan_folder(path, walk, is_linked=False)
     seen = [os.path.realpath(path)]
-    if walk.work is not None and is_local(walk.work.root):
-        walk.skip.append(os.path.realpath(walk.work.root))
+    if walk.work_path is not None:
+        walk.skip.append(walk.work_path)
     while walk.links:
         link = walk.links.popleft()
         target = os.path.realpath(link)
@@ -141,7 +145,7 @@ def _scan_folder(path: str, walk: _Walk, is_linked: bool) -> Iterator[SourceEntr
         yield from _expand(local_entry(f"{path.rstrip('/')}/{name}"), name, walk)
     for name in folders:
         folder = f"{path.rstrip('/')}/{name}"
-        if walk.work is not None and folder == walk.work.root:
+        if walk.work_path is not None and os.path.realpath(folder) == walk.work_path:
             log.info("index: the work folder `%s` lies in the source and is left out", folder)
         elif not (is_linked and _is_inside(os.path.realpath(folder), walk.skip)):
             yield from _scan_folder(folder, walk, is_linked)
@@ -184,13 +188,24 @@ def scan_bucket(uri: str, work: Store | None) -> Iterator[SourceEntry]:
         if not is_missing:
             yield from _unread_manifests(uri, walk, is_empty)
     if is_missing:
-        try:
-            first = fetch(f"{uri}#0+1")
-        except StorageError as error:
-            raise DataError(
-                f"there is no source `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`"
-            ) from None
-        yield SourceEntry(uri=uri, etag=first.etag, num_bytes=first.num_bytes)
+        yield _single_object(uri)
+
+
+def _single_object(uri: str) -> SourceEntry:
+    """The object at an address; DataError where there is none, or where it is a page of a web server."""
+    try:
+        with closing(RemoteFile(uri)) as file:
+            is_page = uri.startswith(("http://", "https://")) and file.read(1) == b"<"
+            entry = SourceEntry(uri=uri, etag=file.etag, num_bytes=file.seek(0, os.SEEK_END))
+    except StorageError as error:
+        raise DataError(f"there is no source `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`") from None
+    if is_page:
+        raise DataError(
+            f"`{redact_uri(uri)}` is a web page",
+            why="a web server does not list its files as a bucket does",
+            fix="name a file there, or a manifest or list of addresses",
+        )
+    return entry
 
 
 def _refuse_layout(uri: str, name: str) -> None:
@@ -218,10 +233,9 @@ def _expand(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]:
     if name.startswith("."):
         return
     if ending == ".parquet" and holds_audio(file.uri):
-        detail = "no recording could be read alone; docs/sources.md shows how to repack it"
-        yield replace(file, failure=Failure(FailureKind.IN_PARQUET, detail))
+        yield from tar_entries(file, walk.work)
     elif name in METADATA_NAMES or name in MANIFEST_NAMES:
-        read = reader_for(name)
+        read = reader_for(file.uri)
         if read is not None and names_audio(file.uri):
             yield from read(file.uri)
         else:
@@ -234,6 +248,10 @@ def _expand(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]:
         yield from read_jsonl(file.uri)
     elif name.endswith(LIBRISPEECH_ENDING) and is_librispeech(file.uri):
         yield from read_librispeech(file.uri)
+    elif is_mls(file.uri):
+        yield from read_mls(file.uri)
+    elif ending == ".tsv" and is_fairseq(file.uri):
+        yield from read_fairseq(file.uri)
     elif ending == ".tar" or is_compressed(name):
         yield from tar_entries(file, walk.work)
     elif ending not in SIDECARS:
@@ -243,12 +261,18 @@ def _expand(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]:
 
 
 def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
-    """What a tar holds, by its ending, or the file itself where it is none.
+    """What a tar or a Parquet file with audio inside holds, or the file itself where it is none.
 
     A compressed one is unpacked into the work folder; without that it is a row with a reason.
     """
-    if is_compressed(file.uri) and work is not None:
-        yield from read_tar(unpack.unpacked_tar(file, work))
+    is_parquet = holds_audio(file.uri)
+    if work is not None and (is_compressed(file.uri) or is_parquet):
+        split = split_of_name(file.uri)
+        for entry in read_tar(unpack.unpacked_tar(file, work)):
+            yield _with_split(entry, split)
+    elif is_parquet:
+        detail = "no recording can be read alone; `voxstill index` unpacks it into its work folder"
+        yield replace(file, failure=Failure(FailureKind.IN_PARQUET, detail))
     elif is_compressed(file.uri):
         detail = "nothing can be read from its middle; unpack or repack it"
         yield replace(file, failure=Failure(FailureKind.COMPRESSED_TAR, detail))

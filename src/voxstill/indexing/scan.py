@@ -18,18 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.core.config import Source
+from voxstill.core.config import Source, sources_of
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import Split, UtteranceInfo, fingerprint, hash64
-from voxstill.indexing import unpack
+from voxstill.indexing.columns import ColumnsRead
 from voxstill.indexing.failure import Failure
 from voxstill.indexing.folders import scan_bucket, scan_folder, tar_entries
 from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry
 from voxstill.indexing.formats.kaldi import KALDI_NAME
+from voxstill.indexing.formats.parquet_audio import holds_audio
 from voxstill.indexing.formats.registry import reader_for
 from voxstill.indexing.formats.tables import read_list
-from voxstill.indexing.formats.webdataset import is_compressed, read_tar
+from voxstill.indexing.formats.webdataset import is_compressed
 from voxstill.storage.fetch import fetch
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
@@ -44,30 +45,43 @@ class SourceFile:
     entries: tuple[SourceEntry, ...]
 
     @property
+    def source(self) -> int:
+        """The place of its source in the list of sources."""
+        return self.entries[0].source
+
+    @property
     def metadata_hash(self) -> str:
-        """Equal where the source says the same of the file, in whatever order."""
-        return f"{hash64(' '.join(sorted(repr(entry.metadata) for entry in self.entries))):016x}"
+        """Equal where the same source says the same of the file, in whatever order."""
+        texts = sorted(repr(entry.metadata) for entry in self.entries)
+        return f"{hash64(' '.join([*texts, str(self.source)] if self.source else texts)):016x}"
 
 
-def scan(source: Source, work: Store | None = None) -> Iterator[SourceEntry]:
-    """Everything in the source, in its order; what a folder holds comes sorted, what a bucket holds as it lists it.
+def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterator[SourceEntry]:
+    """Everything in the sources, in their order; what a folder holds comes sorted, what a bucket holds as it lists it.
 
     A compressed tar is unpacked into the work folder; without one it is an error, or in a folder a row with a reason.
     ConfigError where there is no source, DataError where a manifest cannot be read or where there is no audio.
     """
-    uris = [source.uri] if isinstance(source.uri, str) else source.uri
-    if not any(uris):
+    by_source = [[one.uri] if isinstance(one.uri, str) else one.uri for one in sources_of(source)]
+    all_uris = [uri for uris in by_source for uri in uris]
+    if not all(by_source) or not all(all_uris):
         raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
     is_source_empty = True
-    for uri in uris:
-        is_empty = True
-        for entry in _scan_one(uri, work):
-            is_source_empty = is_empty = False
-            yield entry
-        if is_empty and len(uris) > 1:
-            log.warning("index: `%s` holds no audio", redact_uri(uri))
+    for number, uris in enumerate(by_source):
+        columns = ColumnsRead()
+        for uri in uris:
+            is_empty = True
+            for entry in _scan_one(uri, work):
+                is_source_empty = is_empty = False
+                columns.add(entry.columns)
+                yield replace(entry, source=number) if number else entry
+            if is_empty and len(all_uris) > 1:
+                log.warning("index: `%s` holds no audio", redact_uri(uri))
+        if words := str(columns):
+            name = f"`{redact_uri(uris[0])}`" if len(uris) == 1 else f"source {number + 1}"
+            log.info("index: columns of %s: %s", name, words)
     if is_source_empty:
-        names = ", ".join(f"`{redact_uri(uri)}`" for uri in uris)
+        names = ", ".join(f"`{redact_uri(uri)}`" for uri in all_uris)
         raise DataError(
             f"there is no audio in {names}",
             why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
@@ -81,9 +95,9 @@ def _scan_one(uri: str, work: Store | None) -> Iterator[SourceEntry]:
         path = os.path.dirname(path)
     if path is not None and os.path.isdir(path):
         yield from scan_folder(path, work)
-    elif work is not None and is_compressed(uri):
-        tar = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
-        yield from read_tar(unpack.unpacked_tar(tar, work))
+    elif work is not None and (is_compressed(uri) or holds_audio(uri)):
+        file = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
+        yield from tar_entries(file, work)
     elif (read := reader_for(uri)) is not None:
         for entry in read(uri):
             yield from tar_entries(entry, work) if read is read_list else (entry,)
@@ -124,7 +138,7 @@ def by_file(entries: Iterable[SourceEntry]) -> SourceFiles:
     return SourceFiles(entries)
 
 
-_OWN_FIELDS = tuple(field.name for field in fields(SourceEntry) if field.name not in ("info", "failure"))
+_OWN_FIELDS = tuple(field.name for field in fields(SourceEntry) if field.name not in ("info", "failure", "columns"))
 _marshalled = attrgetter(*_OWN_FIELDS, *(f"info.{name}" for name in INFO_COLUMNS))
 
 
@@ -197,6 +211,8 @@ class SourceFiles:
             if first is None or first.utterance_id != entry.utterance_id:
                 first = entry
             elif first != entry:
+                if first.uri == entry.uri:
+                    _refuse_two_sources((first, entry))
                 if first.uri == entry.uri or (first.sample is None and entry.sample is None):
                     why = f"first at {first.where}, again at {entry.where}"
                     raise DataError(
@@ -230,9 +246,22 @@ def _files(rows: Sequence[SourceEntry]) -> Iterator[SourceFile]:
     for entry in rows:
         by_uri.setdefault(entry.uri, {})[entry] = None
     for entries in by_uri.values():
+        _refuse_two_sources(entries)
         described = [entry for entry in entries if entry.metadata != NO_METADATA] or list(entries)[:1]
         versioned = next((entry for entry in entries if entry.etag), described[0])
         if len(entries) > 1:  # a listing knows the version, a manifest the words
             same = (replace(entry, etag=versioned.etag, num_bytes=versioned.num_bytes) for entry in described)
             described = list(dict.fromkeys(same))
         yield SourceFile(versioned.recording_id, tuple(described))
+
+
+def _refuse_two_sources(entries: Iterable[SourceEntry]) -> None:
+    """DataError where sources with options of their own name the same file."""
+    numbers = {entry.source: entry for entry in entries}
+    if len(numbers) > 1:
+        first, *others = sorted(numbers)
+        raise DataError(
+            f"`{redact_uri(numbers[first].uri)}` is in source {first + 1} and in source {others[0] + 1}",
+            why="each has its own language, data set and splits: which of them are meant cannot be known",
+            fix="take it out of one of the sources, or list both addresses in the `uri` of one",
+        )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from voxstill.audio import codec, read_utterances, vad
 from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
-from voxstill.core.config import Segment, Source
+from voxstill.core.config import Segment, Source, sources_of
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Recording, Utterance, content_hash, fingerprint
 from voxstill.engine import StageWork
@@ -57,7 +57,7 @@ class Indexer(StageWork):
     """
 
     cfg: Segment
-    source: Source
+    source: Source | Sequence[Source]
     seed: int
     reading: read_utterances.Reading | None = None
     _decoder: Decoder | None = field(default=None, init=False, repr=False, compare=False)
@@ -81,12 +81,13 @@ class Indexer(StageWork):
     def _index(self, files: Sequence[SourceFile]) -> list[IndexedFile]:
         cache = None if self.reading is None else self.reading.cache
         decode = codec.decode if self._decoder is None else self._decoder.decode
+        sources = sources_of(self.source)
         with closing(read_many((file.entries[0].uri for file in files if _is_remote(file)), cache=cache)) as blobs:
             return [
                 index(
                     file,
                     self.cfg,
-                    self.source,
+                    sources[file.source],
                     self.seed,
                     blob=next(blobs) if _is_remote(file) else None,
                     decode=decode,

@@ -68,6 +68,7 @@ class IndexState:
         self._sound_row_N: NDArray[np.int64] | None = None
         self._milliseconds = 0
         self._splits: Counter[str] = Counter()
+        self._segment_reasons: Counter[str] = Counter()
         self.read()
 
     def read(self) -> None:
@@ -87,6 +88,9 @@ class IndexState:
                     uris.extend(map(hash64, recordings["uri"].to_pylist()))
                     states.extend(map(self._state, recordings["error"].to_pylist()))
                     utterance_ids.extend(map(hash64, utterances["id"].to_pylist()))
+                    if "segment_errors" in recordings.column_names:
+                        errors = recordings["segment_errors"].combine_chunks().flatten().to_pylist()
+                        self._segment_reasons.update(Failure.parse(error).kind for error in errors)
                     self._splits.update(utterances["split"].to_pylist())
                     spans_ms = utterances["end_ms"].to_numpy() - utterances["start_ms"].to_numpy()
                     self._milliseconds += int(spans_ms.sum())
@@ -185,6 +189,8 @@ class IndexState:
             hours=self._milliseconds / 3_600_000,
             splits=dict(sorted(self._splits.items())),
             reasons=dict(sorted(reasons.items(), key=lambda item: -item[1])),
+            damaged_segments=self._segment_reasons.total(),
+            segment_reasons=dict(self._segment_reasons.most_common()),
         )
 
     def _are_done(self, files: Sequence[SourceFile]) -> list[bool]:
@@ -243,7 +249,8 @@ class IndexState:
 
     def _read(self, key: str) -> tuple[pa.Table, pa.Table]:
         name = key.rpartition("/")[2]
-        recordings = _columns(self._work, f"{self._recordings}/{name}", ("id", "uri", "error", "said", "content_hash"))
+        columns = ("id", "uri", "error", "said", "content_hash", "segment_errors")
+        recordings = _columns(self._work, f"{self._recordings}/{name}", columns)
         return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split"))
 
     def _state(self, error: str | None) -> int:

@@ -1,22 +1,27 @@
-"""Unpack compressed tars, once, into the work folder: nothing can be read from the middle of a compressed one."""
+"""Unpack compressed tars and Parquet files with audio inside, once, into the work folder: nothing can be read from the
+middle of a compressed file."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
+import io
 import lzma
 import tempfile
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 from voxstill.core.errors import StorageError
 from voxstill.core.monitor import clock, log
 from voxstill.core.records import fingerprint
+from voxstill.indexing.formats import parquet_audio
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.formats.remote_file import open_manifest
+from voxstill.indexing.formats.webdataset import file_name
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
@@ -32,41 +37,61 @@ _DECOMPRESSORS: dict[bytes, Any] = {
 _PART_BYTES = 1 << 20
 
 
-def unpacked_tar(tar: SourceEntry, work: Store) -> str:
-    """Unpack a tar unless this version of it was; returns the address of its plain copy in the work folder.
+def unpacked_tar(file: SourceEntry, work: Store) -> str:
+    """Unpack a compressed tar, or a Parquet file with audio inside, unless it was; returns the address of a plain tar.
 
-    Time and space are logged. One that breaks off gives what comes before; StorageError where it cannot be kept.
+    The tar is kept in the work folder by the version of the file and, of a file on this machine, by its content: one
+    that was only touched is not unpacked again. Time and space are logged. One that breaks off gives what comes before;
+    StorageError where it cannot be kept.
     """
-    key = f"unpacked/{fingerprint(tar.uri, tar.etag, tar.num_bytes)}.tar"
-    if not work.exists(key):
-        start = time.perf_counter()
-        folder = local_path(work.root) / "unpacked" if is_local(work.root) else None
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=".part-", dir=folder) as part:
-            fault = _unpack(tar.uri, part.file)
-            part.flush()
-            num_bytes = part.tell()
-            work.upload(key, Path(part.name))
-        seconds = time.perf_counter() - start
-        log.warning(
-            "`%s` is compressed: unpacking it took %s, %.0f MB/s, and its copy in `%s` takes %.1f MB%s; "
-            "`voxstill shard WORK --from` makes shards that need neither",
-            *(
-                redact_uri(tar.uri),
-                clock(seconds),
-                num_bytes / 1e6 / seconds,
-                redact_uri(work.uri(key)),
-                num_bytes / 1e6,
-            ),
-            f". It breaks off: {fault}" if fault else "",
-        )
+    version, content = fingerprint(file.uri, file.etag, file.num_bytes), None
+    copies = {Path(entry.key).stem: entry.key for entry in work.list("unpacked") if entry.key.endswith(".tar")}
+    key = next((key for name, key in copies.items() if name.partition("-")[0] == version), None)
+    if key is None and is_local(file.uri):
+        content = fingerprint(file.uri, _content_of(file.uri))
+        key = next((key for name, key in copies.items() if name.partition("-")[2] == content), None)
+    if key is None:
+        key = f"unpacked/{version if content is None else f'{version}-{content}'}.tar"
+        _keep(file, work, key)
     return work.uri(key)
+
+
+def _content_of(uri: str) -> str:
+    with open_manifest(uri) as file:
+        return hashlib.file_digest(cast(io.BufferedReader, file), lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def _keep(file: SourceEntry, work: Store, key: str) -> None:
+    """Unpack a file into the work folder, under this key."""
+    start = time.perf_counter()
+    folder = local_path(work.root) / "unpacked" if is_local(work.root) else None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix=".part-", dir=folder) as part:
+        fault = _unpack(file.uri, part.file)
+        part.flush()
+        part.seek(0, io.SEEK_END)
+        num_bytes = part.tell()
+        work.upload(key, Path(part.name))
+    seconds = time.perf_counter() - start
+    log.warning(
+        "`%s` %s: unpacking it took %s, %.0f MB/s, and its copy in `%s` takes %.1f MB%s; "
+        "`voxstill shard WORK --from` makes shards that need neither",
+        redact_uri(file.uri),
+        "has audio inside Parquet" if file_name(file.uri).endswith(".parquet") else "is compressed",
+        clock(seconds),
+        num_bytes / 1e6 / seconds,
+        redact_uri(work.uri(key)),
+        num_bytes / 1e6,
+        f". It breaks off: {fault}" if fault else "",
+    )
 
 
 def _unpack(uri: str, out: IO[bytes]) -> str | None:
     """Write everything that can be unpacked to `out`; returns the reason, where that is not all."""
     try:
+        if file_name(uri).endswith(".parquet"):
+            return parquet_audio.write_tar(uri, out)
         for part in _parts(uri):
             if isinstance(part, str):
                 return part

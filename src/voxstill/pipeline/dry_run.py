@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from voxstill.core import config
-from voxstill.core.config import Config
+from voxstill.core.config import Config, sources_of
 from voxstill.core.monitor import log
 from voxstill.core.records import Split, fingerprint
 from voxstill.indexing.formats.entry import SourceEntry
@@ -68,11 +68,7 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
         "root": str(experiments),
     }
     with tempfile.TemporaryDirectory() as folder:
-        # here and not in `work`: a manifest in a bucket could not name files of this machine
-        manifest = Path(folder) / "manifest.jsonl"
-        rows = [row for _, file in part.files for row in manifest_rows(file, cfg)]
-        manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        tree["source"]["uri"] = str(manifest)
+        tree["source"] = _sources_of_part(part, cfg, Path(folder))
         result = end_to_end.run(config.validated(Config, tree))
     rehearsal = Rehearsal(
         work=work,
@@ -83,15 +79,30 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     return dataclasses.replace(result, rehearsal=rehearsal)
 
 
+def _sources_of_part(part: Part, cfg: Config, folder: Path) -> list[dict[str, object]]:
+    """The sources that have files in the part, each with a manifest of them.
+
+    The manifests lie here and not in `work`: one in a bucket could not name files of this machine.
+    """
+    sources: list[dict[str, object]] = []
+    for number, source in enumerate(sources_of(cfg.source)):
+        rows = [row for _, file in part.files if file.source == number for row in manifest_rows(file, cfg)]
+        if rows:
+            manifest = folder / f"{number}.jsonl"
+            manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+            sources.append({**source.model_dump(), "uri": str(manifest)})
+    return sources
+
+
 def choose(files: Iterable[SourceFile], cfg: Config) -> Part:
     """Sample readable files of every split by the hash of their ids; equal for equal sources and seeds."""
     drawn: dict[Split, list[tuple[int, int, SourceFile]]] = {split: [] for split in get_args(Split)}
-    total = 0.0
+    total, sources = 0.0, sources_of(cfg.source)
     for number, file in enumerate(files):
         total += size(file, len(file.entries))
         if file.entries[0].failure is not None:
             continue
-        split = split_of(file.entries[0], cfg.source, cfg.seed)
+        split = split_of(file.entries[0], sources[file.source], cfg.seed)
         heap = drawn[split]
         heapq.heappush(heap, (-int(fingerprint("rehearsal", cfg.seed, file.id), 16), number, file))
         if len(heap) > FILES[split]:
@@ -115,11 +126,13 @@ def size(file: SourceFile, rows: int) -> float:
 def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, object]]:
     """Rows of a manifest that say of a file what its source says, and the split that each row is in."""
 
+    source = sources_of(cfg.source)[file.source]
+
     def row(entry: SourceEntry) -> dict[str, object]:
         own = {name: getattr(entry, name) for name in ("text", "channel", "start_ms", "end_ms")}
         own["id"] = entry.utterance_id
         known = {name: value for name, value in (own | asdict(entry.info)).items() if value is not None}
-        return {"audio": entry.uri, "split": split_of(entry, cfg.source, cfg.seed), **known}
+        return {"audio": entry.uri, "split": split_of(entry, source, cfg.seed), **known}
 
     return [row(entry) for entry in file.entries[:ROWS]]
 

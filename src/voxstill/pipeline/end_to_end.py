@@ -14,7 +14,7 @@ from pathlib import Path
 from voxstill import engine
 from voxstill.core import config, world
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, StorageError
 from voxstill.core.monitor import clock, log
 from voxstill.core.records import Utterance
 from voxstill.decoding.recognizer import Recognizer, Samples
@@ -29,7 +29,7 @@ from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
-from voxstill.storage.figures import VerdictFigures
+from voxstill.storage.figures import IndexFigures, VerdictFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry as tasks
 from voxstill.teachers import registry
@@ -100,7 +100,7 @@ def demo(cfg: Config, work: str) -> RunResult:
             voices=voices,
         )
     tree = cfg.model_dump()
-    tree["source"] |= {"uri": str(manifest)}
+    tree["source"] = config.sources_of(cfg.source)[0].model_copy(update={"uri": str(manifest)}).model_dump()
     tree["evaluate"] |= {"texts": str(folder / "texts.jsonl")}
     return run(config.validated(Config, tree), steps)
 
@@ -185,6 +185,7 @@ def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:
                 hours=indexed.hours,
                 damaged=indexed.damaged,
             )
+        _refuse_failed_index(indexed)
         with steps.step("label") as result:
             labelled = labelling.label_utterances(cfg)
             text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
@@ -206,6 +207,17 @@ def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:
     finally:
         engine.shutdown()  # Ray's processes would take their share of the cores while training
     return filtered
+
+
+def _refuse_failed_index(indexed: IndexFigures) -> None:
+    """StorageError or DataError where `voxstill index` would end with that exit code: much of the corpus is missing."""
+    if not indexed.exit_code:
+        return
+    what = f"{indexed.damaged} of {indexed.recordings} recordings cannot be used"
+    why = ", ".join(f"{reason}: {num}" for reason, num in indexed.reasons.items())
+    if indexed.exit_code == StorageError.exit_code:
+        raise StorageError(what, why=why, fix="the same command tries again what storage did not give")
+    raise DataError(what, why=why, fix="mend the source, or raise `engine.max_failed_share` to go on with the rest")
 
 
 def judge(cfg: Config, path: str) -> Judged:

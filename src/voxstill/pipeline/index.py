@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from voxstill import engine
 from voxstill.audio import read_utterances
-from voxstill.core.config import Config
+from voxstill.core.config import Config, sources_of
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Utterance
@@ -38,6 +38,9 @@ def index(cfg: Config) -> IndexFigures:
     if figures.exit_code:
         why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
         log.error("index: %d of %d recordings cannot be used: %s", figures.damaged, figures.recordings, why)
+    if figures.damaged_segments:
+        why = ", ".join(f"{reason}: {num}" for reason, num in figures.segment_reasons.items())
+        log.warning("index: %d segments of other recordings cannot be used: %s", figures.damaged_segments, why)
     return figures
 
 
@@ -52,12 +55,13 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFig
         failure = recording.failure
         return failure is not None and failure.is_transient and recording.id in state
 
+    is_held_out = [source.dev_share + source.test_share > 0 for source in sources_of(cfg.source)]
     outage, shares_voices = engine.Outage("files"), False
 
     def commit(chunk: engine.Chunk, rows: Sequence[segment.IndexedFile]) -> None:
         nonlocal shares_voices
         held.check()
-        shares_voices |= any(map(_is_split_by_recording, chunk.items))
+        shares_voices |= any(is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items)
         utterances = [utterance for row in rows for utterance in row.utterances]
         errors = (row.recording.error for row in rows if row.recording.error is not None)
         meter.count_done(sum(utterance.duration_ms for utterance in utterances), errors)
@@ -89,7 +93,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFig
         chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id)
         with StepMeter("index", sum(missing), "files") as meter:
             engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.update)
-    if shares_voices and cfg.source.dev_share + cfg.source.test_share > 0:
+    if shares_voices:
         log.warning(
             "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "
             "better than they are; a manifest with `speaker` or `split` mends that"

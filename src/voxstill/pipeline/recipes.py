@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voxstill.core import config
-from voxstill.core.config import Config
+from voxstill.core.config import Config, identity
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import fingerprint
 from voxstill.filtering import measures, rules
@@ -16,7 +15,8 @@ from voxstill.storage.store import Store
 
 def utterances_recipe(cfg: Config) -> str:
     """Name of the table of utterances that this configuration segments."""
-    return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, cfg.source, cfg.seed)
+    source = [identity(one) for one in cfg.source] if isinstance(cfg.source, list) else cfg.source
+    return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, source, cfg.seed)
 
 
 def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
@@ -90,10 +90,10 @@ def shard_recipe(cfg: Config, verdicts: VerdictFigures) -> str:
 
 def shard_lineage(cfg: Config, verdicts: VerdictFigures | None) -> str:
     """Hash of what decides how a corpus is sharded but for its content; without verdicts, of unlabelled shards."""
-    options = config.identity(cfg.shard), cfg.seed
+    options = identity(cfg.shard), cfg.seed
     if verdicts is None:
         return fingerprint("lineage", *options, utterances_recipe(cfg))
-    return fingerprint("lineage", *options, config.identity(cfg.filter), verdicts.labels, verdicts.utterances)
+    return fingerprint("lineage", *options, identity(cfg.filter), verdicts.labels, verdicts.utterances)
 
 
 def finished_shards(cfg: Config) -> ShardFigures:

@@ -41,6 +41,10 @@ class IndexFigures(TableFigures):
     """Utterances of each split."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Why recordings cannot be used, and how many."""
+    damaged_segments: int = 0
+    """Segments and channels that cannot be used, of recordings that can."""
+    segment_reasons: Mapping[str, int] = field(default_factory=dict)
+    """Why segments cannot be used, and how many."""
     max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)
 
     @property

@@ -6,7 +6,6 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +13,6 @@ import pytest
 
 from manifests import entries_in, refused, wav
 from voxstill.core.records import UtteranceInfo
-from voxstill.storage.fetch import read_uri
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "parquet"])
@@ -103,20 +101,6 @@ def test_parquet_as_hugging_face_writes_it_is_read_where_it_names_files(tmp_path
     assert "holds the audio itself" in refused(tmp_path / "bytes.parquet").what
     (tmp_path / "no.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
     assert "not a Parquet manifest" in refused(tmp_path / "no.parquet").what
-
-
-def test_the_documents_way_to_repack_parquet_keeps_everything(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs/sources.md").read_text(encoding="utf-8")
-    code = page.partition("```python\n")[2].partition("```")[0]
-    clips = [wav(300 + k) for k in range(5)]
-    rows = [{"audio": {"bytes": data, "path": f"{k}.wav"}, "sentence": str(k)} for k, data in enumerate(clips)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
-    names: dict[str, Any] = {}
-    exec(code, names)
-    names["repack"](str(tmp_path / "m.parquet"), str(tmp_path / "m.tar"))
-    entries = entries_in(tmp_path / "m.tar")
-    assert [entry.text for entry in entries] == [str(k) for k in range(5)]
-    assert [read_uri(entry.uri) for entry in entries] == clips
 
 
 def test_a_truncated_gzipped_manifest_is_an_error(tmp_path: Path) -> None:

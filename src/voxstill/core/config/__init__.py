@@ -1,6 +1,6 @@
 """The configuration: sections of options, and reading them from YAML, environment and command line."""
 
-from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
+from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source, sources_of
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
 from voxstill.core.config.explain import Option, suggestion, validated
@@ -44,6 +44,7 @@ __all__ = [
     "load",
     "option",
     "options",
+    "sources_of",
     "suggestion",
     "template",
     "tree",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from voxstill.core.config.section import Section, option
 
 
 class Source(Section):
-    """Where the audio is."""
+    """Where the audio is. A list of such sections is several sources, each with its own options."""
 
     uri: str | list[str] = option("", pace=True)
-    """A folder, file, manifest (JSONL, CSV, Parquet), list, tar or Kaldi directory; several in a list."""
+    """A folder, file, manifest (JSONL, CSV, Parquet), list, tar or Kaldi directory; several in a list.
+    `source` itself may be a list too, of sources with options of their own."""
     language: str | None = option(None)
     """Language of everything in the source, where the manifest does not say."""
     dataset: str | None = option(None)
@@ -24,6 +26,11 @@ class Source(Section):
     """Share of speakers put aside to stop training on, where the manifest has no `split`."""
     test_share: float = option(0.1, unit="share", ge=0, lt=1)
     """Share of speakers put aside to judge on, where the manifest has no `split`."""
+
+
+def sources_of(source: Source | Sequence[Source]) -> Sequence[Source]:
+    """The sources of a configuration, which are one or several."""
+    return [source] if isinstance(source, Source) else source
 
 
 class Cache(Section):

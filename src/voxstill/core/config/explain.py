@@ -7,11 +7,11 @@ import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from voxstill.core.config.section import extra, former_names, is_section
+from voxstill.core.config.section import extra, former_names, section_of
 from voxstill.core.errors import ConfigError
 from voxstill.core.result import Result
 
@@ -32,8 +32,8 @@ def options_of(kind: type[BaseModel], prefix: str = "") -> Iterator[Option]:
     """Every option below `kind`, in the order it is written."""
     for name, field in kind.model_fields.items():
         path = f"{prefix}{name}"
-        if is_section(field):
-            yield from options_of(cast("type[BaseModel]", field.annotation), f"{path}.")
+        if (section := section_of(field)) is not None:
+            yield from options_of(section, f"{path}.")
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         yield Option(
@@ -111,8 +111,14 @@ def _renamed(
         if name != key:
             former[f"{prefix}{key}"] = f"{prefix}{name}"
         field = kind.model_fields.get(name)
-        if field is not None and is_section(field) and isinstance(value, Mapping):
-            current[name] = _renamed(cast("type[BaseModel]", field.annotation), value, f"{prefix}{name}.", former)
+        section = None if field is None else section_of(field)
+        if section is not None and isinstance(value, Mapping):
+            current[name] = _renamed(section, value, f"{prefix}{name}.", former)
+        elif section is not None and isinstance(value, list):
+            current[name] = [
+                _renamed(section, member, f"{prefix}{name}.", former) if isinstance(member, Mapping) else member
+                for member in value
+            ]
         else:
             current[name] = value
     return current
@@ -137,6 +143,8 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
     dotted = prefix + ".".join(location)
     known = {entry.path.removeprefix(prefix): entry for entry in options_of(kind, prefix)}
     more = f" ({len(problems) - 1} more problems follow)" if len(problems) > 1 else ""
+    if (place := next((part for part in first["loc"][:-1] if isinstance(part, int)), None)) is not None:
+        more = f" in entry {place + 1}{more}"  # of a list of sections
     section = dotted.rpartition(".")[0].partition(".")[0]
     explain = f"voxstill explain {section}" if section else "voxstill explain"
     if first["type"] == "extra_forbidden":
@@ -168,7 +176,8 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
     if isinstance(value, str):
         near = difflib.get_close_matches(value, explained.type.split(" | "), n=1)
         fix = f"did you mean `{near[0]}`? {fix}" if near else fix
-    return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", why=str(first["msg"]), fix=fix)
+    why = str(first["msg"]).removeprefix("Value error, ")  # which pydantic puts before words of ours
+    return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", why=why, fix=fix)
 
 
 def suggestion(dotted: str, known: Iterable[str], prefix: str = "") -> str:

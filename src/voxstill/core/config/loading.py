@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from voxstill.core.config.explain import Option, both_names, options_of, renamed, validated
 from voxstill.core.config.root import Config
-from voxstill.core.config.section import is_section
+from voxstill.core.config.section import section_of
 from voxstill.core.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "VOXSTILL__"
@@ -97,9 +97,9 @@ def template() -> str:
         "",
     ]
     for name, field in Config.model_fields.items():
-        if not is_section(field) or name == "demo":
+        kind = section_of(field)
+        if kind is None or name == "demo":
             continue
-        kind = cast("type[BaseModel]", field.annotation)
         doc = (kind.__doc__ or "").strip().splitlines()[0]
         live = LIVE.get(name, [])
         lines += [f"{name}:  # {doc}" if live else f"# {name}:  # {doc}", *live]
@@ -131,7 +131,7 @@ def _set(tree: dict[str, object], dotted: str, value: object, where: str) -> Non
             raise ConfigError(
                 f"`{where}` goes below `{section}`, which is not a section",
                 why=f"`{section}` is {below!r}",
-                fix="see voxstill explain",
+                fix=f"set `{section}` as a whole" if isinstance(below, list) else "see voxstill explain",
             )
         tree = below
     tree[key] = value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
+from annotated_types import Len
+from pydantic import Discriminator, ModelWrapValidatorHandler, Tag, ValidationError, field_validator, model_validator
 
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
 from voxstill.core.config.engine import Engine, Monitor
@@ -29,7 +30,11 @@ class Config(Section):
     """Folder (or bucket prefix) of the tables and shards."""
     seed: int = option(0, ge=0)
     """All chance comes from here."""
-    source: Source = Source()
+    source: Annotated[
+        Annotated[Source, Tag("list[1]")]
+        | Annotated[list[Source], Len(1), Tag("list[Source]")],  # errors leave tags out
+        Discriminator(lambda source: "list[Source]" if isinstance(source, list) else "list[1]"),
+    ] = Source()
     cache: Cache = Cache()
     segment: Segment = Segment()
     engine: Engine = Engine()
@@ -45,6 +50,11 @@ class Config(Section):
     pretrain: Pretrain = Pretrain()
     evaluate: Evaluate = Evaluate()
     demo: Demo = Demo()
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _one_source_is_no_list(cls, source: object) -> object:
+        return source[0] if isinstance(source, list) and len(source) == 1 else source
 
     @field_validator("work")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -54,9 +54,12 @@ class Section(BaseModel):
     """Raised when a default, or the meaning of an option, changes: what was made before is then another thing."""
 
 
-def is_section(field: FieldInfo) -> bool:
-    """Whether a field of a section is a section itself."""
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a field of a section is, or that it is a list of; None where it is an option."""
+    kind: object = field.annotation
+    while members := get_args(kind):  # of `Source | list[Source]` the first
+        kind = members[0]
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def is_pace(field: FieldInfo) -> bool:

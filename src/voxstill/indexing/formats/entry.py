@@ -28,6 +28,12 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "language": ("lang", "locale"),
 }
 """What other tools call a column; where a row has several of the names, our own comes first."""
+LATER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "dialect": ("accent", "accents"),
+    "language": ("source_lang", "target_lang"),
+}
+"""Names that came to be known when tables of such rows were there: they count where they are text and no other name has
+a value, and are no part of the metadata."""
 SPLIT_NAMES: Mapping[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
@@ -77,6 +83,12 @@ class SourceEntry:
     sample: str | None = field(default=None, compare=False)
     """Of a member of a tar: the name of its sample there. Not in the metadata."""
     where: str | None = field(default=None, compare=False)
+    implied_info: tuple[str, ...] = ()
+    """What of `info` has one of `LATER_NAMES`. Not in the metadata: tables made before keep what they have."""
+    columns: tuple[str, ...] = field(default=(), compare=False)
+    """Names of all columns of its row, read or not. Not in the metadata."""
+    source: int = 0
+    """The place of its source in the list of sources. Not in the metadata."""
 
     @property
     def recording_id(self) -> str:
@@ -100,7 +112,7 @@ class SourceEntry:
 
         Its `repr` is hashed and kept in the table of recordings, so the order stays.
         """
-        info = tuple(getattr(self.info, name) for name in _HASHED_BY_PLACE)
+        info = tuple(None if name in self.implied_info else getattr(self.info, name) for name in _HASHED_BY_PLACE)
         later = tuple((name, value) for name in _HASHED_BY_NAME if (value := getattr(self.info, name)) is not None)
         return (self.id, self.text, *info, self.split, self.channel, self.start_ms, self.end_ms, *later)
 
@@ -168,17 +180,32 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
     implied_split = None if name is None or name.lower() in NO_SPLIT else split_named(name)
     if name is not None and name.lower() not in NO_SPLIT and implied_split is None:
         raise bad_row(where, f"`split` is {name!r}: write train, dev or test, or leave it out")
+    later = {
+        column: next((value for name in names if isinstance(value := row.get(name), str) and value), None)
+        for column, names in LATER_NAMES.items()
+        if texts[column] is None
+    }
+    _refuse_translation(row, where)
     split: Any = name if name in get_args(Split) else None
     return SourceEntry(
         uri="",
         id=texts["id"],
         text=texts["text"],
-        info=UtteranceInfo(**{column: texts[column] for column in INFO_COLUMNS}),
+        info=UtteranceInfo(**{column: texts[column] or later.get(column) for column in INFO_COLUMNS}),
         split=split,
         implied_split=implied_split,
         channel=None if channel is None else int(channel),
         where=where,
+        implied_info=tuple(column for column, value in later.items() if value is not None),
+        columns=tuple(row),
     )
+
+
+def _refuse_translation(row: Mapping[str, object], where: str) -> None:
+    """DataError for a row of NeMo whose text is in another language than its audio."""
+    spoken, written = row.get("source_lang"), row.get("target_lang")
+    if isinstance(spoken, str) and isinstance(written, str) and spoken != written:
+        raise bad_row(where, f"`source_lang` is {spoken!r} and `target_lang` {written!r}: its text is a translation")
 
 
 def split_named(name: str) -> Split | None:

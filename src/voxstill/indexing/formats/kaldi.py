@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -49,11 +50,14 @@ def read_kaldi(folder: str) -> Iterator[SourceEntry]:
             return open_files.enter_context(KeyValueFile(os.path.join(folder, name)))
 
         wavs, texts, speakers, languages = map(table, ("wav.scp", "text", "utt2spk", "utt2lang"))
+        is_table = re.compile(r"[^.]+(\.scp)?").fullmatch
+        with os.scandir(folder) as files:
+            columns = tuple(sorted(file.name for file in files if file.is_file() and is_table(file.name)))
         file_of = functools.lru_cache(maxsize=64)(_rxfile)
 
         def entry(id_: str, recording: str, rxfile: str, where: str) -> SourceEntry:
             info = UtteranceInfo(speaker=speakers.get(id_) or None, language=languages.get(id_) or None)
-            metadata = SourceEntry(uri="", id=id_, text=texts.get(id_), info=info, where=where)
+            metadata = SourceEntry(uri="", id=id_, text=texts.get(id_), info=info, where=where, columns=columns)
             return metadata.located(file_of(rxfile, recording, folder))
 
         segments = os.path.join(folder, "segments")

@@ -8,6 +8,8 @@ import os
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from voxstill.core.errors import DataError
 from voxstill.indexing.failure import FailureKind
@@ -36,6 +38,11 @@ def is_cut(row: Mapping[str, object]) -> bool:
     return isinstance(row.get("recording"), Mapping) and "supervisions" in row
 
 
+def is_half_of_cut(row: Mapping[str, object]) -> bool:
+    """Whether a row is a recording or a supervision of lhotse, which a cut joins."""
+    return {"id", "sources", "sampling_rate"} <= row.keys() or {"id", "recording_id", "duration"} <= row.keys()
+
+
 def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
     """What a cut of lhotse means."""
     recording, supervisions = row["recording"], row["supervisions"]
@@ -45,12 +52,16 @@ def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     duration_ms = time_ms(row, "duration", where, 1000)
     if row.get("type", "MonoCut") != "MonoCut" or len(sources) != 1 or duration_ms is None:
         raise bad_row(where, "it is not a MonoCut with one source: only those can be read")
+    supervisions = (
+        [part for part in supervisions if isinstance(part, Mapping)] if isinstance(supervisions, list) else []
+    )
     columns = {
         "id": row.get("id"),
         "channel": row.get("channel") if len(sources[0].get("channels") or [0]) > 1 else None,
-        **_supervised(supervisions if isinstance(supervisions, Sequence) else (), duration_ms),
+        **_supervised(supervisions, duration_ms),
     }
-    metadata = metadata_of(columns, where)
+    names = (f"supervisions.{name}" for part in supervisions for name in part)
+    metadata = replace(metadata_of(columns, where), columns=(*row, *dict.fromkeys(names)))
     is_whole = start_ms == 0 and duration_ms >= (time_ms(recording, "duration", where, 1000) or math.inf)
     if not is_whole:
         metadata = timed(metadata, start_ms, start_ms + duration_ms, where)
@@ -66,13 +77,12 @@ def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     return metadata.located(file)
 
 
-def _supervised(supervisions: Sequence[object], duration_ms: int) -> dict[str, object]:
+def _supervised(rows: Sequence[Mapping[str, Any]], duration_ms: int) -> dict[str, object]:
     """Text, speaker and language of a cut's supervisions.
 
     Their texts are one text, in their order, where each has one and lies within the cut; a speaker or language is known
     where all have the same.
     """
-    rows = [row for row in supervisions if isinstance(row, Mapping)]
     texts = [row.get("text") for row in sorted(rows, key=lambda row: row.get("start") or 0)]
     are_inside = all(
         (row.get("start") or 0) >= -_TOLERANCE_S

@@ -10,6 +10,7 @@ from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.formats.librispeech import ENDING as LIBRISPEECH_ENDING
 from voxstill.indexing.formats.librispeech import is_librispeech, read_librispeech
 from voxstill.indexing.formats.tables import read_csv, read_json, read_jsonl, read_list, read_parquet
+from voxstill.indexing.formats.transcripts import is_fairseq, is_mls, read_fairseq, read_mls
 from voxstill.indexing.formats.webdataset import compressed_tar_error, file_name, is_compressed, read_tar
 
 Reader = Callable[[str], Iterator[SourceEntry]]
@@ -38,4 +39,8 @@ def reader_for(uri: str) -> Reader | None:
         return read_jsonl
     if uri.endswith(LIBRISPEECH_ENDING) and is_librispeech(uri):
         return read_librispeech
+    if is_mls(uri):
+        return read_mls
+    if file_name(uri).endswith(".tsv") and is_fairseq(uri):
+        return read_fairseq
     return _READERS.get(PurePosixPath(file_name(uri)).suffix)

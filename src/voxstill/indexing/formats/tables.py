@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 from voxstill.core.errors import DataError
 from voxstill.indexing.formats.entry import (
     COLUMN_NAMES,
+    LATER_NAMES,
     NUMBER_COLUMNS,
     SourceEntry,
     bad_row,
@@ -34,13 +35,14 @@ from voxstill.indexing.formats.entry import (
     timed,
     value_of,
 )
-from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, nemo_tar_entry
+from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, is_half_of_cut, nemo_tar_entry
+from voxstill.indexing.formats.parquet_audio import audio_column
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import file_name
 from voxstill.storage.redaction import redact_uri
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
+    pass
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""
@@ -63,7 +65,7 @@ def names_audio(uri: str) -> bool:
 
             try:
                 return not columns.isdisjoint(pq.read_schema(file).names)
-            except (pa.ArrowException, OSError):
+            except (pa.ArrowException, OSError, UnicodeDecodeError):
                 return True  # reading it says what is wrong
         lines = _unzipped(file, uri)
         try:
@@ -76,18 +78,6 @@ def names_audio(uri: str) -> bool:
         separator = "\t" if uri.endswith(".tsv") else ","
         return not columns.isdisjoint(cell.strip('"\r\n') for cell in text.split(separator))
     return any(f'"{name}"' in text for name in (columns if is_metadata else {*columns, "recording"}))
-
-
-def holds_audio(uri: str) -> bool:
-    """Whether a Parquet file has audio inside; a file that is no Parquet has none."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with open_manifest(uri) as file:
-            return _holds_audio(pq.read_metadata(file))
-    except (pa.ArrowException, DataError, OSError):
-        return False
 
 
 def read_jsonl(uri: str) -> Iterator[SourceEntry]:
@@ -180,41 +170,29 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    known = {name for names in COLUMN_NAMES.values() for name in names} | set(NUMBER_COLUMNS)
+    known = {name for names in (*COLUMN_NAMES.values(), *LATER_NAMES.values()) for name in names} | set(NUMBER_COLUMNS)
     with open_manifest(uri) as file:
         try:
             table = pq.ParquetFile(file)
-            if _holds_audio(table.metadata):
+            if audio_column(table.metadata) is not None:
                 raise DataError(
                     f"`{redact_uri(uri)}` holds the audio itself",
                     why="Parquet compresses pages of many rows, so that no recording could be read alone",
-                    fix="write its audio into files or a WebDataset tar: docs/sources.md shows how",
+                    fix="give it to `voxstill index`, which unpacks it into its work folder",
                 )
-            number = 0
+            number, names = 0, tuple(table.schema_arrow.names)
             leaves = (table.metadata.schema.column(index).path for index in range(table.metadata.num_columns))
             columns = [leaf for leaf in leaves if leaf.partition(".")[0] in known and leaf != "audio.bytes"]
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
-                    yield row_entry(row, uri, f"{redact_uri(uri)}:{number}")
-        except (pa.ArrowException, OSError) as error:
+                    yield replace(row_entry(row, uri, f"{redact_uri(uri)}:{number}"), columns=names)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"`{redact_uri(uri)}` is not a Parquet manifest",
                 why=str(error).splitlines()[0],
                 fix="write the file anew",
             ) from None
-
-
-def _holds_audio(metadata: pq.FileMetaData) -> bool:
-    """Whether a column `audio.bytes` has a value, by the footer: nothing of it is read."""
-    for group in range(metadata.num_row_groups):
-        for index in range(metadata.num_columns):
-            column = metadata.row_group(group).column(index)
-            if column.path_in_schema == "audio.bytes":
-                nulls = column.statistics.null_count if column.statistics is not None else 0
-                if nulls < column.num_values:
-                    return True
-    return False
 
 
 def read_list(uri: str) -> Iterator[SourceEntry]:
@@ -239,6 +217,8 @@ def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     if isinstance(audio, Mapping):  # as Hugging Face writes it
         audio = audio.get("path")
     if not isinstance(audio, str) or not audio:
+        if is_half_of_cut(row):
+            raise bad_row(where, "it is half of lhotse's: join recordings and supervisions by `lhotse cut simple`")
         raise bad_row(where, "it has no `audio`")
     start_ms, end_ms, duration_ms = stretch_ms(row, where)
     metadata = replace(timed(metadata_of(row, where), start_ms, end_ms, where), duration_ms=duration_ms)

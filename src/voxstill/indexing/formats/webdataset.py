@@ -158,8 +158,11 @@ def _description(archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], ta
     """What the other members of a sample say of its audio; DataError where one cannot be read."""
     metadata = SourceEntry(uri="")
     plain_text = None
+    columns: list[str] = []
     for member in sample:
         where = f"{redact_uri(tar.uri)}:{member.name}"
+        if _ending(member) not in AUDIO:
+            columns.append(f".{_ending(member)}")
         if _ending(member) in TEXTS:
             text = decode_text(_content(archive, member), where).strip()
             if _ending(member) == "lab" and _HTK_LABEL.match(text):
@@ -172,7 +175,10 @@ def _description(archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], ta
             if row.get("teacher") is not None:  # a shard of ours: its text is a teacher's label
                 row["text"] = row.get("reference")
             metadata = _updated(metadata, metadata_of(row, where))
-    return replace(metadata, text=plain_text) if metadata.text is None else metadata
+            columns.extend(row)
+    return replace(
+        metadata, text=plain_text if metadata.text is None else metadata.text, columns=tuple(dict.fromkeys(columns))
+    )
 
 
 def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
@@ -189,6 +195,7 @@ def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
         info=UtteranceInfo(**info),
         split=known(later.split, metadata.split),
         implied_split=known(later.implied_split, metadata.implied_split),
+        implied_info=(*metadata.implied_info, *later.implied_info),
         channel=known(later.channel, metadata.channel),
     )
 

@@ -1,0 +1,47 @@
+"""An index of which much failed: what it counts, and that `run` does not go on with the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from manifests import wav
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, StorageError
+from voxstill.pipeline import end_to_end
+from voxstill.pipeline.index import index
+
+
+def config_of(folder: Path, *rows: dict[str, object], share: float = 0.2) -> Config:
+    (folder / "a.wav").write_bytes(wav(seconds=2.0))
+    (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Config.model_validate(
+        {
+            "work": str(folder / "work"),
+            "source": {"uri": str(folder / "m.jsonl")},
+            "engine": {"name": "inline", "max_failed_share": share},
+            "teacher": {"name": "echo"},
+            "train": {"steps": 1},
+        }
+    )
+
+
+def test_segments_that_cannot_be_used_are_counted_by_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stretches = [{"audio": "a.wav", "start": float(start), "end": start + 1.0} for start in (0, 1, 5, 6)]
+    figures = index(config_of(tmp_path, *stretches, {"audio": "a.wav", "channel": 3}))
+    assert (figures.recordings, figures.damaged, figures.utterances) == (1, 0, 2)
+    assert (figures.damaged_segments, figures.segment_reasons["beyond the end"]) == (3, 2)
+    assert sum(figures.segment_reasons.values()) == 3
+    assert "3 segments of other recordings cannot be used: beyond the end: 2" in caplog.text
+    assert figures.from_dict(figures.to_dict()) == figures
+
+
+@pytest.mark.parametrize(("second", "error", "code"), [("gone.wav", StorageError, 4), ("m.jsonl", DataError, 3)])
+def test_a_run_stops_after_an_index_that_failed(tmp_path: Path, second: str, error: type[Exception], code: int) -> None:
+    cfg = config_of(tmp_path, {"audio": "a.wav"}, {"audio": second})
+    assert index(cfg).exit_code == code
+    with pytest.raises(error, match="1 of 2 recordings cannot be used"):
+        end_to_end.run(cfg)
+    assert not (tmp_path / "work/labels").exists()
