@@ -15,10 +15,12 @@ from voxstill.audio import codec
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Alignment, Label, Utterance, Verdict
+from voxstill.filtering import measures
 from voxstill.labelling import label
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import recipes
-from voxstill.storage import tables, workdir
+from voxstill.storage import lease, tables, workdir
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
 WRONG = {1: "ko du mi", 5: "du", 6: "mi ba ko du mi ba"}
@@ -184,3 +186,37 @@ def test_an_aligner_that_cannot_tokenize_any_label_is_an_error(tmp_path: Path, t
         filtering.filter_labels(cfg)
     with pytest.raises(VoxstillError, match="there is no student"):
         filtering.filter_labels(config(tmp_path, tmp_path))
+
+
+def test_each_part_of_the_filter_aligns_the_labels_that_it_measures(
+    tmp_path: Path, tone_student: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measures, "PARTS", 1)
+    cfg, whole = config(tmp_path, tone_student), config(tmp_path / "whole", tone_student)
+    for cfg_of, folder in ((cfg, tmp_path), (whole, tmp_path / "whole")):
+        folder.mkdir(exist_ok=True)
+        for number in range(8):
+            add(cfg_of, folder, range(number, number + 1))
+    nums, finished = [], []
+    for number in (1, 2, 3):
+        finished.append(filtering.filter_labels(cfg, part=f"{number}/3").finished)
+        nums.append(len(aligned(cfg)))
+    assert finished == [False, False, None]
+    assert nums[0] < nums[1] < nums[2]
+    assert reasons(cfg) == reasons(whole)
+    assert aligned(cfg) == pytest.approx(aligned(whole))
+    assert len(workdir.finished_recipes(Store(cfg.work), "alignments")) == 1
+
+
+def test_one_process_at_a_time_aligns(tmp_path: Path, tone_student: Path) -> None:
+    cfg = config(tmp_path, tone_student)
+    add(cfg, tmp_path, range(2))
+    work = Store(cfg.work)
+    labels = workdir.finished(work, LabelFigures)
+    task = recipes.alignment_task(cfg, labels)
+    assert task is not None
+    with (
+        lease.hold(work, task.prefix, "filter"),
+        pytest.raises(StorageError, match="runs `voxstill filter` there since"),
+    ):
+        filtering.filter_labels(cfg)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,19 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests import wav
-from seeds import seeded_random
 from voxstill.core.config import Config, load
 from voxstill.core.errors import ConfigError, StorageError
 from voxstill.core.records import Label, fingerprint
-from voxstill.labelling import label
-from voxstill.labelling.parts import Part
+from voxstill.labelling import label, retry_failed
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.storage import lease, tables
+from voxstill.storage.parts import Part
 from voxstill.storage.store import Store
 
 NUM = 60
-TEACHER = "{name: echo, delay_ms: 5}"
 
 
 def configured(tmp_path: Path, *overrides: str) -> Config:
@@ -43,7 +36,7 @@ def configured(tmp_path: Path, *overrides: str) -> Config:
         f"work={tmp_path / 'work'}",
         f"source.uri={folder / 'manifest.jsonl'}",
         "engine={name: inline, chunk: 3}",
-        f"teacher={TEACHER}",
+        "teacher=echo",
         *overrides,
     )
     cfg = load(None, list(overrides), {})
@@ -55,6 +48,39 @@ def labels(cfg: Config) -> Counter[str]:
     """How many labels each utterance has."""
     work = Store(cfg.work)
     return Counter(row.utterance_id for row in tables.read(work, label.task(cfg.teacher, work).prefix, Label))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "3"},  # --array=1,3,7
+        {"JOB_COMPLETION_INDEX": "5", "VOXSTILL_PARTS": "4"},
+    ],
+)
+def test_a_part_above_the_total_is_refused_and_does_not_silently_do_nothing(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"is part [67] of [34]"):
+        Part.parse("auto", environment)
+
+
+def test_one_part_ends_a_removal_of_failed_labels_that_was_begun(tmp_path: Path) -> None:
+    """Another that had read its plan could take new labels out."""
+    cfg = configured(tmp_path)
+    label_utterances(cfg)
+    work = Store(cfg.work)
+    table = label.task(cfg.teacher, work).prefix
+    first = tables.parts(work, table)[0]
+    work.write_json(f"{table}/{retry_failed.PLAN}", {"replaced_by": {first: None}})
+    work.delete(f"{table}/{tables.SUCCESS}")
+    with (
+        lease.hold(work, f"{table}/removal", "label --part 1/2"),
+        pytest.raises(StorageError, match="runs `voxstill label --part 1/2` there since"),
+    ):
+        retry_failed.finish_removal(work, table)
+    assert work.exists(first)
+    for number in (1, 2):
+        label_utterances(cfg, part=f"{number}/2")
+    assert not work.exists(f"{table}/{retry_failed.PLAN}")
+    assert list(labels(cfg).values()) == [1] * NUM
 
 
 @given(names=st.lists(st.integers(0, 2**64 - 1).map(fingerprint), max_size=50), total=st.integers(1, 9))
@@ -75,7 +101,7 @@ def test_parts_one_after_the_other_label_everything_once_and_the_last_one_finish
 def test_parts_of_another_number_or_size_are_refused_and_one_without_parts_does_the_rest(tmp_path: Path) -> None:
     cfg = configured(tmp_path)
     label_utterances(cfg, part="1/4")
-    with pytest.raises(ConfigError, match="is labelled in 4 parts with chunks of 3") as caught:
+    with pytest.raises(ConfigError, match="is made in 4 parts with chunks of 3") as caught:
         label_utterances(cfg, part="2/5")
     assert "--part K/4" in caught.value.fix
     other_size = cfg.model_copy(update={"engine": cfg.engine.model_copy(update={"chunk": 7})})
@@ -122,33 +148,3 @@ def test_a_scheduler_says_which_part_it_is(environment: dict[str, str], part: Pa
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--part"):
         Part.parse(text, {"JOB_COMPLETION_INDEX": "3"})
-
-
-def test_parts_that_are_killed_at_random_lose_and_double_nothing(tmp_path: Path) -> None:
-    cfg = configured(tmp_path)
-    random = seeded_random()
-    command = [sys.executable, "-m", "voxstill", "label", cfg.work, "--set", "engine={name: inline, chunk: 3}"]
-    command += ["--set", f"teacher={TEACHER}", "--set", f"source.uri={cfg.source.uri}"]
-
-    def start(number: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*command, "--part", f"{number}/3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ
-        )
-
-    running = {number: start(number) for number in (1, 2, 3)}
-    kills, until = 6, time.monotonic() + 90
-    while running and time.monotonic() < until:
-        time.sleep(random.uniform(0.1, 0.6))
-        number = random.choice(list(running))
-        if running[number].poll() is None and kills:
-            running[number].send_signal(signal.SIGKILL)
-            running[number].wait()
-            kills -= 1
-        if (code := running[number].poll()) is not None:
-            del running[number]
-            if code != 0:
-                running[number] = start(number)
-    assert not running
-    figures = label_utterances(cfg)
-    assert (figures.labels, figures.finished) == (NUM, True)
-    assert list(labels(cfg).values()) == [1] * NUM

@@ -70,6 +70,41 @@ def test_a_lease_of_another_machine_is_taken_over_once_its_beats_stop(
     assert holder.beats == 0
 
 
+def test_who_waits_takes_over_once_it_is_stale_and_is_refused_at_the_next_beat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.1)
+    monkeypatch.setattr(lease, "STALE_S", 0.6)
+    work = Store(str(tmp_path))
+    holder = other_process(work)
+    key = f"leases/{TABLE}/00000001.json"
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        wanted = pool.submit(lease.acquire, work, TABLE, "label --part 1/4", waits=True)
+        time.sleep(0.2)
+        work.replace(key, dataclasses.replace(holder, beats=1, beat_s=time.time()).to_json())
+        with pytest.raises(StorageError, match="on elsewhere"):
+            wanted.result()
+    with lease.hold(work, TABLE, "label --part 1/4", waits=True) as held:
+        held.check()
+    other = dataclasses.replace(holder, beats=1, beat_s=time.time() + 7200)  # a clock that is two hours ahead
+    assert work.create(f"leases/{TABLE}/00000003.json", other.to_json())
+    with lease.hold(work, TABLE, "label --part 1/4", waits=True) as held:
+        held.check()
+
+
+def test_who_waits_need_not_wait_for_what_is_given_back_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.1)
+    work = Store(str(tmp_path))
+    holder = other_process(work)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        wanted = pool.submit(lease.acquire, work, TABLE, "label --part 1/4", waits=True)
+        time.sleep(0.2)
+        work.replace(f"leases/{TABLE}/00000001.json", dataclasses.replace(holder, is_released=True).to_json())
+        wanted.result(timeout=10).release()
+
+
 def test_a_holder_whose_clock_is_wrong_is_not_taken_for_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_S", 0.2)
     work = Store(str(tmp_path))
@@ -113,7 +148,8 @@ def test_a_lease_that_cannot_be_renewed_ends_the_work(tmp_path: Path, monkeypatc
     held.release()
 
 
-def test_a_killed_process_of_this_machine_need_not_be_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_a_killed_process_of_this_machine_need_not_be_waited_for(tmp_path: Path, is_reaped: bool) -> None:
     script = f"""
         import time
         from voxstill.storage import lease
@@ -129,6 +165,10 @@ def test_a_killed_process_of_this_machine_need_not_be_waited_for(tmp_path: Path)
     with pytest.raises(StorageError, match=f"process {process.pid} "):
         lease.acquire(work, TABLE, "label")
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    if is_reaped:
+        process.wait()
+    else:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and nobody has asked for its exit code
     with lease.hold(work, TABLE, "label") as held:
         held.check()
+    process.wait()

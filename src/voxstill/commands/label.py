@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.command import CommonOptions, PartOption, command, work_override
 from voxstill.core.result import Result
 
 
@@ -21,10 +21,7 @@ def label(
         float | None,
         Option("--limit-hours", metavar="H", help="Stop after H hours of audio; the same command goes on."),
     ] = None,
-    part: Annotated[
-        str | None,
-        Option("--part", metavar="K/N", help="Only part K of N, beside other commands; auto asks Slurm or Kubernetes."),
-    ] = None,
+    part: PartOption = None,
     retry_failed: Annotated[
         bool, Option("--retry-failed", help="Make labels that failed again, too; later steps then follow.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, BadParameter, Option
 
-from voxstill.core.command import CommonOptions, command, override, work_override
+from voxstill.core.command import CommonOptions, PartOption, command, override, work_override
 from voxstill.core.result import Result
 
 
@@ -21,10 +21,13 @@ def shard(
     unlabelled: Annotated[
         bool, Option("--unlabelled", help="All utterances, without labels: for `voxstill pretrain`.")
     ] = False,
+    part: PartOption = None,
 ) -> Result:
     """Write the kept utterances as WebDataset tars with Parquet sidecars."""
     if more and not source:
         raise BadParameter("sources need `--from`")
+    if source and part:
+        raise BadParameter("`--from` has no parts: index, label, filter and shard have, one after the other")
     from voxstill.pipeline import shard as sharding
 
     if source:
@@ -32,4 +35,4 @@ def shard(
         cfg = options.load(work_override(work), override("source.uri", sources), *sharding.REPACK)
         return sharding.repack(cfg)
     cfg = options.load(work_override(work))
-    return sharding.shard_unlabelled(cfg) if unlabelled else sharding.shard(cfg)
+    return sharding.shard_unlabelled(cfg, part=part) if unlabelled else sharding.shard(cfg, part=part)

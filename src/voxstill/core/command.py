@@ -34,6 +34,12 @@ LanguageOption = Annotated[
 NormalizerOption = Annotated[
     str | None, typer.Option("--normalizer", metavar="NAME", help="none, basic, zh, tr, ar, whisper, whisper:FILE.")
 ]
+PartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--part", metavar="K/N", help="Only part K of N, beside other commands; auto asks Slurm or Kubernetes."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import io
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
@@ -71,8 +71,11 @@ class IndexState:
         self._segment_reasons: Counter[str] = Counter()
         self.read()
 
-    def read(self) -> None:
-        """Take in the parts that were added since the last time; a part of utterances is the commit of both."""
+    def read(self) -> bool:
+        """Take in the parts that were added since the last time, and return whether there were any.
+
+        A part of utterances is the commit of both.
+        """
         keys = (entry.key for entry in self._work.list(self._utterances) if entry.key.endswith(".parquet"))
         new = sorted(set(keys) - self._parts)
         self._parts.update(new)
@@ -106,6 +109,7 @@ class IndexState:
         self._sound_row_N = None
         self._utterance_id_N = _joined(self._utterance_id_N, utterance_ids)
         self._utterance_id_N.sort()
+        return bool(new)
 
     def __contains__(self, recording_id: str) -> bool:
         return bool(self._rows(recording_id))
@@ -133,6 +137,27 @@ class IndexState:
         if Status.EDITED in refused:
             raise self._edited(refused[Status.EDITED].entries[0], counts[Status.EDITED])
         return mask
+
+    def left(self, files: Iterable[SourceFile]) -> Iterator[str]:
+        """The ids of the files that were never indexed."""
+        source = iter(files)
+        while batch := list(itertools.islice(source, _FILES_AT_ONCE)):
+            for file, is_done in zip(batch, self._are_done(batch), strict=True):
+                if not is_done and self.status(file) == Status.NEW:
+                    yield file.id
+
+    def refuse_doubled(self) -> None:
+        """DataError where two files have one id, or two versions of a file were indexed.
+
+        Parts of an index do that where the source is changed while they run: none of them sees what others add.
+        """
+        num_ids, num_versions = _num_repeated(self._utterance_id_N), _num_repeated(self._sound_uri_N)
+        if num_ids or num_versions:
+            raise DataError(
+                f"the source was changed while parts of `{self._work.uri(self._utterances)}` were made",
+                why=f"{num_versions} files were indexed in two versions, {num_ids} ids of utterances are there twice",
+                fix="index into another work folder, and leave the source as it is meanwhile",
+            )
 
     def status(self, file: SourceFile) -> Status:
         """What is known of a file.
@@ -285,3 +310,7 @@ def _holds(sorted_N: NDArray[np.uint64], text: str) -> bool:
     value = np.uint64(hash64(text))
     at = int(sorted_N.searchsorted(value))
     return at < len(sorted_N) and bool(sorted_N[at] == value)
+
+
+def _num_repeated(sorted_N: NDArray[np.uint64]) -> int:
+    return int(np.count_nonzero(sorted_N[1:] == sorted_N[:-1]))

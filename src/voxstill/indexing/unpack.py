@@ -22,6 +22,7 @@ from voxstill.indexing.formats import parquet_audio
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import file_name
+from voxstill.storage import lease
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
@@ -41,24 +42,35 @@ def unpacked_tar(file: SourceEntry, work: Store) -> str:
     """Unpack a compressed tar, or a Parquet file with audio inside, unless it was; returns the address of a plain tar.
 
     The tar is kept in the work folder by the version of the file and, of a file on this machine, by its content: one
-    that was only touched is not unpacked again. Time and space are logged. One that breaks off gives what comes before;
-    StorageError where it cannot be kept.
+    that was only touched is not unpacked again. Time and space are logged. One that breaks off gives what comes before.
+    StorageError where it cannot be kept, or where another process unpacks it now: a copy over that one would have
+    another time, so its recordings other ids.
     """
-    version, content = fingerprint(file.uri, file.etag, file.num_bytes), None
+    version = fingerprint(file.uri, file.etag, file.num_bytes)
+    if (key := _kept(work, file, version)) is None:
+        with lease.hold(work, f"unpacked/{version}", "index"):
+            key = _kept(work, file, version)  # another process may have unpacked it meanwhile
+            if key is None:
+                content = f"-{_content_of(file.uri)}" if is_local(file.uri) else ""
+                key = f"unpacked/{version}{content}.tar"
+                _keep(file, work, key)
+    return work.uri(key)
+
+
+def _kept(work: Store, file: SourceEntry, version: str) -> str | None:
+    """The key of the plain tar of this version of a file, or of one of equal content; None where there is none."""
     copies = {Path(entry.key).stem: entry.key for entry in work.list("unpacked") if entry.key.endswith(".tar")}
     key = next((key for name, key in copies.items() if name.partition("-")[0] == version), None)
-    if key is None and is_local(file.uri):
-        content = fingerprint(file.uri, _content_of(file.uri))
+    if key is None and copies and is_local(file.uri):
+        content = _content_of(file.uri)
         key = next((key for name, key in copies.items() if name.partition("-")[2] == content), None)
-    if key is None:
-        key = f"unpacked/{version if content is None else f'{version}-{content}'}.tar"
-        _keep(file, work, key)
-    return work.uri(key)
+    return key
 
 
 def _content_of(uri: str) -> str:
     with open_manifest(uri) as file:
-        return hashlib.file_digest(cast(io.BufferedReader, file), lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+        content = hashlib.file_digest(cast(io.BufferedReader, file), lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+    return fingerprint(uri, content)
 
 
 def _keep(file: SourceEntry, work: Store, key: str) -> None:

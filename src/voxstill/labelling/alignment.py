@@ -22,7 +22,8 @@ from voxstill.core.records import Alignment, Utterance, fingerprint
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.engine import StageWork
-from voxstill.storage import join, tables, workdir
+from voxstill.labelling.commit import commit_rows
+from voxstill.storage import join, lease, parts, tables, workdir
 from voxstill.storage.figures import AlignmentFigures, LabelFigures
 from voxstill.storage.store import Store
 
@@ -66,29 +67,52 @@ def align(
     cfg: Engine,
     reading: read_utterances.Reading,
     meter: StepMeter,
-) -> AlignmentFigures:
-    """Align every label that has words; return the figures of all alignments.
+    *,
+    part: parts.Part | None = None,
+    chosen: Container[str] | None = None,
+) -> None:
+    """Align every label that has words, or with `part` those of the `chosen` parts of `utterances`.
 
     A label that the model cannot spell has a row without `logprob`. `labels` are the figures of the finished labels.
-    DataError where the model can spell none of them.
+    Whoever finds all labels aligned finishes the table; DataError where the model can spell none of them.
     """
     source = {"utterances": tables.parts_hash(work, utterances), "labels": labels.sha256}
     done = workdir.success(work, AlignmentFigures, task.recipe)
     if done is not None and done.source == source:
-        return done
+        return
+    with parts.hold(work, task.prefix, "filter", part, cfg.chunk) as held:
+        _run(work, utterances, task, cfg, reading, meter, held, chosen)
+        rest = plan(work, utterances, workdir.prefix("labels", task.labels), task.prefix, cfg.chunk)
+        if part is not None and next(rest, None) is not None:
+            return
+        figures = _figures(work, task, source)
+        if missing := figures.failed + figures.unwritten:
+            log.warning(
+                "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write",
+                missing,
+                figures.alignments,
+                figures.failed,
+                figures.unwritten,
+            )
+        workdir.finish(work, figures)
 
+
+def _run(
+    work: Store,
+    utterances: str,
+    task: Task,
+    cfg: Engine,
+    reading: read_utterances.Reading,
+    meter: StepMeter,
+    held: lease.Lease,
+    chosen: Container[str] | None,
+) -> None:
+    """Run the engine over the labels that are not aligned yet, of the `chosen` parts of `utterances` or of all."""
     outage = engine.Outage("labels")
 
     def commit(chunk: engine.Chunk, rows: Sequence[Alignment | engine.Postponed]) -> None:
-        aligned = [row for row in rows if isinstance(row, Alignment)]
-        if aligned:
-            work.create(f"{task.prefix}/{chunk.id}.parquet", tables.to_parquet(aligned, Alignment))
-        done = {row.utterance_id for row in aligned}
-        meter.count_done(
-            sum(utterance.duration_ms for utterance in chunk.items if utterance.id in done),
-            (row.error for row in aligned if row.error),
-        )
-        outage.record(rows)
+        held.check()
+        commit_rows(work, task.prefix, chunk, rows, lambda row: _key(row.utterance_id, row.text), meter, outage)
 
     def fail(utterance: Utterance, reason: str) -> Alignment:
         return Alignment(utterance_id=utterance.id, text=utterance.text or "", error=engine.set_aside_error(reason))
@@ -104,31 +128,27 @@ def align(
             resources=cfg.teacher_resources,
         ),
     )
-    labelled = workdir.prefix("labels", task.labels)
-    engine.run(plan(work, utterances, labelled, task.prefix, cfg.chunk), stages, commit, fail, cfg, meter.update)
+    chunks = plan(work, utterances, workdir.prefix("labels", task.labels), task.prefix, cfg.chunk, chosen)
+    engine.run(chunks, stages, commit, fail, cfg, meter.update)
     outage.check()
-    figures = _figures(work, task, source)
-    if missing := figures.failed + figures.unwritten:
-        log.warning(
-            "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write",
-            missing,
-            figures.alignments,
-            figures.failed,
-            figures.unwritten,
-        )
-    workdir.finish(work, figures)
-    return figures
 
 
-def plan(work: Store, utterances: str, labels: str, alignments: str, size: int) -> Iterator[engine.Chunk]:
-    """Chunks of utterances whose label has words and no alignment yet, with that label as their text; they stream."""
+def plan(
+    work: Store, utterances: str, labels: str, alignments: str, size: int, chosen: Container[str] | None = None
+) -> Iterator[engine.Chunk]:
+    """Chunks of utterances whose label has words and no alignment yet, with that label as their text; they stream.
+
+    With `chosen` only those of these parts of `utterances` come.
+    """
     aligned_parts = tables.parts(work, alignments)
     rows = tables.columns(work, aligned_parts, Alignment, ("utterance_id", "text"))
     aligned: Container[str] = (
         tables.IdSet(_key(id_, text) for table in rows for id_, text in _pairs(table)) if aligned_parts else ()
     )
-    parts = join.parts(work, utterances, labels, size)
-    for utterance_table, label_table in join.columns(work, parts, None, ("utterance_id", "text", "error")):
+    joined = join.parts(work, utterances, labels, size)
+    if chosen is not None:
+        joined = [part for part in joined if part.utterances in chosen]
+    for utterance_table, label_table in join.columns(work, joined, None, ("utterance_id", "text", "error")):
         ids, texts, errors = (label_table[name].to_pylist() for name in ("utterance_id", "text", "error"))
         places = join.rows_of(utterance_table["id"].to_pylist(), ids)
         todo = []

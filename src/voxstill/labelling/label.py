@@ -26,10 +26,10 @@ from voxstill.core.monitor import StepMeter, level, log
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.labelling import control, label_figures
-from voxstill.labelling.parts import Part, hold
+from voxstill.labelling.commit import commit_rows
 from voxstill.labelling.retry_failed import finish_removal, remove_failed
 from voxstill.labelling.task import Task
-from voxstill.storage import lease, tables, workdir
+from voxstill.storage import lease, parts, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
@@ -91,31 +91,46 @@ def _is_begun(work: Store, task: Task, former: Task) -> bool:
     return workdir.begun(work, "labels", task.identity, former.recipe) == former.recipe
 
 
-def plan(work: Store, utterances: str, labels: str, size: int, part: Part | None = None) -> Iterator[engine.Chunk]:
+def plan(
+    work: Store, utterances: str, labels: str, size: int, part: parts.Part | None = None
+) -> Iterator[engine.Chunk]:
     """Put every utterance of the table that has no label among the parts of `labels` in one chunk; both tables stream.
 
-    A chunk is `size` utterances of one part of the table. One whose name is listed is done, and what the listed parts
-    of other names hold (made with another `size`, or the rest of such chunks) is left out of the others. With `part`
-    only its chunks come; what is left of a chunk is of the part that the whole chunk is of.
+    With `part` only its chunks come.
     """
-    parts = tables.parts(work, utterances)
+    for _, rows in left(work, utterances, labels, size, part):
+        yield from engine.chunks_of(rows, size, lambda row: row.id)
+
+
+def left(
+    work: Store, utterances: str, labels: str, size: int, part: parts.Part | None = None
+) -> Iterator[tuple[str, list[Utterance]]]:
+    """The name of every chunk that is not done, with its utterances that have no label; with `part` only its chunks.
+
+    A chunk is `size` utterances of one part of the table. One whose name is listed is done, and what the listed parts
+    of other names hold (made with another `size`, or the rest of such chunks) is left out of the others. What is left
+    of a chunk is of the part that the whole chunk is of.
+    """
+    keys = tables.parts(work, utterances)
     done = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, labels)}
     labelled: Container[str] = ()
     if done:
-        tables_of_ids = tables.columns(work, parts, Utterance, ("id",))
+        tables_of_ids = tables.columns(work, keys, Utterance, ("id",))
         planned = {name for table in tables_of_ids for name in _chunk_ids(table["id"].to_pylist(), size)}
         others = [f"{labels}/{name}.parquet" for name in sorted(done - planned)]
         tables_of_ids = tables.columns(work, others, Label, ("utterance_id",))
         labelled = tables.IdSet(id_ for table in tables_of_ids for id_ in table["utterance_id"].to_pylist())
-    for key in parts:
+    for key in keys:
         if done:
             ids = tables.to_arrow(work.read(key), Utterance, work.uri(key), ("id",))["id"].to_pylist()
             if done.issuperset(_chunk_ids(ids, size)):
                 continue
         for rows in _batched(tables.from_parquet(work.read(key), Utterance, work.uri(key)), size):
             name = engine.chunk_id(row.id for row in rows)
-            if name not in done and (part is None or part.takes(name)):
-                yield from engine.chunks_of((row for row in rows if row.id not in labelled), size, lambda row: row.id)
+            if name in done or (part is not None and not part.takes(name)):
+                continue
+            if unlabelled := [row for row in rows if row.id not in labelled]:
+                yield name, unlabelled
 
 
 def _chunk_ids(ids: Sequence[str], size: int) -> Iterator[str]:
@@ -148,7 +163,7 @@ def label(
     max_chunks: int | None = None,
     limit_hours: float | None = None,
     retry_failed: bool = False,
-    part: Part | None = None,
+    part: parts.Part | None = None,
 ) -> LabelFigures:
     """Label what has no label yet, up to the limits, and return the figures of all labels.
 
@@ -162,7 +177,7 @@ def label(
     done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and not (retry_failed and done.failed) and is_whole(work, source, task, done):
         return done
-    with hold(work, task.prefix, part, cfg.chunk) as held:
+    with parts.hold(work, task.prefix, "label", part, cfg.chunk) as held:
         finish_removal(work, task.prefix)
         if retry_failed:
             remove_failed(work, task.prefix)
@@ -170,7 +185,10 @@ def label(
         chunks = plan(work, utterances, task.prefix, cfg.chunk, part)
         limit_ms = None if limit_hours is None else limit_hours * 3_600_000
         _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held)
-        finished = next(chunks if part is None else plan(work, utterances, task.prefix, cfg.chunk), None) is None
+        finished = next(chunks, None) is None
+        if part is not None:
+            names = (name for name, _ in left(work, utterances, task.prefix, cfg.chunk))
+            finished = parts.is_finished("label", part, names, is_done=finished)
         rtfx = meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done.rtfx if done else 0.0)
         result = dataclasses.replace(label_figures.count(work, task), rtfx=rtfx, finished=finished)
         if finished:
@@ -194,17 +212,7 @@ def _run(
 
     def commit(chunk: engine.Chunk, rows: Sequence[Label | engine.Postponed]) -> None:
         held.check()
-        labels = [row for row in rows if isinstance(row, Label)]
-        if labels:
-            is_whole = len(labels) == len(rows)  # else it has a name of its own: that of the chunk says it is done
-            name = chunk.id if is_whole else engine.chunk_id(row.utterance_id for row in labels)
-            work.create(f"{task.prefix}/{name}.parquet", tables.to_parquet(labels, Label))
-        done = {row.utterance_id for row in labels}
-        meter.count_done(
-            sum(utterance.duration_ms for utterance in chunk.items if utterance.id in done),
-            (row.error for row in labels if row.error),
-        )
-        outage.record(rows)
+        commit_rows(work, task.prefix, chunk, rows, lambda row: row.utterance_id, meter, outage)
 
     def fail(utterance: Utterance, reason: str) -> Label:
         current = watch.stages[-1].work

@@ -9,7 +9,7 @@ from __future__ import annotations
 from voxstill import engine
 from voxstill.core.monitor import log
 from voxstill.core.records import Label
-from voxstill.storage import tables
+from voxstill.storage import lease, tables
 from voxstill.storage.store import Store
 
 PLAN = "_retry.json"
@@ -34,9 +34,18 @@ def remove_failed(work: Store, prefix: str) -> None:
 
 
 def finish_removal(work: Store, prefix: str) -> None:
-    """Do what is left of a removal that was begun; nothing where there is none."""
+    """Do what is left of a removal that was begun; nothing where there is none.
+
+    One process at a time does it: another could take out what was labelled since. StorageError for the others.
+    """
+    if work.exists(f"{prefix}/{PLAN}"):
+        with lease.hold(work, f"{prefix}/removal", "label"):
+            _finish_removal(work, prefix)
+
+
+def _finish_removal(work: Store, prefix: str) -> None:
     plan = work.read_json(f"{prefix}/{PLAN}")
-    if plan is None:
+    if plan is None:  # another process was faster
         return
     work.delete(f"{prefix}/{tables.SUCCESS}")
     replaced_by = plan["replaced_by"]

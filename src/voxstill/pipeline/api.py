@@ -84,8 +84,10 @@ def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
     return previewing.augmentation(cfg, Path(output))
 
 
-def index(cfg: Config) -> IndexFigures:
+def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """Find the recordings of `source.uri` and cut them into utterances; what is there already is not done again.
+
+    With `part`, such as "1/4", only a quarter of the files is indexed, while other processes index the others.
 
     >>> figures = voxstill.index(cfg)
     >>> figures.utterances, figures.damaged
@@ -93,7 +95,7 @@ def index(cfg: Config) -> IndexFigures:
     """
     from voxstill.pipeline import index as indexing
 
-    return indexing.index(cfg)
+    return indexing.index(cfg, part=part)
 
 
 def label(
@@ -159,8 +161,11 @@ def compare_teachers(
     return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), str(report)))
 
 
-def filter(cfg: Config) -> VerdictFigures:  # noqa: A001  # it is the name of the step
+def filter(cfg: Config, *, part: str | None = None) -> VerdictFigures:  # noqa: A001  # it is the name of the step
     """Judge every label: kept, or dropped with a reason.
+
+    With `part`, such as "1/4", only a quarter of the labels is measured, while other processes measure the others; the
+    last one judges.
 
     >>> figures = voxstill.filter(cfg)
     >>> figures.kept, figures.judged
@@ -168,7 +173,7 @@ def filter(cfg: Config) -> VerdictFigures:  # noqa: A001  # it is the name of th
     """
     from voxstill.pipeline import filter as filtering
 
-    return filtering.filter_labels(cfg)
+    return filtering.filter_labels(cfg, part=part)
 
 
 def tune_filter(cfg: Config) -> TuneResult:
@@ -187,10 +192,11 @@ def tune_filter(cfg: Config) -> TuneResult:
     return tuning.tune(cfg)
 
 
-def shard(cfg: Config, *, unlabelled: bool = False) -> ShardFigures:
+def shard(cfg: Config, *, unlabelled: bool = False, part: str | None = None) -> ShardFigures:
     """Write the kept utterances as WebDataset tars with Parquet sidecars.
 
     With `unlabelled` it is all utterances but those of the test split, without labels, for `pretrain`.
+    With `part`, such as "1/4", only every fourth shard is written, while other processes write the others.
 
     >>> figures = voxstill.shard(cfg)
     >>> figures.shards, figures.utterances
@@ -198,7 +204,7 @@ def shard(cfg: Config, *, unlabelled: bool = False) -> ShardFigures:
     """
     from voxstill.pipeline import shard as sharding
 
-    return sharding.shard_unlabelled(cfg) if unlabelled else sharding.shard(cfg)
+    return sharding.shard_unlabelled(cfg, part=part) if unlabelled else sharding.shard(cfg, part=part)
 
 
 def repack(cfg: Config, sources: Sequence[str | Path], *overrides: str) -> ShardFigures:

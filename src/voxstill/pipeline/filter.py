@@ -23,13 +23,18 @@ from voxstill.pipeline.recipes import (
     utterances_recipe,
     verdicts_recipe,
 )
-from voxstill.storage import join, lease, tables, workdir
+from voxstill.storage import join, lease, parts, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
-def filter_labels(cfg: Config) -> VerdictFigures:
-    """Every label has its scores, and those of the training and dev splits a verdict with its reason."""
+def filter_labels(cfg: Config, *, part: str | None = None) -> VerdictFigures:
+    """Every label has its scores, and those of the training and dev splits a verdict with its reason.
+
+    With `part`, K/N or `auto`, only the labels of that part are measured; the part that finds all scores there judges.
+    ConfigError where it is none.
+    """
+    own = parts.requested(part)
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
     labels = label.finished(work, cfg.teacher)
@@ -39,15 +44,31 @@ def filter_labels(cfg: Config) -> VerdictFigures:
         log.info("filter: nothing to do, verdicts %s are there", recipe)
         return dataclasses.replace(done, reasons={current_name(name): num for name, num in done.reasons.items()})
     _refuse_added(work, labels)
-    with lease.hold(work, workdir.prefix("verdicts", recipe), "filter") as held:
-        figures = _judge(cfg, recipe, source, labels)
+    with parts.hold(work, workdir.prefix("verdicts", recipe), "filter", own, cfg.engine.chunk) as held:
+        measured = _scores(cfg, source, labels, own)
+        if measured.finished is False:
+            return _unjudged(recipe, source, labels, measured)
+        figures = _judge(cfg, recipe, source, labels, measured)
         held.check()
         workdir.finish(work, figures)
     return figures
 
 
-def _judge(cfg: Config, recipe: str, source: IndexFigures, labels: LabelFigures) -> VerdictFigures:
-    work, measured = Store(cfg.work), _scores(cfg, source, labels)
+def _unjudged(recipe: str, source: IndexFigures, labels: LabelFigures, measured: ScoreFigures) -> VerdictFigures:
+    return VerdictFigures(
+        recipe=recipe,
+        labels=labels.recipe,
+        utterances=source.recipe,
+        scores=measured.recipe,
+        teacher=labels.teacher,
+        finished=False,
+    )
+
+
+def _judge(
+    cfg: Config, recipe: str, source: IndexFigures, labels: LabelFigures, measured: ScoreFigures
+) -> VerdictFigures:
+    work = Store(cfg.work)
     scores, verdicts = workdir.prefix("scores", measured.recipe), workdir.prefix("verdicts", recipe)
     counts = write_verdicts(work, scores, verdicts, recipe, cfg.filter)
     are_human = label_figures.are_human_texts(labels)  # labels have no errors against themselves
@@ -76,20 +97,32 @@ def measured_labels(cfg: Config) -> tuple[LabelFigures, ScoreFigures]:
     return labels, _scores(cfg, source, labels)
 
 
-def _scores(cfg: Config, source: IndexFigures, labels: LabelFigures) -> ScoreFigures:
-    """Every label is measured, once for all thresholds."""
+def _scores(cfg: Config, source: IndexFigures, labels: LabelFigures, part: parts.Part | None = None) -> ScoreFigures:
+    """Every label is measured, once for all thresholds; with `part` those of that part."""
     work, recipe = Store(cfg.work), scores_recipe(cfg, source, labels)
     done = workdir.success(work, ScoreFigures, recipe)
     if done is not None:
         return done
-    with lease.hold(work, workdir.prefix("scores", recipe), "filter") as held:
-        return _measure(cfg, recipe, source, labels, held)
+    with parts.hold(work, workdir.prefix("scores", recipe), "filter", part, cfg.engine.chunk) as held:
+        return _measure(cfg, recipe, source, labels, held, part)
 
 
-def _measure(cfg: Config, recipe: str, source: IndexFigures, labels: LabelFigures, held: lease.Lease) -> ScoreFigures:
+def _measure(
+    cfg: Config,
+    recipe: str,
+    source: IndexFigures,
+    labels: LabelFigures,
+    held: lease.Lease,
+    part: parts.Part | None,
+) -> ScoreFigures:
     work, prefix = Store(cfg.work), workdir.prefix("scores", recipe)
-    there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, prefix)}
-    jobs = measures.plan(_measured_parts(cfg, work, source, labels), there)
+
+    def left() -> list[measures.MeasureJob]:
+        there = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, prefix)}
+        return measures.plan(measured_parts, there)
+
+    measured_parts = _measured_parts(cfg, work, source, labels, part)
+    jobs = [job for job in left() if part is None or part.takes(job.name)]
 
     def commit(_: engine.Chunk, rows: Sequence[int | DataError]) -> None:
         held.check()
@@ -105,31 +138,44 @@ def _measure(cfg: Config, recipe: str, source: IndexFigures, labels: LabelFigure
         chunks = (engine.Chunk(job.name, (job,)) for job in jobs)
         engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.update)
     figures = ScoreFigures(recipe=recipe, labels=labels.recipe, utterances=source.recipe)
+    if part is not None and not parts.is_finished("filter", part, (job.name for job in left())):
+        return dataclasses.replace(figures, finished=False)
     workdir.finish(work, figures)
     return figures
 
 
 def _measured_parts(
-    cfg: Config, work: Store, source: IndexFigures, labels: LabelFigures
+    cfg: Config, work: Store, source: IndexFigures, labels: LabelFigures, own: parts.Part | None
 ) -> list[measures.MeasuredPart]:
-    """Each part of the utterances with all that its labels are measured by."""
+    """Each part of the utterances with all that its labels are measured by; those that `own` measures are aligned."""
     prefix = workdir.prefix("utterances", source.recipe)
     heard = aligned = None
     if (second := second_labels(cfg, labels)) is not None:
         _refuse_added(work, second)
         heard = workdir.prefix("labels", second.recipe)
+    joined = label_parts(cfg, work, source.recipe, labels.recipe)
     if (task := alignment_task(cfg, labels)) is not None:
         with StepMeter("align", None, "utterances") as meter:
-            alignment.align(work, prefix, labels, task, cfg.engine, read_utterances.reading(cfg), meter)
+            reading = read_utterances.reading(cfg)
+            alignment.align(
+                work, prefix, labels, task, cfg.engine, reading, meter, part=own, chosen=_chosen(joined, own)
+            )
         aligned = task.prefix
-    parts = label_parts(cfg, work, source.recipe, labels.recipe)
 
     def beside(table: str | None) -> list[tuple[str, ...]]:
         if table is None:
-            return [()] * len(parts)
+            return [()] * len(joined)
         return [part.labels for part in join.parts(work, prefix, table, cfg.engine.chunk)]
 
-    return list(itertools.starmap(measures.MeasuredPart, zip(parts, beside(heard), beside(aligned), strict=True)))
+    return list(itertools.starmap(measures.MeasuredPart, zip(joined, beside(heard), beside(aligned), strict=True)))
+
+
+def _chosen(joined: Sequence[join.Part], own: parts.Part | None) -> set[str] | None:
+    """The parts of utterances whose labels `own` measures; None where that is all of them."""
+    if own is None:
+        return None
+    jobs = measures.plan(list(map(measures.MeasuredPart, joined)), ())
+    return {measured.part.utterances for job in jobs if own.takes(job.name) for measured in job.parts}
 
 
 def _refuse_added(work: Store, labels: LabelFigures) -> None:

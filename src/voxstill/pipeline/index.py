@@ -13,10 +13,10 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Utterance
 from voxstill.indexing import segment
-from voxstill.indexing.scan import SourceFile, by_file, scan
+from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.storage import lease, tables, workdir
+from voxstill.storage import lease, parts, tables, workdir
 from voxstill.storage.figures import UNREADABLE, IndexFigures
 from voxstill.storage.store import Store
 
@@ -24,16 +24,18 @@ _REASONS_SHOWN = 3
 """Of the reasons why no recording can be used, the most common."""
 
 
-def index(cfg: Config) -> IndexFigures:
+def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 
-    What is there already stays as it is; what storage did not give the last time is tried again. DataError where a
-    file, or what the source says of it, has changed since it was indexed: labels, splits and texts would be of then;
-    and where no recording can be used.
+    What is there already stays as it is; what storage did not give the last time is tried again. With `part`, K/N or
+    `auto`, only the files of that part are indexed; the figures count all. DataError where a file, or what the source
+    says of it, has changed since it was indexed: labels, splits and texts would be of then; and where no recording can
+    be used. ConfigError where the part is none.
     """
+    own = parts.requested(part)
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
-    with lease.hold(work, workdir.prefix("utterances", recipe), "index") as held:
-        figures = _index(cfg, work, recipe, held)
+    with parts.hold(work, workdir.prefix("utterances", recipe), "index", own, cfg.engine.chunk) as held:
+        figures = _index(cfg, work, recipe, held, own)
     figures = dataclasses.replace(figures, max_failed_share=cfg.engine.max_failed_share)
     if figures.exit_code:
         why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
@@ -44,11 +46,13 @@ def index(cfg: Config) -> IndexFigures:
     return figures
 
 
-def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFigures:
+def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     files = by_file(scan(cfg.source, work))
     state = IndexState(work, recordings, prefix)
     missing = state.missing(files)
+    if part is not None:
+        missing = bytearray(todo and part.takes(file.id) for file, todo in zip(files, missing, strict=True))
     log.info("index: %d files found, %d of them to do", len(files), sum(missing))
 
     def is_still_unreadable(recording: segment.IndexRow) -> bool:
@@ -72,14 +76,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFig
             if not work.create(key, row_bytes) and not work.exists(committed):
                 work.replace(key, row_bytes)  # left by a run that was ended before its commit
             work.create(committed, tables.to_parquet(utterances, Utterance))
-        outage.record(map(postponed, rows))
-
-    def postponed(row: segment.IndexedFile) -> object:
-        failure = row.recording.failure
-        if failure is None or not failure.is_transient:
-            return row
-        error = StorageError(f"cannot read `{row.recording.uri}`", why=failure.detail or "", fix="check the storage")
-        return engine.Postponed(error)
+        outage.record(map(_postponed, rows))
 
     indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg))
     stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
@@ -98,12 +95,31 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease) -> IndexFig
             "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "
             "better than they are; a manifest with `speaker` or `split` mends that"
         )
+    return _finish(work, state, files, recipe, part)
+
+
+def _finish(work: Store, state: IndexState, files: SourceFiles, recipe: str, part: parts.Part | None) -> IndexFigures:
+    """The figures of all that is there; written where that is everything."""
     state.read()
-    figures = state.figures(recipe)
-    if figures.damaged == figures.recordings and UNREADABLE not in figures.reasons:
-        raise _nothing_usable(figures)
-    workdir.finish(work, figures)
-    return figures
+    if part is not None and not parts.is_finished("index", part, state.left(files)):
+        return dataclasses.replace(state.figures(recipe), finished=False)
+    while True:
+        if part is not None:
+            state.refuse_doubled()
+        figures = state.figures(recipe)
+        if figures.damaged == figures.recordings and UNREADABLE not in figures.reasons:
+            raise _nothing_usable(figures)
+        workdir.finish(work, figures)
+        if part is None or not state.read():  # another part may have read meanwhile what could not be read before
+            return figures
+
+
+def _postponed(row: segment.IndexedFile) -> segment.IndexedFile | engine.Postponed:
+    failure = row.recording.failure
+    if failure is None or not failure.is_transient:
+        return row
+    error = StorageError(f"cannot read `{row.recording.uri}`", why=failure.detail or "", fix="check the storage")
+    return engine.Postponed(error)
 
 
 def _nothing_usable(figures: IndexFigures) -> DataError:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from voxstill.audio import read_utterances
-from voxstill.core import world
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.labelling import consensus, label
-from voxstill.labelling.parts import Part
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.storage import workdir
+from voxstill.storage import parts, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
@@ -35,7 +33,7 @@ def label_utterances(
     for name, limit in (("--max-chunks", max_chunks), ("--limit-hours", limit_hours)):
         if limit is not None and not limit > 0:
             raise ConfigError(f"`{name}` is {limit}", why="it must be above 0", fix="leave it out to label everything")
-    own = None if part is None else Part.parse(part, world.environment())
+    own = parts.requested(part)
     if own is not None and retry_failed:
         raise ConfigError("`--retry-failed` is of the whole table", why="`--part` is not", fix="leave one of them out")
     work = Store(cfg.work)
@@ -67,7 +65,7 @@ def label_utterances(
             retry_failed=retry_failed,
             part=own,
         )
-    if not figures.finished:
+    if not figures.finished and own is None:
         log.info("label: %d of %d utterances; the same command goes on", figures.labels, source.utterances)
     figures = dataclasses.replace(figures, hours=source.hours, max_failed_share=cfg.engine.max_failed_share)
     if figures.exit_code:

@@ -6,6 +6,10 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from voxstill import engine
 from voxstill.audio import read_utterances
@@ -24,30 +28,38 @@ from voxstill.pipeline.recipes import (
     unlabelled_recipe,
     utterances_recipe,
 )
-from voxstill.sharding import assign, generation, write
-from voxstill.storage import join, lease, tables, workdir
+from voxstill.sharding import assign, generation, references, write
+from voxstill.storage import join, lease, parts, tables, workdir
 from voxstill.storage.figures import IndexFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
-def shard(cfg: Config) -> ShardFigures:
-    """Every utterance that was kept lies in one shard, with its label and all that is known of it."""
+def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
+    """Every utterance that was kept lies in one shard, with its label and all that is known of it.
+
+    With `part`, K/N or `auto`, only every N-th shard is written; the figures count all. ConfigError where it is none.
+    """
+    own = parts.requested(part)
     verdicts = finished_verdicts(cfg)
 
-    def parts(work: Store) -> list[join.Part]:
+    def joined(work: Store) -> list[join.Part]:
         return label_parts(cfg, work, verdicts.utterances, verdicts.labels)
 
-    return _shard(cfg, shard_recipe(cfg, verdicts), parts, verdicts)
+    return _shard(cfg, shard_recipe(cfg, verdicts), joined, verdicts, own)
 
 
-def shard_unlabelled(cfg: Config) -> ShardFigures:
-    """Every utterance but those of the test split lies in one shard, with no label: nobody has judged it."""
+def shard_unlabelled(cfg: Config, *, part: str | None = None) -> ShardFigures:
+    """Every utterance but those of the test split lies in one shard, with no label: nobody has judged it.
+
+    With `part` as for `shard`.
+    """
+    own = parts.requested(part)
     source = workdir.finished(Store(cfg.work), IndexFigures, utterances_recipe(cfg))
 
-    def parts(work: Store) -> list[join.Part]:
+    def joined(work: Store) -> list[join.Part]:
         return join.unlabelled(work, workdir.prefix("utterances", source.recipe))
 
-    return _shard(cfg, unlabelled_recipe(cfg), parts, None)
+    return _shard(cfg, unlabelled_recipe(cfg), joined, None, own)
 
 
 def audio_shards(cfg: Config) -> ShardFigures:
@@ -64,7 +76,11 @@ def audio_shards(cfg: Config) -> ShardFigures:
 
 
 def _shard(
-    cfg: Config, recipe: str, parts_of: Callable[[Store], list[join.Part]], verdicts: VerdictFigures | None
+    cfg: Config,
+    recipe: str,
+    joined: Callable[[Store], list[join.Part]],
+    verdicts: VerdictFigures | None,
+    part: parts.Part | None,
 ) -> ShardFigures:
     """The shards of what was kept by these verdicts; without verdicts, of everything and without labels."""
     work = Store(cfg.work)
@@ -72,27 +88,59 @@ def _shard(
     if done is not None:
         log.info("shard: nothing to do, shards %s are there", recipe)
         return done
-    with lease.hold(work, workdir.prefix("shards", recipe), "shard") as held:
-        return _write(cfg, recipe, parts_of(work), verdicts, held)
+    with parts.hold(work, workdir.prefix("shards", recipe), "shard", part, cfg.engine.chunk) as held:
+        return _write(cfg, recipe, joined(work), verdicts, held, part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """Which utterances are in which shard: new ones in `windows`, and those that earlier shards hold in `reused`."""
+
+    kept: assign.KeptUtterances
+    windows: Sequence[Sequence[NDArray[np.int32]]]
+    reused: Sequence[references.Reference]
+    generation: int | None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Utterances in each new shard."""
+        return [len(members) for window in self.windows for members in window]
+
+
+def _assign(
+    cfg: Config, recipe: str, joined: Sequence[join.Part], verdicts: VerdictFigures | None, lineage: str
+) -> _Assignment:
+    work, in_place = Store(cfg.work), cfg.shard.format == "in_place"
+    listing = tables.parts_hash(work, _utterances(cfg, verdicts))
+    kept_ids = None if verdicts is None else assign.kept_ids(work, workdir.prefix("verdicts", verdicts.recipe))
+    base = generation.begin(work, workdir.prefix("shards", recipe), None if in_place else lineage, listing)
+    reused = [] if base is None else generation.reusable(base, kept_ids)
+    without = None if base is None else tables.IdSet(generation.ids(base, reused))
+    kept = assign.survey(work, joined, kept_ids, without=without, by_tar=in_place)
+    windows = assign.assign_in_place(kept) if in_place else assign.assign(kept, cfg.shard, cfg.seed)
+    return _Assignment(kept, windows, reused, None if base is None else (base.figures.generation or 1) + 1)
 
 
 def _write(
-    cfg: Config, recipe: str, parts: list[join.Part], verdicts: VerdictFigures | None, held: lease.Lease
+    cfg: Config,
+    recipe: str,
+    joined: list[join.Part],
+    verdicts: VerdictFigures | None,
+    held: lease.Lease,
+    part: parts.Part | None,
 ) -> ShardFigures:
     work, prefix = Store(cfg.work), workdir.prefix("shards", recipe)
-    in_place = cfg.shard.format == "in_place"
-    judged = None if verdicts is None else workdir.prefix("verdicts", verdicts.recipe)
-    lineage, source = shard_lineage(cfg, verdicts), tables.parts_hash(work, _utterances(cfg, verdicts))
-    kept_ids = None if judged is None else assign.kept_ids(work, judged)
-    base = generation.begin(work, prefix, None if in_place else lineage, source)
-    reused = [] if base is None else generation.reusable(base, kept_ids)
-    without = None if base is None else tables.IdSet(generation.ids(base, reused))
-    kept = assign.survey(work, parts, kept_ids, without=without, by_tar=in_place)
-    del kept_ids, without
-    windows = assign.assign_in_place(kept) if in_place else assign.assign(kept, cfg.shard, cfg.seed)
-    sizes = [len(members) for window in windows for members in window]
-    there = {index for index in write.written_shards(work, prefix) if index < len(sizes)}
-    written = list(write.written_counts(work, prefix, {index: sizes[index] for index in sorted(there)}))
+    lineage = shard_lineage(cfg, verdicts)
+    assigned = _assign(cfg, recipe, joined, verdicts, lineage)
+    sizes = assigned.sizes
+    own = {index for index in range(len(sizes)) if part is None or part.takes(f"{index:x}")}
+    written: list[write.WrittenShard] = []
+
+    def count_written() -> set[int]:
+        there = write.written_shards(work, prefix).intersection(range(len(sizes)))
+        new = sorted(there - {row.index for row in written})
+        written.extend(write.written_counts(work, prefix, {index: sizes[index] for index in new}))
+        return there
 
     def commit(_: engine.Chunk, rows: Sequence[write.WrittenShard]) -> None:
         held.check()
@@ -100,32 +148,44 @@ def _write(
             written.append(row)
             meter.count_done(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
 
-    jobs = assign.jobs(work, parts, kept, windows, there)
+    there = count_written()
+    jobs = assign.jobs(work, joined, assigned.kept, assigned.windows, there | set(range(len(sizes))) - own)
     chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
     writer = write.ShardWriter(work, prefix, cfg.shard, read_utterances.reading(cfg))
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
-    with StepMeter("shard", len(sizes) - len(there), "shards") as meter:
+    with StepMeter("shard", len(own - there), "shards") as meter:
         engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.update)
-    held.check()
-    written += generation.write(work, prefix, reused, len(sizes))
+    left = set(range(len(sizes))) - count_written()
+    finished = part is None or parts.is_finished("shard", part, (f"{index:x}" for index in left))
+    if finished:
+        held.check()
+        written += generation.write(work, prefix, assigned.reused, len(sizes))
+    figures = dataclasses.replace(
+        _figures(recipe, verdicts, written),
+        shards=len(sizes) + len(assigned.reused),
+        lineage=None if cfg.shard.format == "in_place" else lineage,
+        generation=assigned.generation,
+        finished=None if finished else False,
+    )
+    if finished:
+        workdir.finish(work, figures)
+    return figures
+
+
+def _figures(recipe: str, verdicts: VerdictFigures | None, written: Sequence[write.WrittenShard]) -> ShardFigures:
     dropped: Counter[str] = Counter()
     for row in written:
         dropped.update(row.dropped)
-    figures = ShardFigures(
+    return ShardFigures(
         recipe=recipe,
         verdicts=None if verdicts is None else verdicts.recipe,
         teacher=None if verdicts is None else verdicts.teacher,
         unlabelled=True if verdicts is None else None,
-        shards=len(sizes) + len(reused),
         utterances=sum(row.utterances for row in written),
         hours=sum(row.duration_ms for row in written) / 3_600_000,
         num_bytes=sum(row.num_bytes for row in written),
         dropped=dict(dropped),
-        lineage=None if in_place else lineage,
-        generation=None if base is None else (base.figures.generation or 1) + 1,
     )
-    workdir.finish(work, figures)
-    return figures
 
 
 def _utterances(cfg: Config, verdicts: VerdictFigures | None) -> str:

@@ -45,6 +45,8 @@ class IndexFigures(TableFigures):
     """Segments and channels that cannot be used, of recordings that can."""
     segment_reasons: Mapping[str, int] = field(default_factory=dict)
     """Why segments cannot be used, and how many."""
+    finished: bool | None = None
+    """False where other parts (`--part`) are still missing."""
     max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)
 
     @property
@@ -112,6 +114,8 @@ class ScoreFigures(TableFigures):
     step: ClassVar[str] = "filter"
     labels: str = ""
     utterances: str = ""
+    finished: bool | None = None
+    """False where other parts (`--part`) are still missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,8 @@ class VerdictFigures(TableFigures):
     """Word error rate of all labels against human texts, where there are such."""
     wer_after: float | None = None
     """The same of the labels that were kept; None where none of them has a human text."""
+    finished: bool | None = None
+    """False where other parts (`--part`) are still missing."""
 
     def to_dict(self) -> dict[str, object]:
         """The fields; `wer_after` stands beside `wer_before` even where it is None."""
@@ -163,6 +169,8 @@ class ShardFigures(TableFigures):
     """None for the first of its lineage; a later one names tars of those before it."""
     left_out: Mapping[str, int] | None = None
     """What of the source was not repacked, by reason; not stored with the shards."""
+    finished: bool | None = None
+    """False where other parts (`--part`) are still missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

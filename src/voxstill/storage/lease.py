@@ -136,22 +136,26 @@ class Lease:
 
 
 @contextmanager
-def hold(work: Store, table: str, command: str) -> Iterator[Lease]:
-    """Hold the lease of a table while the block runs; StorageError where another process holds it."""
-    lease = acquire(work, table, command)
+def hold(work: Store, table: str, command: str, *, waits: bool = False) -> Iterator[Lease]:
+    """Hold the lease of a table while the block runs; StorageError as for `acquire`."""
+    lease = acquire(work, table, command, waits=waits)
     try:
         yield lease
     finally:
         lease.release()
 
 
-def acquire(work: Store, table: str, command: str) -> Lease:
-    """Take the lease of a table: a new one, or one that was given back or is stale. StorageError where it is held."""
+def acquire(work: Store, table: str, command: str, *, waits: bool = False) -> Lease:
+    """Take the lease of a table: a new one, or one that was given back or is stale. StorageError where it is held.
+
+    With `waits` a holder on another machine has until its lease is stale to show a beat: what a scheduler starts again
+    elsewhere need not be started a third time.
+    """
     while True:
         newest = max(_numbers(work, table), default=0)
         current = _read(work, table, newest) if newest else None
         if current is not None and not current.has_ended:
-            if not _is_stale(work, table, newest, current):
+            if not _is_free(work, table, newest, current, waits):
                 raise _held(work, table, current)
             log.warning("lease: `%s` is taken over: %s, and has stopped", table, _describe(current))
         holder = Holder.of_this_process(command)
@@ -182,12 +186,22 @@ def _held(work: Store, table: str, holder: Holder) -> StorageError:
     )
 
 
-def _is_stale(work: Store, table: str, number: int, holder: Holder) -> bool:
+def _is_free(work: Store, table: str, number: int, holder: Holder, waits: bool) -> bool:
     """Whether its beats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
-    if time.time() - holder.beat_s < STALE_S:
+    fresh_s = holder.beat_s + STALE_S - time.time()
+    if fresh_s > 0 and (not waits or holder.machine == _machine()):  # a process that runs here has not stopped
         return False
-    time.sleep(1.5 * BEAT_S)
-    return _read(work, table, number) == holder
+    if fresh_s > 0:
+        log.info(
+            "lease: waiting up to %.0f s to see whether it still runs: %s", min(fresh_s, STALE_S), _describe(holder)
+        )
+    until_s = time.monotonic() + min(max(fresh_s, 0), STALE_S) + 1.5 * BEAT_S
+    while time.monotonic() < until_s:
+        time.sleep(BEAT_S / 4)
+        current = _read(work, table, number)
+        if current != holder:
+            return current is None or current.has_ended
+    return True
 
 
 def _describe(holder: Holder) -> str:
@@ -224,12 +238,13 @@ def _machine() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process of this machine began; empty where there is none, or where that cannot be known."""
+    """When a process of this machine began; empty where there is none, or where it has ended and is not reaped yet."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
     except OSError:
         return "" if not _is_running(process) else "unknown"
-    return stat.rpartition(")")[2].split()[19]  # field 22 of proc(5), counted behind the name of the program
+    fields = stat.rpartition(")")[2].split()  # from field 3 of proc(5) on, the state; field 22 is the start
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _is_running(process: int) -> bool:

@@ -15,7 +15,7 @@ from voxstill.core import config, legacy
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
-from voxstill.storage import tables
+from voxstill.storage import parts, tables
 from voxstill.storage.figures import Kind, TableFigures
 from voxstill.storage.store import Store
 
@@ -67,8 +67,10 @@ def success(work: Store, figures_type: type[Figures], recipe: str) -> Figures | 
 
 
 def finish(work: Store, figures: TableFigures) -> None:
-    """Write `_SUCCESS.json`: from now on the table is finished."""
-    work.write_json(f"{prefix(figures.kind, figures.recipe)}/{tables.SUCCESS}", figures.to_dict())
+    """Write `_SUCCESS.json`: from now on the table is finished, and what is added may be made in other parts."""
+    table = prefix(figures.kind, figures.recipe)
+    work.write_json(f"{table}/{tables.SUCCESS}", figures.to_dict())
+    work.delete(f"{table}/{parts.AGREED}")
 
 
 def finished(work: Store, figures_type: type[Figures], wanted: str | None = None) -> Figures:

@@ -1,0 +1,151 @@
+"""Make a table in parts: several commands share it, each takes its own items, and a scheduler starts them anew.
+
+Which part takes an item depends on the item's name alone. So parts need not talk to each other, and one that is
+started again goes on with its own. The part that finds everything there finishes the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from voxstill.core import world
+from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import log
+from voxstill.storage import lease
+from voxstill.storage.store import Store
+
+AGREED = "_parts.json"
+"""What all parts of a table have in common; it goes when the table is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `number` of `total`, counted from 1."""
+
+    number: int
+    total: int
+
+    @classmethod
+    def parse(cls, text: str, environment: Mapping[str, str]) -> Self:
+        """Read `K/N`, or take `auto` from the variables of a Slurm array or an indexed Kubernetes job.
+
+        ConfigError where it is no part. Slurm says all by itself; Kubernetes says no total, which VOXSTILL_PARTS does.
+        """
+        if text == "auto":
+            return cls._of_scheduler(environment)
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise ConfigError(
+                f"`--part {text}` is no part", why="a part is K/N, K from 1 to N", fix="write 1/4 or auto"
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def _of_scheduler(cls, environment: Mapping[str, str]) -> Self:
+        try:
+            if "SLURM_ARRAY_TASK_ID" in environment:
+                first, step = int(environment["SLURM_ARRAY_TASK_MIN"]), int(environment.get("SLURM_ARRAY_TASK_STEP", 1))
+                number = (int(environment["SLURM_ARRAY_TASK_ID"]) - first) // step
+                part = cls(number + 1, int(environment["SLURM_ARRAY_TASK_COUNT"]))
+            else:
+                part = cls(int(environment["JOB_COMPLETION_INDEX"]) + 1, int(environment["VOXSTILL_PARTS"]))
+        except (KeyError, ValueError) as error:
+            raise ConfigError(
+                "`--part auto` has nothing to go by",
+                why=f"{error} is not set: neither a Slurm array nor an indexed Kubernetes job with VOXSTILL_PARTS",
+                fix="write --part K/N; in a Kubernetes job set VOXSTILL_PARTS to its completions",
+            ) from None
+        if not 1 <= part.number <= part.total:
+            raise ConfigError(
+                f"`--part auto` is part {part.number} of {part.total}",
+                why="the array has gaps, or VOXSTILL_PARTS is not the number of completions of the job",
+                fix="number the array without gaps, as --array=1-4 does, or set VOXSTILL_PARTS to the completions",
+            )
+        return part
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.total}"
+
+    def number_of(self, item: str) -> int:
+        """The number of the part that takes the item of this name, which is a hash in hexadecimal digits."""
+        return int(item, 16) % self.total + 1
+
+    def takes(self, item: str) -> bool:
+        """Whether the item of this name is of this part."""
+        return self.number_of(item) == self.number
+
+
+def requested(text: str | None) -> Part | None:
+    """The part that `--part` asks for, None where it asks for the whole; ConfigError where it is no part."""
+    return None if text is None else Part.parse(text, world.environment())
+
+
+@contextmanager
+def hold(work: Store, table: str, step: str, part: Part | None, size: int) -> Iterator[lease.Lease]:
+    """Hold the lease of a table, or of a part of it; StorageError where others that do not go with it hold theirs.
+
+    ConfigError where other parts have another number or chunks of another size.
+    """
+    if part is None:
+        with lease.hold(work, table, step) as held:
+            for below in lease.below(work, table):
+                lease.check_free(work, below)
+            work.delete(f"{table}/{AGREED}")
+            yield held
+        return
+    own = f"{table}/part-{part.number}-of-{part.total}"
+    with lease.hold(work, own, f"{step} --part {part}", waits=True) as held:
+        lease.check_free(work, table)
+        _agree(work, table, step, {"parts": part.total, "chunk": size})
+        yield held
+
+
+def is_finished(step: str, part: Part, left: Iterable[str], *, is_done: bool = True) -> bool:
+    """Whether no item is left, of this part or of others; else the log says which parts are missing.
+
+    `left` are the names of the items that are not there; `is_done` says whether this part has done all it could.
+    """
+    missing: set[int] = set()
+    others = set(range(1, part.total + 1)) - {part.number}
+    for item in left:
+        missing.add(part.number_of(item))
+        if missing >= others:  # more cannot be learnt
+            break
+    if not missing:
+        return is_done
+    state = "done" if is_done and part.number not in missing else "not done, the same command goes on"
+    log.info(
+        "%s: part %d of %d is %s; %d of %d parts %s still missing: %s",
+        step,
+        part.number,
+        part.total,
+        state,
+        len(missing),
+        part.total,
+        "is" if len(missing) == 1 else "are",
+        ", ".join(map(str, sorted(missing))),
+    )
+    return False
+
+
+def _agree(work: Store, table: str, step: str, terms: dict[str, int]) -> None:
+    """All parts have one total and one size of chunks: else some items would be of two parts, or of none."""
+    agreed = work.read_json(f"{table}/{AGREED}")
+    if agreed is None:
+        for below in lease.below(work, table):
+            if not below.endswith(f"-of-{terms['parts']}"):  # of an agreement that ended when the table was finished
+                lease.check_free(work, below)
+        work.create(f"{table}/{AGREED}", (json.dumps(terms) + "\n").encode())
+        agreed = work.read_json(f"{table}/{AGREED}")
+    if agreed is not None and agreed != terms:
+        raise ConfigError(
+            f"`{table}` in `{work.root}` is made in {agreed['parts']} parts with chunks of {agreed['chunk']}",
+            why=f"this is one of {terms['parts']} with chunks of {terms['chunk']}",
+            fix=f"use --part K/{agreed['parts']} and engine.chunk={agreed['chunk']}; "
+            f"`voxstill {step}` without --part does what is left once no part runs any more",
+        )
