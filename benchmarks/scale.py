@@ -45,23 +45,24 @@ WORDS = [
 ]
 PLAN = """
 import resource, sys, time
+from voxstill.core.config import Engine
 from voxstill.labelling import label
 from voxstill.labelling.task import Task
 from voxstill.storage.store import Store
 start = time.perf_counter()
-count = sum(len(chunk.items) for chunk in label.plan(Store(sys.argv[1]), sys.argv[2], "labels/none", 256))
+count = sum(len(chunk.items) for chunk in label.plan(Store(sys.argv[1]), sys.argv[2], "labels/none", Engine()))
 print(count, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 SHARDS = """
 import resource, sys, time
-from voxstill.core.config import Shard
+from voxstill.core.config import Engine, Shard
 from voxstill.storage import join
 from voxstill.sharding import assign
 from voxstill.storage.store import Store
 root, utterances, labels, verdicts, made = sys.argv[1:]
 work, start = Store(root), time.perf_counter()
-parts = join.parts(work, utterances, labels, 256)
+parts = join.parts(work, utterances, labels, Engine())
 kept = assign.survey(work, parts, assign.kept_ids(work, verdicts))
 windows = assign.assign(kept, Shard(), 0)
 count = len(kept.part_N)

@@ -124,6 +124,36 @@ def test_real_speech_is_divided_and_none_of_it_lost(shared_data: Callable[[str],
     assert kept / energy_T.sum() > 0.99
 
 
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=12), st.integers(1, 100))
+def test_packed_spans_hold_all_spans_and_are_as_few_as_can_be(
+    pauses_and_lengths: list[tuple[int, int]], target_ms: int
+) -> None:
+    spans, at = [], 0
+    for pause, length in pauses_and_lengths:
+        spans.append((at + pause, at + pause + length))
+        at += pause + length
+    packed = vad.pack(spans, target_ms)
+    assert all(sum(start <= left and right <= end for start, end in packed) == 1 for left, right in spans)
+    assert {start for start, _ in packed} <= {start for start, _ in spans}
+    assert {end for _, end in packed} <= {end for _, end in spans}
+    assert all(end - start <= target_ms or (start, end) in spans for start, end in packed)
+    fewest = [0]
+    for last in range(len(spans)):
+        firsts = [i for i in range(last + 1) if i == last or spans[last][1] - spans[i][0] <= target_ms]
+        fewest.append(min(fewest[i] for i in firsts) + 1)
+    assert len(packed) == fewest[-1]
+
+
+def test_stretches_of_real_speech_are_packed_up_to_the_target(shared_data: Callable[[str], Path]) -> None:
+    samples_T = recording(shared_data, 5)
+    apart = vad.segment(samples_T, Segment(max_ms=20_000))
+    packed = vad.segment(samples_T, Segment(max_ms=20_000, target_ms=20_000))
+    assert packed == vad.pack(apart, 20_000)
+    assert len(packed) < len(apart) / 2
+    short_T = samples_T[: 16_000 * 15]  # not longer than `max_ms`
+    assert vad.segment(short_T, Segment(max_ms=20_000, target_ms=1_000)) == [(0, 15_000)]
+
+
 def test_without_the_detector_nothing_is_dropped(shared_data: Callable[[str], Path]) -> None:
     samples_T = recording(shared_data, 3)
     spans = vad.segment(samples_T, Segment(max_ms=7_000, vad="never"))

@@ -19,6 +19,7 @@ from voxstill import engine
 from voxstill.core.config import Engine
 from voxstill.core.errors import VoxstillError
 from voxstill.engine import Chunk, Stage, chunks_of
+from voxstill.engine.retry import FAIL_FAST_ITEMS, Failure, FailureKind, RetryTracker
 
 
 @settings(deadline=None, max_examples=60)
@@ -49,6 +50,17 @@ def test_a_teacher_that_fails_on_everything_is_an_error_and_not_a_table_of_failu
     with pytest.raises(VoxstillError, match="items all failed") as caught:
         run([Chunk("c", ("raise",) * 40)], stages, name="inline")
     assert caught.value.why == "ValueError: this item is bad"
+
+
+def test_where_every_item_outlives_its_lease_the_error_names_the_option() -> None:
+    tracker = RetryTracker(attempts=1, fail=aside, on_progress=None)
+    timed_out = Failure(FailureKind.TIMED_OUT, "no answer within the time limit of 1 s, `engine.lease_s`")
+    parts = [tracker.open_chunk(Chunk(str(number), (number,))) for number in range(FAIL_FAST_ITEMS)]
+    for part in parts[:-1]:
+        assert tracker.record_failure(part, timed_out) == []
+    with pytest.raises(VoxstillError, match="items all failed") as caught:
+        tracker.record_failure(parts[-1], timed_out)
+    assert caught.value.fix == "a single item takes longer than that: set a longer `engine.lease_s`"
 
 
 def test_nothing_to_do_builds_no_worker() -> None:

@@ -19,6 +19,14 @@ def test_every_item_is_in_exactly_one_chunk_whose_id_ignores_order(ids: list[str
         assert chunk_id(shuffled) == chunk.id
 
 
+@given(st.lists(st.integers(0, 9)), st.integers(1, 5), st.integers(0, 20))
+def test_a_chunk_of_several_items_keeps_to_its_budget(costs: list[int], size: int, budget: int) -> None:
+    chunks = list(chunks_of(costs, size, str, float, budget))
+    assert [item for chunk in chunks for item in chunk.items] == costs
+    assert all(len(chunk.items) == 1 or sum(chunk.items) <= budget for chunk in chunks)
+    assert all(len(chunk.items) <= size for chunk in chunks)
+
+
 def test_chunks_are_cut_lazily() -> None:
     source = iter(range(1_000_000_000))
     next(chunks_of(source, 4, str))

@@ -12,7 +12,8 @@ import soundfile
 from numpy.typing import NDArray
 
 from voxstill.audio import codec, read_utterances
-from voxstill.core.config import Segment, Source
+from voxstill.core.config import Config, Segment, Source
+from voxstill.core.errors import ConfigError
 from voxstill.core.records import Recording, Utterance, UtteranceInfo
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import by_file, scan
@@ -184,3 +185,22 @@ def test_the_index_goes_by_in_hundreds_of_files_a_second(shared_data: Callable[[
     assert len(recordings) == len(utterances) == 600
     assert {row.error for row in recordings} == {None}
     assert 600 / (time.process_time() - start) > 200  # 1,500 on an idle core
+
+
+def test_what_a_manifest_cut_is_never_packed_and_what_the_detector_cut_is(
+    tmp_path: Path, shared_data: Callable[[str], Path]
+) -> None:
+    paths = sorted((shared_data("librispeech-unlabelled-30") / "audio").iterdir())[:4]
+    entry = write(tmp_path, np.concatenate([codec.decode(path.read_bytes()).samples_T for path in paths]))
+    apart, packed = (run(entry, cfg=Segment(max_ms=20_000, target_ms=target))[1] for target in (None, 20_000))
+    assert len(packed) < len(apart)
+    assert max(row.duration_ms for row in packed) <= 20_000
+    assert {row.start_ms for row in packed} < {row.start_ms for row in apart}
+    cut = [replace(entry, start_ms=k * 2_000, end_ms=(k + 1) * 2_000) for k in range(3)]
+    _, utterances = run(*cut, cfg=Segment(max_ms=20_000, target_ms=20_000))
+    assert [(row.start_ms, row.end_ms) for row in utterances] == [(0, 2_000), (2_000, 4_000), (4_000, 6_000)]
+
+
+def test_a_target_above_the_longest_utterance_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"`segment\.target_ms` is 20000"):
+        Config.model_validate({"segment": {"max_ms": 10_000, "target_ms": 20_000}})

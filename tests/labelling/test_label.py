@@ -116,7 +116,7 @@ def test_an_utterance_without_an_answer_is_set_aside_with_its_reason(wav: Path, 
     work = work_of(tmp_path, utterances(wav)[:3])
     _, labels = run(work, {"name": "echo", "hang_on": ["u01"]}, name="ray", lease_s=2.0, attempts=1)
     assert [row.error is None for row in labels] == [True, False, True]
-    assert labels[1].error == "set aside: no answer within the time limit of 2 s"
+    assert labels[1].error == "set aside: no answer within the time limit of 2 s, `engine.lease_s`"
 
 
 def test_a_teacher_that_reads_no_texts_is_not_shown_any(wav: Path) -> None:

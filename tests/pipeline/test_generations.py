@@ -142,7 +142,7 @@ def test_a_tar_of_which_little_is_kept_is_not_named(cfg: Config, tmp_path: Path)
     figures = sharded(cfg)
     store = Store(cfg.work)
     base = references.ShardSet(store, f"shards/{figures.recipe}", figures)
-    [first, second] = list(base.ids())
+    [first, second] = list(base.utterances())
     chosen = generation.reusable(base, tables.IdSet([*first[:5], *second[:2]]))
     assert [(reference.index, int(np.sum(reference.is_kept_N))) for reference in chosen] == [(0, 5)]
     assert sorted(generation.ids(base, chosen)) == sorted(first[:5])

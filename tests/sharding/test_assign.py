@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill import engine
-from voxstill.core.config import Shard
+from voxstill.core.config import Engine, Shard
 from voxstill.core.errors import DataError
 from voxstill.core.records import Label, Utterance, UtteranceInfo, Verdict, Word, fingerprint
 from voxstill.sharding import assign
@@ -65,7 +65,8 @@ def surveyed(
         judged = [Verdict(utterance_id=row.id, recipe="v", kept=row.id not in dropped) for row in rows]
         work.create(f"u/{number}.parquet", tables.to_parquet(rows, Utterance))
         work.create(f"v/{number + 7}.parquet", tables.to_parquet(judged, Verdict))
-    return work, assign.survey(work, join.parts(work, "u", "l", 4), assign.kept_ids(work, "v"))
+    joined = join.parts(work, "u", "l", Engine(chunk=4))
+    return work, assign.survey(work, joined, assign.kept_ids(work, "v"))
 
 
 def named(
@@ -206,7 +207,7 @@ def test_a_job_holds_the_utterances_of_its_shard_and_their_labels_whatever_the_c
     windows = assign.assign(kept, Shard(utterances=4), 0, WINDOW)
     planned = named(parts, kept, windows)
     by_id = {row.id: row for part in parts for row in part}
-    jobs = list(assign.jobs(work, join.parts(work, "u", "l", read), kept, windows, there))
+    jobs = list(assign.jobs(work, join.parts(work, "u", "l", Engine(chunk=read)), kept, windows, there))
     assert [job.index for job in jobs] == [index for index in range(len(planned)) if index not in there]
     for job in jobs:
         assert tables.from_parquet(job.utterances, Utterance) == [by_id[id_] for id_ in planned[job.index]]
@@ -216,4 +217,4 @@ def test_a_job_holds_the_utterances_of_its_shard_and_their_labels_whatever_the_c
 def test_a_label_that_was_removed_is_an_error_that_names_its_utterance() -> None:
     work, kept = surveyed([[Utterance(id="a", recording_id="a", uri="", end_ms=500)]])
     with pytest.raises(DataError, match="`a` was kept and has no label"):
-        list(assign.jobs(work, join.parts(work, "u", "l", 4), kept, assign.assign(kept, Shard(), 0), ()))
+        list(assign.jobs(work, join.parts(work, "u", "l", Engine(chunk=4)), kept, assign.assign(kept, Shard(), 0), ()))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill import engine
+from voxstill.core.config import Engine
 from voxstill.core.records import Label, Utterance
 from voxstill.storage import join, tables
 from voxstill.storage.store import Store
@@ -43,9 +44,9 @@ def test_every_label_is_found_with_its_utterance_whatever_the_chunks(
         known += [transcription.utterance_id for transcription in labels]
         write_labels(work, labels, label_chunk)
     write_labels(work, [label(f"another cut {i}") for i in range(5)], 2)
-    parts = join.parts(work, "u", "l", read)
+    parts = join.parts(work, "u", "l", Engine(chunk=read))
     assert [part.utterances for part in parts] == tables.parts(work, "u")
-    assert parts == join.parts(work, "u", "l", label_chunk)
+    assert parts == join.parts(work, "u", "l", Engine(chunk=label_chunk))
     texts = []
     for utterances, labels_there in join.columns(work, parts, ("id",), ("utterance_id", "text")):
         rows_of = join.rows_of(utterances["id"].to_pylist(), labels_there["utterance_id"].to_pylist())
@@ -61,7 +62,9 @@ def test_of_two_labels_of_one_utterance_the_same_counts_whatever_the_chunks() ->
         write_labels(work, [label(row.id, f"of {size}") for row in rows], size)
     counted = set()
     for size in range(1, 8):
-        ((_, labels),) = join.columns(work, join.parts(work, "u", "l", size), ("id",), ("utterance_id", "text"))
+        ((_, labels),) = join.columns(
+            work, join.parts(work, "u", "l", Engine(chunk=size)), ("id",), ("utterance_id", "text")
+        )
         first = join.rows_of([row.id for row in rows], labels["utterance_id"].to_pylist())
         counted.add(tuple(labels["text"][row].as_py() for row in first if row is not None))
     assert len(counted) == 1

@@ -131,7 +131,7 @@ class Decode(StageWork):
                 if isinstance(audio, VoxstillError):
                     errors[utterance.id] = audio
                 else:
-                    samples_by_id[utterance.id] = audio
+                    samples_by_id[utterance.id] = audio.copy()  # a slice would hold the whole recording
             todo = [utterance for utterance in todo if isinstance(errors.get(utterance.id), StorageError)]
             if not todo or pause_s is None:
                 break

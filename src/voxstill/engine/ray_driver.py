@@ -253,7 +253,7 @@ class RayRun:
                 self._changes.reject(VoxstillError(f"it has not started within {START_LIMIT_S:.0f} s"))
             if not any(call.is_overdue(now_s, lease_s) for call in worker.calls):
                 continue
-            reason = f"no answer within the time limit of {lease_s:g} s"
+            reason = f"no answer within the time limit of {lease_s:g} s, `engine.lease_s`"
             if worker.is_canary:
                 assert self._changes is not None
                 self._changes.reject(VoxstillError(reason))

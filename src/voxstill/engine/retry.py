@@ -153,10 +153,12 @@ class RetryTracker:
             return [replace(part, stop=middle, attempt=0), replace(part, start=middle, attempt=0)]
         self._num_skipped += part.num_items
         if self._num_skipped >= FAIL_FAST_ITEMS and not self._num_worked:
+            slow = "a single item takes longer than that: set a longer `engine.lease_s`"
+            broken = "the fault is in the setting-up, not in the items: mend it and run again"
             raise VoxstillError(
                 f"the first {self._num_skipped} items all failed",
                 why=failure.detail,
-                fix="the fault is in the setting-up, not in the items: mend it and run again",
+                fix=slow if failure.kind is FailureKind.TIMED_OUT else broken,
             )
         self._fill(part, [self._fail(item, failure.detail) for item in part.items])
         return []

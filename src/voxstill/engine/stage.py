@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -109,8 +108,27 @@ def chunk_id(ids: Iterable[str]) -> str:
     return fingerprint(sorted(ids))
 
 
-def chunks_of(items: Iterable[Any], size: int, key: Callable[[Any], str]) -> Iterator[Chunk]:
-    """Cut items, in their order, into chunks of `size` (the last may be smaller); `items` is consumed lazily."""
-    source = iter(items)
-    while members := tuple(itertools.islice(source, size)):
-        yield Chunk(chunk_id(map(key, members)), members)
+def chunks_of(
+    items: Iterable[Any],
+    size: int,
+    key: Callable[[Any], str],
+    cost: Callable[[Any], float] = lambda _: 0.0,
+    budget: float = 0.0,
+) -> Iterator[Chunk]:
+    """Cut items, in their order, into chunks of up to `size` that cost up to `budget`; `items` is consumed lazily.
+
+    An item that alone costs more is a chunk.
+    """
+    members: list[Any] = []
+    spent = 0.0
+    for item in items:
+        if members and spent + cost(item) > budget:
+            yield Chunk(chunk_id(map(key, members)), tuple(members))
+            members, spent = [], 0.0
+        members.append(item)
+        spent += cost(item)
+        if len(members) == size:
+            yield Chunk(chunk_id(map(key, members)), tuple(members))
+            members, spent = [], 0.0
+    if members:
+        yield Chunk(chunk_id(map(key, members)), tuple(members))

@@ -24,6 +24,7 @@ from voxstill.decoding.recognizer import Recognizer
 from voxstill.engine import StageWork
 from voxstill.labelling.commit import commit_rows
 from voxstill.storage import join, lease, parts, tables, workdir
+from voxstill.storage.cut import cut
 from voxstill.storage.figures import AlignmentFigures, LabelFigures
 from voxstill.storage.store import Store
 
@@ -80,9 +81,9 @@ def align(
     done = workdir.success(work, AlignmentFigures, task.recipe)
     if done is not None and done.source == source:
         return
-    with parts.hold(work, task.prefix, "filter", part, cfg.chunk) as held:
+    with parts.hold(work, task.prefix, "filter", part, cfg) as held:
         _run(work, utterances, task, cfg, reading, meter, held, chosen)
-        rest = plan(work, utterances, workdir.prefix("labels", task.labels), task.prefix, cfg.chunk)
+        rest = plan(work, utterances, workdir.prefix("labels", task.labels), task.prefix, cfg)
         if part is not None and next(rest, None) is not None:
             return
         figures = _figures(work, task, source)
@@ -128,13 +129,14 @@ def _run(
             resources=cfg.teacher_resources,
         ),
     )
-    chunks = plan(work, utterances, workdir.prefix("labels", task.labels), task.prefix, cfg.chunk, chosen)
+    labelled = workdir.prefix("labels", task.labels)
+    chunks = plan(work, utterances, labelled, task.prefix, cfg, chosen)
     engine.run(chunks, stages, commit, fail, cfg, meter.update)
     outage.check()
 
 
 def plan(
-    work: Store, utterances: str, labels: str, alignments: str, size: int, chosen: Container[str] | None = None
+    work: Store, utterances: str, labels: str, alignments: str, cfg: Engine, chosen: Container[str] | None = None
 ) -> Iterator[engine.Chunk]:
     """Chunks of utterances whose label has words and no alignment yet, with that label as their text; they stream.
 
@@ -145,7 +147,7 @@ def plan(
     aligned: Container[str] = (
         tables.IdSet(_key(id_, text) for table in rows for id_, text in _pairs(table)) if aligned_parts else ()
     )
-    joined = join.parts(work, utterances, labels, size)
+    joined = join.parts(work, utterances, labels, cfg)
     if chosen is not None:
         joined = [part for part in joined if part.utterances in chosen]
     for utterance_table, label_table in join.columns(work, joined, None, ("utterance_id", "text", "error")):
@@ -157,7 +159,8 @@ def plan(
                 continue
             if _key(utterance["id"], texts[place]) not in aligned:
                 todo.append(tables.from_columns({**utterance, "text": texts[place]}, Utterance))
-        yield from engine.chunks_of(todo, size, lambda utterance: _key(utterance.id, utterance.text or ""))
+        for members in cut([row.recording_id for row in todo], [row.duration_ms for row in todo], cfg):
+            yield from engine.chunks_of(todo[members], cfg.chunk, lambda row: _key(row.id, row.text or ""))
 
 
 def _key(id_: str, text: str) -> str:

@@ -75,7 +75,7 @@ def _agree(
             meter.count_done(row, ())
 
     stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers, resources=cfg.resources),)
-    engine.run(_plan(work, utterances, of, cfg.chunk), stages, commit, _set_aside, cfg, meter.update)
+    engine.run(_plan(work, utterances, of, cfg), stages, commit, _set_aside, cfg, meter.update)
     figures = dataclasses.replace(
         label_figures.count(work, task),
         rtfx=meter.audio_ms / 1000 / (time.perf_counter() - start),
@@ -86,8 +86,8 @@ def _agree(
     return figures
 
 
-def _plan(work: Store, utterances: str, of: Sequence[str], size: int) -> Iterator[engine.Chunk]:
-    by_recipe = [join.parts(work, utterances, workdir.prefix("labels", recipe), size) for recipe in of]
+def _plan(work: Store, utterances: str, of: Sequence[str], cfg: Engine) -> Iterator[engine.Chunk]:
+    by_recipe = [join.parts(work, utterances, workdir.prefix("labels", recipe), cfg) for recipe in of]
     for parts in zip(*by_recipe, strict=True):
         unit = Unit(parts[0].utterances, tuple(part.labels for part in parts))
         yield engine.Chunk(parts[0].name, (unit,))

@@ -13,7 +13,6 @@ import dataclasses
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,7 @@ from voxstill.labelling.commit import commit_rows
 from voxstill.labelling.retry_failed import finish_removal, remove_failed
 from voxstill.labelling.task import Task
 from voxstill.storage import lease, parts, tables, workdir
+from voxstill.storage.cut import CUT_BY, chunk_ids, cut
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
@@ -92,54 +92,46 @@ def _is_begun(work: Store, task: Task, former: Task) -> bool:
 
 
 def plan(
-    work: Store, utterances: str, labels: str, size: int, part: parts.Part | None = None
+    work: Store, utterances: str, labels: str, cfg: config.Engine, part: parts.Part | None = None
 ) -> Iterator[engine.Chunk]:
     """Put every utterance of the table that has no label among the parts of `labels` in one chunk; both tables stream.
 
     With `part` only its chunks come.
     """
-    for _, rows in left(work, utterances, labels, size, part):
-        yield from engine.chunks_of(rows, size, lambda row: row.id)
+    for _, rows in left(work, utterances, labels, cfg, part):
+        yield from engine.chunks_of(rows, cfg.chunk, lambda row: row.id)
 
 
 def left(
-    work: Store, utterances: str, labels: str, size: int, part: parts.Part | None = None
+    work: Store, utterances: str, labels: str, cfg: config.Engine, part: parts.Part | None = None
 ) -> Iterator[tuple[str, list[Utterance]]]:
     """The name of every chunk that is not done, with its utterances that have no label; with `part` only its chunks.
 
-    A chunk is `size` utterances of one part of the table. One whose name is listed is done, and what the listed parts
-    of other names hold (made with another `size`, or the rest of such chunks) is left out of the others. What is left
-    of a chunk is of the part that the whole chunk is of.
+    A chunk is cut (`storage/cut.py`) from one part of the table. One whose name is listed is done, and what the listed
+    parts of other names hold (cut otherwise, or the rest of such chunks) is left out of the others. What is left of a
+    chunk is of the part that the whole chunk is of.
     """
     keys = tables.parts(work, utterances)
     done = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, labels)}
     labelled: Container[str] = ()
     if done:
-        tables_of_ids = tables.columns(work, keys, Utterance, ("id",))
-        planned = {name for table in tables_of_ids for name in _chunk_ids(table["id"].to_pylist(), size)}
+        columns = tables.columns(work, keys, Utterance, ("id", *CUT_BY))
+        planned = {name for table in columns for name in chunk_ids(table, cfg)}
         others = [f"{labels}/{name}.parquet" for name in sorted(done - planned)]
         tables_of_ids = tables.columns(work, others, Label, ("utterance_id",))
         labelled = tables.IdSet(id_ for table in tables_of_ids for id_ in table["utterance_id"].to_pylist())
     for key in keys:
         if done:
-            ids = tables.to_arrow(work.read(key), Utterance, work.uri(key), ("id",))["id"].to_pylist()
-            if done.issuperset(_chunk_ids(ids, size)):
+            table = tables.to_arrow(work.read(key), Utterance, work.uri(key), ("id", *CUT_BY))
+            if done.issuperset(chunk_ids(table, cfg)):
                 continue
-        for rows in _batched(tables.from_parquet(work.read(key), Utterance, work.uri(key)), size):
-            name = engine.chunk_id(row.id for row in rows)
+        rows = tables.from_parquet(work.read(key), Utterance, work.uri(key))
+        for members in cut([row.recording_id for row in rows], [row.duration_ms for row in rows], cfg):
+            name = engine.chunk_id(row.id for row in rows[members])
             if name in done or (part is not None and not part.takes(name)):
                 continue
-            if unlabelled := [row for row in rows if row.id not in labelled]:
+            if unlabelled := [row for row in rows[members] if row.id not in labelled]:
                 yield name, unlabelled
-
-
-def _chunk_ids(ids: Sequence[str], size: int) -> Iterator[str]:
-    """The ids of the chunks that a part of the table is planned as."""
-    return (engine.chunk_id(chunk_ids) for chunk_ids in _batched(ids, size))
-
-
-def _batched(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def limited(chunks: Iterator[engine.Chunk], max_chunks: int | None, limit_ms: float | None) -> Iterator[engine.Chunk]:
@@ -177,17 +169,17 @@ def label(
     done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and not (retry_failed and done.failed) and is_whole(work, source, task, done):
         return done
-    with parts.hold(work, task.prefix, "label", part, cfg.chunk) as held:
+    with parts.hold(work, task.prefix, "label", part, cfg) as held:
         finish_removal(work, task.prefix)
         if retry_failed:
             remove_failed(work, task.prefix)
         start_s = time.perf_counter()
-        chunks = plan(work, utterances, task.prefix, cfg.chunk, part)
+        chunks = plan(work, utterances, task.prefix, cfg, part)
         limit_ms = None if limit_hours is None else limit_hours * 3_600_000
         _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held)
         finished = next(chunks, None) is None
         if part is not None:
-            names = (name for name, _ in left(work, utterances, task.prefix, cfg.chunk))
+            names = (name for name, _ in left(work, utterances, task.prefix, cfg))
             finished = parts.is_finished("label", part, names, is_done=finished)
         rtfx = meter.audio_ms / 1000 / (time.perf_counter() - start_s) or (done.rtfx if done else 0.0)
         result = dataclasses.replace(label_figures.count(work, task), rtfx=rtfx, finished=finished)

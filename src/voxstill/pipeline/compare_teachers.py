@@ -170,7 +170,7 @@ def _rows(
 ) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield id, human text and the label of every teacher, for utterances that any of them has labelled."""
     prefix, hidden = workdir.prefix("utterances", utterances), hidden_texts(cfg)
-    parts_by_teacher = [join.parts(work, prefix, workdir.prefix("labels", name), cfg.engine.chunk) for name in names]
+    parts_by_teacher = [join.parts(work, prefix, workdir.prefix("labels", name), cfg.engine) for name in names]
     tables_of = [join.columns(work, parts, ("id", "text"), ("utterance_id", "text")) for parts in parts_by_teacher]
     for columns in zip(*tables_of, strict=True):
         utterance_columns = columns[0][0]

@@ -44,7 +44,7 @@ def filter_labels(cfg: Config, *, part: str | None = None) -> VerdictFigures:
         log.info("filter: nothing to do, verdicts %s are there", recipe)
         return dataclasses.replace(done, reasons={current_name(name): num for name, num in done.reasons.items()})
     _refuse_added(work, labels)
-    with parts.hold(work, workdir.prefix("verdicts", recipe), "filter", own, cfg.engine.chunk) as held:
+    with parts.hold(work, workdir.prefix("verdicts", recipe), "filter", own, cfg.engine) as held:
         measured = _scores(cfg, source, labels, own)
         if measured.finished is False:
             return _unjudged(recipe, source, labels, measured)
@@ -103,7 +103,7 @@ def _scores(cfg: Config, source: IndexFigures, labels: LabelFigures, part: parts
     done = workdir.success(work, ScoreFigures, recipe)
     if done is not None:
         return done
-    with parts.hold(work, workdir.prefix("scores", recipe), "filter", part, cfg.engine.chunk) as held:
+    with parts.hold(work, workdir.prefix("scores", recipe), "filter", part, cfg.engine) as held:
         return _measure(cfg, recipe, source, labels, held, part)
 
 
@@ -165,7 +165,7 @@ def _measured_parts(
     def beside(table: str | None) -> list[tuple[str, ...]]:
         if table is None:
             return [()] * len(joined)
-        return [part.labels for part in join.parts(work, prefix, table, cfg.engine.chunk)]
+        return [part.labels for part in join.parts(work, prefix, table, cfg.engine)]
 
     return list(itertools.starmap(measures.MeasuredPart, zip(joined, beside(heard), beside(aligned), strict=True)))
 

@@ -13,6 +13,7 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Utterance
 from voxstill.indexing import segment
+from voxstill.indexing.audio_estimate import estimated_ms
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
@@ -34,7 +35,7 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """
     own = parts.requested(part)
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
-    with parts.hold(work, workdir.prefix("utterances", recipe), "index", own, cfg.engine.chunk) as held:
+    with parts.hold(work, workdir.prefix("utterances", recipe), "index", own, cfg.engine) as held:
         figures = _index(cfg, work, recipe, held, own)
     figures = dataclasses.replace(figures, max_failed_share=cfg.engine.max_failed_share)
     if figures.exit_code:
@@ -87,7 +88,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
 
     if any(missing):
         todo = map(state.with_free_ids, itertools.compress(files, missing))
-        chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id)
+        chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id, estimated_ms, cfg.engine.chunk_hours * 3_600_000)
         with StepMeter("index", sum(missing), "files") as meter:
             engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.update)
     if shares_voices:

@@ -130,5 +130,5 @@ def label_parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[
         work,
         utterances=workdir.prefix("utterances", utterances),
         labels=workdir.prefix("labels", labels),
-        size=cfg.engine.chunk,
+        cfg=cfg.engine,
     )

@@ -88,7 +88,7 @@ def _shard(
     if done is not None:
         log.info("shard: nothing to do, shards %s are there", recipe)
         return done
-    with parts.hold(work, workdir.prefix("shards", recipe), "shard", part, cfg.engine.chunk) as held:
+    with parts.hold(work, workdir.prefix("shards", recipe), "shard", part, cfg.engine) as held:
         return _write(cfg, recipe, joined(work), verdicts, held, part)
 
 
@@ -139,7 +139,8 @@ def _write(
     def count_written() -> set[int]:
         there = write.written_shards(work, prefix).intersection(range(len(sizes)))
         new = sorted(there - {row.index for row in written})
-        written.extend(write.written_counts(work, prefix, {index: sizes[index] for index in new}))
+        planned = {index: sizes[index] for index in new}
+        written.extend(write.written_counts(work, prefix, planned, cfg.shard.max_ms))
         return there
 
     def commit(_: engine.Chunk, rows: Sequence[write.WrittenShard]) -> None:
@@ -161,7 +162,7 @@ def _write(
         held.check()
         written += generation.write(work, prefix, assigned.reused, len(sizes))
     figures = dataclasses.replace(
-        _figures(recipe, verdicts, written),
+        _figures(cfg, recipe, verdicts, written),
         shards=len(sizes) + len(assigned.reused),
         lineage=None if cfg.shard.format == "in_place" else lineage,
         generation=assigned.generation,
@@ -172,10 +173,17 @@ def _write(
     return figures
 
 
-def _figures(recipe: str, verdicts: VerdictFigures | None, written: Sequence[write.WrittenShard]) -> ShardFigures:
+def _figures(
+    cfg: Config, recipe: str, verdicts: VerdictFigures | None, written: Sequence[write.WrittenShard]
+) -> ShardFigures:
     dropped: Counter[str] = Counter()
+    uncut: Counter[str] = Counter()
     for row in written:
         dropped.update(row.dropped)
+        uncut.update(row.uncut)
+    if uncut:
+        reasons = ", ".join(f"{reason}: {num:,}" for reason, num in uncut.items())
+        log.warning("shard: %d samples stay longer than `shard.max_ms`: %s", uncut.total(), reasons)
     return ShardFigures(
         recipe=recipe,
         verdicts=None if verdicts is None else verdicts.recipe,
@@ -185,6 +193,7 @@ def _figures(recipe: str, verdicts: VerdictFigures | None, written: Sequence[wri
         hours=sum(row.duration_ms for row in written) / 3_600_000,
         num_bytes=sum(row.num_bytes for row in written),
         dropped=dict(dropped),
+        uncut=None if cfg.shard.max_ms is None else dict(uncut),
     )
 
 

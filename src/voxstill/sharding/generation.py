@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.sharding import references
+from voxstill.sharding.cut_labels import utterance_of
 from voxstill.sharding.references import Reference, ShardSet
 from voxstill.sharding.write import WrittenShard
 from voxstill.storage import shard_format, tables, workdir
@@ -57,7 +58,7 @@ def reusable(base: ShardSet, kept: tables.IdSet | None) -> list[Reference]:
     references = []
     names = ("id", "tar", "num_bytes")
     for index, rows in enumerate(tables.columns(base.store, base.sidecars(), Sample, names)):
-        ids = rows["id"].to_pylist()
+        ids = list(map(utterance_of, rows["id"].to_pylist()))
         is_kept_N = np.ones(len(ids), np.bool_) if kept is None else kept.has(ids)
         tar = (rows["tar"][0].as_py() if ids else None) or f"{base.prefix}/{shard_format.tar_name(index)}"
         if tar not in sizes:
@@ -71,7 +72,7 @@ def reusable(base: ShardSet, kept: tables.IdSet | None) -> list[Reference]:
 def ids(base: ShardSet, chosen: Sequence[Reference]) -> Iterator[str]:
     """The ids of the utterances that are kept in the chosen shards of a generation."""
     by_index: dict[int, NDArray[np.bool_]] = {reference.index: reference.is_kept_N for reference in chosen}
-    for index, shard_ids in enumerate(base.ids()):
+    for index, shard_ids in enumerate(base.utterances()):
         if index in by_index:
             yield from (id_ for id_, is_kept in zip(shard_ids, by_index[index].tolist(), strict=True) if is_kept)
 

@@ -46,8 +46,8 @@ def _chosen(corpora: Sequence[ShardSet], held_out: tables.IdSet, dropped: Counte
     earlier: list[tables.IdSet] = []
     for number, corpus in enumerate(corpora):
         if number:
-            earlier.append(tables.IdSet(id_ for ids in corpora[number - 1].ids() for id_ in ids))
-        for index, ids in enumerate(corpus.ids()):
+            earlier.append(tables.IdSet(id_ for ids in corpora[number - 1].utterances() for id_ in ids))
+        for index, ids in enumerate(corpus.utterances()):
             is_held_out_N = held_out.has(ids)
             is_double_N = np.any([other.has(ids) for other in earlier] or [np.zeros_like(is_held_out_N)], axis=0)
             is_double_N &= ~is_held_out_N

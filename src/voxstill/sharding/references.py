@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.sharding.cut_labels import utterance_of
 from voxstill.sharding.write import WrittenShard
 from voxstill.storage import shard_format, tables
 from voxstill.storage.figures import ShardFigures
@@ -28,9 +29,10 @@ class ShardSet:
         """The keys of the sidecars, by number."""
         return [f"{self.prefix}/{shard_format.sidecar_name(index)}" for index in range(self.figures.shards)]
 
-    def ids(self) -> Iterator[list[str]]:
-        """The ids in each sidecar, by number."""
-        return (table["id"].to_pylist() for table in tables.columns(self.store, self.sidecars(), Sample, ("id",)))
+    def utterances(self) -> Iterator[list[str]]:
+        """The ids of the utterances in each sidecar, by number: of samples cut from one, that of the utterance."""
+        sidecars = tables.columns(self.store, self.sidecars(), Sample, ("id",))
+        return (list(map(utterance_of, table["id"].to_pylist())) for table in sidecars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +68,5 @@ def write(work: Store, prefix: str, number: int, reference: Reference, *, here: 
         duration_ms=sum(rows["duration_ms"].to_pylist()),
         num_bytes=sum(rows["num_bytes"].to_pylist()),
         dropped={},
+        uncut={},
     )

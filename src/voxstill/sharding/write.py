@@ -23,12 +23,14 @@ from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.sharding.assign import TAR_MEMBER, ShardJob
+from voxstill.sharding.cut_labels import shorten, utterance_of
 from voxstill.storage import shard_format, tables
 from voxstill.storage.cache import Cache
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
 _LOST = "could not be read when the shard was written"
+_UNCUT = "not cut when the shard was written"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class WrittenShard:
     duration_ms: int
     num_bytes: int
     dropped: Mapping[str, int]
+    uncut: Mapping[str, int]
+    """Utterances longer than `shard.max_ms`, by what kept them from being cut."""
 
 
 @dataclass
@@ -113,7 +117,9 @@ def write_shard(
     """
     sidecar, tar = f"{prefix}/{shard_format.sidecar_name(index)}", f"{prefix}/{shard_format.tar_name(index)}"
     if work.exists(sidecar):
-        return next(written_counts(work, prefix, {index: len(utterances)}))
+        return next(written_counts(work, prefix, {index: len(utterances)}, cfg.max_ms))
+    shorter = shorten(utterances, labels, cfg.max_ms)
+    utterances, labels = shorter.utterances, shorter.labels
     read = _whole_members if cfg.format == "in_place" else read_utterances.samples
     encoded, dropped = _encode_all(read(utterances, cache, decode, contents), cfg)
     if cfg.format == "in_place":
@@ -131,20 +137,25 @@ def write_shard(
         duration_ms=sum(row.duration_ms for row in rows),
         num_bytes=sum(row.num_bytes for row in rows),
         dropped=dropped,
+        uncut=shorter.uncut,
     )
 
 
-def written_counts(work: Store, prefix: str, planned: Mapping[int, int]) -> Iterator[WrittenShard]:
+def written_counts(work: Store, prefix: str, planned: Mapping[int, int], max_ms: int | None) -> Iterator[WrittenShard]:
     """What shards that are written hold of the numbers of utterances planned for them, by shard."""
     keys = (f"{prefix}/{shard_format.sidecar_name(index)}" for index in planned)
-    sidecars = tables.columns(work, keys, Sample, ("duration_ms", "num_bytes"))
+    sidecars = tables.columns(work, keys, Sample, ("id", "duration_ms", "num_bytes"))
     for (index, num), rows in zip(planned.items(), sidecars, strict=True):
+        durations_ms = rows["duration_ms"].to_pylist()
+        written = len(rows) if max_ms is None else len(set(map(utterance_of, rows["id"].to_pylist())))
+        uncut = 0 if max_ms is None else sum(duration_ms > max_ms for duration_ms in durations_ms)
         yield WrittenShard(
             index=index,
             utterances=len(rows),
-            duration_ms=sum(rows["duration_ms"].to_pylist()),
+            duration_ms=sum(durations_ms),
             num_bytes=sum(rows["num_bytes"].to_pylist()),
-            dropped={_LOST: num - len(rows)} if num > len(rows) else {},
+            dropped={_LOST: num - written} if num > written else {},
+            uncut={_UNCUT: uncut} if uncut else {},
         )
 
 

@@ -169,6 +169,8 @@ class ShardFigures(TableFigures):
     """None for the first of its lineage; a later one names tars of those before it."""
     left_out: Mapping[str, int] | None = None
     """What of the source was not repacked, by reason; not stored with the shards."""
+    uncut: Mapping[str, int] | None = None
+    """Samples that are longer than `shard.max_ms`, by what kept them from being cut; None where nothing is cut."""
     finished: bool | None = None
     """False where other parts (`--part`) are still missing."""
 

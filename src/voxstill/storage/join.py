@@ -1,7 +1,8 @@
 """Join utterances with their labels part by part: neither table is held in memory.
 
 A part of labels is named after the ids in it, so those of a chunk of utterances are found by name and nothing is
-opened. What was labelled with another `engine.chunk`, or is the rest of such a chunk, is found by an index of its ids.
+opened. What was labelled in other chunks (another `engine.chunk`, another version), or is the rest of one, is found by
+an index of its ids.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from voxstill import engine
+from voxstill.core.config import Engine
 from voxstill.core.records import Label, Utterance
 from voxstill.storage import tables
+from voxstill.storage.cut import CUT_BY, chunk_ids
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -36,17 +38,17 @@ class Part:
         return self.utterances.rpartition("/")[2].removesuffix(".parquet")
 
 
-def parts(work: Store, utterances: str, labels: str, size: int) -> list[Part]:
-    """List one `Part` for each part of the table `utterances`, in the order of their names, whatever `size` is.
+def parts(work: Store, utterances: str, labels: str, cfg: Engine) -> list[Part]:
+    """List one `Part` for each part of the table `utterances`, in the order of their names, whatever `cfg` says.
 
-    `labels` is a table of labels, or another that has their `utterance_id`. What is cut by `size`, which is
-    `engine.chunk`, is found without opening a part of it.
+    `labels` is a table of labels, or another that has their `utterance_id`. What was labelled in the chunks of `cfg` is
+    found without opening a part of it.
     """
     keys = tables.parts(work, utterances)
     label_keys = dict.fromkeys(tables.parts(work, labels))
     joined = []
-    for ids in _ids(work, keys, Utterance, "id"):
-        chunk_keys = (f"{labels}/{engine.chunk_id(chunk_ids)}.parquet" for chunk_ids in _cut(ids, size))
+    for table in tables.columns(work, keys, Utterance, ("id", *CUT_BY)):
+        chunk_keys = (f"{labels}/{name}.parquet" for name in chunk_ids(table, cfg))
         joined.append([key for key in chunk_keys if key in label_keys])
     other_keys = sorted(label_keys.keys() - set(itertools.chain.from_iterable(joined)))
     if other_keys:
@@ -86,7 +88,3 @@ def rows_of(ids: Sequence[str], labelled: Sequence[str]) -> list[int | None]:
 
 def _ids(work: Store, keys: Iterable[str], kind: type[DataclassInstance], name: str) -> Iterator[list[str]]:
     return (table[name].to_pylist() for table in tables.columns(work, keys, kind, [name]))
-
-
-def _cut(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    return (ids[start : start + size] for start in range(0, len(ids), size))

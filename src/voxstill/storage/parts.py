@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from voxstill.core import world
+from voxstill.core.config import Engine
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.storage import lease
@@ -86,7 +87,7 @@ def requested(text: str | None) -> Part | None:
 
 
 @contextmanager
-def hold(work: Store, table: str, step: str, part: Part | None, size: int) -> Iterator[lease.Lease]:
+def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine) -> Iterator[lease.Lease]:
     """Hold the lease of a table, or of a part of it; StorageError where others that do not go with it hold theirs.
 
     ConfigError where other parts have another number or chunks of another size.
@@ -101,7 +102,7 @@ def hold(work: Store, table: str, step: str, part: Part | None, size: int) -> It
     own = f"{table}/part-{part.number}-of-{part.total}"
     with lease.hold(work, own, f"{step} --part {part}", waits=True) as held:
         lease.check_free(work, table)
-        _agree(work, table, step, {"parts": part.total, "chunk": size})
+        _agree(work, table, step, {"parts": part.total, "chunk": cfg.chunk, "chunk_hours": cfg.chunk_hours})
         yield held
 
 
@@ -133,7 +134,7 @@ def is_finished(step: str, part: Part, left: Iterable[str], *, is_done: bool = T
     return False
 
 
-def _agree(work: Store, table: str, step: str, terms: dict[str, int]) -> None:
+def _agree(work: Store, table: str, step: str, terms: dict[str, float]) -> None:
     """All parts have one total and one size of chunks: else some items would be of two parts, or of none."""
     agreed = work.read_json(f"{table}/{AGREED}")
     if agreed is None:
@@ -142,10 +143,13 @@ def _agree(work: Store, table: str, step: str, terms: dict[str, int]) -> None:
                 lease.check_free(work, below)
         work.create(f"{table}/{AGREED}", (json.dumps(terms) + "\n").encode())
         agreed = work.read_json(f"{table}/{AGREED}")
-    if agreed is not None and agreed != terms:
+    agreed = {"chunk_hours": Engine().chunk_hours, **(agreed or terms)}  # which earlier versions did not write
+    if agreed != terms:
         raise ConfigError(
-            f"`{table}` in `{work.root}` is made in {agreed['parts']} parts with chunks of {agreed['chunk']}",
-            why=f"this is one of {terms['parts']} with chunks of {terms['chunk']}",
-            fix=f"use --part K/{agreed['parts']} and engine.chunk={agreed['chunk']}; "
+            f"`{table}` in `{work.root}` is made in {agreed['parts']} parts with chunks of {agreed['chunk']} "
+            f"utterances and {agreed['chunk_hours']:g} h",
+            why=f"this is one of {terms['parts']} with chunks of {terms['chunk']} and {terms['chunk_hours']:g} h",
+            fix=f"use --part K/{agreed['parts']}, engine.chunk={agreed['chunk']} and "
+            f"engine.chunk_hours={agreed['chunk_hours']:g}; "
             f"`voxstill {step}` without --part does what is left once no part runs any more",
         )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from voxstill.core.config.section import Section, option
+from voxstill.core.errors import ConfigError
 
 
 class Source(Section):
@@ -58,6 +61,19 @@ class Segment(Section):
     """Shorter pauses do not end a stretch of speech."""
     pad_ms: int = option(100, unit="ms", ge=0)
     """Audio kept on both sides of a stretch of speech, never overlapping its neighbour."""
+    target_ms: int | None = option(None, unit="ms", ge=100)
+    """Stretches of speech that follow one another are packed, with the pauses between them, into utterances of at most
+    this length: 28000 for a teacher that computes 30 s whatever it is given, as Whisper does. Unset packs none."""
+
+    @model_validator(mode="after")
+    def _packed_is_no_longer_than_the_longest(self) -> Self:
+        if self.target_ms is not None and self.target_ms > self.max_ms:
+            raise ConfigError(
+                f"`segment.target_ms` is {self.target_ms}",
+                why=f"no utterance is longer than `segment.max_ms`, which is {self.max_ms}",
+                fix="make it at most `segment.max_ms`",
+            )
+        return self
 
 
 class Filter(Section):
@@ -104,6 +120,19 @@ class Shard(Section):
     format: Literal["flac", "wav", "in_place"] = option("flac")
     """Both are lossless; flac is half the size. `in_place` writes sidecars alone, one for each tar of the source, and
     leaves the audio there: each utterance must be a whole member of a tar."""
+    max_ms: int | None = option(None, unit="ms", ge=1000)
+    """Labels of more audio are cut at pauses between their words, for a student that wants shorter samples. It needs a
+    teacher with word times; what cannot be cut stays whole and is counted. Unset cuts none."""
+
+    @model_validator(mode="after")
+    def _what_stays_in_place_is_not_cut(self) -> Self:
+        if self.max_ms is not None and self.format == "in_place":
+            raise ConfigError(
+                f"`shard.max_ms` is {self.max_ms}",
+                why="`shard.format: in_place` leaves the audio as it is in the tars of the source",
+                fix="leave `shard.max_ms` out, or set `shard.format: flac`",
+            )
+        return self
 
 
 class Demo(Section):

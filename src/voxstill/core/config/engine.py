@@ -36,6 +36,9 @@ class Engine(Section):
     """Resources of the Ray cluster that each teacher reserves besides CPUs and GPUs: `{TPU: 4}`."""
     chunk: int = option(256, unit="utterances", ge=1)
     """Unit of work, of retry and of output."""
+    chunk_hours: float = option(4.0, unit="h of audio", gt=0)
+    """Most audio in a chunk, so that long recordings do not outlive `engine.lease_s`. The index estimates it from the
+    size of a file. A chunk ends between two recordings where it can: each chunk decodes its recordings anew."""
     in_flight: int = option(2, unit="chunks", ge=1)
     """Chunks handed to one worker at a time; this is the back-pressure. A teacher that hears two chunks at once is
     handed one more."""
@@ -49,7 +52,7 @@ class Engine(Section):
     """Memory that the decoder of one recording may take: six hours of audio take 2 GB, a decompression bomb any."""
     lease_s: float = option(600.0, unit="s", gt=0)
     """A chunk not back after this long is taken from its worker, which is ended, and given to others in halves. A slow
-    teacher wants a smaller `engine.chunk` or a longer lease."""
+    teacher wants a smaller `engine.chunk` or `engine.chunk_hours`, or a longer lease."""
 
     @field_validator("resources", "teacher_resources")
     @classmethod
