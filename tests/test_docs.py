@@ -228,7 +228,7 @@ def test_the_quickstart_can_be_followed_to_its_end(corpus: Path, capsys: pytest.
                     assert cli.main([*rest, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
                     ran.append(rest[0])
     steps = {"index", "label", "filter", "shard", "train", "evaluate"}
-    assert set(ran) == {"init", "run", "plan", "transcribe", "explain", *steps}
+    assert set(ran) == {"init", "run", "plan", "transcribe", "verify", "explain", *steps}
     out = capsys.readouterr().out
     assert "broken.flac not audio" in out
     [run] = (corpus / "exp").iterdir()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         train,
         train_lm,
         tune_filter,
+        verify,
         write_transcripts,
     )
     from voxstill.pipeline.api_scores import (
@@ -95,6 +96,7 @@ __all__ = [
     "train",
     "train_lm",
     "tune_filter",
+    "verify",
     "wer",
     "write_transcripts",
 ]

@@ -296,3 +296,34 @@ def test_small_files_go_by_in_hundreds_a_second(shared_data: Callable[[str], Pat
     for data in files:
         codec.decode(data)
     assert len(files) / (time.process_time() - start) > 300  # 2,000 on an idle core
+
+
+FLAC_FORMS = [(44_100, 2, "PCM_16"), (48_000, 1, "PCM_24"), (8_000, 1, "PCM_16"), (22_050, 1, "PCM_S8")]
+
+
+@pytest.mark.parametrize("ffmpeg", [False, True], ids=["libsndfile", "FFmpeg"])
+@pytest.mark.parametrize(("rate_hz", "channels", "subtype"), FLAC_FORMS)
+def test_a_flac_with_a_flipped_bit_is_refused_or_has_the_same_samples(
+    rate_hz: int, channels: int, subtype: str, ffmpeg: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ffmpeg:
+        monkeypatch.setattr(codec, "_decode_with_libsndfile", codec._decode_with_ffmpeg)
+    samples_TC = np.stack([speech_like(0.5, rate_hz, seed) for seed in range(channels)], axis=1)
+    whole = in_a_file(samples_TC, rate_hz, "FLAC", subtype)
+    expected_T = codec.decode(whole).samples_T
+    random = np.random.default_rng(0)
+    refused = 0
+    for _ in range(15):
+        data = bytearray(whole)
+        data[random.integers(42, len(data))] ^= 1 << int(random.integers(8))
+        try:
+            assert np.array_equal(codec.decode(bytes(data)).samples_T, expected_T)
+        except DataError:
+            refused += 1
+    assert refused >= 10
+
+
+def test_a_flac_whose_encoder_knew_no_md5_is_read() -> None:
+    whole = in_a_file(speech_like(0.5, 44_100), 44_100, "FLAC")
+    assert codec.decode(whole[:26] + bytes(16) + whole[42:]).samples_T.any()
+    assert "MD5" in reason(whole[:26] + bytes(15) + b"\1" + whole[42:]).why

@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -142,6 +143,26 @@ def test_a_neighbour_of_weight_zero_stands_in_for_what_cannot_be_read_and_the_lo
     assert i != 25
     assert batch.ids.count(batch.ids[b]) == 2
     assert np.array_equal(batch.audio_BT[b, : int(batch.audio_len_B[b])], samples_of(i))
+
+
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_audio_that_decodes_to_other_samples_is_replaced_by_its_checksum(
+    tmp_path: Path, has_checksum: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(str(tmp_path / "work"))
+    write_corpus(store)
+    if not has_checksum:  # as version 0.1 wrote them
+        for sidecar in Path(store.root).glob("s/*.parquet"):
+            pq.write_table(pq.read_table(sidecar).drop_columns(["crc32"]), sidecar)
+    damage(store, 25, codec.encode(samples_of(25)[::-1].copy(), "flac"))
+    corpus = corpus_of(store)
+    assert (corpus.crc32 >= 0).all() == has_checksum
+    loader = Loader(Batches(corpus, planned(corpus)), workers=0, max_unread=0.05)
+    with caplog.at_level(logging.WARNING, logger="voxstill"):
+        logging.getLogger("voxstill").propagate = True
+        read_all(loader)
+    assert loader.replaced == has_checksum
+    assert ("another checksum" in caplog.text) == has_checksum
 
 
 def test_a_batch_of_which_nothing_can_be_read_is_silence_that_counts_for_nothing(store: Store) -> None:

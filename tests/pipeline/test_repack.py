@@ -13,11 +13,12 @@ import soundfile
 
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.core.config import Plan, Source
+from voxstill.core.config import Config, Plan, Source
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import plan
 from voxstill.data.shard_index import open_index
 from voxstill.indexing.scan import scan
+from voxstill.pipeline.verify import verify
 from voxstill.storage import shard_format
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.store import Store
@@ -93,6 +94,17 @@ def test_audio_can_stay_in_foreign_tars_and_is_trained_on_from_there(
         assert sum(len(batch.ids) for batch in batches) == 12
     plain = [str(tmp_path / "t0.tar"), str(tmp_path / "t1.tar"), *map(str, Path(work, "unpacked").glob("*.tar"))]
     assert {corpus.tar(int(shard)) for shard in corpus.shard} == set(plain)
+    assert not verify(work, Config(work=work)).broken
+    with (tmp_path / "t0.tar").open("r+b") as file:  # a sample of a WAV, which no decoder can tell from another
+        file.seek(2000)
+        file.write(b"!")
+    result = verify(work, Config(work=work))
+    [broken] = result.broken
+    assert broken.path.endswith(".parquet")
+    assert "t0.tar" in broken.reason
+    damaged = Loader(Batches(corpus, epoch_plan), workers=0, max_unread=0.5)
+    assert list(damaged)
+    assert damaged.replaced == 1
 
 
 def test_only_whole_members_of_a_tar_can_stay_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 libsndfile reads WAV and FLAC, FFmpeg everything else, and each is tried where the other fails; intact 16 kHz mono WAV
 and FLAC are read without either. Lengths in headers are not trusted: audio is decoded to its end, its samples are
-counted, and the count is compared with the length that the header states.
+counted, and the count is compared with the length that the header states. So is the MD5 of a FLAC, where it has one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import soxr
 from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
+from voxstill.audio import flac
 from voxstill.core import pcm
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ
@@ -76,12 +77,12 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
     readers: list[_Reader] = [_decode_with_libsndfile, _decode_with_ffmpeg]
     if not (data[:4] == b"fLaC" or (data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE")):
         readers.reverse()
-    faults = []
+    faults, header = [], flac.stream_info(data)
     for reader in readers:
-        mono = _MonoResampler(channel, max_s)
+        mono = _MonoResampler(channel, max_s, header)
         end = reader(data, mono)
         samples_T = mono.finish()
-        fault = end.fault or _length_fault(data, mono, end)
+        fault = end.fault or _length_fault(data, mono, end) or mono.checksum_fault()
         if fault is not None:
             faults.append((mono.num_samples, fault))
             continue
@@ -166,10 +167,12 @@ class _DecodeResult(NamedTuple):
 class _MonoResampler:
     """Down-mix and resample blocks to 16 kHz int16; memory holds the output and one block."""
 
-    def __init__(self, channel: int | None, max_s: float) -> None:
+    def __init__(self, channel: int | None, max_s: float, header: flac.StreamInfo | None) -> None:
         self.rate_hz = 0
         self.num_channels = 0
         self.num_samples = 0
+        self.header = header
+        self._md5 = None if header is None or header.md5 is None else flac.SampleHash(header.bits)
         self._channel, self._max_s = channel, max_s
         self._resampler: soxr.ResampleStream | None = None
         self._parts: list[NDArray[np.int16]] = []
@@ -181,8 +184,25 @@ class _MonoResampler:
         if not 1 <= num_channels <= _MAX_CHANNELS:
             raise DataError("impossible channels", why=f"{num_channels} of them", fix="write the file anew")
 
-    def add(self, block_TC: NDArray[np.float32], rate_hz: int) -> None:
+    @property
+    def needs_integers(self) -> bool:
+        """Whether blocks are wanted as int32, as they are compared with a checksum."""
+        return self._md5 is not None
+
+    def checksum_fault(self) -> DataError | None:
+        """The error of samples that are not those of the MD5 in the header; None where it is theirs, or has none."""
+        if self._md5 is None or self.header is None or self._md5.digest() == self.header.md5:
+            return None
+        return DataError(
+            "damaged", why="its samples are not those of the MD5 in its header", fix="find a sound copy of the file"
+        )
+
+    def add(self, block_TC: NDArray[np.float32] | NDArray[np.int32], rate_hz: int) -> None:
         """Add the next block. The number of channels may change between blocks, the rate may not."""
+        if block_TC.dtype == np.int32:
+            if self._md5 is not None:
+                self._md5.add(np.asarray(block_TC, np.int32))
+            block_TC = block_TC.astype(np.float32) * np.float32(2**-31)
         num_samples, num_channels = block_TC.shape
         self.expect(rate_hz, num_channels)
         if not self.rate_hz:
@@ -234,10 +254,11 @@ def _decode_with_libsndfile(data: bytes, mono: _MonoResampler) -> _DecodeResult:
     """Decode with libsndfile, the fastest for WAV and FLAC."""
     codec = ""
     try:
-        with _ForwardReader(io.BytesIO(_without_length(data))) as file:
+        with _ForwardReader(io.BytesIO(flac.without_length(data))) as file:
             codec = "flac" if file.format == "FLAC" else file.subtype.lower()
             mono.expect(file.samplerate, file.channels)
-            while len(block_TC := file.read(_BLOCK, dtype="float32", always_2d=True)):
+            kind = "int32" if mono.needs_integers else "float32"
+            while len(block_TC := file.read(_BLOCK, dtype=kind, always_2d=True)):
                 mono.add(block_TC, file.samplerate)
                 if len(block_TC) < _BLOCK:
                     break
@@ -273,7 +294,7 @@ def _decode_with_ffmpeg(data: bytes, mono: _MonoResampler) -> _DecodeResult:
                         break
                     continue
                 for frame in frames:
-                    mono.add(_frame_samples(frame), frame.sample_rate)
+                    mono.add(_frame_samples(frame, mono.needs_integers), frame.sample_rate)
         # Bad packets before the first samples or after the last are tags; between samples, or many, they are damage.
         if len(bad_after) <= _MAX_BAD_PACKETS and mono.num_samples and set(bad_after) <= {0, mono.num_samples}:
             fault = None
@@ -284,12 +305,14 @@ def _decode_with_ffmpeg(data: bytes, mono: _MonoResampler) -> _DecodeResult:
         return _DecodeResult(codec, _decode_fault(codec, mono, error), stated_s)
 
 
-def _frame_samples(frame: AudioFrame) -> NDArray[np.float32]:
-    """Samples of an FFmpeg frame between -1 and 1, shape [T, C]."""
+def _frame_samples(frame: AudioFrame, as_integers: bool) -> NDArray[np.float32] | NDArray[np.int32]:
+    """Samples of an FFmpeg frame, shape [T, C]: between -1 and 1, or where they are whole numbers scaled to int32."""
     samples: NDArray[Any] = frame.to_ndarray()
     samples_TC = samples.T if frame.format.is_planar else samples.reshape(-1, frame.layout.nb_channels)
     if samples_TC.dtype.kind == "f":
         return samples_TC.astype(np.float32, copy=False)
+    if as_integers and samples_TC.dtype.kind == "i":
+        return samples_TC.astype(np.int32) << (32 - 8 * samples_TC.dtype.itemsize)
     half = float(2 ** (8 * samples_TC.dtype.itemsize - 1))
     middle = half if samples_TC.dtype.kind == "u" else 0.0
     return ((samples_TC.astype(np.float64) - middle) / half).astype(np.float32)
@@ -317,9 +340,8 @@ def _length_fault(data: bytes, mono: _MonoResampler, end: _DecodeResult) -> Data
             why = f"0.00 s found, {chunk.num_stated} bytes promised"
             return DataError("truncated", why=why, fix="find a whole copy of the file")
         stated_s = decoded_s * chunk.num_stated / chunk.num_present
-    elif (total := _flac_num_samples(data)) is not None:
-        rate_hz = mono.rate_hz or int.from_bytes(data[18:21], "big") >> 4
-        stated_s = total / max(1, rate_hz)
+    elif mono.header is not None and mono.header.num_samples is not None:
+        stated_s = mono.header.num_samples / max(1, mono.rate_hz or mono.header.rate_hz)
     elif stated_s is not None:
         slack_s = max(0.1, 0.01 * stated_s)
     if stated_s is None or decoded_s >= stated_s - slack_s:
@@ -339,20 +361,6 @@ def _ffmpeg_duration_s(data: bytes, container: InputContainer, stream: AudioStre
     if stated and container.duration is not None and len(container.streams) == 1:
         return float(container.duration / 1e6)
     return None
-
-
-def _flac_num_samples(data: bytes) -> int | None:
-    """Number of samples in STREAMINFO, None where it is unknown (RFC 9639, section 8.2)."""
-    if data[:4] != b"fLaC" or len(data) < 42 or data[4] & 0x7F:
-        return None
-    return int.from_bytes(data[21:26], "big") & (1 << 36) - 1 or None
-
-
-def _without_length(data: bytes) -> bytes:
-    """The file with a FLAC's stated length set to unknown: libsndfile would stop at it, whatever follows."""
-    if _flac_num_samples(data) is None:
-        return data
-    return data[:21] + bytes([data[21] & 0xF0, 0, 0, 0, 0]) + data[26:]
 
 
 class _WavData(NamedTuple):

@@ -13,6 +13,7 @@ import itertools
 import os
 import signal
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -123,7 +124,7 @@ class Batches(Dataset[Step]):
             try:
                 if isinstance(data, Exception):
                     raise data
-                audio[i] = _decoded(data, int(corpus.num_samples[row]))
+                audio[i] = _decoded(data, int(corpus.num_samples[row]), int(corpus.crc32[row]))
             except Exception as error:
                 reason = error.what if isinstance(error, VoxstillError) else f"{type(error).__name__}: {error}"
                 unread.append(f"{corpus.describe(int(row))}: {reason}")
@@ -232,7 +233,7 @@ class Loader:
             raise DataError(
                 f"{self.replaced} utterances could not be read, and {self._most} are allowed",
                 why=f"the last one: {step.unread[-1]}",
-                fix="check the storage, or run `voxstill shard` again",
+                fix="check the storage, or run `voxstill verify` on the shards' work folder",
             )
 
     def _reader(self) -> DataLoader[Any]:
@@ -339,8 +340,13 @@ class _Tars:
         ]
 
 
-def _decoded(data: bytes, num_samples: int) -> NDArray[np.int16]:
-    """Decode a stored utterance; DataError where it has not as many samples as the sidecar says."""
+def _decoded(data: bytes, num_samples: int, crc32: int) -> NDArray[np.int16]:
+    """Decode a stored utterance; DataError where its bytes or its samples are not as its sidecar says.
+
+    `crc32` is -1 where the sidecar has no checksum.
+    """
+    if crc32 not in (-1, zlib.crc32(data)):
+        raise DataError("its audio has another checksum than its sidecar says")
     samples_T = codec.decode_stored(data).samples_T
     if len(samples_T) != num_samples:
         raise DataError(f"it has {len(samples_T)} samples and its sidecar says {num_samples}")

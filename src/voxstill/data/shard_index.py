@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
-_FORMAT = 2
+_FORMAT = 3
 _ABOUT = "about.json"  # written last: a folder without it is no index
 _KINDS = {
-    **dict.fromkeys(("offset", "num_bytes", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
+    **dict.fromkeys(("offset", "num_bytes", "crc32", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
     **dict.fromkeys(("id_end", "text_end", "token_end"), np.int64),
     **dict.fromkeys(("shard", "dataset", "dialect", "token", "time"), np.int32),
     **dict.fromkeys(("id", "text"), np.uint8),
@@ -51,8 +51,8 @@ class ShardIndex:
     """The index of a set of shards, by row as in the plan; every column is a file that is read where it is accessed.
 
     `num_tokens` and `equal_neighbours` (pairs of equal tokens in a row, for which CTC needs a frame more) are 0 without
-    texts. `weight` is that of the sidecar times the one of its dialect in `dialect_weights`; ConfigError where
-    that names a dialect which no utterance has.
+    texts; `crc32` is -1 where the sidecar has none. `weight` is that of the sidecar times the one of its dialect in
+    `dialect_weights`; ConfigError where that names a dialect which no utterance has.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class ShardIndex:
         self.shard = self._column("shard")
         self.offset: Ints = self._column("offset")
         self.num_bytes: Ints = self._column("num_bytes")
+        self.crc32: Ints = self._column("crc32")
         self.num_samples: Ints = self._column("num_samples")
         self.durations_ms: Ints = self._column("duration_ms")
         self.num_tokens: Ints = self._column("num_tokens")
@@ -205,6 +206,7 @@ def _add(
 
     for name in ("shard", "offset", "num_bytes", "num_samples", "duration_ms", "weight"):
         put(name, rows[name].to_numpy(zero_copy_only=False))
+    put("crc32", rows["crc32"].fill_null(-1).to_numpy(zero_copy_only=False))
     for name, numbers in names.items():
         put(name, [numbers.setdefault(value or "", len(numbers)) for value in rows[name].to_pylist()])
     texts = [text or "" for text in rows[column].to_pylist()]

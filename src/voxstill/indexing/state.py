@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from array import array
 from collections import Counter
@@ -20,7 +19,7 @@ from voxstill.core.records import content_hash, hash64
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
-from voxstill.storage import tables
+from voxstill.storage import parquet, tables
 from voxstill.storage.fetch import fetch
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.redaction import redact_uri
@@ -146,13 +145,13 @@ class IndexState:
                 if not is_done and self.status(file) == Status.NEW:
                     yield file.id
 
-    def refuse_doubled(self) -> None:
-        """DataError where two files have one id, or two versions of a file were indexed.
+    def refuse_versions(self) -> None:
+        """DataError where two versions of a file were indexed.
 
         Parts of an index do that where the source is changed while they run: none of them sees what others add.
         """
         num_ids, num_versions = _num_repeated(self._utterance_id_N), _num_repeated(self._sound_uri_N)
-        if num_ids or num_versions:
+        if num_versions:
             raise DataError(
                 f"the source was changed while parts of `{self._work.uri(self._utterances)}` were made",
                 why=f"{num_versions} files were indexed in two versions, {num_ids} ids of utterances are there twice",
@@ -217,6 +216,11 @@ class IndexState:
             damaged_segments=self._segment_reasons.total(),
             segment_reasons=dict(self._segment_reasons.most_common()),
         )
+
+    def refuse_doubled(self) -> None:
+        """DataError where an id stands twice among the utterances."""
+        if (self._utterance_id_N[1:] == self._utterance_id_N[:-1]).any():
+            raise tables.doubled_ids(self._work.uri(self._utterances), "utterances")
 
     def _are_done(self, files: Sequence[SourceFile]) -> list[bool]:
         """Which of the files are sound and described as they were: nearly all, so all are looked up at once."""
@@ -285,15 +289,12 @@ class IndexState:
 def _columns(work: Store, key: str, names: Sequence[str]) -> pa.Table:
     """Columns of one part of a table, those that it has; DataError where it is torn."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+    file = parquet.decode(work.read(key), work.uri(key))
     try:
-        file = pq.ParquetFile(io.BytesIO(work.read(key)))
         return file.read(columns=[name for name in names if name in file.schema_arrow.names])
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"`{work.uri(key)}` is not a table", why=str(error).splitlines()[0], fix="remove the file and run again"
-        ) from None
+        raise parquet.refused(error, work.uri(key)) from None
 
 
 def _hex64(column: pa.ChunkedArray) -> bytes:

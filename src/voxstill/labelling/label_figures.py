@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from voxstill import engine
-from voxstill.core.errors import DataError, TeacherError
+from voxstill.core.errors import TeacherError
 from voxstill.labelling.task import Task
-from voxstill.storage import tables
+from voxstill.storage import parquet, tables
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 MAKER = ("recipe", "teacher")
 """The columns that say who made a label."""
@@ -24,7 +27,8 @@ AND = " + "
 
 
 def count(work: Store, task: Task) -> LabelFigures:
-    """Count and checksum all labels of the recipe; TeacherError where all of them are failures.
+    """Count and checksum all labels of the recipe; TeacherError where all of them are failures, DataError where an
+    utterance has two.
 
     Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
     many labels each has made.
@@ -33,12 +37,16 @@ def count(work: Store, task: Task) -> LabelFigures:
     digest, num_labels = hashlib.sha256(), 0
     errors: Counter[str] = Counter()
     by_maker: Counter[Maker] = Counter()
+    ids = tables.IdCount()
     with ThreadPoolExecutor(tables.READERS) as pool:
         for part in pool.map(lambda key: _count_part(work, key), keys):
             digest.update(part.sha256)
             num_labels += part.num_rows
+            ids.add(part.id_digests)
             errors.update(part.errors)
             by_maker.update(part.by_maker)
+    if ids.doubled():
+        raise tables.doubled_ids(work.uri(task.prefix), "labels of some utterances")
     num_failed = errors.total()
     if num_labels and num_failed == num_labels:
         raise TeacherError(
@@ -84,6 +92,7 @@ class _PartCounts:
 
     sha256: bytes
     num_rows: int
+    id_digests: bytes
     errors: list[str]
     by_maker: Counter[Maker]
 
@@ -92,21 +101,15 @@ def _count_part(work: Store, key: str) -> _PartCounts:
     """Count one part of labels; DataError where it is torn."""
     import pyarrow as pa
 
+    data, where, what = work.read(key), work.uri(key), "table of Label rows"
     try:
-        return _count(work.read(key))
+        return _count(data, parquet.decode(data, where, what))
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"`{work.uri(key)}` is not a table of Label rows",
-            why=str(error).partition("\n")[0],
-            fix="remove the file and run the step again",
-        ) from None
+        raise parquet.refused(error, where, what) from None
 
 
-def _count(data: bytes) -> _PartCounts:
-    """Count one part of labels; a column is read only where the statistics do not tell its values."""
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(io.BytesIO(data))
+def _count(data: bytes, file: pq.ParquetFile) -> _PartCounts:
+    """Count one part of labels; who made them is read only where the statistics do not tell."""
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     num_errors = sum(
@@ -127,7 +130,8 @@ def _count(data: bytes) -> _PartCounts:
     else:
         table = file.read(columns=list(MAKER))
         by_maker = Counter(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
-    return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, errors, by_maker)
+    ids = tables.digests(file.read(columns=["utterance_id"])["utterance_id"].to_pylist())
+    return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, ids, errors, by_maker)
 
 
 def options_key(task: Task, recipe: str) -> str:

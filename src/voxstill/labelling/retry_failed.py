@@ -9,7 +9,7 @@ from __future__ import annotations
 from voxstill import engine
 from voxstill.core.monitor import log
 from voxstill.core.records import Label
-from voxstill.storage import lease, tables
+from voxstill.storage import lease, manifest, tables
 from voxstill.storage.store import Store
 
 PLAN = "_retry.json"
@@ -47,6 +47,7 @@ def _finish_removal(work: Store, prefix: str) -> None:
     plan = work.read_json(f"{prefix}/{PLAN}")
     if plan is None:  # another process was faster
         return
+    work.delete(f"{prefix}/{manifest.NAME}")
     work.delete(f"{prefix}/{tables.SUCCESS}")
     replaced_by = plan["replaced_by"]
     assert isinstance(replaced_by, dict)

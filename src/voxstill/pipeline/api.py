@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.replay import ReplayResult
     from voxstill.pipeline.run_result import RunResult
     from voxstill.pipeline.transcribe import Form, Transcript
+    from voxstill.pipeline.verify import VerifyResult
     from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
     from voxstill.training.summary import TrainingSummary
 
@@ -219,6 +220,20 @@ def repack(cfg: Config, sources: Sequence[str | Path], *overrides: str) -> Shard
     from voxstill.pipeline import shard as sharding
 
     return sharding.repack_sources(cfg, [str(source) for source in sources], *overrides)
+
+
+def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyResult:
+    """Compare what is on disk with what was written: the tables and shards of a work folder, or an experiment.
+
+    With `repair` what `cfg` makes of a broken work folder is made again, and no more.
+
+    >>> result = voxstill.verify(cfg.work, cfg)
+    >>> result.broken, result.repaired
+    ([], [])
+    """
+    from voxstill.pipeline import verify as verifying
+
+    return verifying.verify(str(where), cfg, repair=repair)
 
 
 def plan(

@@ -106,7 +106,8 @@ def _finish(work: Store, state: IndexState, files: SourceFiles, recipe: str, par
         return dataclasses.replace(state.figures(recipe), finished=False)
     while True:
         if part is not None:
-            state.refuse_doubled()
+            state.refuse_versions()
+        state.refuse_doubled()
         figures = state.figures(recipe)
         if figures.damaged == figures.recordings and UNREADABLE not in figures.reasons:
             raise _nothing_usable(figures)

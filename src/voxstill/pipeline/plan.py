@@ -205,7 +205,7 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
     parts = []
     for number, key in enumerate(keys):
         try:
-            file = pq.ParquetFile(io.BytesIO(store.read(key)))
+            file = pq.ParquetFile(io.BytesIO(store.read(key)), page_checksum_verification=True)
             names = [name for name in ("duration_ms", "num_tokens", "shard") if name in file.schema_arrow.names]
             part = file.read(columns=names)
             if "duration_ms" not in names:

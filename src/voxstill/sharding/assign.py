@@ -30,6 +30,7 @@ WINDOW = 2**18
 random, so that a shard needs the parts of its window and not those of the whole kept."""
 TAR_MEMBER = re.compile(r"(.+)#(\d+)\+(\d+)")
 """The address of a member of a tar: that of the tar, the offset and the number of bytes."""
+_BLOCK = 65_536
 _BYTES_PER_MS = RATE_HZ * 2 // 1000
 _SPLITS = ("train", "dev", "test")
 _SURVEYED = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "split", "speaker", "dataset")
@@ -70,7 +71,8 @@ def survey(
     """Read what the assignment needs of every utterance that was kept; some 90 bytes for each are in use meanwhile.
 
     Without `kept_ids` all but those of the test split are kept; of both, those that are in `without` are left out. With
-    `by_tar` those of one tar count as of one speaker; DataError where one is not a member of a tar.
+    `by_tar` those of one tar count as of one speaker. DataError where one is not a member of a tar, or stands twice in
+    the table.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -96,6 +98,7 @@ def survey(
     joined = pa.concat_arrays(ids or [pa.array([], pa.large_string())])
     ids.clear()  # here most is held at a time: what is done with goes at once
     order_N = pc.sort_indices(joined).to_numpy()
+    _refuse_doubled(work, parts, joined, order_N)
     del joined
 
     def ordered(columns: list[array[int]], kind: DTypeLike) -> NDArray[Any]:
@@ -111,6 +114,16 @@ def survey(
         speaker_N=ordered(columns, np.uint64),
         duration_ms_N=ordered(columns, np.int64),
     )
+
+
+def _refuse_doubled(work: Store, parts: Sequence[join.Part], ids: pa.Array, order_N: NDArray[np.uint64]) -> None:
+    """DataError where two neighbours of the sorted ids are equal; a block of them is in memory."""
+    import pyarrow.compute as pc
+
+    for start in range(0, len(order_N), _BLOCK):
+        block = ids.take(order_N[start : start + _BLOCK + 1])
+        if pc.any(pc.equal(block[1:], block[:-1])).as_py():
+            raise tables.doubled_ids(work.uri(parts[0].utterances.rpartition("/")[0]), "utterances")
 
 
 def kept_ids(work: Store, verdicts: str) -> tables.IdSet:

@@ -25,7 +25,8 @@ from voxstill.storage.store import Store
 
 LEAST_KEPT = 0.5
 """A tar of which less than this share of the bytes is still kept is not named: what is kept of it is written anew."""
-_BASE = "_base.json"
+BASE = "_base.json"
+"""Below the prefix of shards: the recipe of the generation that they go on from."""
 
 
 def begin(work: Store, prefix: str, lineage: str | None, source: str) -> ShardSet | None:
@@ -34,13 +35,13 @@ def begin(work: Store, prefix: str, lineage: str | None, source: str) -> ShardSe
     The first answer is written down with the listing of the utterances, which is `source`: who goes on with unfinished
     shards gets the same.
     """
-    if not work.exists(f"{prefix}/{_BASE}"):
+    if not work.exists(f"{prefix}/{BASE}"):
         finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
         generations = [figures for figures in finished if lineage is not None and figures.lineage == lineage]
         newest = max(generations, key=lambda figures: (figures.generation or 1, figures.recipe), default=None)
         note = {"recipe": None if newest is None else newest.recipe, "source": source}
-        work.create(f"{prefix}/{_BASE}", json.dumps(note).encode())
-    recipe = (work.read_json(f"{prefix}/{_BASE}") or {}).get("recipe")
+        work.create(f"{prefix}/{BASE}", json.dumps(note).encode())
+    recipe = (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe")
     if recipe is None:
         return None
     return ShardSet(work, workdir.prefix("shards", str(recipe)), workdir.named(work, ShardFigures, str(recipe)))
@@ -48,8 +49,13 @@ def begin(work: Store, prefix: str, lineage: str | None, source: str) -> ShardSe
 
 def source_of(work: Store, prefix: str) -> str | None:
     """The listing of the utterances that the shards below `prefix` were begun with; None where it is not known."""
-    note = work.read_json(f"{prefix}/{_BASE}")
+    note = work.read_json(f"{prefix}/{BASE}")
     return None if note is None else str(note["source"])
+
+
+def is_grown(work: Store, prefix: str) -> bool:
+    """Whether the shards below `prefix` name tars of an earlier generation."""
+    return (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe") is not None
 
 
 def reusable(base: ShardSet, kept: tables.IdSet | None) -> list[Reference]:

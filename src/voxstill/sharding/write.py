@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,10 +121,15 @@ def write_shard(
         return next(written_counts(work, prefix, {index: len(utterances)}, cfg.max_ms))
     shorter = shorten(utterances, labels, cfg.max_ms)
     utterances, labels = shorter.utterances, shorter.labels
-    read = _whole_members if cfg.format == "in_place" else read_utterances.samples
-    encoded, dropped = _encode_all(read(utterances, cache, decode, contents), cfg)
+    crc32_of: dict[str, int] = {}
     if cfg.format == "in_place":
-        rows = sorted((sample for sample, _ in _labelled(utterances, labels, encoded)), key=lambda row: row.offset)
+        audio = _whole_members(utterances, cache, decode, contents, crc32_of)
+    else:
+        audio = read_utterances.samples(utterances, cache, decode, contents)
+    encoded, dropped = _encode_all(audio, cfg)
+    if cfg.format == "in_place":
+        placed = sorted((sample for sample, _ in _labelled(utterances, labels, encoded)), key=lambda row: row.offset)
+        rows = [dataclasses.replace(row, crc32=crc32_of[row.id]) for row in placed]
         assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
     else:
         file = io.BytesIO()
@@ -202,17 +208,22 @@ def _whole_members(
     cache: Cache | None,
     decode: Callable[..., codec.Audio],
     contents: ContentHashes | None,
+    crc32_of: dict[str, int],
 ) -> Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]]:
-    """`extract.samples`, where an utterance that is not all of its recording is a DataError."""
-    num_samples = 0
+    """`read_utterances.samples`, where an utterance that is not all of its recording is a DataError.
+
+    The checksum of the stored bytes of each is put into `crc32_of`, by its id.
+    """
+    num_samples = crc32 = 0
 
     def measured(data: bytes, *, channel: int | None) -> codec.Audio:
-        nonlocal num_samples
+        nonlocal num_samples, crc32
         audio = decode(data, channel=channel)
-        num_samples = len(audio.samples_T)
+        num_samples, crc32 = len(audio.samples_T), zlib.crc32(data)
         return audio
 
     for utterance, samples_T in read_utterances.samples(utterances, cache, measured, contents):
+        crc32_of[utterance.id] = crc32
         is_part = not isinstance(samples_T, VoxstillError) and len(samples_T) < num_samples
         yield utterance, DataError("only a part of its member of the tar") if is_part else samples_T
 

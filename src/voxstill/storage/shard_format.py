@@ -14,8 +14,9 @@ A key is the id with every byte but ASCII letters, digits, `_` and `-` written a
 first dot, and a slash would be a folder. Of a key longer than 80 characters the first 63 stay, followed by `~` and the
 fingerprint of the id. The true id is in the JSON and in the sidecar.
 
-The audio of a sample is `num_bytes` bytes of the tar from `offset`. The sidecar is written after its tar: a tar without
-one is left over from a crash and means nothing. The splits of a corpus are never mixed in one shard.
+The audio of a sample is `num_bytes` bytes of the tar from `offset`, and `crc32` is their CRC-32. The sidecar is written
+after its tar: a tar without one is left over from a crash and means nothing. The splits of a corpus are never mixed in
+one shard.
 
 Where the audio was left in place, a shard is a sidecar alone. All its samples lie in one `tar`, in their order there,
 and may be of any split and of any format. A `tar` that is no address is a key of the same work folder: that of a shard
@@ -26,10 +27,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import tarfile
 import urllib.parse
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -41,7 +42,7 @@ from voxstill.storage.figures import ShardFigures
 from voxstill.storage.store import Store
 
 _MAX_KEY = 80  # ustar has room for 100 characters, ending included
-_STORED = ("format", "tar", "offset", "num_bytes")
+_STORED = ("format", "tar", "offset", "num_bytes", "crc32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class Sample:
     tar: str | None = None
     offset: int = 0
     num_bytes: int = 0
+    crc32: int | None = None
+    """Of the stored audio; None in shards of version 0.1."""
 
 
 def tar_name(index: int) -> str:
@@ -91,7 +94,7 @@ def key_of(sample_id: str) -> str:
 
 
 def write(file: BinaryIO, samples: Iterable[tuple[Sample, bytes]]) -> list[Sample]:
-    """Write the samples with their audio as one tar and return them with `offset` and `num_bytes` filled in.
+    """Write the samples with their audio as one tar and return them with `offset`, `num_bytes` and `crc32`.
 
     Holds one sample's audio at a time; equal samples give equal bytes.
     """
@@ -100,24 +103,37 @@ def write(file: BinaryIO, samples: Iterable[tuple[Sample, bytes]]) -> list[Sampl
 
     def add(name: str, data: bytes) -> int:
         nonlocal at
-        member = tarfile.TarInfo(name)
-        member.size = len(data)
-        header = member.tobuf(tarfile.USTAR_FORMAT)
         padding = -len(data) % tarfile.BLOCKSIZE
-        for part in (header, data, bytes(padding)):
+        for part in (header(name, len(data)), data, bytes(padding)):
             file.write(part)
-        start = at + len(header)
+        start = at + tarfile.BLOCKSIZE
         at = start + len(data) + padding
         return start
 
     for sample, audio in samples:
         key = key_of(sample.id)
         offset = add(f"{key}.{sample.format}", audio)
-        columns = {name: value for name, value in tables.to_columns(sample).items() if name not in _STORED}
-        add(f"{key}.json", json.dumps(columns, ensure_ascii=False).encode())
-        rows.append(dataclasses.replace(sample, offset=offset, num_bytes=len(audio)))
-    file.write(bytes(2 * tarfile.BLOCKSIZE + -(at + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE))
+        add(f"{key}.json", json.dumps(described(sample), ensure_ascii=False).encode())
+        rows.append(dataclasses.replace(sample, offset=offset, num_bytes=len(audio), crc32=zlib.crc32(audio)))
+    file.write(end(at))
     return rows
+
+
+def header(name: str, num_bytes: int) -> bytes:
+    """The header of a member of the tar."""
+    member = tarfile.TarInfo(name)
+    member.size = num_bytes
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+def described(sample: Sample) -> dict[str, object]:
+    """What the JSON of a sample says."""
+    return {name: value for name, value in tables.to_columns(sample).items() if name not in _STORED}
+
+
+def end(at: int) -> bytes:
+    """What follows the last member, which ends at byte `at`."""
+    return bytes(2 * tarfile.BLOCKSIZE + -(at + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE)
 
 
 def finish(store: Store, prefix: str, figures: ShardFigures) -> None:
@@ -152,21 +168,12 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     counted = figures(store, prefix)
-    schema = tables.schema(Sample)
     num_rows = 0
     for index in range(counted.shards):
         key = f"{prefix}/{sidecar_name(index)}".lstrip("/")
-        try:
-            part = pq.read_table(io.BytesIO(store.read(key)), schema=schema)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"`{store.uri(key)}` is not a sidecar of shards",
-                why=str(error).splitlines()[0],
-                fix="remove the shards and run `voxstill shard` again",
-            ) from None
+        part = tables.to_arrow(store.read(key), Sample, store.uri(key))
         num_rows += len(part)
         part = part.append_column("shard", pa.array([index] * len(part), pa.int32()))
         if splits is not None:
@@ -176,5 +183,5 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
         raise DataError(
             f"the shards in `{store.uri(prefix)}` have changed",
             why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted.utterances}",
-            fix="remove them and run `voxstill shard` again",
+            fix="run `voxstill verify WORK --repair`, or remove them and run `voxstill shard` again",
         )

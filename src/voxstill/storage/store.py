@@ -178,7 +178,7 @@ class Store:
 
     def write_json(self, key: str, value: Mapping[str, object]) -> None:
         """`value` as indented JSON, its keys in their order."""
-        self.replace(key, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+        self.replace(key, json_bytes(value))
 
     def _reader(self) -> ObjectStore:
         """The client to read and list with; a folder that is absent reads as empty, and reading makes none."""
@@ -215,3 +215,8 @@ class Store:
                 if not is_broken_connection(error) or retries.are_spent:
                     raise
             retries.pause()
+
+
+def json_bytes(value: Mapping[str, object]) -> bytes:
+    """A value as `Store.write_json` stores it."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import types
 from array import array
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from voxstill.core.errors import DataError
 from voxstill.core.records import fingerprint
+from voxstill.storage import parquet
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -68,11 +68,7 @@ def from_columns(row: Mapping[str, Any], kind: type[Row]) -> Row:
 
 def arrow_to_parquet(table: pa.Table) -> bytes:
     """An Arrow table with the columns of a dataclass as one Parquet file; equal columns give equal bytes."""
-    import pyarrow.parquet as pq
-
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
+    return parquet.encode(table)
 
 
 def from_parquet(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> list[Row]:
@@ -88,11 +84,11 @@ def to_arrow(
 ) -> pa.Table:
     """The columns of one Parquet file, all of its kind or those named, as an Arrow table; DataError as above."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+    what = f"table of {kind.__name__} rows"
     wanted = [field for field in schema(kind) if names is None or field.name in names]
+    file = parquet.decode(data, where, what)
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
         present = [field.name for field in wanted if field.name in file.schema_arrow.names]
         data_table = file.read(columns=present, use_threads=False)
         num_rows = file.metadata.num_rows
@@ -104,11 +100,7 @@ def to_arrow(
             if not field.nullable and column.null_count:
                 raise pa.ArrowInvalid(f"its column `{field.name}` is empty or absent")
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"`{where}` is not a table of {kind.__name__} rows",
-            why=str(error).splitlines()[0],
-            fix="remove the file and run the step again",
-        ) from None
+        raise parquet.refused(error, where, what) from None
     return pa.table(columns, schema=pa.schema(wanted))
 
 
@@ -157,10 +149,10 @@ class IdSet:
     """A compact set of ids: 16 bytes an id, ten million in 160 MB; two of so many collide with probability 2**-82."""
 
     def __init__(self, ids: Iterable[str]) -> None:
-        source, digests = iter(ids), bytearray()
+        source, joined = iter(ids), bytearray()
         while block := list(islice(source, 4096)):
-            digests += _digests(block)
-        self._sorted_N = np.frombuffer(digests, "S16")
+            joined += digests(block)
+        self._sorted_N = np.frombuffer(joined, "S16")
         self._sorted_N.sort()
 
     def __contains__(self, id_: object) -> bool:
@@ -168,7 +160,7 @@ class IdSet:
 
     def has(self, ids: Sequence[str]) -> NDArray[np.bool_]:
         """Whether each id is in the set, [N]."""
-        digest_N = np.frombuffer(_digests(ids), "S16")
+        digest_N = np.frombuffer(digests(ids), "S16")
         if not len(self._sorted_N):
             return np.zeros(len(ids), np.bool_)
         at_N = np.minimum(self._sorted_N.searchsorted(digest_N), len(self._sorted_N) - 1)
@@ -179,11 +171,11 @@ class IdMap:
     """A compact map from an id to the number of the sequence that holds it, the first of several; 20 bytes an id."""
 
     def __init__(self, numbered: Iterable[Sequence[str]]) -> None:
-        digests, numbers = bytearray(), array("i")
+        joined, numbers = bytearray(), array("i")
         for number, ids in enumerate(numbered):
-            digests += _digests(ids)
+            joined += digests(ids)
             numbers.extend([number] * len(ids))
-        digest_N = np.frombuffer(digests, "S16")
+        digest_N = np.frombuffer(joined, "S16")
         order_N = np.argsort(digest_N, kind="stable")
         self._sorted_N, self._number_N = digest_N[order_N], np.frombuffer(numbers, np.int32)[order_N]
 
@@ -191,12 +183,57 @@ class IdMap:
         """The number of the sequence of each id, -1 where none holds it, [N]."""
         if not len(self._sorted_N):
             return np.full(len(ids), -1, np.int32)
-        digest_N = np.frombuffer(_digests(ids), "S16")
+        digest_N = np.frombuffer(digests(ids), "S16")
         at_N = np.minimum(self._sorted_N.searchsorted(digest_N), len(self._sorted_N) - 1)
         return np.where(self._sorted_N[at_N] == digest_N, self._number_N[at_N], np.int32(-1))
 
 
-def _digests(ids: Iterable[str]) -> bytes:
+class IdCount:
+    """Which of several sequences of ids hold one that an earlier one holds, or one twice; 20 bytes an id."""
+
+    def __init__(self) -> None:
+        self._digests, self._numbers = bytearray(), array("i")
+        self._sequences = 0
+
+    def add(self, digests: bytes) -> None:
+        """Add the next sequence, by the `digests` of its ids."""
+        self._digests += digests
+        self._numbers.extend([self._sequences] * (len(digests) // 16))
+        self._sequences += 1
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def num_missing(self, others: IdCount) -> int:
+        """How many of the ids are not among others."""
+        return int((~np.isin(self._ids(), others._ids())).sum())
+
+    def num_distinct(self) -> int:
+        """How many different ids there are."""
+        return len(np.unique(self._ids()))
+
+    def doubled(self) -> list[int]:
+        """The numbers of those sequences."""
+        order_N = np.argsort(self._ids(), kind="stable")
+        sorted_N = self._ids()[order_N]
+        later_N = np.frombuffer(self._numbers, np.int32)[order_N[1:][sorted_N[1:] == sorted_N[:-1]]]
+        return [int(number) for number in np.unique(later_N)]
+
+    def _ids(self) -> NDArray[np.bytes_]:
+        return np.frombuffer(bytes(self._digests), "S16")
+
+
+def doubled_ids(where: str, what: str) -> DataError:
+    """The error of a table in which an id stands twice."""
+    return DataError(
+        f"`{where}` has {what} twice",
+        why="two commands wrote it at the same time, as versions before the lease allowed, or a part was copied",
+        fix="run `voxstill verify WORK --repair`, with the options that the table was made with",
+    )
+
+
+def digests(ids: Iterable[str]) -> bytes:
+    """Sixteen bytes for each id: of ten million two are equal with probability 2**-82."""
     return b"".join([hashlib.blake2b(id_.encode(), digest_size=16).digest() for id_ in ids])
 
 

@@ -15,9 +15,9 @@ from voxstill.core import config, legacy
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
-from voxstill.storage import parts, tables
+from voxstill.storage import manifest, parts, tables
 from voxstill.storage.figures import Kind, TableFigures
-from voxstill.storage.store import Store
+from voxstill.storage.store import Store, json_bytes
 
 Figures = TypeVar("Figures", bound=TableFigures)
 
@@ -67,9 +67,14 @@ def success(work: Store, figures_type: type[Figures], recipe: str) -> Figures | 
 
 
 def finish(work: Store, figures: TableFigures) -> None:
-    """Write `_SUCCESS.json`: from now on the table is finished, and what is added may be made in other parts."""
+    """Write the manifest and then `_SUCCESS.json`: from now on the table is finished.
+
+    What is added later may be made in other parts.
+    """
     table = prefix(figures.kind, figures.recipe)
-    work.write_json(f"{table}/{tables.SUCCESS}", figures.to_dict())
+    success = json_bytes(figures.to_dict())
+    manifest.write(work, table, success)
+    work.replace(f"{table}/{tables.SUCCESS}", success)
     work.delete(f"{table}/{parts.AGREED}")
 
 

@@ -1,0 +1,69 @@
+"""The header of a FLAC file (STREAMINFO), and the MD5 in it of the samples (RFC 9639, section 8.2)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MIN_BYTES = 42
+"""Of the marker, the header of the first block and STREAMINFO."""
+_WHOLE_TYPES = {1: np.int8, 2: np.int16, 4: np.int32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInfo:
+    """What the header states; `num_samples` and `md5` are None where the encoder did not know them."""
+
+    rate_hz: int
+    bits: int
+    num_samples: int | None
+    md5: bytes | None
+
+
+def stream_info(data: bytes) -> StreamInfo | None:
+    """The header of a file; None where it is not FLAC."""
+    if data[:4] != b"fLaC" or len(data) < _MIN_BYTES or data[4] & 0x7F:
+        return None
+    packed = int.from_bytes(data[18:26], "big")  # 20 bits of rate, 3 of channels, 5 of bits, 36 of samples
+    md5 = data[26:42]
+    return StreamInfo(
+        rate_hz=packed >> 44,
+        bits=(packed >> 36 & 31) + 1,
+        num_samples=packed & (1 << 36) - 1 or None,
+        md5=md5 if any(md5) else None,
+    )
+
+
+def without_length(data: bytes) -> bytes:
+    """The file with its stated length set to unknown, as libsndfile would stop there; other files as they are."""
+    info = stream_info(data)
+    if info is None or info.num_samples is None:
+        return data
+    return data[:21] + bytes([data[21] & 0xF0, 0, 0, 0, 0]) + data[26:]
+
+
+class SampleHash:
+    """The MD5 of decoded samples as an encoder computes it: interleaved, in whole bytes, little-endian."""
+
+    def __init__(self, bits: int) -> None:
+        self._bits, self._width = bits, (bits + 7) // 8
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    def add(self, block_TC: NDArray[np.int32]) -> None:
+        """Add the next samples, scaled to 32 bits."""
+        native_TC = np.ascontiguousarray(block_TC) >> (32 - self._bits)
+        if (kind := _WHOLE_TYPES.get(self._width)) is not None:
+            self._md5.update(native_TC.astype(kind, copy=False).data)
+        else:
+            bytes_N4 = native_TC.view(np.uint8).reshape(-1, 4)
+            packed_N3 = np.empty((len(bytes_N4), self._width), np.uint8)
+            for place in range(self._width):  # byte by byte is five times as fast as all at once
+                packed_N3[:, place] = bytes_N4[:, place]
+            self._md5.update(packed_N3.data)
+
+    def digest(self) -> bytes:
+        """The MD5 of all samples so far."""
+        return self._md5.digest()

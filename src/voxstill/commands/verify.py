@@ -1,0 +1,22 @@
+"""voxstill verify."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.result import Result
+
+
+@command("verify", panel="Corpus", position=7)
+def verify(
+    options: CommonOptions,
+    where: Annotated[str, Argument(metavar="WORK_OR_EXP", show_default=False)],
+    repair: Annotated[bool, Option("--repair", help="Make again what is broken, and no more.")] = False,
+) -> Result:
+    """Compare what is on disk with what was written, to the last byte of the shards."""
+    from voxstill.pipeline import verify as verifying
+
+    return verifying.verify(where, options.load(work_override(where)), repair=repair)

@@ -1,0 +1,146 @@
+"""One finished table on disk, compared with what was written: its parts, its `_SUCCESS.json` and its manifest."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from voxstill.core.errors import VoxstillError
+from voxstill.storage import manifest, tables, workdir
+from voxstill.storage.figures import Kind, TableFigures
+from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import DataclassInstance
+
+Figures = TypeVar("Figures", bound=TableFigures)
+IS_MISSING = "it is missing"
+_IS_DOUBLED = "it holds ids that stand in another part as well, or twice in it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong with one file of a table, or with the table; `path` is a key below the WORK."""
+
+    kind: Kind
+    recipe: str
+    path: str
+    reason: str
+    is_doubled: bool = False
+
+    @property
+    def table(self) -> str:
+        """Prefix of the table."""
+        return workdir.prefix(self.kind, self.recipe)
+
+
+@dataclass
+class Findings:
+    """What is wrong in a WORK, and how many files were read."""
+
+    work: Store
+    checked: int = 0
+    rows: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """One part of a table as it was read; `rows` is None, and `data` may be empty, where it is broken."""
+
+    key: str
+    data: bytes = b""
+    rows: pa.Table | None = None
+    fault: str | None = None
+
+    def ids(self, *columns: str) -> bytes:
+        """The digests of an id, which may be of several columns."""
+        if self.rows is None:
+            return b""
+        values = (self.rows[name].to_pylist() for name in columns)
+        return tables.digests("\0".join(row) for row in zip(*values, strict=True))
+
+
+class FinishedTable(Generic[Figures]):
+    """A table that was finished: `figures` are those of its `_SUCCESS.json`, None where that cannot be read."""
+
+    def __init__(self, findings: Findings, figures_type: type[Figures], recipe: str) -> None:
+        self.work, self.kind, self.recipe = findings.work, figures_type.kind, recipe
+        self.prefix = workdir.prefix(self.kind, recipe)
+        self.figures: Figures | None = None
+        self._findings, self._first = findings, len(findings.rows)
+        self._keys: list[str] = []
+        success, written = f"{self.prefix}/{tables.SUCCESS}", f"{self.prefix}/{manifest.NAME}"
+        crc32_of: dict[str, int | None] = {}
+        try:
+            crc32_of = {file.name: file.crc32 for file in manifest.read(self.work, self.prefix) or ()}
+        except VoxstillError as error:
+            self.add(written, error.why or error.what)
+        findings.checked += 1 + bool(crc32_of)
+        self._written = {name for name in crc32_of if name != tables.SUCCESS}
+        try:
+            self.figures = workdir.success(self.work, figures_type, recipe)
+            if self.figures is None:
+                self.add(success, IS_MISSING)
+            elif crc32_of.get(tables.SUCCESS) not in (None, zlib.crc32(self.work.read(success))):
+                self.figures = None
+                self.add(success, "it is not what was written")
+        except (VoxstillError, AttributeError, TypeError) as error:  # JSON, but no figures
+            self.add(success, str(error).splitlines()[0].removeprefix("error: "))
+
+    def add(self, path: str, reason: str, *, is_doubled: bool = False) -> None:
+        """Add what is wrong with a file of the table."""
+        finding = Finding(kind=self.kind, recipe=self.recipe, path=path, reason=reason, is_doubled=is_doubled)
+        self._findings.rows.append(finding)
+
+    def add_doubled(self, ids: tables.IdCount) -> None:
+        """Add the parts that hold ids a second time, of which one sequence for each part was counted."""
+        for number in ids.doubled():
+            self.add(self._keys[number], _IS_DOUBLED, is_doubled=True)
+
+    def compare(self, what: str, counted: int, num: int) -> None:
+        """Add the table where it does not hold as many as were counted; earlier versions did not count everything."""
+        if counted and counted != num:
+            self.add(self.prefix, f"it holds {num:,} {what}, and {tables.SUCCESS} counts {counted:,}")
+
+    @property
+    def sound_figures(self) -> Figures | None:
+        """The figures, to compare with; None where something of the table is broken, so that they do not fit anyhow."""
+        return self.figures if len(self._findings.rows) == self._first else None
+
+    def parts(self, kind: type[DataclassInstance], names: Iterable[str] = ()) -> Iterator[ReadPart]:
+        """Every part in the order of the names, also those that are missing: that were written, or have these names."""
+        there = set(tables.parts(self.work, self.prefix))
+        self._keys = sorted(there.union(f"{self.prefix}/{name}" for name in itertools.chain(self._written, names)))
+        yield from self.read(self._keys, there, kind)
+
+    def read(self, keys: Sequence[str], there: set[str], kind: type[DataclassInstance]) -> Iterator[ReadPart]:
+        """Read parts of any table, those among `there`; the next ones are read ahead. Adds those that are broken."""
+        ahead: deque[Future[ReadPart]] = deque()
+        with ThreadPoolExecutor(tables.READERS) as pool:
+            todo = iter(keys)
+            while True:
+                for key in itertools.islice(todo, 2 * tables.READERS - len(ahead)):
+                    ahead.append(pool.submit(_read, self.work, key, key in there, kind))
+                if not ahead:
+                    return
+                part = ahead.popleft().result()
+                self._findings.checked += 1
+                if part.fault is not None:
+                    self.add(part.key, part.fault)
+                yield part
+
+
+def _read(work: Store, key: str, is_there: bool, kind: type[DataclassInstance]) -> ReadPart:
+    if not is_there:
+        return ReadPart(key, fault=IS_MISSING)
+    try:
+        data = work.read(key)
+        return ReadPart(key, data, tables.to_arrow(data, kind, work.uri(key)))
+    except VoxstillError as error:
+        return ReadPart(key, fault=error.why or error.what)

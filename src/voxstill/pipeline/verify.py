@@ -1,0 +1,135 @@
+"""verify: compare what is on disk with what was written; with `--repair`, make again what is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.core.result import Result
+from voxstill.pipeline.check_work import check_work
+from voxstill.pipeline.repair import repair as repair_tables
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken(Result):
+    """A file that is not what was written, and why; or a table that does not add up."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult(Result):
+    """How many files were read, what is broken, and which of it was made again."""
+
+    checked: int
+    broken: Sequence[Broken]
+    repaired: Sequence[str]
+
+    @property
+    def exit_code(self) -> int:
+        """That of a DataError where something is still broken."""
+        return DataError.exit_code if {row.path for row in self.broken} - set(self.repaired) else 0
+
+    def to_text(self) -> str:
+        """What is broken, a line for each, and the counts."""
+        lines = [
+            f"{row.path}: {row.reason}{' (made again)' if row.path in self.repaired else ''}" for row in self.broken
+        ]
+        return "\n".join(
+            [*lines, f"{self.checked:,} files read, {len(self.broken):,} broken, {len(self.repaired):,} made again"]
+        )
+
+
+def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
+    """Check every finished table of a work folder, or the checkpoints of an experiment folder.
+
+    With `repair` what `cfg` makes of the broken tables is made again. ConfigError where an experiment is to be
+    repaired, DataError where there is nothing to check.
+    """
+    run = RunDir(Path(where))
+    if run.config.is_file():
+        if repair:
+            raise ConfigError(
+                f"`{where}` is an experiment, and checkpoints cannot be made again",
+                why="they are the work of a training",
+                fix="remove what is broken; `voxstill train` goes on from the last checkpoint that is left",
+            )
+        return check_experiment(run)
+    work = Store(where)
+    first = check_work(work)
+    if not first.checked:
+        raise DataError(
+            f"`{where}` has no finished table and is no experiment",
+            why="there is nothing to compare with what was written",
+            fix="name a work folder or a folder below exp/",
+        )
+    rows = {finding.path: finding.reason for finding in first.rows}
+    repaired: list[str] = []
+    if repair and first.rows:
+        for path, reason in rows.items():
+            log.warning("verify: `%s` is broken: %s", path, reason)
+        repair_tables(config.changed(cfg, f"work={json.dumps(where)}"), first.rows)
+        left = {finding.path: finding.reason for finding in check_work(work).rows}
+        repaired = [path for path in rows if path not in left]
+        rows |= left
+    broken = [Broken(path=path, reason=reason) for path, reason in rows.items()]
+    return VerifyResult(checked=first.checked, broken=broken, repaired=repaired)
+
+
+def check_experiment(run: RunDir) -> VerifyResult:
+    """Read the configuration, the summary and every checkpoint of an experiment as far as they speak of themselves."""
+    checked, broken = 0, []
+    for path in _files(run):
+        checked += 1
+        if (fault := _fault(path)) is not None:
+            broken.append(Broken(path=str(path.relative_to(run.path)), reason=fault))
+    for link in (run.last, run.best):
+        if link.is_symlink() and not link.exists():
+            broken.append(Broken(path=str(link.relative_to(run.path)), reason="it points to no checkpoint"))
+    return VerifyResult(checked=checked, broken=broken, repaired=())
+
+
+def _files(run: RunDir) -> Iterator[Path]:
+    yield run.config
+    yield from (path for path in (run.environment, run.summary) if path.exists())
+    for folder in sorted(run.checkpoints.glob("epoch=*")):
+        yield folder / "state.json"
+        yield from {folder / "model.safetensors", folder / "optimizer.safetensors", *folder.glob("*.safetensors")}
+    yield from sorted(path for path in run.model.glob("**/*") if path.suffix in (".json", ".safetensors"))
+
+
+def _fault(path: Path) -> str | None:
+    """Why a file cannot be read; None where it can."""
+    if not path.is_file():
+        return "it is missing"
+    if path.suffix == ".safetensors":
+        return _weights_fault(path)
+    try:
+        if path.suffix == ".json":
+            json.loads(path.read_bytes())
+        else:
+            config.load(str(path), [], {})
+    except (ValueError, OSError, VoxstillError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def _weights_fault(path: Path) -> str | None:
+    """Whether the header of a file of weights and its size fit; the weights themselves have no checksum."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as weights:
+            weights.keys()
+    except (SafetensorError, OSError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return None

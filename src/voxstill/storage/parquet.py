@@ -1,0 +1,73 @@
+"""Parquet files that say whether they are whole: every page has a checksum, and so has the file.
+
+A page's checksum speaks of its data alone. What says where they lie and what they mean (the header of the page, the
+footer of the file) is covered by a CRC-32 of the whole file, in the footer, counted with zeros in its own place.
+Files of version 0.1 have neither and are read as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from typing import TYPE_CHECKING
+
+from voxstill.core.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_MARK, _SUM = "voxstill.checksum", "voxstill.crc32"
+"""Keys of the footer. Two, so that a flipped bit in the name of one does not make the file look like an old one."""
+_NO_SUM = "00000000"
+
+
+def encode(table: pa.Table) -> bytes:
+    """A table as one Parquet file; equal columns give equal bytes."""
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", write_page_checksum=True) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_MARK: "1", _SUM: _NO_SUM})
+    data = sink.getvalue()
+    place = _place(data)
+    return b"".join((data[:place], b"%08x" % zlib.crc32(data), data[place + len(_NO_SUM) :]))
+
+
+def decode(data: bytes, where: str, what: str = "table") -> pq.ParquetFile:
+    """Open a Parquet file; DataError where it is none, or not the one that was written, down to the last bit."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not _is_whole(data):
+        raise _refused(where, what, "its bytes do not add up to its checksum")
+    try:
+        return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise refused(error, where, what) from None
+
+
+def refused(error: Exception, where: str, what: str = "table") -> DataError:
+    """The DataError for what Arrow says of a file."""
+    return _refused(where, what, str(error).splitlines()[0])
+
+
+def _refused(where: str, what: str, why: str) -> DataError:
+    fix = "run `voxstill verify WORK --repair`, or remove the file and run the step again"
+    return DataError(f"`{where}` is not a {what}", why=why, fix=fix)
+
+
+def _place(data: bytes) -> int:
+    """Where the checksum stands: behind its key, the header of a field and its length (Thrift's compact protocol)."""
+    return data.rindex(_SUM.encode()) + len(_SUM) + 2
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a file has the checksum in it, or none."""
+    if _SUM.encode() not in data:
+        return _MARK.encode() not in data
+    place = _place(data)
+    end = place + len(_NO_SUM)
+    counted = zlib.crc32(data[end:], zlib.crc32(_NO_SUM.encode(), zlib.crc32(data[:place])))
+    return data[place:end] == b"%08x" % counted
