@@ -20,6 +20,7 @@ from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.mixture import labelled_shards
 from voxstill.pipeline.shard import shard, shard_unlabelled
+from voxstill.pipeline.verify import verify
 from voxstill.sharding import generation, references
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import ShardFigures
@@ -159,3 +160,39 @@ def test_shards_without_labels_grow_too(cfg: Config, tmp_path: Path) -> None:
     assert (first.utterances, second.utterances, second.generation) == (8, 14, 2)
     assert second.recipe != first.recipe
     assert shard_unlabelled(cfg) == second
+
+
+def test_a_broken_tar_of_an_earlier_generation_is_named_and_its_utterances_are_written_anew(
+    cfg: Config, tmp_path: Path
+) -> None:
+    grow(tmp_path, 12)
+    first = sharded(cfg)
+    grow(tmp_path, 20)
+    second = sharded(cfg)
+    assert verify(cfg.work, cfg).broken == []
+    tar = Path(cfg.work) / "shards" / first.recipe / "00001.tar"
+    data = bytearray(tar.read_bytes())
+    data[5000] ^= 1
+    tar.write_bytes(data)
+    broken = {row.path for row in verify(cfg.work, cfg).broken}
+    assert broken == {f"shards/{first.recipe}/00001.tar", f"shards/{second.recipe}/00003.parquet"}
+    result = verify(cfg.work, cfg, repair=True)
+    assert (set(result.repaired), result.exit_code) == (broken, 0)
+    assert verify(cfg.work, cfg).broken == []
+    figures = shard(cfg)
+    assert (figures.recipe, figures.utterances) == (second.recipe, 20)
+    assert audio_of(cfg, figures, tmp_path / "index") == 20
+
+
+def test_a_broken_mixture_is_written_again(cfg: Config, tmp_path: Path) -> None:
+    grow(tmp_path, 12)
+    sharded(cfg)
+    mixed = config.changed(cfg, f"train.corpora=[{{work: {cfg.work}}}]")
+    figures = labelled_shards(mixed)
+    sidecar = Path(cfg.work) / "mixtures" / figures.recipe / sidecar_name(0)
+    whole = sidecar.read_bytes()
+    sidecar.write_bytes(whole[:-9])
+    result = verify(cfg.work, cfg, repair=True)
+    assert [row.path for row in result.broken] == [f"mixtures/{figures.recipe}/{sidecar_name(0)}"]
+    assert labelled_shards(mixed) == figures
+    assert sidecar.read_bytes() == whole

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from voxstill.core.config import Engine
 from voxstill.core.errors import ConfigError, StorageError
 from voxstill.storage import parts, workdir
 from voxstill.storage.figures import ScoreFigures
@@ -14,28 +15,29 @@ from voxstill.storage.parts import Part
 from voxstill.storage.store import Store
 
 TABLE = "scores/abc"
+SMALL = Engine(chunk=8)
 
 
 def test_parts_agree_until_the_table_is_finished(store: Store) -> None:
-    with parts.hold(store, TABLE, "filter", Part(1, 2), 8), parts.hold(store, TABLE, "filter", Part(2, 2), 8):
-        for part, size in ((Part(1, 3), 8), (Part(3, 3), 9)):
-            with pytest.raises(ConfigError, match="made in 2 parts"), parts.hold(store, TABLE, "filter", part, size):
+    with parts.hold(store, TABLE, "filter", Part(1, 2), SMALL), parts.hold(store, TABLE, "filter", Part(2, 2), SMALL):
+        for part, cfg in ((Part(1, 3), SMALL), (Part(3, 3), Engine(chunk=9))):
+            with pytest.raises(ConfigError, match="made in 2 parts"), parts.hold(store, TABLE, "filter", part, cfg):
                 pass
         for other in (None, Part(2, 2)):
-            with pytest.raises(StorageError, match="being written"), parts.hold(store, TABLE, "filter", other, 8):
+            with pytest.raises(StorageError, match="being written"), parts.hold(store, TABLE, "filter", other, SMALL):
                 pass
         workdir.finish(store, ScoreFigures(recipe="abc"))
-        with pytest.raises(StorageError, match=r"--part \d/2"), parts.hold(store, TABLE, "filter", Part(1, 3), 8):
+        with pytest.raises(StorageError, match=r"--part \d/2"), parts.hold(store, TABLE, "filter", Part(1, 3), SMALL):
             pass  # nothing is left of the agreement, and those who made it still run
         assert not store.exists(f"{TABLE}/{parts.AGREED}")
-    with parts.hold(store, TABLE, "filter", Part(1, 3), 8):
+    with parts.hold(store, TABLE, "filter", Part(1, 3), SMALL):
         pass
 
 
 def test_of_two_numbers_of_parts_at_once_one_is_agreed_on(store: Store) -> None:
     def take(total: int) -> int | None:
         try:
-            with parts.hold(store, TABLE, "filter", Part(1, total), 8):
+            with parts.hold(store, TABLE, "filter", Part(1, total), SMALL):
                 return total
         except (ConfigError, StorageError):
             return None

@@ -46,10 +46,11 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> None:
         of_table = list(rows)
         kind, recipe = of_table[0].kind, of_table[0].recipe
         is_made = recipe in _recipes(cfg, kind)
-        if kind == "mixtures" or (not is_made and _is_earlier_generation(cfg, kind, recipe)):
+        is_known = is_made or recipe in before[kind]
+        if kind == "mixtures" or (not is_known and _is_earlier_generation(cfg, kind, recipe)):
             _set_aside(cfg, kind, recipe)
             continue
-        if not is_made and recipe not in before[kind]:
+        if not is_known:
             log.error(
                 "`%s` is not repaired, as this configuration makes other %s: give the one that made it with --config",
                 table,
@@ -58,11 +59,8 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> None:
             continue
         is_doubled = kind in _DERIVED and any(finding.is_doubled for finding in of_table)
         is_grown = kind == "shards" and generation.is_grown(Store(cfg.work), table)
-        removed = (
-            _files(Store(cfg.work), table)
-            if is_doubled or is_grown or not is_made
-            else _broken_files(kind, recipe, of_table)
-        )
+        is_all = is_doubled or is_grown or not is_made
+        removed = _files(Store(cfg.work), table) if is_all else _broken_files(kind, recipe, of_table)
         _make_again(cfg, kind, recipe, removed)
 
 

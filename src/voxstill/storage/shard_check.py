@@ -7,6 +7,7 @@ import tarfile
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from voxstill.core.errors import StorageError
 from voxstill.storage import shard_format, tables
@@ -50,13 +51,11 @@ def tar_fault(data: bytes, samples: Sequence[Sample]) -> str | None:
 def place_fault(work: Store, samples: Sequence[Sample]) -> str | None:
     """The first sample whose audio, in a tar of the source or of other shards, is not what it was; else None."""
     with ThreadPoolExecutor(tables.READERS) as pool:
-        faults = pool.map(
-            lambda sample: _place_fault(sample, shard_format.tar_address(work, sample.tar or "")), samples
-        )
-        return next((fault for fault in faults if fault is not None), None)
+        return next((fault for fault in pool.map(partial(_place_fault, work), samples) if fault is not None), None)
 
 
-def _place_fault(sample: Sample, tar: str) -> str | None:
+def _place_fault(work: Store, sample: Sample) -> str | None:
+    tar = shard_format.tar_address(work, sample.tar or "")
     try:
         data = read_uri(f"{tar}#{sample.offset}+{sample.num_bytes}")
     except StorageError as error:
