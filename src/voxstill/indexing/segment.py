@@ -16,9 +16,10 @@ from voxstill.core.records import Recording, Utterance, content_hash, fingerprin
 from voxstill.engine import StageWork
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.from_header import audio_by_header
 from voxstill.indexing.scan import SourceFile, split_of
 from voxstill.storage.fetch import Blob, fetch, read_many
-from voxstill.storage.uri import is_local
+from voxstill.storage.uri import is_local, split_range
 
 _CONTRADICTION_MS = 500  # a manifest whose lengths are further off speaks of other audio
 _TOLERANCE_MS = 250  # a manifest may round up this much past the end of the audio
@@ -82,18 +83,28 @@ class Indexer(StageWork):
         cache = None if self.reading is None else self.reading.cache
         decode = codec.decode if self._decoder is None else self._decoder.decode
         sources = sources_of(self.source)
-        with closing(read_many((file.entries[0].uri for file in files if _is_remote(file)), cache=cache)) as blobs:
+        known = self._by_header(files)
+        to_read = (file.entries[0].uri for file in files if _is_remote(file) and file.id not in known)
+        with closing(read_many(to_read, cache=cache)) as blobs:
             return [
                 index(
                     file,
                     self.cfg,
                     sources[file.source],
                     self.seed,
-                    blob=next(blobs) if _is_remote(file) else None,
+                    blob=known.get(file.id) or (next(blobs) if _is_remote(file) else None),
                     decode=decode,
                 )
                 for file in files
             ]
+
+    def _by_header(self, files: Sequence[SourceFile]) -> dict[str, tuple[Blob, codec.Audio]]:
+        """What is known of files far away by their headers, by id."""
+        if self.cfg.measure == "decode":
+            return {}
+        remote = [file for file in files if _is_remote(file)]
+        answers = zip(remote, audio_by_header(remote, self.cfg), strict=True)
+        return {file.id: known for file, known in answers if known is not None}
 
     def close(self) -> None:
         """End the decoder."""
@@ -106,20 +117,29 @@ def index(
     cfg: Segment,
     source: Source,
     seed: int,
-    blob: Blob | StorageError | None = None,
+    blob: Blob | StorageError | tuple[Blob, codec.Audio] | None = None,
     decode: Callable[..., codec.Audio] = codec.decode,
 ) -> IndexedFile:
-    """Read (unless `blob` was), decode and segment one file; whatever is wrong with it is its recording's `error`."""
+    """Read (unless `blob` was), decode and segment one file; whatever is wrong with it is its recording's `error`.
+
+    With the `blob` may come its audio as the header states it: then nothing is decoded.
+    """
     first = file.entries[0]
     if first.failure is not None:
         return failed(file, first.failure)
     try:
+        by_header = None
+        if isinstance(blob, tuple):
+            blob, by_header = blob
         blob = fetch(first.uri) if blob is None else blob
         if isinstance(blob, StorageError):
             raise blob
         if first.etag and blob.etag and first.etag != blob.etag:
             return failed(file, Failure(FailureKind.UNREADABLE, "it changed while it was indexed"))
-        return _segment(file, _decode(file, blob, decode), blob, cfg, source, seed)
+        by_channel: Mapping[int | None, codec.Audio | DataError] = (
+            _decode(file, blob, decode) if by_header is None else {entry.channel: by_header for entry in file.entries}
+        )
+        return _segment(file, by_channel, blob, cfg, source, seed)
     except StorageError as error:
         return failed(file, Failure(FailureKind.UNREADABLE, error.why))
     except DataError as error:
@@ -192,7 +212,7 @@ def _segment(
         id=file.id,
         uri=first.uri,
         etag=first.etag or blob.etag,
-        num_bytes=first.num_bytes or len(blob.data),
+        num_bytes=_num_bytes(first, blob),
         codec=audio.codec,
         rate_hz=audio.rate_hz,
         num_channels=audio.num_channels,
@@ -202,6 +222,12 @@ def _segment(
         content_hash=content_hash(blob.data) if is_local(first.uri) else None,
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
+
+
+def _num_bytes(entry: SourceEntry, blob: Blob) -> int:
+    """Size of a file: the source's, that of the range that its address names, or that of the object."""
+    _, byte_range = split_range(entry.uri)
+    return entry.num_bytes or (blob.num_bytes if byte_range is None else byte_range.length)
 
 
 def _utterances(

@@ -51,6 +51,10 @@ class Segment(Section):
 
     max_ms: int = option(30_000, unit="ms", ge=100)
     """Longest utterance. Longer recordings are cut at silences found by the voice-activity detector."""
+    measure: Literal["decode", "header"] = option("decode")
+    """`decode` reads and decodes every file, so what is damaged is known at once. `header` believes the length that the
+    header of a WAV or FLAC in a bucket states, where nothing is to be cut: 512 bytes of each file are fetched, and what
+    is damaged is a failed label."""
     min_ms: int = option(50, unit="ms", ge=1)
     """Shorter stretches of speech are dropped; a whole recording shorter than this becomes a row with a reason."""
     vad: Literal["auto", "always", "never"] = option("auto")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, Unpack, get_args
+from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -55,9 +55,9 @@ class Section(BaseModel):
 
 
 def section_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The section that a field of a section is, or that it is a list of; None where it is an option."""
+    """The section that a field of a section is, or is one or a list of; None where it is an option."""
     kind: object = field.annotation
-    while members := get_args(kind):  # of `Source | list[Source]` the first
+    while get_origin(field.annotation) is not list and (members := get_args(kind)):  # of `Source | list[Source]`
         kind = members[0]
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
