@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         create_config,
         dry_run,
         explain,
+        export_labels,
         filter,  # noqa: A004
         index,
         label,
@@ -78,6 +79,7 @@ __all__ = [
     "dry_run",
     "evaluate",
     "explain",
+    "export_labels",
     "filter",
     "index",
     "label",

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "compare-teachers WORK": "cfg.work",
     "evaluate --on": "cfg.evaluate.split",
     "evaluate --work": "cfg.work",
+    "export-labels WORK": "cfg.work",
     "explain --hear": "preview_augmentation(cfg)",
     "explain --output": "preview_augmentation(output)",
     "filter WORK": "cfg.work",

@@ -16,10 +16,15 @@ def filter_labels(
     work: Annotated[str, Argument(metavar="WORK", show_default=False)],
     tune: Annotated[bool, Option("--tune", help="Propose thresholds by human texts; judge nothing.")] = False,
     part: PartOption = None,
+    report: Annotated[
+        str | None, Option("--report", metavar="FILE", help="Write a page of what was kept, and why not.")
+    ] = None,
 ) -> Result:
     """Judge every label: kept, or dropped with a reason."""
     if tune and part:
         raise BadParameter("`--tune` has no parts: it measures all labels")
+    if tune and report:
+        raise BadParameter("`--tune` judges nothing that a report could show")
     cfg = options.load(work_override(work))
     if tune:
         from voxstill.pipeline import tune_filter
@@ -27,4 +32,9 @@ def filter_labels(
         return tune_filter.tune(cfg)
     from voxstill.pipeline import filter as filtering
 
-    return filtering.filter_labels(cfg, part=part)
+    figures = filtering.filter_labels(cfg, part=part)
+    if report is None:
+        return figures
+    from voxstill.pipeline import filter_report  # torch comes with it
+
+    return filter_report.write(cfg, figures, report)

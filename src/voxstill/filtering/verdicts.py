@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from voxstill.core.config import Filter
 from voxstill.core.records import Verdict
 from voxstill.filtering.measures import Score
-from voxstill.filtering.rules import NAMES, Confidences, count_reasons, judge
-from voxstill.storage import tables
+from voxstill.filtering.rules import NAMES, Confidences, count_reasons, current_name, judge
+from voxstill.storage import tables, workdir
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ SPLITS = ("train", "dev")
 """Splits whose labels are learnt from, or stopped on; of `test` nothing is."""
 ROWS = 65_536
 """Of a part of verdicts."""
+Judged = tuple[bool | None, str | None]
+"""Whether a label was kept and why not; None where it was not judged, as those of the test split are not."""
 
 
 @dataclass(slots=True)
@@ -96,6 +98,30 @@ def write_verdicts(work: Store, scores: str, verdicts: str, recipe: str, cfg: Fi
         work.create(f"{verdicts}/{number:05}.parquet", tables.arrow_to_parquet(part))
     counts.reasons = dict(zip(NAMES, dropped_R.tolist(), strict=True))
     return counts
+
+
+class VerdictMap:
+    """All verdicts of a recipe by the id of their utterance, 20 bytes for each."""
+
+    def __init__(self, work: Store, recipe: str) -> None:
+        self._reasons: list[Judged] = []
+        parts = tables.parts(work, workdir.prefix("verdicts", recipe))
+        self._places = tables.IdMap(
+            ids for table in tables.columns(work, parts, Verdict) for ids in self._by_reason(table)
+        )
+
+    def _by_reason(self, table: pa.Table) -> Iterator[list[str]]:
+        """The ids of each reason in a part; what they stand for is noted in `_reasons`."""
+        by_reason: dict[Judged, list[str]] = {}
+        columns = (table[name].to_pylist() for name in ("utterance_id", "kept", "reason"))
+        for id_, is_kept, reason in zip(*columns, strict=True):
+            by_reason.setdefault((is_kept, None if reason is None else current_name(reason)), []).append(id_)
+        self._reasons += by_reason
+        yield from by_reason.values()
+
+    def of(self, ids: Sequence[str]) -> list[Judged]:
+        """Whether each label was kept and why not."""
+        return [(None, None) if place < 0 else self._reasons[place] for place in self._places.of(ids).tolist()]
 
 
 def _read(work: Store, keys: Iterable[str], names: Sequence[str] | None = None) -> Iterator[pa.Table]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from voxstill.filtering.tuning import TuneResult
     from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.control import ControlResult
+    from voxstill.pipeline.export_labels import ExportResult
+    from voxstill.pipeline.export_labels import Form as LabelFormat
     from voxstill.pipeline.language_model import LanguageModelResult
     from voxstill.pipeline.plan import PlanResult
     from voxstill.pipeline.preview_augmentation import Preview
@@ -162,11 +164,13 @@ def compare_teachers(
     return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), str(report)))
 
 
-def filter(cfg: Config, *, part: str | None = None) -> VerdictFigures:  # noqa: A001  # it is the name of the step
+def filter(  # noqa: A001  # it is the name of the step
+    cfg: Config, *, part: str | None = None, report: str | Path | None = None
+) -> VerdictFigures:
     """Judge every label: kept, or dropped with a reason.
 
     With `part`, such as "1/4", only a quarter of the labels is measured, while other processes measure the others; the
-    last one judges.
+    last one judges. `report` is the file of a page of what was kept, and why not.
 
     >>> figures = voxstill.filter(cfg)
     >>> figures.kept, figures.judged
@@ -174,7 +178,12 @@ def filter(cfg: Config, *, part: str | None = None) -> VerdictFigures:  # noqa: 
     """
     from voxstill.pipeline import filter as filtering
 
-    return filtering.filter_labels(cfg, part=part)
+    figures = filtering.filter_labels(cfg, part=part)
+    if report is None:
+        return figures
+    from voxstill.pipeline import filter_report
+
+    return filter_report.write(cfg, figures, str(report))
 
 
 def tune_filter(cfg: Config) -> TuneResult:
@@ -191,6 +200,30 @@ def tune_filter(cfg: Config) -> TuneResult:
     from voxstill.pipeline import tune_filter as tuning
 
     return tuning.tune(cfg)
+
+
+def export_labels(
+    cfg: Config,
+    output: str | Path,
+    form: LabelFormat = "jsonl",
+    *,
+    scores: bool = False,
+    verdicts: bool = False,
+    kept: bool = False,
+    overwrite: bool = False,
+) -> ExportResult:
+    """Write the labels as a file or folder that other tools read: a manifest, cuts, a Kaldi directory, subtitles.
+
+    `scores` and `verdicts` add those of the filter; with `kept` only what it kept is written.
+
+    >>> voxstill.export_labels(cfg, "labels.csv", "csv").utterances
+    12
+    """
+    from voxstill.pipeline import export_labels as exporting
+
+    return exporting.export_labels(
+        cfg, str(output), form, scores=scores, verdicts=verdicts, kept=kept, overwrite=overwrite
+    )
 
 
 def shard(cfg: Config, *, unlabelled: bool = False, part: str | None = None) -> ShardFigures:

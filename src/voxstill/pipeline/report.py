@@ -54,24 +54,11 @@ def write(
     judged: Judged,
 ) -> Path:
     """Write the report of a run as HTML, Markdown and JSON; what was not measured is left out."""
-    examples = rejected(cfg, filtered)
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
         "about": f"{cfg.teacher.name} taught a {cfg.student.size} student on {cfg.work}",
         "steps": [{"name": row.step, "seconds": row.seconds, "figures": row.figures} for row in steps],
-        "funnel": {
-            "labels": filtered.judged,
-            "rules": [
-                {
-                    "name": name,
-                    "why": rule_of(name).why,
-                    "dropped": dropped,
-                    "examples": examples.get(name, []),
-                }
-                for name, dropped in filtered.reasons.items()
-            ],
-            "curve": _curve(cfg),
-        },
+        "funnel": funnel(cfg, filtered),
         "metrics": [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()],
         "config": experiment.snapshot(cfg),
         "environment": {**experiment.versions(), **experiment.machine()},
@@ -82,6 +69,19 @@ def write(
     write_atomically(run.report.with_suffix(".md"), plain.markdown(facts))
     write_atomically(run.report.with_suffix(".json"), plain.as_json(facts))
     return run.report
+
+
+def funnel(cfg: Config, filtered: VerdictFigures) -> html.Funnel:
+    """How many labels each rule of the filter dropped, a few of them, and the error rates of those kept."""
+    examples = rejected(cfg, filtered)
+    return {
+        "labels": filtered.judged,
+        "rules": [
+            {"name": name, "why": rule_of(name).why, "dropped": dropped, "examples": examples.get(name, [])}
+            for name, dropped in filtered.reasons.items()
+        ],
+        "curve": _curve(cfg),
+    }
 
 
 def rejected(cfg: Config, filtered: VerdictFigures) -> dict[str, list[html.Rejected]]:

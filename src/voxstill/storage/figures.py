@@ -140,6 +140,8 @@ class VerdictFigures(TableFigures):
     """The same of the labels that were kept; None where none of them has a human text."""
     finished: bool | None = None
     """False where other parts (`--part`) are still missing."""
+    report: str | None = None
+    """The page that `--report` wrote; it is no part of the table."""
 
     def to_dict(self) -> dict[str, object]:
         """The fields; `wer_after` stands beside `wer_before` even where it is None."""

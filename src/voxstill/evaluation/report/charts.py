@@ -73,6 +73,72 @@ def line_chart(title: str, points: Sequence[tuple[float, float]], form: Callable
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A rectangle of a histogram, in coordinates of its SVG."""
+
+    dropped: bool
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """A histogram of `WIDTH` x `HEIGHT`: bars of what was kept and, upon them, of what was dropped; thresholds."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    limits: tuple[float, ...]
+    ticks_x: tuple[tuple[float, str], ...]
+    ticks_y: tuple[tuple[float, str], ...]
+    kept: int
+    dropped: int
+    unknown: int
+
+
+def histogram(
+    title: str,
+    ends: tuple[float, float],
+    kept: Sequence[int],
+    dropped: Sequence[int],
+    limits: Iterable[float] = (),
+    unknown: int = 0,
+) -> Histogram:
+    """A histogram with bins of equal width between both ends; a count that is not 0 is visible.
+
+    Thresholds outside of the ends are left out.
+    """
+    low, high = ends
+    ticks_y = _ticks(max(a + b for a, b in zip(kept, dropped, strict=True)), 5)
+    step, scale = WIDTH / len(kept), HEIGHT / ticks_y[-1]
+    bars: list[Bar] = []
+    for place, counts in enumerate(zip(kept, dropped, strict=True)):
+        y = float(HEIGHT)
+        for is_dropped, count in zip((False, True), counts, strict=True):
+            if count:
+                height = max(1.5, count * scale)
+                y -= height
+                x, width = round(place * step + 0.5, 1), round(step - 1, 1)
+                bars.append(Bar(dropped=is_dropped, x=x, y=round(y, 1), width=width, height=round(height, 1)))
+    ticks = _ticks(high - low, 4)
+    return Histogram(
+        title=title,
+        bars=tuple(bars),
+        limits=tuple(_place(limit, low, high) for limit in limits if low < limit < high),
+        ticks_x=tuple((_place(low + tick, low, high), f"{low + tick:g}") for tick in ticks if low + tick <= high),
+        ticks_y=tuple((round(HEIGHT - y * scale, 1), number(int(y))) for y in ticks_y if y == int(y)),
+        kept=sum(kept),
+        dropped=sum(dropped),
+        unknown=unknown,
+    )
+
+
+def _place(value: float, low: float, high: float) -> float:
+    return round((value - low) / (high - low) * WIDTH, 1)
+
+
 def _ticks(highest: float, most: int) -> list[float]:
     """Round numbers from 0 to the first at or above `highest`."""
     if highest <= 0:

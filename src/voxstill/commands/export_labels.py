@@ -1,0 +1,33 @@
+"""voxstill export-labels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.result import Result
+
+
+@command("export-labels", panel="Corpus", position=8)
+def export_labels(
+    options: CommonOptions,
+    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    output: Annotated[
+        str, Option("--output", metavar="PATH", help="A file, or a folder for kaldi, srt and hf.", show_default=False)
+    ],
+    form: Annotated[
+        Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "hf"], Option("--format", help="Who reads it.")
+    ] = "jsonl",
+    scores: Annotated[bool, Option("--scores", help="With what the filter measured.")] = False,
+    verdicts: Annotated[bool, Option("--verdicts", help="With what the filter decided, and why.")] = False,
+    kept: Annotated[bool, Option("--kept", help="Only what the filter kept.")] = False,
+) -> Result:
+    """Write the labels as files that other tools read."""
+    from voxstill.pipeline import export_labels as exporting
+
+    cfg = options.load(work_override(work))
+    return exporting.export_labels(
+        cfg, output, form, scores=scores, verdicts=verdicts, kept=kept, overwrite=options.yes
+    )

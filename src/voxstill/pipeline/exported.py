@@ -1,0 +1,149 @@
+"""The finished labels of a WORK as they are written for other tools: each with its utterance and recording."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import Progress
+from voxstill.core.records import Label, Recording, Utterance, Verdict
+from voxstill.filtering.measures import Score
+from voxstill.filtering.verdicts import VerdictMap
+from voxstill.labelling import label
+from voxstill.pipeline.recipes import finished_verdicts, label_parts, utterances_recipe
+from voxstill.storage import join, tables, workdir
+from voxstill.storage.figures import IndexFigures, ScoreFigures, VerdictFigures
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local, local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ELSEWHERE = ("utterance_id", "split", "recipe")
+"""Columns of scores and verdicts that a label has anyway, and the name of their table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedLabel:
+    """A label that did not fail. `more` are the columns of its scores and of its verdict, where they were asked for."""
+
+    utterance: Utterance
+    label: Label
+    recording: Recording
+    more: Mapping[str, object]
+
+    @property
+    def language(self) -> str | None:
+        """The language that the manifest states, else the one that the teacher recognised."""
+        return self.utterance.info.language or self.label.language
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the utterance is all of its recording."""
+        return self.utterance.start_ms == 0 and self.utterance.end_ms >= (self.recording.duration_ms or 0)
+
+    @property
+    def path(self) -> str:
+        """The address of its file, a local one as a path."""
+        uri = self.utterance.uri
+        return str(local_path(uri)) if is_local(uri) else uri
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedLabels:
+    """The labels, read while they are written, and the columns that all of them have in `more`."""
+
+    rows: Iterator[ExportedLabel]
+    more: Sequence[pa.Field]
+
+
+class LabelReader:
+    """Reads the labels of the configuration, or the only finished ones, and counts those given and those left out.
+
+    `num_failed` are labels that failed, `num_unlabelled` utterances that have none. `scores` and `verdicts` add their
+    columns; with `kept` only what the filter kept is given. DataError where the
+    verdicts are not those of the labels.
+    """
+
+    def __init__(self, cfg: Config, *, scores: bool, verdicts: bool, kept: bool) -> None:
+        self._work, self._engine = Store(cfg.work), cfg.engine
+        self._kept, self._with_verdicts = kept, verdicts
+        self._source = workdir.finished(self._work, IndexFigures, utterances_recipe(cfg))
+        self._labels = label.finished(self._work, cfg.teacher)
+        self._parts = label_parts(cfg, self._work, self._source.recipe, self._labels.recipe)
+        self._score_parts: Mapping[str, tuple[str, ...]] = {}
+        self._judged: VerdictMap | None = None
+        if scores or verdicts or kept:
+            judged = self._verdicts(cfg)
+            self._judged = VerdictMap(self._work, judged.recipe)
+            self._score_parts = self._parts_of_scores(judged) if scores else {}
+        self._read_scores = functools.lru_cache(maxsize=4)(self._scores)  # parts of labels share those of scores
+        columns = [*tables.schema(Score)] if scores else []
+        columns += [*tables.schema(Verdict)] if verdicts else []
+        self.columns: Sequence[pa.Field] = [field for field in columns if field.name not in _ELSEWHERE]
+        self.num_given = self.num_failed = self.num_unlabelled = 0
+
+    def _verdicts(self, cfg: Config) -> VerdictFigures:
+        judged = finished_verdicts(cfg)
+        if (judged.labels, judged.utterances) != (self._labels.recipe, self._source.recipe):
+            raise DataError(
+                f"the labels {self._labels.recipe} in `{self._work.root}` have no verdicts",
+                why=f"the only finished ones are of the labels {judged.labels}",
+                fix=f"run: voxstill filter {self._work.root}",
+            )
+        return judged
+
+    def _parts_of_scores(self, judged: VerdictFigures) -> dict[str, tuple[str, ...]]:
+        """The parts of scores by the part of utterances that they are of."""
+        scores = workdir.named(self._work, ScoreFigures, judged.scores).recipe
+        prefixes = (workdir.prefix("utterances", self._source.recipe), workdir.prefix("scores", scores))
+        return {part.utterances: part.labels for part in join.parts(self._work, *prefixes, self._engine)}
+
+    def rows(self) -> Iterator[ExportedLabel]:
+        """Every label that did not fail, in the order of the utterances; a few parts are held at a time."""
+        recordings = workdir.prefix("recordings", self._source.recipe)
+        keys = (f"{recordings}/{part.name}.parquet" for part in self._parts)
+        columns = join.columns(self._work, self._parts)
+        recording_tables = tables.columns(self._work, keys, Recording)
+        with Progress("export-labels", self._labels.labels, "labels") as bar:
+            for part, pair, recording_table in zip(self._parts, columns, recording_tables, strict=True):
+                yield from self._of_part(part, *pair, recording_table)
+                bar.advance(len(pair[1]))
+
+    def _of_part(
+        self, part: join.Part, utterances: pa.Table, labels: pa.Table, recording_table: pa.Table
+    ) -> Iterator[ExportedLabel]:
+        recordings = {row["id"]: tables.from_columns(row, Recording) for row in recording_table.to_pylist()}
+        ids, label_rows = utterances["id"].to_pylist(), labels.to_pylist()
+        places = join.rows_of(ids, labels["utterance_id"].to_pylist())
+        verdicts = self._judged.of(ids) if self._judged else [(None, None)] * len(ids)
+        scores = {id_: row for key in self._score_parts.get(part.utterances, ()) for id_, row in self._read_scores(key)}
+        for columns, place, (is_kept, reason) in zip(utterances.to_pylist(), places, verdicts, strict=True):
+            if self._kept and not is_kept:
+                continue
+            if place is None:
+                self.num_unlabelled += 1
+                continue
+            row = tables.from_columns(label_rows[place], Label)
+            if row.error is not None:
+                self.num_failed += 1
+                continue
+            utterance = tables.from_columns(columns, Utterance)
+            more = scores.get(utterance.id, {})
+            self.num_given += 1
+            yield ExportedLabel(
+                utterance=utterance,
+                label=row,
+                recording=recordings[utterance.recording_id],
+                more={**more, "kept": is_kept, "reason": reason} if self._with_verdicts else more,
+            )
+
+    def _scores(self, key: str) -> list[tuple[str, dict[str, object]]]:
+        """The scores in a part, by the id of their utterance."""
+        rows = tables.to_arrow(self._work.read(key), Score, self._work.uri(key)).to_pylist()
+        ids = [row["utterance_id"] for row in rows]
+        return list(zip(ids, ({n: v for n, v in row.items() if n not in _ELSEWHERE} for row in rows), strict=True))
