@@ -105,6 +105,7 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
     assert {" ".join(name) for name in commands()} >= {
         "init",
         "create-config",
+        "align",
         "explain",
         "index",
         "label",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from voxstill.core.records import ErrorCounts
     from voxstill.pipeline.api import (
+        align,
         compare_teachers,
         control,
         create_config,
@@ -72,6 +73,7 @@ __all__ = [
     "Transcript",
     "Transcription",
     "VoxstillError",
+    "align",
     "compare",
     "compare_teachers",
     "control",

@@ -133,10 +133,10 @@ class FrameModel:
                 fix=f"take `{section}{name}` away",
             )
         self.model = checkpoints.load(folder).eval().to(device, dtype_of(options, device))
-        self._tokenizer = CheckpointVocabulary(folder, students.blank_id(self.model), self.model.config.vocab_size)
+        self.vocabulary = CheckpointVocabulary(folder, students.blank_id(self.model), self.model.config.vocab_size)
         self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
         self._frontend.move(device)
-        self._beam = beam_search(decoding, self._tokenizer.pieces)
+        self._beam = beam_search(decoding, self.vocabulary.pieces)
         if self._beam is not None:  # compiled now, and not while it is timed
             silence_BT = torch.zeros(1, RATE_HZ, dtype=torch.int16, device=device)
             with torch.inference_mode():
@@ -146,25 +146,35 @@ class FrameModel:
         self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str], languages: Sequence[str | None]
     ) -> list[Hypothesis]:
         """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
-        return decode_batch(self.model, self._frontend, self._tokenizer, audio_BT, audio_len_B, ids, self._beam)
+        return decode_batch(self.model, self._frontend, self.vocabulary, audio_BT, audio_len_B, ids, self._beam)
 
 
 class CtcModel(FrameModel):
     """A CTC model, which can also score a text that is given: forced alignment, summed over all alignments."""
 
+    @property
+    def frame_ms(self) -> int:
+        """From one frame of `log_probs` to the next."""
+        return self._frontend.frame_ms
+
+    def log_probs(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the log-probabilities (B, F, V) of the tokens in each frame, and the frames of each utterance (B,)."""
+        inputs, len_B = self._frontend.extract(audio_BT, audio_len_B)
+        logits_BFV, frames_B = students.logits(self.model, inputs.to(self.model.dtype), len_B)
+        return logits_BFV.float().log_softmax(-1), frames_B
+
     def log_likelihoods(
         self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, texts: Sequence[str]
     ) -> list[float | None]:
         """Return the log-probability per token of each text, the best of its spellings; None where it has none."""
-        inputs, len_B = self._frontend.extract(audio_BT, audio_len_B)
-        logits_BFV, frames_B = students.logits(self.model, inputs.to(self.model.dtype), len_B)
-        tokenized = [(b, ids) for b, text in enumerate(texts) for ids in self._tokenizer.encodings(text)]
+        log_probs_BFV, frames_B = self.log_probs(audio_BT, audio_len_B)
+        tokenized = [(b, ids) for b, text in enumerate(texts) for ids in self.vocabulary.encodings(text)]
         rows = [b for b, _ in tokenized]
         log_probs = ctc.mean_log_likelihoods(
-            logits_BFV.float().log_softmax(-1)[rows],
+            log_probs_BFV[rows],
             frames_B[rows],
             [ids for _, ids in tokenized],
-            self._tokenizer.blank_id,
+            self.vocabulary.blank_id,
         )
         best: list[float | None] = [None] * len(texts)
         for b, log_prob in zip(rows, log_probs, strict=True):

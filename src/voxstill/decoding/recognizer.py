@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
 
+    from voxstill.decoding.batch import CtcModel
     from voxstill.decoding.loaded import LoadedModel
+    from voxstill.text.pretrained import CheckpointVocabulary
 
 Samples = NDArray[np.int16]
 """(T,) mono at 16 kHz."""
@@ -161,6 +163,9 @@ class Recognizer:
 
     def check_alignment(self) -> None:
         """Raise ConfigError where the loaded model cannot score a text that is given: it is no CTC model."""
+        self._ctc_model()
+
+    def _ctc_model(self) -> CtcModel:
         from voxstill.decoding.batch import CtcModel
 
         if not isinstance(self._model, CtcModel):
@@ -169,6 +174,29 @@ class Recognizer:
                 why="it is no CTC model",
                 fix="take a student of the kind `ctc`, a wav2vec 2.0 or a Parakeet-CTC",
             )
+        return self._model
+
+    @property
+    def vocabulary(self) -> CheckpointVocabulary:
+        """The tokens of `log_probs`; ConfigError where it is no CTC model."""
+        return self._ctc_model().vocabulary
+
+    @property
+    def frame_ms(self) -> int:
+        """From one frame of `log_probs` to the next; ConfigError where it is no CTC model."""
+        return self._ctc_model().frame_ms
+
+    def log_probs(self, samples: Sequence[Samples]) -> list[NDArray[np.float32]]:
+        """Return the log-probabilities (F, V) of the tokens in the frames of each utterance, of all in one batch.
+
+        Every one has samples. ConfigError where it is no CTC model.
+        """
+        import torch
+
+        with torch.inference_mode():
+            log_probs_BFV, frames_B = self._ctc_model().log_probs(*self._padded(samples))
+        frames = frames_B.tolist()
+        return [log_probs_FV[:num].cpu().numpy() for log_probs_FV, num in zip(log_probs_BFV, frames, strict=True)]
 
     def log_likelihoods(self, samples: Sequence[Samples], texts: Sequence[str]) -> list[float | None]:
         """Return the log-probability per token of each text given its audio, by CTC (forced alignment).
@@ -178,8 +206,7 @@ class Recognizer:
         """
         import torch
 
-        self.check_alignment()
-        model: Any = self._model
+        model = self._ctc_model()
         values: list[float | None] = [None] * len(samples)
         for members in batches_by_length([len(samples_T) for samples_T in samples], self.options.batch_ms):
             with torch.inference_mode():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.core.result import ReportResult
     from voxstill.filtering.tuning import TuneResult
+    from voxstill.pipeline.align import AlignResult
     from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.control import ControlResult
     from voxstill.pipeline.export_labels import ExportResult
@@ -85,6 +86,29 @@ def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
     from voxstill.pipeline import preview_augmentation as previewing
 
     return previewing.augmentation(cfg, Path(output))
+
+
+def align(
+    cfg: Config,
+    audio: str | Path,
+    text: str | Path,
+    output: str | Path,
+    *,
+    model: str | None = None,
+    overwrite: bool = False,
+) -> AlignResult:
+    """Cut a long recording with its transcript into labelled utterances: a JSONL manifest that `index` reads.
+
+    `model` is a CTC model, `filter.aligner` where it is None. ConfigError where there is none, or the manifest exists
+    and may not be overwritten; DataError where text and audio cannot belong together.
+
+    >>> voxstill.align(cfg, "speech.wav", "my.yaml", "aligned.jsonl")
+    Traceback (most recent call last):
+    voxstill.core.errors.ConfigError: ...
+    """
+    from voxstill.pipeline import align as alignment
+
+    return alignment.align(cfg, str(audio), str(text), str(output), model=model, overwrite=overwrite)
 
 
 def index(cfg: Config, *, part: str | None = None) -> IndexFigures:

@@ -110,7 +110,8 @@ class CheckpointVocabulary:
         self.pieces: tuple[str, ...] = (*texts, *[""] * (vocab_size - num_pieces))
         self.blank_id = blank_id
         self._tokenizer = tokenizer
-        self._delimiter_id: int | None = None if delimiter is None else tokenizer.convert_tokens_to_ids(delimiter)
+        self.delimiter_id: int | None = None if delimiter is None else tokenizer.convert_tokens_to_ids(delimiter)
+        """The token between words, of models that have one."""
 
     def encodings(self, text: str) -> list[list[int]]:
         """Token ids of the text as it is, normalized, or in capitals: the first that the vocabulary can write.
@@ -122,5 +123,5 @@ class CheckpointVocabulary:
         for candidate in (" ".join(text.split()), normalized, normalized.upper()):
             ids: list[int] = self._tokenizer(candidate, add_special_tokens=False)["input_ids"]
             if ids and all(id_ < len(self.pieces) and self.pieces[id_] for id_ in ids):
-                return [ids] if self._delimiter_id is None else [ids, [*ids, self._delimiter_id]]
+                return [ids] if self.delimiter_id is None else [ids, [*ids, self.delimiter_id]]
         return []

@@ -1,0 +1,49 @@
+"""Log-probabilities of a CTC model for a recording of hours, computed in blocks with context on both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.core import pcm
+from voxstill.core.monitor import Progress
+from voxstill.decoding.recognizer import Recognizer, Samples
+
+BLOCK_MS, CONTEXT_MS = 20_000, 5_000
+"""What is kept of a block, and what the model is given before and behind it: 30 s at a time."""
+
+
+def log_probs(
+    recognizer: Recognizer, samples_T: Samples, block_ms: int = BLOCK_MS, context_ms: int = CONTEXT_MS
+) -> NDArray[np.float32]:
+    """The log-probabilities (F, V) of a whole recording, a frame every `recognizer.frame_ms`.
+
+    ConfigError where the recogniser, which is loaded, is no CTC model.
+    """
+    frame = pcm.ms_to_samples(recognizer.frame_ms)
+    block, context = (max(ms // recognizer.frame_ms, 1) for ms in (block_ms, context_ms))  # in frames
+    most = len(samples_T) // frame + 1
+    at_once = max(recognizer.options.batch_ms // (block_ms + 2 * context_ms), 1)
+    starts = range(0, max(most - 1, 1), block)
+    whole_FV: NDArray[np.float32] | None = None
+    end = 0
+    with Progress("align", len(starts), "blocks") as bar:
+        for i in range(0, len(starts), at_once):
+            batch = starts[i : i + at_once]
+            firsts = [max(start - context, 0) for start in batch]
+            answers = recognizer.log_probs(
+                [
+                    samples_T[first * frame : (start + block + context) * frame]
+                    for first, start in zip(firsts, batch, strict=True)
+                ]
+            )
+            for first, start, log_probs_FV in zip(firsts, batch, answers, strict=True):
+                kept_FV = log_probs_FV[start - first : start - first + block]
+                if whole_FV is None:
+                    whole_FV = np.empty((most, log_probs_FV.shape[1]), np.float32)
+                kept_FV = kept_FV[: most - start]
+                whole_FV[start : start + len(kept_FV)] = kept_FV
+                end = start + len(kept_FV)
+                bar.advance()
+    assert whole_FV is not None
+    return whole_FV[:end]
