@@ -150,3 +150,8 @@ def test_what_a_c_library_writes_of_a_bad_file_is_not_shown(capfd: pytest.Captur
     with Decoder(30, 1024) as child_decoder, pytest.raises(DataError):
         child_decoder.decode(b"\xff\xfb\x90\x64" + bytes(2000))  # of which mpg123 has three lines to say
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_decoder_process_starts_without_the_configuration() -> None:
+    code = "import sys, voxstill.audio.decoder; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,16 +11,17 @@ import hashlib
 import io
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import soundfile
-import soxr
 from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
 from voxstill.audio import flac
+from voxstill.audio.level import Gain, Level, level_of, normalized
+from voxstill.audio.mono import MonoResampler
 from voxstill.core import pcm
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 MAX_S = 6 * 3600.0
 """Longest recording: six hours are 0.7 GB of samples. A longer one is most likely a decompression bomb."""
-_RATES_HZ = range(1_000, 768_001)  # from low-rate telephony to the fastest studio converters
-_MAX_CHANNELS = 64
 _BLOCK = 1 << 16  # samples read at a time
 _MAX_BAD_PACKETS = 2  # tags and half frames at either end of an MP3 look like this many
 _WAV_FORMAT_16K_MONO = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16)
@@ -57,29 +56,44 @@ class SilentError(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audio:
-    """Decoded 16 kHz mono audio; `codec`, `rate_hz` and `num_channels` are those of the file."""
+    """Decoded 16 kHz mono audio; `codec`, `rate_hz` and `num_channels` are those of the file.
+
+    `file_level` is None where the samples are those of the file, bit for bit.
+    """
 
     samples_T: NDArray[np.int16]
     codec: str
     rate_hz: int
     num_channels: int
+    file_level: Level | None = None
+    gain_db: float | None = None
+    """The gain that was applied before the samples were rounded."""
+    louder_channel: int | None = None
+    """The channel taken in place of the mix, in which the channels cancel."""
+
+    @property
+    def measured_level(self) -> Level:
+        """What is measured of the samples of the file."""
+        return self.file_level or level_of(self.samples_T)
 
 
-def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> Audio:
+def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_s: float = MAX_S) -> Audio:
     """Decode a whole file to 16 kHz: one channel or the mean of all; 16 kHz mono int16 comes out bit-exact.
 
+    Where the channels cancel one another in their mean, the loudest takes its place. `gain` is applied to the float
+    samples, before they are rounded: so none are clipped and those of quiet audio keep their resolution.
     DataError with a short reason as `what`: not audio, no audio, truncated, damaged, silent, not finite, too long,
     impossible rate, impossible channels, changing rate, no such channel.
     """
     for fast in (read_plain_wav, _plain_flac):
         if (audio := fast(data, channel=channel, max_s=max_s)) is not None:
-            return audio
+            return amplified(audio, gain)
     readers: list[_Reader] = [_decode_with_libsndfile, _decode_with_ffmpeg]
     if not (data[:4] == b"fLaC" or (data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE")):
         readers.reverse()
     faults, header = [], flac.stream_info(data)
     for reader in readers:
-        mono = _MonoResampler(channel, max_s, header)
+        mono = MonoResampler(channel, max_s, gain, header)
         end = reader(data, mono)
         samples_T = mono.finish()
         fault = end.fault or _length_fault(data, mono, end) or mono.checksum_fault()
@@ -88,9 +102,18 @@ def decode(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> 
             continue
         if not len(samples_T):
             raise DataError("no audio", why="there is not one sample in it at 16 kHz", fix="remove the file")
+        if (louder := mono.louder_channel) is not None:
+            return replace(decode(data, channel=louder, gain=gain, max_s=max_s), louder_channel=louder)
         if not samples_T.any():
             raise SilentError("silent", why="every sample is zero at 16 bits", fix="remove the file")
-        return Audio(samples_T=samples_T, codec=end.codec, rate_hz=mono.rate_hz, num_channels=mono.num_channels)
+        return Audio(
+            samples_T=samples_T,
+            codec=end.codec,
+            rate_hz=mono.rate_hz,
+            num_channels=mono.num_channels,
+            file_level=mono.meter.level,
+            gain_db=mono.gain_db,
+        )
     raise max(faults, key=lambda fault: fault[0])[1]  # of the decoder that decoded most, the first of equals
 
 
@@ -108,6 +131,14 @@ def read_plain_wav(data: bytes, *, channel: int | None = None, max_s: float = MA
     if len(samples_T) > max_s * RATE_HZ or not samples_T.any():
         return None
     return Audio(samples_T=samples_T, codec="pcm_16", rate_hz=RATE_HZ, num_channels=1)
+
+
+def amplified(audio: Audio, gain: Gain) -> Audio:
+    """The audio of an intact 16 kHz mono int16 file after a gain; without one it stays as it is."""
+    if gain == "none":
+        return audio
+    samples_T, gain_db = normalized(pcm.to_float(audio.samples_T), gain)
+    return replace(audio, samples_T=samples_T, file_level=audio.measured_level, gain_db=gain_db)
 
 
 def decode_stored(data: bytes) -> Audio:
@@ -164,82 +195,7 @@ class _DecodeResult(NamedTuple):
     stated_s: float | None
 
 
-class _MonoResampler:
-    """Down-mix and resample blocks to 16 kHz int16; memory holds the output and one block."""
-
-    def __init__(self, channel: int | None, max_s: float, header: flac.StreamInfo | None) -> None:
-        self.rate_hz = 0
-        self.num_channels = 0
-        self.num_samples = 0
-        self.header = header
-        self._md5 = None if header is None or header.md5 is None else flac.SampleHash(header.bits)
-        self._channel, self._max_s = channel, max_s
-        self._resampler: soxr.ResampleStream | None = None
-        self._parts: list[NDArray[np.int16]] = []
-
-    def expect(self, rate_hz: int, num_channels: int) -> None:
-        """Refuse a rate or a number of channels that no recording has."""
-        if rate_hz not in _RATES_HZ:
-            raise DataError("impossible rate", why=f"{rate_hz} Hz", fix="write the file anew with its true rate")
-        if not 1 <= num_channels <= _MAX_CHANNELS:
-            raise DataError("impossible channels", why=f"{num_channels} of them", fix="write the file anew")
-
-    @property
-    def needs_integers(self) -> bool:
-        """Whether blocks are wanted as int32, as they are compared with a checksum."""
-        return self._md5 is not None
-
-    def checksum_fault(self) -> DataError | None:
-        """The error of samples that are not those of the MD5 in the header; None where it is theirs, or has none."""
-        if self._md5 is None or self.header is None or self._md5.digest() == self.header.md5:
-            return None
-        return DataError(
-            "damaged", why="its samples are not those of the MD5 in its header", fix="find a sound copy of the file"
-        )
-
-    def add(self, block_TC: NDArray[np.float32] | NDArray[np.int32], rate_hz: int) -> None:
-        """Add the next block. The number of channels may change between blocks, the rate may not."""
-        if block_TC.dtype == np.int32:
-            if self._md5 is not None:
-                self._md5.add(np.asarray(block_TC, np.int32))
-            block_TC = block_TC.astype(np.float32) * np.float32(2**-31)
-        num_samples, num_channels = block_TC.shape
-        self.expect(rate_hz, num_channels)
-        if not self.rate_hz:
-            self.rate_hz = rate_hz
-            if rate_hz != RATE_HZ:
-                self._resampler = soxr.ResampleStream(rate_hz, RATE_HZ, 1, dtype="float32")
-        if rate_hz != self.rate_hz:
-            raise DataError("changing rate", why=f"{self.rate_hz} Hz, then {rate_hz} Hz", fix="split the file")
-        if self._channel is not None and self._channel >= num_channels:
-            raise DataError(
-                "no such channel", why=f"channel {self._channel} of {num_channels}", fix="name another channel"
-            )
-        self.num_samples += num_samples
-        self.num_channels = max(self.num_channels, num_channels)
-        if self.num_samples > self._max_s * rate_hz:
-            raise DataError("too long", why=f"longer than {self._max_s:.0f} s", fix="split the file")
-        if self._channel is None and num_channels > 1:
-            samples_T = block_TC.mean(axis=1)
-        else:
-            samples_T = np.ascontiguousarray(block_TC[:, self._channel or 0])
-        if not np.isfinite(samples_T).all():
-            raise DataError("not finite", why="a sample is infinite or not a number", fix="write the file anew")
-        self._resample(samples_T, last=False)
-
-    def finish(self) -> NDArray[np.int16]:
-        """Flush the resampler and return all samples."""
-        self._resample(np.empty(0, np.float32), last=True)
-        return np.concatenate(self._parts) if len(self._parts) != 1 else self._parts[0]
-
-    def _resample(self, samples_T: NDArray[np.float32], *, last: bool) -> None:
-        if self._resampler is not None:
-            samples_T = self._resampler.resample_chunk(samples_T, last=last)
-        if len(samples_T) or not self._parts:
-            self._parts.append(pcm.quantize(samples_T))
-
-
-_Reader = Callable[[bytes, _MonoResampler], _DecodeResult]
+_Reader = Callable[[bytes, MonoResampler], _DecodeResult]
 
 
 class _ForwardReader(soundfile.SoundFile):  # type: ignore[misc]  # soundfile has no types
@@ -250,7 +206,7 @@ class _ForwardReader(soundfile.SoundFile):  # type: ignore[misc]  # soundfile ha
         return False
 
 
-def _decode_with_libsndfile(data: bytes, mono: _MonoResampler) -> _DecodeResult:
+def _decode_with_libsndfile(data: bytes, mono: MonoResampler) -> _DecodeResult:
     """Decode with libsndfile, the fastest for WAV and FLAC."""
     codec = ""
     try:
@@ -267,7 +223,7 @@ def _decode_with_libsndfile(data: bytes, mono: _MonoResampler) -> _DecodeResult:
         return _DecodeResult(codec, _decode_fault(codec, mono, error), None)
 
 
-def _decode_with_ffmpeg(data: bytes, mono: _MonoResampler) -> _DecodeResult:
+def _decode_with_ffmpeg(data: bytes, mono: MonoResampler) -> _DecodeResult:
     """Decode with FFmpeg the audio stream that it considers best."""
     import av
 
@@ -318,7 +274,7 @@ def _frame_samples(frame: AudioFrame, as_integers: bool) -> NDArray[np.float32] 
     return ((samples_TC.astype(np.float64) - middle) / half).astype(np.float32)
 
 
-def _decode_fault(codec: str, mono: _MonoResampler, error: Exception) -> DataError:
+def _decode_fault(codec: str, mono: MonoResampler, error: Exception) -> DataError:
     message = (str(error).splitlines() or [""])[0].partition(">: ")[2] or getattr(error, "strerror", "") or str(error)
     if not codec:
         return DataError("not audio", why=message, fix="remove the file, or convert it")
@@ -326,7 +282,7 @@ def _decode_fault(codec: str, mono: _MonoResampler, error: Exception) -> DataErr
     return DataError("damaged", why=f"after {decoded_s:.2f} s: {message}", fix="find a sound copy of the file")
 
 
-def _length_fault(data: bytes, mono: _MonoResampler, end: _DecodeResult) -> DataError | None:
+def _length_fault(data: bytes, mono: MonoResampler, end: _DecodeResult) -> DataError | None:
     """The error of a file with fewer samples than its header states, or with data after them; else None."""
     decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
     stated_s, slack_s = end.stated_s, 0.0

@@ -68,11 +68,11 @@ def samples(
     A recording is read and decoded once for all of its utterances, which therefore follow one another. One decoded
     recording is held at a time; those far away are read ahead. `decode` is that of this process, or of a `Decoder`.
     """
-    by_source: dict[tuple[str, int | None], list[Utterance]] = {}
+    by_source: dict[tuple[str, int | None, float | None], list[Utterance]] = {}
     for utterance in utterances:
-        by_source.setdefault((utterance.uri, utterance.channel), []).append(utterance)
-    with closing(read_many((uri for uri, _ in by_source if not is_local(uri)), cache=cache)) as remote_blobs:
-        for (uri, channel), members in by_source.items():
+        by_source.setdefault((utterance.uri, utterance.channel, utterance.gain_db), []).append(utterance)
+    with closing(read_many((uri for uri, *_ in by_source if not is_local(uri)), cache=cache)) as remote_blobs:
+        for (uri, channel, gain_db), members in by_source.items():
             try:
                 blob = fetch(uri) if is_local(uri) else _or_raise(next(remote_blobs))
             except StorageError as error:
@@ -88,7 +88,7 @@ def samples(
             if not unchanged:
                 continue
             try:
-                recording_T = decode(blob.data, channel=channel).samples_T
+                recording_T = decode(blob.data, channel=channel, gain="none" if gain_db is None else gain_db).samples_T
             except DataError as error:  # any other is not the recording's fault
                 yield from ((utterance, error) for utterance in unchanged)
                 continue

@@ -6,13 +6,19 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
+from voxstill.audio.level import Gain, normalized
 from voxstill.core import pcm
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ
 
 
-def from_array(samples_T: NDArray[np.float32] | NDArray[np.int16], rate_hz: int) -> NDArray[np.int16]:
-    """Resample mono samples, float in [-1, 1] or int16, to 16 kHz int16; DataError where they are no such audio."""
+def from_array(
+    samples_T: NDArray[np.float32] | NDArray[np.int16], rate_hz: int, gain: Gain = "none"
+) -> NDArray[np.int16]:
+    """Resample mono samples, float in [-1, 1] or int16, to 16 kHz int16 after a gain.
+
+    DataError where they are no such audio.
+    """
     is_int16 = samples_T.dtype.newbyteorder("=") == np.int16
     if samples_T.ndim == 1 and samples_T.dtype.kind in "iu" and not is_int16:
         raise DataError(
@@ -26,9 +32,9 @@ def from_array(samples_T: NDArray[np.float32] | NDArray[np.int16], rate_hz: int)
             why=f"an array of the shape {samples_T.shape} and the type {samples_T.dtype}",
             fix="give one channel, as float32 in [-1, 1] or as int16",
         )
-    if is_int16 and rate_hz == RATE_HZ:
+    if is_int16 and rate_hz == RATE_HZ and gain == "none":
         return samples_T.astype(np.int16, copy=False)
     float_T = pcm.to_float(samples_T.astype(np.int16, copy=False)) if is_int16 else samples_T.astype(np.float32)
     if not np.isfinite(float_T).all():
         raise DataError("not finite", why="a sample is infinite or not a number", fix="clean the array first")
-    return pcm.quantize(float_T if rate_hz == RATE_HZ else soxr.resample(float_T, rate_hz, RATE_HZ))
+    return normalized(float_T if rate_hz == RATE_HZ else soxr.resample(float_T, rate_hz, RATE_HZ), gain)[0]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "dev", "test"]
 Finish = Literal["stop", "length", "failed"]
+Normalization = Literal["none", "peak", "rms", "loudness"]
 RATE_HZ = 16_000
 """The one sampling rate inside voxstill; `audio.codec` brings everything to it."""
 
@@ -96,6 +97,8 @@ class Utterance:
     split: Split = "train"
     info: UtteranceInfo = field(default_factory=UtteranceInfo)
     text: str | None = None
+    gain_db: float | None = None
+    """Applied to the audio wherever it is read, before it is rounded to 16 bits; None where the level is left alone."""
 
     @property
     def duration_ms(self) -> int:

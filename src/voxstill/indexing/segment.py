@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -12,8 +13,9 @@ from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
 from voxstill.core.config import Segment, Source, sources_of
 from voxstill.core.errors import DataError, StorageError, VoxstillError
-from voxstill.core.records import Recording, Utterance, content_hash, fingerprint
+from voxstill.core.records import Normalization, Recording, Utterance, content_hash, fingerprint
 from voxstill.engine import StageWork
+from voxstill.indexing import channels
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.from_header import audio_by_header
@@ -35,6 +37,10 @@ class IndexRow(Recording):
     content_hash: str | None = None
     """Of the bytes of a file on this machine; None of others, whose storage knows their versions, and in tables of
     earlier versions."""
+    clipped: float | None = None
+    """Share of samples at or beyond full scale before any gain, of the channel that has most."""
+    dc_offset: float | None = None
+    """Mean of the samples as a share of full scale before any gain, of the channel where it is furthest from 0."""
 
     @property
     def failure(self) -> Failure | None:
@@ -61,6 +67,7 @@ class Indexer(StageWork):
     source: Source | Sequence[Source]
     seed: int
     reading: read_utterances.Reading | None = None
+    normalize: Normalization = "none"
     _decoder: Decoder | None = field(default=None, init=False, repr=False, compare=False)
 
     def open(self) -> None:
@@ -81,7 +88,8 @@ class Indexer(StageWork):
 
     def _index(self, files: Sequence[SourceFile]) -> list[IndexedFile]:
         cache = None if self.reading is None else self.reading.cache
-        decode = codec.decode if self._decoder is None else self._decoder.decode
+        decode: Callable[..., codec.Audio] = codec.decode if self._decoder is None else self._decoder.decode
+        decode = functools.partial(decode, gain=self.normalize)
         sources = sources_of(self.source)
         known = self._by_header(files)
         to_read = (file.entries[0].uri for file in files if _is_remote(file) and file.id not in known)
@@ -102,7 +110,8 @@ class Indexer(StageWork):
         """What is known of files far away by their headers, by id."""
         if self.cfg.measure == "decode":
             return {}
-        remote = [file for file in files if _is_remote(file)]
+        sources = sources_of(self.source)
+        remote = [file for file in files if _is_remote(file) and sources[file.source].channels == "mix"]
         answers = zip(remote, audio_by_header(remote, self.cfg), strict=True)
         return {file.id: known for file, known in answers if known is not None}
 
@@ -136,10 +145,12 @@ def index(
             raise blob
         if first.etag and blob.etag and first.etag != blob.etag:
             return failed(file, Failure(FailureKind.UNREADABLE, "it changed while it was indexed"))
-        by_channel: Mapping[int | None, codec.Audio | DataError] = (
-            _decode(file, blob, decode) if by_header is None else {entry.channel: by_header for entry in file.entries}
-        )
-        return _segment(file, by_channel, blob, cfg, source, seed)
+        if by_header is not None:
+            by_channel: channels.AudioByChannel = {entry.channel: by_header for entry in file.entries}
+            row = _segment(file, file.entries, by_channel, blob, cfg, source, seed)
+            return replace(row, recording=replace(row.recording, clipped=None, dc_offset=None))  # which were not heard
+        entries, by_channel = channels.decoded(file.entries, source.channels, functools.partial(decode, blob.data))
+        return _segment(file, entries, by_channel, blob, cfg, source, seed)
     except StorageError as error:
         return failed(file, Failure(FailureKind.UNREADABLE, error.why))
     except DataError as error:
@@ -180,21 +191,23 @@ def _is_remote(file: SourceFile) -> bool:
 
 def _segment(
     file: SourceFile,
-    by_channel: Mapping[int | None, codec.Audio | DataError],
+    entries: Sequence[SourceEntry],
+    by_channel: channels.AudioByChannel,
     blob: Blob,
     cfg: Segment,
     source: Source,
     seed: int,
 ) -> IndexedFile:
     """Cut a decoded file into its utterances. Words that were written for more than one of them belong to none."""
-    audio = next(audio for audio in by_channel.values() if not isinstance(audio, DataError))
+    audios = [audio for audio in by_channel.values() if not isinstance(audio, DataError)]
+    audio, levels = audios[0], [audio.measured_level for audio in audios]
     duration_ms = pcm.samples_to_ms(len(audio.samples_T))
     if duration_ms < cfg.min_ms:
         why = f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}"
         raise DataError(FailureKind.TOO_SHORT, why=why)
     utterances: dict[str, Utterance] = {}
     errors: list[DataError] = []
-    for entry in file.entries:
+    for entry in entries:
         audio_or_error = by_channel[entry.channel]
         try:
             if isinstance(audio_or_error, DataError):
@@ -220,6 +233,8 @@ def _segment(
         metadata_hash=file.metadata_hash,
         segment_errors=tuple(Failure.of(error).text for error in errors),
         content_hash=content_hash(blob.data) if is_local(first.uri) else None,
+        clipped=max(level.clipped for level in levels),
+        dc_offset=max((level.dc_offset for level in levels), key=abs),
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
 
@@ -244,28 +259,14 @@ def _utterances(
             else fingerprint(file.id, entry.channel, start_ms, end_ms),
             recording_id=file.id,
             uri=entry.uri,
-            channel=entry.channel,
+            channel=entry.channel if audio.louder_channel is None else audio.louder_channel,
             start_ms=start_ms,
             end_ms=end_ms,
             split=split,
             info=replace(entry.info, language=language, dataset=dataset),
             text=entry.text if is_whole else None,
+            gain_db=audio.gain_db,
         )
-
-
-def _decode(
-    file: SourceFile, blob: Blob, decode: Callable[..., codec.Audio]
-) -> dict[int | None, codec.Audio | DataError]:
-    """Decode the channels that the entries name, or why one cannot be; raises where that is so of all of them."""
-    by_channel: dict[int | None, codec.Audio | DataError] = {}
-    for channel in dict.fromkeys(entry.channel for entry in file.entries):
-        try:
-            by_channel[channel] = decode(blob.data, channel=channel)
-        except DataError as error:
-            by_channel[channel] = error
-    if all(isinstance(audio, DataError) for audio in by_channel.values()):
-        raise next(error for error in by_channel.values() if isinstance(error, DataError))
-    return by_channel
 
 
 def _span(entry: SourceEntry, duration_ms: int) -> vad.Span:

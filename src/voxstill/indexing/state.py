@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.audio import level
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.records import content_hash, hash64
 from voxstill.indexing.failure import Failure, FailureKind
@@ -68,6 +69,7 @@ class IndexState:
         self._milliseconds = 0
         self._splits: Counter[str] = Counter()
         self._segment_reasons: Counter[str] = Counter()
+        self._num_clipped = self._num_offset = 0
         self.read()
 
     def read(self) -> bool:
@@ -93,6 +95,8 @@ class IndexState:
                     if "segment_errors" in recordings.column_names:
                         errors = recordings["segment_errors"].combine_chunks().flatten().to_pylist()
                         self._segment_reasons.update(Failure.parse(error).kind for error in errors)
+                    self._num_clipped += _num_beyond(recordings, "clipped", level.MAX_CLIPPED)
+                    self._num_offset += _num_beyond(recordings, "dc_offset", level.MAX_DC_OFFSET)
                     self._splits.update(utterances["split"].to_pylist())
                     spans_ms = utterances["end_ms"].to_numpy() - utterances["start_ms"].to_numpy()
                     self._milliseconds += int(spans_ms.sum())
@@ -215,6 +219,8 @@ class IndexState:
             reasons=dict(sorted(reasons.items(), key=lambda item: -item[1])),
             damaged_segments=self._segment_reasons.total(),
             segment_reasons=dict(self._segment_reasons.most_common()),
+            clipped=self._num_clipped,
+            dc_offset=self._num_offset,
         )
 
     def refuse_doubled(self) -> None:
@@ -278,7 +284,7 @@ class IndexState:
 
     def _read(self, key: str) -> tuple[pa.Table, pa.Table]:
         name = key.rpartition("/")[2]
-        columns = ("id", "uri", "error", "said", "content_hash", "segment_errors")
+        columns = ("id", "uri", "error", "said", "content_hash", "segment_errors", "clipped", "dc_offset")
         recordings = _columns(self._work, f"{self._recordings}/{name}", columns)
         return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split"))
 
@@ -301,6 +307,13 @@ def _hex64(column: pa.ChunkedArray) -> bytes:
     """A column of 16 hexadecimal digits as 64-bit numbers, 0 where there are none."""
     joined = "".join(digits or 16 * "0" for digits in column.to_pylist())
     return np.frombuffer(bytes.fromhex(joined), ">u8").astype(np.uint64).tobytes()
+
+
+def _num_beyond(recordings: pa.Table, name: str, limit: float) -> int:
+    """Rows of which a number is further from 0 than a limit; tables of earlier versions lack the column."""
+    if name not in recordings.column_names:
+        return 0
+    return sum(number is not None and abs(number) > limit for number in recordings[name].to_pylist())
 
 
 def _joined(before_N: NDArray[Any], more: array[int]) -> NDArray[Any]:

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Sequence
 
 from voxstill import engine
-from voxstill.audio import read_utterances
+from voxstill.audio import level, read_utterances
 from voxstill.core.config import Config, sources_of
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter, log
-from voxstill.core.records import Utterance
+from voxstill.core.records import Normalization, Utterance
 from voxstill.indexing import segment
 from voxstill.indexing.audio_estimate import estimated_ms
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan
@@ -44,7 +44,27 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     if figures.damaged_segments:
         why = ", ".join(f"{reason}: {num}" for reason, num in figures.segment_reasons.items())
         log.warning("index: %d segments of other recordings cannot be used: %s", figures.damaged_segments, why)
+    _warn_of_levels(figures, cfg.audio.normalize)
     return figures
+
+
+def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
+    if figures.clipped:
+        log.warning(
+            "index: %d recordings have more than %g %% of their samples at or beyond full scale: %s",
+            figures.clipped,
+            100 * level.MAX_CLIPPED,
+            "`audio.normalize: peak` keeps what float files hold beyond it; others were recorded too loud"
+            if normalize == "none"
+            else "float files keep what is beyond it; others were recorded too loud, which only the original mends",
+        )
+    if figures.dc_offset:
+        log.warning(
+            "index: %d recordings have a DC offset of more than %g %% of full scale: a high-pass filter removes it "
+            "(`ffmpeg -i IN -af highpass=f=20 OUT`)",
+            figures.dc_offset,
+            100 * level.MAX_DC_OFFSET,
+        )
 
 
 def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
@@ -79,7 +99,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
             work.create(committed, tables.to_parquet(utterances, Utterance))
         outage.record(map(_postponed, rows))
 
-    indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg))
+    indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg), cfg.audio.normalize)
     stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
 
     def item_id(file: SourceFile) -> str:

@@ -16,7 +16,8 @@ from voxstill.storage.store import Store
 def utterances_recipe(cfg: Config) -> str:
     """Name of the table of utterances that this configuration segments."""
     source = [identity(one) for one in cfg.source] if isinstance(cfg.source, list) else cfg.source
-    return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, source, cfg.seed)
+    audio = [identity(cfg.audio)] if identity(cfg.audio) else []  # at its defaults tables keep the names they had
+    return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, source, cfg.seed, *audio)
 
 
 def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec, samples, vad
+from voxstill.audio.level import Gain
 from voxstill.core import pcm
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
@@ -122,7 +123,8 @@ class Recognizer:
     def from_pretrained(cls, model: str | Path, cfg: Config | None = None) -> Self:
         """Load an experiment folder, a model folder or a name on the Hugging Face Hub.
 
-        `cfg` has the options `decode` (beam, language model, phrases) and `segment` (how long audio is cut).
+        `cfg` has the options `decode` (beam, language model, phrases), `segment` (how long audio is cut) and
+        `audio` (its level).
         ConfigError where it is no recogniser.
         """
         return cls(model, cfg)
@@ -141,7 +143,7 @@ class Recognizer:
     def _transcribe(self, recording: object, rate_hz: int) -> Transcript:
         name = _name(recording)
         try:
-            samples_T = _samples(recording, rate_hz)
+            samples_T = _samples(recording, rate_hz, self._cfg.audio.normalize)
         except VoxstillError as error:
             return Transcript(audio=name, text=None, error=f"{error.what}: {error.why}" if error.why else error.what)
         spans_ms = vad.segment(samples_T, self._cfg.segment)
@@ -200,19 +202,20 @@ def _name(recording: object) -> str:
     return "samples" if isinstance(recording, np.ndarray) or _is_tensor(recording) else type(recording).__name__
 
 
-def _samples(recording: object, rate_hz: int) -> NDArray[np.int16]:
+def _samples(recording: object, rate_hz: int, gain: Gain) -> NDArray[np.int16]:
     """The 16 kHz int16 samples of a recording; DataError where it is none, or cannot be decoded."""
     if isinstance(recording, Bytes):
-        return codec.decode(bytes(recording)).samples_T
+        return codec.decode(bytes(recording), gain=gain).samples_T
     if isinstance(recording, str | os.PathLike):
-        return codec.decode(read_uri(os.fsdecode(recording))).samples_T
+        return codec.decode(read_uri(os.fsdecode(recording)), gain=gain).samples_T
     if isinstance(recording, np.ndarray):
-        return samples.from_array(recording, rate_hz)
+        return samples.from_array(recording, rate_hz, gain)
     if _is_tensor(recording):
         samples_T = recording.detach().cpu()
-        return samples.from_array((samples_T.float() if samples_T.is_floating_point() else samples_T).numpy(), rate_hz)
+        samples_T = samples_T.float() if samples_T.is_floating_point() else samples_T
+        return samples.from_array(samples_T.numpy(), rate_hz, gain)
     if isinstance(recording, Readable):
-        return codec.decode(_content(recording)).samples_T
+        return codec.decode(_content(recording), gain=gain).samples_T
     raise DataError(
         "no recording",
         why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",

@@ -33,7 +33,7 @@ TAR_MEMBER = re.compile(r"(.+)#(\d+)\+(\d+)")
 _BLOCK = 65_536
 _BYTES_PER_MS = RATE_HZ * 2 // 1000
 _SPLITS = ("train", "dev", "test")
-_SURVEYED = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "split", "speaker", "dataset")
+_SURVEYED = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "split", "speaker", "dataset", "gain_db")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +136,13 @@ def kept_ids(work: Store, verdicts: str) -> tables.IdSet:
 
 
 def _tar_hashes(utterances: pa.Table) -> Iterator[int]:
-    names = ("id", "uri", "channel")
-    for id_, uri, channel in zip(*(utterances[name].to_pylist() for name in names), strict=True):
+    names = ("id", "uri", "channel", "gain_db")
+    for id_, uri, channel, gain_db in zip(*(utterances[name].to_pylist() for name in names), strict=True):
         member = TAR_MEMBER.fullmatch(uri)
-        if member is None or channel is not None:
+        if member is None or channel is not None or gain_db is not None:
             raise DataError(
                 f"the audio of utterance `{id_}` cannot stay where it is",
-                why="`shard.format: in_place` asks for whole members of tars",
+                why="`shard.format: in_place` asks for whole members of tars: all channels, and their own level",
                 fix="set `shard.format: flac`, which writes the audio anew",
             )
         yield hash64(member[1])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from voxstill.audio import codec, read_utterances
 from voxstill.audio.contents import ContentHashes
 from voxstill.audio.decoder import Decoder
+from voxstill.audio.level import Gain
 from voxstill.core import pcm
 from voxstill.core.config import Shard
 from voxstill.core.errors import DataError, StorageError, VoxstillError
@@ -216,9 +217,9 @@ def _whole_members(
     """
     num_samples = crc32 = 0
 
-    def measured(data: bytes, *, channel: int | None) -> codec.Audio:
+    def measured(data: bytes, *, channel: int | None, gain: Gain) -> codec.Audio:
         nonlocal num_samples, crc32
-        audio = decode(data, channel=channel)
+        audio = decode(data, channel=channel, gain=gain)
         num_samples, crc32 = len(audio.samples_T), zlib.crc32(data)
         return audio
 

@@ -45,6 +45,10 @@ class IndexFigures(TableFigures):
     """Segments and channels that cannot be used, of recordings that can."""
     segment_reasons: Mapping[str, int] = field(default_factory=dict)
     """Why segments cannot be used, and how many."""
+    clipped: int = 0
+    """Recordings of which more than 0.1 % of the samples are at or beyond full scale."""
+    dc_offset: int = 0
+    """Recordings whose mean is more than 1 % of full scale away from 0."""
     finished: bool | None = None
     """False where other parts (`--part`) are still missing."""
     max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)

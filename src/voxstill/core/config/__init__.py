@@ -1,5 +1,6 @@
 """The configuration: sections of options, and reading them from YAML, environment and command line."""
 
+from voxstill.core.config.audio import Audio
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source, sources_of
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
@@ -14,6 +15,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "TEACHER_PRESETS",
     "TRAIN_PRESETS",
+    "Audio",
     "Augment",
     "Cache",
     "Config",

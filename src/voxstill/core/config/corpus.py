@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from voxstill.core.config.section import Section, option
 from voxstill.core.errors import ConfigError
@@ -21,6 +21,9 @@ class Source(Section):
     """Language of everything in the source, where the manifest does not say."""
     dataset: str | None = option(None)
     """Name of the data set, where the manifest does not say."""
+    channels: Literal["mix", "split"] | int = option("mix")
+    """Channels of recordings whose manifest names none: `mix` takes their mean, or the loudest where they cancel;
+    `split` makes utterances of each; a number, from 0, takes that one alone."""
     test_speakers: list[str] = option([])
     """Speakers to judge on; everybody not named here or in `dev_speakers` is then learnt from."""
     dev_speakers: list[str] = option([])
@@ -29,6 +32,13 @@ class Source(Section):
     """Share of speakers put aside to stop training on, where the manifest has no `split`."""
     test_share: float = option(0.1, unit="share", ge=0, lt=1)
     """Share of speakers put aside to judge on, where the manifest has no `split`."""
+
+    @field_validator("channels")
+    @classmethod
+    def _channels_begin_at_0(cls, channels: str | int) -> str | int:
+        if isinstance(channels, int) and channels < 0:
+            raise ValueError("channels are counted from 0")
+        return channels
 
 
 def sources_of(source: Source | Sequence[Source]) -> Sequence[Source]:

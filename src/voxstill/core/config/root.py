@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from annotated_types import Len
 from pydantic import Discriminator, ModelWrapValidatorHandler, Tag, ValidationError, field_validator, model_validator
 
+from voxstill.core.config.audio import Audio
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
@@ -15,6 +16,7 @@ from voxstill.core.config.explain import in_words, renamed
 from voxstill.core.config.section import Section, option
 from voxstill.core.config.teacher import Teacher
 from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train
+from voxstill.core.errors import ConfigError
 
 
 class Config(Section):
@@ -36,6 +38,7 @@ class Config(Section):
         Discriminator(lambda source: "list[Source]" if isinstance(source, list) else "list[1]"),
     ] = Source()
     cache: Cache = Cache()
+    audio: Audio = Audio()
     segment: Segment = Segment()
     engine: Engine = Engine()
     monitor: Monitor = Monitor()
@@ -101,6 +104,17 @@ class Config(Section):
         if task == "speakers":
             tree["augment"] = {"tempo": 0.0, "vtlp": 0.0} | tree["augment"]
         return {**data, **{name: section for name, section in tree.items() if section}}
+
+    @model_validator(mode="after")
+    def _a_header_states_no_level(self) -> Self:
+        """Levels are measured in samples: `segment.measure: header` reads none."""
+        if self.segment.measure == "header" and self.audio.normalize != "none":
+            raise ConfigError(
+                f"`audio.normalize` is `{self.audio.normalize}` and `segment.measure` is `header`",
+                why="the gain is computed from samples, and headers alone are read",
+                fix="set `segment.measure: decode`",
+            )
+        return self
 
     @model_validator(mode="after")
     def _every_device_has_a_batch(self) -> Self:

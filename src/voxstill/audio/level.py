@@ -1,0 +1,123 @@
+"""The level of audio: what is measured of it before it is rounded to int16, and the gain that brings it to a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.audio.loudness import loudness_lufs
+from voxstill.core import pcm
+from voxstill.core.records import Normalization
+
+Gain = float | Normalization
+"""A gain in dB, or the normalization that it is computed by."""
+PEAK_DBFS = -1.0
+"""The highest peak after any normalization: the maximum of EBU R 128."""
+RMS_DBFS = -20.0
+"""Mean level after `rms`: speech has peaks 12 to 18 dB above it."""
+LOUDNESS_LUFS = -23.0
+"""Loudness after `loudness`: the target of EBU R 128."""
+MAX_GAIN_DB = 100.0
+"""The highest gain: what needs more is the rounding noise of 24-bit audio."""
+MAX_CLIPPED = 0.001
+"""Share of clipped samples above which a recording is distorted."""
+MAX_DC_OFFSET = 0.01
+"""Distance of the mean from 0, as a share of full scale, above which the hardware that recorded it was at fault."""
+_FULL_SCALE = (pcm.FULL_SCALE - 1) / pcm.FULL_SCALE  # the loudest positive sample of 16 bits
+_PART = 1 << 16  # samples whose float32 sums are exact enough
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What is measured of the samples of a file as shares of full scale, before any gain and before they are clipped.
+
+    `clipped` is the share of samples at or beyond full scale, `dc_offset` the mean of the samples.
+    """
+
+    peak: float
+    clipped: float
+    dc_offset: float
+
+
+class LevelMeter:
+    """Measures float samples block by block."""
+
+    def __init__(self) -> None:
+        self._peak = self._sum = 0.0
+        self._num_clipped = self._num_measured = self._num_samples = 0
+
+    def add(self, block: NDArray[np.float32], mono_T: NDArray[np.float32]) -> None:
+        """Add a block: the samples of the channels that are used, of any shape, and what is made of them."""
+        peak = max(float(block.max(initial=0.0)), -float(block.min(initial=0.0)))
+        if peak >= _FULL_SCALE:
+            self._num_clipped += int(np.count_nonzero(np.abs(block) >= _FULL_SCALE))
+        self._peak = max(self._peak, peak)
+        self._num_measured += block.size
+        self._sum += float(mono_T.sum())
+        self._num_samples += len(mono_T)
+
+    @property
+    def level(self) -> Level:
+        """The level of all blocks so far."""
+        return Level(self._peak, self._num_clipped / max(1, self._num_measured), self._sum / max(1, self._num_samples))
+
+
+def level_of(samples_T: NDArray[np.int16]) -> Level:
+    """The level of samples that are those of the file, bit for bit."""
+    highest, lowest = int(samples_T.max(initial=0)), int(samples_T.min(initial=0))
+    num_clipped, num_samples, loudest = 0, max(1, len(samples_T)), pcm.FULL_SCALE - 1
+    if highest >= loudest or lowest <= -loudest:
+        num_clipped = int(np.count_nonzero(samples_T >= loudest) + np.count_nonzero(samples_T <= -loudest))
+    dc_offset = int(samples_T.sum(dtype=np.int64)) / num_samples / pcm.FULL_SCALE
+    return Level(max(highest, -lowest) / pcm.FULL_SCALE, num_clipped / num_samples, dc_offset)
+
+
+def gain_db(parts: Sequence[NDArray[np.float32]], target: Normalization) -> float:
+    """The gain in dB that brings a recording of float samples, to the target; 0 for silence and `none`."""
+    peak = max((max(float(part_T.max(initial=0.0)), -float(part_T.min(initial=0.0))) for part_T in parts), default=0.0)
+    if target == "none" or not peak:
+        return 0.0
+    highest = min(PEAK_DBFS - 20 * math.log10(peak), MAX_GAIN_DB)
+    if target == "rms":
+        return min(RMS_DBFS - _rms_db(parts), highest)
+    if target == "loudness":
+        return min(LOUDNESS_LUFS - _loudness_lufs(parts, peak), highest)
+    return highest
+
+
+def quantized(samples_T: NDArray[np.float32], gain_db: float | None) -> NDArray[np.int16]:
+    """The samples as int16 after a gain in dB; None leaves them as they are.
+
+    Gains are applied here alone, so that every read of a file gives the same samples.
+    """
+    return pcm.quantize(samples_T if gain_db is None else samples_T * np.float32(10 ** (gain_db / 20)))
+
+
+def normalized(samples_T: NDArray[np.float32], gain: Gain) -> tuple[NDArray[np.int16], float | None]:
+    """All samples of a recording as int16 after its gain, and that gain in dB; None where there is none."""
+    if isinstance(gain, str):
+        parts = [samples_T[start : start + _PART] for start in range(0, len(samples_T), _PART)]
+        in_db = None if gain == "none" else gain_db(parts, gain)
+    else:
+        in_db = gain
+    return quantized(samples_T, in_db), in_db
+
+
+def _rms_db(parts: Sequence[NDArray[np.float32]]) -> float:
+    """Level around the mean in dBFS: a DC offset is no sound."""
+    num = sum(map(len, parts))
+    mean = sum(float(part_T.sum()) for part_T in parts) / num
+    power = sum(float(np.dot(part_T, part_T)) for part_T in parts) / num - mean**2
+    return 10 * math.log10(power) if power > 0 else -math.inf
+
+
+def _loudness_lufs(parts: Sequence[NDArray[np.float32]], peak: float) -> float:
+    """Integrated loudness; what lies below the gates of the standard is measured with its peak at full scale."""
+    lufs = loudness_lufs(parts)
+    if math.isfinite(lufs):
+        return lufs
+    return loudness_lufs(part_T / np.float32(peak) for part_T in parts) + 20 * math.log10(peak)
