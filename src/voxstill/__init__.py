@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     )
     from voxstill.core.records import ErrorCounts
     from voxstill.pipeline.api import (
-        align,
         compare_teachers,
         control,
         create_config,
         dry_run,
         explain,
-        export_labels,
         filter,  # noqa: A004
         index,
         label,
@@ -44,9 +42,9 @@ if TYPE_CHECKING:
         train,
         train_lm,
         tune_filter,
-        verify,
         write_transcripts,
     )
+    from voxstill.pipeline.api_corpus import align, clean, export_labels, remove, verify
     from voxstill.pipeline.api_scores import (
         compare,
         evaluate,
@@ -74,6 +72,7 @@ __all__ = [
     "Transcription",
     "VoxstillError",
     "align",
+    "clean",
     "compare",
     "compare_teachers",
     "control",
@@ -89,6 +88,7 @@ __all__ = [
     "plan",
     "pretrain",
     "preview_augmentation",
+    "remove",
     "repack",
     "replay",
     "run",
@@ -113,6 +113,7 @@ _HOMES = {
     "Transcription": "teachers.teacher",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
+    **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify"), "pipeline.api_corpus"),
     **dict.fromkeys(
         ("compare", "evaluate", "score_meetings", "score_speakers", "score_words", "wer"), "pipeline.api_scores"
     ),

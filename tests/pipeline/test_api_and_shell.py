@@ -16,6 +16,7 @@ from voxstill.core.command import Command
 FUNCTIONS = {"demo": "run_demo", "doctor": "replay", "init": "create_config", "transcribe": "Recognizer.transcribe"}
 """Functions that have another name than their command."""
 ELSEWHERE = {
+    "clean WORK": "cfg.work",
     "compare --on": "cfg.evaluate.split",
     "compare --ref": "compare(references)",
     "compare --lang": "compare(language)",
@@ -37,6 +38,7 @@ ELSEWHERE = {
     "plan --seed": "cfg.seed",
     "plan --layout": "cfg.plan.layout",
     "pretrain CONFIG": "load_config(file)",
+    "remove WORK": "cfg.work",
     "run CONFIG": "load_config(file)",
     "run --max-batches": "cfg.train.steps",
     "run --rehearse": "dry_run(cfg)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from voxstill.core.errors import VoxstillError
+from voxstill.core.errors import StorageError, VoxstillError
 from voxstill.engine.retry import describe
 
 MAX_POSTPONED = 64
@@ -23,10 +23,13 @@ class Postponed:
 
 
 class Outage:
-    """Count the items that a run postpones, and raise their error: after `MAX_POSTPONED` in a row, or at its end."""
+    """Count the items that a run postpones, and raise their error: after `MAX_POSTPONED` in a row, or at its end.
 
-    def __init__(self, items: str) -> None:
-        self._items = items
+    `way_out` says what to do about items that storage will never give.
+    """
+
+    def __init__(self, items: str, way_out: str = "") -> None:
+        self._items, self._way_out = items, way_out
         self._num = self._in_a_row = 0
         self._error: VoxstillError | None = None
 
@@ -43,8 +46,8 @@ class Outage:
     def check(self) -> None:
         """Raise the last error, as one of its kind that counts the items, where there was any."""
         if self._error is not None:
-            raise type(self._error)(
-                f"{self._num:,} {self._items} are left to do: what they need did not answer",
-                why=describe(self._error),
-                fix=f"{self._error.fix or 'mend the cause'}; then the same command does what is left",
-            )
+            fix = f"{self._error.fix or 'mend the cause'}; then the same command does what is left"
+            if self._way_out and isinstance(self._error, StorageError):
+                fix += f"; {self._way_out}"
+            what = f"{self._num:,} {self._items} are left to do: what they need did not answer"
+            raise type(self._error)(what, why=describe(self._error), fix=fix)

@@ -225,6 +225,8 @@ class ScoreWriter(StageWork):
     prefix: str
     phrases: tuple[str, ...]
     normalizer: str
+    removed: frozenset[str] = frozenset()
+    """Utterances that have no scores."""
     _known: Phrases = field(init=False, repr=False, compare=False)
     _normalize: Callable[[str], str] = field(init=False, repr=False, compare=False)
 
@@ -255,7 +257,8 @@ class ScoreWriter(StageWork):
             for key in part.alignments
             for alignment in self._read(key, Alignment, ("utterance_id", "text", "logprob"))
         }
-        pairs = ((labels[utterance.id], utterance) for utterance in utterances if utterance.id in labels)
+        measured = (row for row in utterances if row.id in labels and row.id not in self.removed)
+        pairs = ((labels[utterance.id], utterance) for utterance in measured)
         return [
             measure(
                 label,

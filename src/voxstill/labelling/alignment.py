@@ -23,7 +23,8 @@ from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.engine import StageWork
 from voxstill.labelling.commit import commit_rows
-from voxstill.storage import join, lease, parts, tables, workdir
+from voxstill.labelling.removed import WAY_OUT
+from voxstill.storage import join, lease, parts, removals, tables, workdir
 from voxstill.storage.cut import cut
 from voxstill.storage.figures import AlignmentFigures, LabelFigures
 from voxstill.storage.store import Store
@@ -109,7 +110,7 @@ def _run(
     chosen: Container[str] | None,
 ) -> None:
     """Run the engine over the labels that are not aligned yet, of the `chosen` parts of `utterances` or of all."""
-    outage = engine.Outage("labels")
+    outage = engine.Outage("labels", WAY_OUT)
 
     def commit(chunk: engine.Chunk, rows: Sequence[Alignment | engine.Postponed]) -> None:
         held.check()
@@ -140,8 +141,9 @@ def plan(
 ) -> Iterator[engine.Chunk]:
     """Chunks of utterances whose label has words and no alignment yet, with that label as their text; they stream.
 
-    With `chosen` only those of these parts of `utterances` come.
+    With `chosen` only those of these parts of `utterances` come. Removed utterances are left out.
     """
+    removed = removals.of(work, utterances)
     aligned_parts = tables.parts(work, alignments)
     rows = tables.columns(work, aligned_parts, Alignment, ("utterance_id", "text"))
     aligned: Container[str] = (
@@ -155,7 +157,7 @@ def plan(
         places = join.rows_of(utterance_table["id"].to_pylist(), ids)
         todo = []
         for utterance, place in zip(utterance_table.to_pylist(), places, strict=True):
-            if place is None or errors[place] is not None or not texts[place].strip():
+            if place is None or errors[place] is not None or not texts[place].strip() or utterance["id"] in removed:
                 continue
             if _key(utterance["id"], texts[place]) not in aligned:
                 todo.append(tables.from_columns({**utterance, "text": texts[place]}, Utterance))

@@ -19,9 +19,10 @@ from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.labelling import label, label_figures
+from voxstill.labelling.removed import removed_label
 from voxstill.labelling.task import Task
 from voxstill.scoring.rover import RecognizerOutput, rover
-from voxstill.storage import join, lease, tables, workdir
+from voxstill.storage import join, lease, removals, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
@@ -74,7 +75,10 @@ def _agree(
                 raise row
             meter.count_done(row, ())
 
-    stages = (engine.Stage(name="agree", work=Agree(work, task), workers=cfg.workers, resources=cfg.resources),)
+    removed = frozenset(removals.of(work, utterances))
+    stages = (
+        engine.Stage(name="agree", work=Agree(work, task, removed), workers=cfg.workers, resources=cfg.resources),
+    )
     engine.run(_plan(work, utterances, of, cfg), stages, commit, _set_aside, cfg, meter.update)
     figures = dataclasses.replace(
         label_figures.count(work, task),
@@ -99,6 +103,7 @@ class Agree(StageWork):
 
     work: Store
     task: Task
+    removed: frozenset[str] = frozenset()
 
     def __call__(self, units: Sequence[Unit], payload: object) -> list[int | DataError]:
         """Write the labels of each unit; a DataError in its place says what is wrong with the tables."""
@@ -129,6 +134,8 @@ class Agree(StageWork):
 
     def _label(self, id_: str, labels: Sequence[Label]) -> Label:
         """The label that the teachers agree on; that of an utterance on which all failed has the first error."""
+        if id_ in self.removed:
+            return removed_label(self.task, id_)
         columns: dict[str, Any] = {"utterance_id": id_, "recipe": self.task.recipe, "teacher": self.task.name}
         usable = [row for row in labels if row.error is None]
         if not usable:

@@ -26,9 +26,10 @@ from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.labelling import control, label_figures
 from voxstill.labelling.commit import commit_rows
+from voxstill.labelling.removed import WAY_OUT, without_removed
 from voxstill.labelling.retry_failed import finish_removal, remove_failed
 from voxstill.labelling.task import Task
-from voxstill.storage import lease, parts, tables, workdir
+from voxstill.storage import lease, parts, removals, tables, workdir
 from voxstill.storage.cut import CUT_BY, chunk_ids, cut
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
@@ -163,7 +164,7 @@ def label(
     `WORK/control.json` is applied while it works. With `retry_failed` failed labels are made again; with `part` others
     label at the same time, and the last one finishes the table. Raises TeacherError where the teacher fails on
     everything, Interrupted after a signal, StorageError or TeacherError where utterances are left because storage or a
-    server did not answer.
+    server did not answer. Utterances that were removed have labels that say so.
     """
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
@@ -174,7 +175,8 @@ def label(
         if retry_failed:
             remove_failed(work, task.prefix)
         start_s = time.perf_counter()
-        chunks = plan(work, utterances, task.prefix, cfg, part)
+        planned = plan(work, utterances, task.prefix, cfg, part)
+        chunks = without_removed(work, task, planned, removals.of(work, utterances), held)
         limit_ms = None if limit_hours is None else limit_hours * 3_600_000
         _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held)
         finished = next(chunks, None) is None
@@ -200,7 +202,7 @@ def _run(
 ) -> None:
     """Run the engine over chunks, watching for requested changes."""
 
-    outage = engine.Outage("utterances")
+    outage = engine.Outage("utterances", WAY_OUT)
 
     def commit(chunk: engine.Chunk, rows: Sequence[Label | engine.Postponed]) -> None:
         held.check()

@@ -13,6 +13,7 @@ from voxstill.core.errors import TeacherError
 from voxstill.labelling.task import Task
 from voxstill.storage import parquet, tables
 from voxstill.storage.figures import LabelFigures
+from voxstill.storage.removals import REMOVED
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ AND = " + "
 
 
 def count(work: Store, task: Task) -> LabelFigures:
-    """Count and checksum all labels of the recipe; TeacherError where all of them are failures, DataError where an
-    utterance has two.
+    """Count and checksum all labels of the recipe; TeacherError where all are failures but those that were removed,
+    DataError where an utterance has two.
 
     Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
     many labels each has made.
@@ -47,10 +48,11 @@ def count(work: Store, task: Task) -> LabelFigures:
             by_maker.update(part.by_maker)
     if ids.doubled():
         raise tables.doubled_ids(work.uri(task.prefix), "labels of some utterances")
+    num_removed = errors.pop(REMOVED, 0)
     num_failed = errors.total()
-    if num_labels and num_failed == num_labels:
+    if num_failed and num_failed == num_labels - num_removed:
         raise TeacherError(
-            f"the teacher `{task.teacher.name}` failed on all {num_labels} utterances",
+            f"the teacher `{task.teacher.name}` failed on all {num_failed} utterances",
             why=max(errors, key=lambda error: errors[error]),
             fix="mend the cause, then run `voxstill label --retry-failed`",
         )
@@ -75,6 +77,7 @@ def count(work: Store, task: Task) -> LabelFigures:
         chunks=len(keys),
         labels=num_labels,
         failed=num_failed,
+        removed=num_removed or None,
         quarantined=sum(num for error, num in errors.items() if engine.is_set_aside(error)),
         sha256=digest.hexdigest(),
         rtfx=0.0,

@@ -1,7 +1,7 @@
 """The functions that `import voxstill` offers: those of the commands, with a `Config` where the shell has options.
 
 What an option of the shell makes another action has a function of its own: `shard --from` is `repack`. Here are those
-that make something; `api_scores` has those that judge.
+that make something; `api_scores` has those that judge, `api_corpus` those that look after a work folder.
 
 All of them return results: frozen dataclasses with `to_dict()`, the JSON of the command, and `to_text()`, what it
 prints. Errors are `VoxstillError`s. In the examples `cfg` is the configuration of `my.yaml`, and `experiment` the
@@ -21,18 +21,14 @@ if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.core.result import ReportResult
     from voxstill.filtering.tuning import TuneResult
-    from voxstill.pipeline.align import AlignResult
     from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.control import ControlResult
-    from voxstill.pipeline.export_labels import ExportResult
-    from voxstill.pipeline.export_labels import Form as LabelFormat
     from voxstill.pipeline.language_model import LanguageModelResult
     from voxstill.pipeline.plan import PlanResult
     from voxstill.pipeline.preview_augmentation import Preview
     from voxstill.pipeline.replay import ReplayResult
     from voxstill.pipeline.run_result import RunResult
     from voxstill.pipeline.transcribe import Form, Transcript
-    from voxstill.pipeline.verify import VerifyResult
     from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
     from voxstill.training.summary import TrainingSummary
 
@@ -86,29 +82,6 @@ def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
     from voxstill.pipeline import preview_augmentation as previewing
 
     return previewing.augmentation(cfg, Path(output))
-
-
-def align(
-    cfg: Config,
-    audio: str | Path,
-    text: str | Path,
-    output: str | Path,
-    *,
-    model: str | None = None,
-    overwrite: bool = False,
-) -> AlignResult:
-    """Cut a long recording with its transcript into labelled utterances: a JSONL manifest that `index` reads.
-
-    `model` is a CTC model, `filter.aligner` where it is None. ConfigError where there is none, or the manifest exists
-    and may not be overwritten; DataError where text and audio cannot belong together.
-
-    >>> voxstill.align(cfg, "speech.wav", "my.yaml", "aligned.jsonl")
-    Traceback (most recent call last):
-    voxstill.core.errors.ConfigError: ...
-    """
-    from voxstill.pipeline import align as alignment
-
-    return alignment.align(cfg, str(audio), str(text), str(output), model=model, overwrite=overwrite)
 
 
 def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
@@ -226,30 +199,6 @@ def tune_filter(cfg: Config) -> TuneResult:
     return tuning.tune(cfg)
 
 
-def export_labels(
-    cfg: Config,
-    output: str | Path,
-    form: LabelFormat = "jsonl",
-    *,
-    scores: bool = False,
-    verdicts: bool = False,
-    kept: bool = False,
-    overwrite: bool = False,
-) -> ExportResult:
-    """Write the labels as a file or folder that other tools read: a manifest, cuts, a Kaldi directory, subtitles.
-
-    `scores` and `verdicts` add those of the filter; with `kept` only what it kept is written.
-
-    >>> voxstill.export_labels(cfg, "labels.csv", "csv").utterances
-    12
-    """
-    from voxstill.pipeline import export_labels as exporting
-
-    return exporting.export_labels(
-        cfg, str(output), form, scores=scores, verdicts=verdicts, kept=kept, overwrite=overwrite
-    )
-
-
 def shard(cfg: Config, *, unlabelled: bool = False, part: str | None = None) -> ShardFigures:
     """Write the kept utterances as WebDataset tars with Parquet sidecars.
 
@@ -277,20 +226,6 @@ def repack(cfg: Config, sources: Sequence[str | Path], *overrides: str) -> Shard
     from voxstill.pipeline import shard as sharding
 
     return sharding.repack_sources(cfg, [str(source) for source in sources], *overrides)
-
-
-def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyResult:
-    """Compare what is on disk with what was written: the tables and shards of a work folder, or an experiment.
-
-    With `repair` what `cfg` makes of a broken work folder is made again, and no more.
-
-    >>> result = voxstill.verify(cfg.work, cfg)
-    >>> result.broken, result.repaired
-    ([], [])
-    """
-    from voxstill.pipeline import verify as verifying
-
-    return verifying.verify(str(where), cfg, repair=repair)
 
 
 def plan(

@@ -9,7 +9,7 @@ from voxstill.core.records import Utterance
 from voxstill.evaluation import results
 from voxstill.evaluation.results import Evaluation
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.storage import tables, workdir
+from voxstill.storage import removals, tables, workdir
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
@@ -33,8 +33,10 @@ def own_config(model: str) -> str | None:
 
 
 def of_split(cfg: Config) -> list[Utterance]:
-    """Read the utterances of `evaluate.split`."""
+    """Read the utterances of `evaluate.split`, but for those that were removed."""
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-    rows = tables.read(work, workdir.prefix("utterances", source.recipe), Utterance)
-    return [row for row in rows if row.split == cfg.evaluate.split]
+    prefix = workdir.prefix("utterances", source.recipe)
+    removed = removals.of(work, prefix)
+    rows = tables.read(work, prefix, Utterance)
+    return [row for row in rows if row.split == cfg.evaluate.split and row.id not in removed]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import StepMeter, log
+from voxstill.core.records import Split
 from voxstill.filtering import measures
 from voxstill.filtering.rules import current_name
 from voxstill.filtering.verdicts import write_verdicts
@@ -23,7 +24,7 @@ from voxstill.pipeline.recipes import (
     utterances_recipe,
     verdicts_recipe,
 )
-from voxstill.storage import join, lease, parts, tables, workdir
+from voxstill.storage import join, lease, parts, removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -32,7 +33,7 @@ def filter_labels(cfg: Config, *, part: str | None = None) -> VerdictFigures:
     """Every label has its scores, and those of the training and dev splits a verdict with its reason.
 
     With `part`, K/N or `auto`, only the labels of that part are measured; the part that finds all scores there judges.
-    ConfigError where it is none.
+    What was removed has neither scores nor verdict. ConfigError where `part` is none.
     """
     own = parts.requested(part)
     work = Store(cfg.work)
@@ -71,6 +72,7 @@ def _judge(
     work = Store(cfg.work)
     scores, verdicts = workdir.prefix("scores", measured.recipe), workdir.prefix("verdicts", recipe)
     counts = write_verdicts(work, scores, verdicts, recipe, cfg.filter)
+    removed = _removed(work, source)
     are_human = label_figures.are_human_texts(labels)  # labels have no errors against themselves
     return VerdictFigures(
         recipe=recipe,
@@ -83,9 +85,15 @@ def _judge(
         kept=counts.share,
         kept_hours=counts.kept_ms / 3_600_000,
         reasons=counts.reasons,
+        removed=len(removed) or None,
+        removals=removals.identity(removed),
         wer_before=None if are_human else counts.wer,
         wer_after=None if are_human else counts.kept_wer,
     )
+
+
+def _removed(work: Store, source: IndexFigures) -> Mapping[str, Split]:
+    return removals.of(work, workdir.prefix("utterances", source.recipe))
 
 
 def measured_labels(cfg: Config) -> tuple[LabelFigures, ScoreFigures]:
@@ -132,7 +140,8 @@ def _measure(
             meter.count_done(row, ())
 
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
-    writer = measures.ScoreWriter(work, prefix, phrases, cfg.evaluate.normalizer)
+    removed = frozenset(_removed(work, source))
+    writer = measures.ScoreWriter(work, prefix, phrases, cfg.evaluate.normalizer, removed)
     stages = (engine.Stage(name="filter", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
     with StepMeter("filter", len(jobs), "parts") as meter:
         chunks = (engine.Chunk(job.name, (job,)) for job in jobs)

@@ -17,7 +17,7 @@ from voxstill.indexing.audio_estimate import estimated_ms
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
-from voxstill.storage import lease, parts, tables, workdir
+from voxstill.storage import lease, parts, removals, tables, workdir
 from voxstill.storage.figures import UNREADABLE, IndexFigures
 from voxstill.storage.store import Store
 
@@ -70,7 +70,7 @@ def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
 def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     files = by_file(scan(cfg.source, work))
-    state = IndexState(work, recordings, prefix)
+    state, removed = IndexState(work, recordings, prefix), removals.record(work)
     missing = state.missing(files)
     if part is not None:
         missing = bytearray(todo and part.takes(file.id) for file, todo in zip(files, missing, strict=True))
@@ -87,7 +87,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         nonlocal shares_voices
         held.check()
         shares_voices |= any(is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items)
-        utterances = [utterance for row in rows for utterance in row.utterances]
+        utterances = _without_removed(removed, [utterance for row in rows for utterance in row.utterances])
         errors = (row.recording.error for row in rows if row.recording.error is not None)
         meter.count_done(sum(utterance.duration_ms for utterance in utterances), errors)
         new = [row.recording for row in rows if not is_still_unreadable(row.recording)]
@@ -142,6 +142,11 @@ def _postponed(row: segment.IndexedFile) -> segment.IndexedFile | engine.Postpon
         return row
     error = StorageError(f"cannot read `{row.recording.uri}`", why=failure.detail or "", fix="check the storage")
     return engine.Postponed(error)
+
+
+def _without_removed(removed: Sequence[removals.Removal], utterances: Sequence[Utterance]) -> list[Utterance]:
+    gone = {utterance.id for utterance in removals.covered(removed, utterances)}
+    return [utterance for utterance in utterances if utterance.id not in gone]
 
 
 def _nothing_usable(figures: IndexFigures) -> DataError:

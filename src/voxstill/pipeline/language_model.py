@@ -13,6 +13,7 @@ from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.pipeline.mixture import labelled_shards
+from voxstill.pipeline.recipes import refuse_removed
 from voxstill.storage import workdir
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.figures import ShardFigures
@@ -82,7 +83,9 @@ def texts(cfg: Config, source: str) -> Iterator[str]:
     else:
         store = Store(source)
         if workdir.finished_recipes(store, "shards"):
-            yield from learnt(cfg, store, workdir.finished(store, ShardFigures))
+            shards = workdir.finished(store, ShardFigures)
+            refuse_removed(store, shards)
+            yield from learnt(cfg, store, shards)
             return
         files = [store.uri(entry.key) for entry in store.list() if entry.key.endswith(".txt")]
     if not files:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from voxstill.core.config import Config, TrainingCorpus
 from voxstill.core.errors import DataError
@@ -30,10 +30,8 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
     """The mixture of `train.corpora`: written where it is not there, which copies no audio."""
     work = Store(cfg.work)
     corpora = [_corpus(cfg, entry, with_labels=with_labels) for entry in cfg.train.corpora]
-    tests = list(dict.fromkeys([*_own_test(cfg), *(table for corpus in corpora for table in _indexed(corpus))]))
-    sources = [(corpus.store.root, corpus.figures.to_dict(), corpus.dataset) for corpus in corpora]
-    held_out = [(root, prefix, tables.parts_hash(Store(root), prefix)) for root, prefix in tests]
-    recipe = fingerprint("mixture", sources, held_out)
+    tests = _tests(cfg, corpora)
+    recipe = _recipe(corpora, tests)
     done = workdir.success(work, MixtureFigures, recipe)
     if done is not None:
         return done
@@ -65,6 +63,23 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
     return figures
 
 
+def recipe(cfg: Config) -> str:
+    """Name of the mixture of this configuration; DataError where a corpus has no shards to mix."""
+    corpora = [_corpus(cfg, entry, with_labels=False) for entry in cfg.train.corpora]
+    return _recipe(corpora, _tests(cfg, corpora))
+
+
+def _recipe(corpora: Sequence[references.ShardSet], tests: Sequence[tuple[str, str]]) -> str:
+    sources = [(corpus.store.root, corpus.figures.to_dict(), corpus.dataset) for corpus in corpora]
+    held_out = [(root, prefix, tables.parts_hash(Store(root), prefix)) for root, prefix in tests]
+    return fingerprint("mixture", sources, held_out)
+
+
+def _tests(cfg: Config, corpora: Sequence[references.ShardSet]) -> list[tuple[str, str]]:
+    """The tables of utterances whose test split no corpus may hold."""
+    return list(dict.fromkeys([*_own_test(cfg), *(table for corpus in corpora for table in _indexed(corpus))]))
+
+
 def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> references.ShardSet:
     """The finished shards of an entry of `train.corpora`."""
     work = Store(entry.work)
@@ -75,6 +90,7 @@ def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> referen
             why="they were written for `voxstill pretrain`",
             fix=f"run: voxstill shard {entry.work}",
         )
+    recipes.refuse_removed(work, figures)
     return references.ShardSet(work, workdir.prefix("shards", figures.recipe), figures, entry.dataset)
 
 

@@ -8,7 +8,8 @@ from voxstill.core.records import fingerprint
 from voxstill.filtering import measures, rules
 from voxstill.labelling import alignment, label
 from voxstill.sharding import generation
-from voxstill.storage import join, tables, workdir
+from voxstill.sharding.cut_labels import utterance_of
+from voxstill.storage import join, removals, shard_format, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -71,17 +72,30 @@ def _measured(cfg: Config, source: IndexFigures, labels: LabelFigures) -> tuple[
     second, aligned = second_labels(cfg, labels), alignment_task(cfg, labels)
     beside = [] if second is None else ["second", second.recipe, second.sha256]
     beside += [] if aligned is None else ["aligned", aligned.recipe]
+    removed = removals.identity(removals.of(Store(cfg.work), workdir.prefix("utterances", source.recipe)))
+    beside += [] if removed is None else ["removed", removed]
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
     of = (labels.recipe, labels.sha256, source.recipe)
     return "scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside
 
 
 def finished_verdicts(cfg: Config) -> VerdictFigures:
-    """The verdicts of this configuration, or the only ones that are there."""
+    """The verdicts of this configuration, or the only ones that are there.
+
+    DataError where utterances were removed since they were made.
+    """
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
     labels = label.finished(work, cfg.teacher)
-    return workdir.finished(work, VerdictFigures, verdicts_recipe(cfg, source, labels))
+    verdicts = workdir.finished(work, VerdictFigures, verdicts_recipe(cfg, source, labels))
+    removed = removals.of(work, workdir.prefix("utterances", verdicts.utterances))
+    if verdicts.removals != removals.identity(removed):
+        raise DataError(
+            f"the verdicts {verdicts.recipe} in `{work.root}` are older than the last `voxstill remove`",
+            why="they may keep utterances that were removed",
+            fix=f"run: voxstill filter {work.root}, then: voxstill shard {work.root}",
+        )
+    return verdicts
 
 
 def shard_recipe(cfg: Config, verdicts: VerdictFigures) -> str:
@@ -106,15 +120,40 @@ def finished_shards(cfg: Config) -> ShardFigures:
             why="they were written for `voxstill pretrain`",
             fix=f"run: voxstill shard {cfg.work}",
         )
+    refuse_removed(Store(cfg.work), shards)
     return shards
+
+
+def refuse_removed(work: Store, shards: ShardFigures) -> None:
+    """DataError where shards hold utterances that were removed since they were written."""
+    if num := count_removed(work, shards):
+        unlabelled = " --unlabelled" if shards.unlabelled else ""
+        raise DataError(
+            f"the shards {shards.recipe} in `{work.root}` hold {num:,} utterances that were removed",
+            why="`voxstill remove` was run after they were written",
+            fix=f"run: voxstill shard {work.root}{unlabelled}",
+        )
+
+
+def count_removed(work: Store, shards: ShardFigures) -> int:
+    """How many utterances of shards were removed since they were written."""
+    removed = removals.of(work)
+    if not removed:
+        return 0
+    keys = tables.parts(work, workdir.prefix("shards", shards.recipe))
+    ids = (part["id"].to_pylist() for part in tables.columns(work, keys, shard_format.Sample, ("id",)))
+    return sum(utterance_of(id_) in removed for part_ids in ids for id_ in part_ids)
 
 
 def unlabelled_recipe(cfg: Config) -> str:
     """Name of the shards that this configuration makes of all utterances; of a corpus that has grown it is another."""
     work = Store(cfg.work)
     source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-    first = workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed)
-    listing = tables.parts_hash(work, workdir.prefix("utterances", source.recipe))
+    prefix = workdir.prefix("utterances", source.recipe)
+    removed = removals.identity(removals.of(work, prefix))
+    added = () if removed is None else ("removed", removed)
+    first = workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed, *added)
+    listing = tables.parts_hash(work, prefix)
     begun_with = generation.source_of(work, workdir.prefix("shards", first))
     if begun_with is None:  # not begun, or by a version that did not write it down
         done = workdir.success(work, ShardFigures, first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,13 +24,14 @@ from voxstill.pipeline.recipes import (
     finished_shards,
     finished_verdicts,
     label_parts,
+    refuse_removed,
     shard_lineage,
     shard_recipe,
     unlabelled_recipe,
     utterances_recipe,
 )
 from voxstill.sharding import assign, generation, references, write
-from voxstill.storage import join, lease, parts, tables, workdir
+from voxstill.storage import join, lease, parts, removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -49,7 +51,7 @@ def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
 
 
 def shard_unlabelled(cfg: Config, *, part: str | None = None) -> ShardFigures:
-    """Every utterance but those of the test split lies in one shard, with no label: nobody has judged it.
+    """Every utterance but those of the test split, and those removed, lies in one shard, with no label.
 
     With `part` as for `shard`.
     """
@@ -69,7 +71,9 @@ def audio_shards(cfg: Config) -> ShardFigures:
     work = Store(cfg.work)
     recipes = workdir.finished_recipes(work, "shards")
     if len(recipes) == 1:
-        return workdir.named(work, ShardFigures, recipes[0])
+        shards = workdir.named(work, ShardFigures, recipes[0])
+        refuse_removed(work, shards)
+        return shards
     if not recipes or unlabelled_recipe(cfg) in recipes:
         return shard_unlabelled(cfg)
     return finished_shards(cfg)
@@ -114,8 +118,10 @@ def _assign(
     listing = tables.parts_hash(work, _utterances(cfg, verdicts))
     kept_ids = None if verdicts is None else assign.kept_ids(work, workdir.prefix("verdicts", verdicts.recipe))
     base = generation.begin(work, workdir.prefix("shards", recipe), None if in_place else lineage, listing)
-    reused = [] if base is None else generation.reusable(base, kept_ids)
-    without = None if base is None else tables.IdSet(generation.ids(base, reused))
+    removed = removals.of(work)
+    reused = [] if base is None else generation.reusable(base, kept_ids, removed)
+    earlier = () if base is None else generation.ids(base, reused)
+    without = tables.IdSet(itertools.chain(earlier, removed)) if base is not None or removed else None
     kept = assign.survey(work, joined, kept_ids, without=without, by_tar=in_place)
     windows = assign.assign_in_place(kept) if in_place else assign.assign(kept, cfg.shard, cfg.seed)
     return _Assignment(kept, windows, reused, None if base is None else (base.figures.generation or 1) + 1)
@@ -231,7 +237,8 @@ def repack(cfg: Config) -> ShardFigures:
     left_out = Counter({"damaged file": indexed.damaged, "no text": labelled.failed})
     left_out.update({name.replace("_", " "): num for name, num in filtered.reasons.items() if name != "failed"})
     left_out.update(figures.dropped)
-    left_out["of the test split"] = indexed.utterances - filtered.judged
+    left_out[removals.REMOVED] = filtered.removed or 0
+    left_out["of the test split"] = indexed.utterances - filtered.judged - (filtered.removed or 0)
     counts = {name: num for name, num in left_out.items() if num > 0}
     if counts:
         log.warning("shard: left out: %s", ", ".join(f"{num:,} {name}" for name, num in counts.items()))

@@ -8,7 +8,7 @@ labelled alone, not in an option.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -58,9 +58,13 @@ def is_grown(work: Store, prefix: str) -> bool:
     return (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe") is not None
 
 
-def reusable(base: ShardSet, kept: tables.IdSet | None) -> list[Reference]:
-    """The shards of a generation that a new one names, and their utterances that are kept; without `kept` all are."""
+def reusable(base: ShardSet, kept: tables.IdSet | None, removed: Collection[str] = ()) -> list[Reference]:
+    """The shards of a generation that a new one names, and their utterances that are kept; without `kept` all are.
+
+    A tar that holds the audio of one of the `removed` utterances is not named.
+    """
     sizes: dict[str, int] = {}
+    holds_removed: dict[str, bool] = {}
     references = []
     names = ("id", "tar", "num_bytes")
     for index, rows in enumerate(tables.columns(base.store, base.sidecars(), Sample, names)):
@@ -69,10 +73,20 @@ def reusable(base: ShardSet, kept: tables.IdSet | None) -> list[Reference]:
         tar = (rows["tar"][0].as_py() if ids else None) or f"{base.prefix}/{shard_format.tar_name(index)}"
         if tar not in sizes:
             sizes |= {entry.key: entry.num_bytes for entry in base.store.list(tar.rpartition("/")[0])}
+        if removed and tar not in holds_removed:
+            holds_removed[tar] = _holds_any(base, tar, removed)
+        if holds_removed.get(tar):
+            continue
         kept_bytes = int(rows["num_bytes"].to_numpy()[is_kept_N].sum())
         if is_kept_N.any() and kept_bytes >= LEAST_KEPT * sizes.get(tar, np.inf):
             references.append(Reference(base, index, is_kept_N))
     return references
+
+
+def _holds_any(base: ShardSet, tar: str, removed: Collection[str]) -> bool:
+    """Whether a tar holds one of the utterances: the sidecar written with it knows, a later one may have dropped it."""
+    written = tables.columns(base.store, [tar.removesuffix(".tar") + ".parquet"], Sample, ("id",))
+    return any(utterance_of(id_) in removed for table in written for id_ in table["id"].to_pylist())
 
 
 def ids(base: ShardSet, chosen: Sequence[Reference]) -> Iterator[str]:

@@ -76,6 +76,8 @@ class LabelFigures(TableFigures):
     labels: int = 0
     failed: int = 0
     quarantined: int = 0
+    removed: int | None = None
+    """Rows of utterances that were removed: they have no text, and are no failures."""
     sha256: str = ""
     rtfx: float = 0.0
     """Seconds of audio labelled in a second by the last run."""
@@ -138,6 +140,10 @@ class VerdictFigures(TableFigures):
     """Share of the judged utterances."""
     kept_hours: float = 0.0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    removed: int | None = None
+    """Utterances that are left out as they were removed; None where there were none."""
+    removals: str | None = None
+    """Identity of these utterances."""
     wer_before: float | None = None
     """Word error rate of all labels against human texts, where there are such."""
     wer_after: float | None = None

@@ -1,0 +1,102 @@
+"""What looks after a corpus, as functions: alignment, export, checks, removal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from voxstill.core.config import Config
+    from voxstill.pipeline.align import AlignResult
+    from voxstill.pipeline.clean import CleanResult
+    from voxstill.pipeline.export_labels import ExportResult
+    from voxstill.pipeline.export_labels import Form as LabelFormat
+    from voxstill.pipeline.remove import RemoveResult
+    from voxstill.pipeline.verify import VerifyResult
+
+
+def align(
+    cfg: Config,
+    audio: str | Path,
+    text: str | Path,
+    output: str | Path,
+    *,
+    model: str | None = None,
+    overwrite: bool = False,
+) -> AlignResult:
+    """Cut a long recording with its transcript into labelled utterances: a JSONL manifest that `index` reads.
+
+    `model` is a CTC model, `filter.aligner` where it is None. ConfigError where there is none, or the manifest exists
+    and may not be overwritten; DataError where text and audio cannot belong together.
+
+    >>> voxstill.align(cfg, "speech.wav", "my.yaml", "aligned.jsonl")
+    Traceback (most recent call last):
+    voxstill.core.errors.ConfigError: ...
+    """
+    from voxstill.pipeline import align as alignment
+
+    return alignment.align(cfg, str(audio), str(text), str(output), model=model, overwrite=overwrite)
+
+
+def export_labels(
+    cfg: Config,
+    output: str | Path,
+    form: LabelFormat = "jsonl",
+    *,
+    scores: bool = False,
+    verdicts: bool = False,
+    kept: bool = False,
+    overwrite: bool = False,
+) -> ExportResult:
+    """Write the labels as a file or folder that other tools read: a manifest, cuts, a Kaldi directory, subtitles.
+
+    `scores` and `verdicts` add those of the filter; with `kept` only what it kept is written.
+
+    >>> voxstill.export_labels(cfg, "labels.csv", "csv").utterances
+    12
+    """
+    from voxstill.pipeline import export_labels as exporting
+
+    return exporting.export_labels(
+        cfg, str(output), form, scores=scores, verdicts=verdicts, kept=kept, overwrite=overwrite
+    )
+
+
+def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyResult:
+    """Compare what is on disk with what was written: the tables and shards of a work folder, or an experiment.
+
+    With `repair` what `cfg` makes of a broken work folder is made again, and no more.
+
+    >>> result = voxstill.verify(cfg.work, cfg)
+    >>> result.broken, result.repaired
+    ([], [])
+    """
+    from voxstill.pipeline import verify as verifying
+
+    return verifying.verify(str(where), cfg, repair=repair)
+
+
+def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
+    """Leave utterances or recordings out of every later table and shard; a second call with the same ids does nothing.
+
+    DataError where an id is not known in `cfg.work`; then none is removed.
+
+    >>> voxstill.remove(cfg, ["nobody"])
+    Traceback (most recent call last):
+    voxstill.core.errors.DataError: ...
+    """
+    from voxstill.pipeline import remove as removing
+
+    return removing.remove(cfg, ids, reason)
+
+
+def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
+    """Find the tables of `cfg.work` that nothing of this configuration uses; with `delete` they are deleted.
+
+    >>> voxstill.clean(cfg).deleted
+    False
+    """
+    from voxstill.pipeline import clean as cleaning
+
+    return cleaning.clean(cfg, delete=delete)

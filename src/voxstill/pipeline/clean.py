@@ -1,0 +1,212 @@
+"""clean: the tables of a work folder that nothing of a configuration uses, and deleting them.
+
+Used are the tables that the configuration makes and what these were made of. Of a kind of which the configuration has
+no finished table, all are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError, StorageError, TeacherError
+from voxstill.core.monitor import log
+from voxstill.core.result import Result
+from voxstill.labelling import label
+from voxstill.pipeline import mixture, recipes
+from voxstill.sharding import generation
+from voxstill.sharding.cut_labels import utterance_of
+from voxstill.storage import lease, manifest, removals, tables, workdir
+from voxstill.storage.figures import (
+    IndexFigures,
+    Kind,
+    LabelFigures,
+    MixtureFigures,
+    ScoreFigures,
+    ShardFigures,
+    VerdictFigures,
+)
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
+
+Table = tuple[Kind, str]
+"""Kind and recipe."""
+Files = Mapping[str, int]
+"""The bytes of each key."""
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanResult(Result):
+    """The tables that nothing uses, as kind/recipe; the bytes of their files; and whether they were deleted."""
+
+    recipes: list[str]
+    bytes: int
+    deleted: bool
+
+    def to_text(self) -> str:
+        """A line for each table, and the sum."""
+        what = "deleted" if self.deleted else "used by nothing; --yes deletes them"
+        return "\n".join([*self.recipes, f"{len(self.recipes)} tables, {self.bytes / 1e6:,.1f} MB: {what}"])
+
+
+def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
+    """Find what nothing uses; with `delete` delete it, each table's `_SUCCESS.json` first.
+
+    An earlier generation of shards stays whole as long as its tars are named, unless it holds removed utterances: then
+    only the tars that are named stay. A table that another process writes stays. StorageError where another process
+    begins to write one meanwhile.
+    """
+    work = Store(cfg.work)
+    files = _tables(work)
+    used = _used(cfg, work, files)
+    kept = {key for tar in _named_tars(work, used) for key in (tar, _sidecar(tar))}
+    bases = _bases(work, used)
+    unused: dict[Table, Files] = {}
+    for table in sorted(files.keys() - used):
+        if _is_being_written(work, table):
+            continue
+        rest = {key: num_bytes for key, num_bytes in files[table].items() if key not in kept}
+        if (len(rest) < len(files[table]) or table in bases) and not _holds_removed(work, rest):
+            continue
+        unused[table] = rest
+    if delete:
+        for table, of_table in unused.items():
+            _delete(work, table, of_table)
+    return CleanResult(
+        recipes=["/".join(table) for table in unused],
+        bytes=sum(sum(of_table.values()) for of_table in unused.values()),
+        deleted=delete,
+    )
+
+
+def _tables(work: Store) -> dict[Table, dict[str, int]]:
+    """The files of every table, finished or not."""
+    files: dict[Table, dict[str, int]] = defaultdict(dict)
+    for kind in _KINDS:
+        for entry in work.list(kind):
+            if entry.key.count("/") >= 2:
+                files[kind, entry.key.split("/")[1]][entry.key] = entry.num_bytes
+    return files
+
+
+def _used(cfg: Config, work: Store, there: Iterable[Table]) -> set[Table]:
+    """The tables of the configuration, and those that they were made of."""
+    made = _made(cfg, work)
+    todo = [(kind, recipe) for kind, recipe in there if made[kind] is None or recipe in (made[kind] or ())]
+    used: set[Table] = set()
+    while todo:
+        table = todo.pop()
+        if table not in used:
+            used.add(table)
+            todo.extend(_inputs(work, table))
+    return used | {("recordings", recipe) for kind, recipe in used if kind == "utterances"}
+
+
+def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
+    """The recipes of each kind that the configuration makes, or reads where it has not made its own; None where that
+    is not known."""
+    made: dict[Kind, set[str] | None] = dict.fromkeys(_KINDS)
+    made["alignments"] = set() if cfg.filter.aligner is None else None
+    made["mixtures"] = None if cfg.train.corpora else set()
+    made["recordings"] = set()  # they go with the utterances
+    unknown = contextlib.suppress(DataError, ConfigError, TeacherError)
+    shards = set[str]()
+    with unknown:
+        source = workdir.finished(work, IndexFigures, recipes.utterances_recipe(cfg))
+        made["utterances"] = {source.recipe, recipes.utterances_recipe(cfg)}
+        shards.add(recipes.unlabelled_recipe(cfg))
+        labels = label.finished(work, cfg.teacher)
+        second = recipes.second_labels(cfg, labels)
+        made["labels"] = {labels.recipe, *_wanted_labels(cfg, work), *([] if second is None else [second.recipe])}
+        if (task := recipes.alignment_task(cfg, labels)) is not None:
+            made["alignments"] = {task.recipe}
+        verdicts = recipes.finished_verdicts(cfg)
+        made["verdicts"] = {verdicts.recipe, recipes.verdicts_recipe(cfg, source, labels)}
+        made["scores"] = {verdicts.scores, recipes.scores_recipe(cfg, source, labels)}
+        shards.add(recipes.shard_recipe(cfg, verdicts))
+    if shards.intersection(workdir.finished_recipes(work, "shards")):
+        made["shards"] = shards
+    with unknown:
+        if cfg.train.corpora:
+            made["mixtures"] = {mixture.recipe(cfg)}
+    return made
+
+
+def _wanted_labels(cfg: Config, work: Store) -> set[str]:
+    """The recipe of the teacher's labels, which may not be finished; none where it cannot be made any more."""
+    with contextlib.suppress(ConfigError, TeacherError):
+        return {label.task(cfg.teacher, work).recipe}
+    return set()
+
+
+def _inputs(work: Store, table: Table) -> list[Table]:
+    """The tables that a finished one was made of."""
+    kind, recipe = table
+    if kind == "shards" and (shards := workdir.success(work, ShardFigures, recipe)) is not None:
+        return [] if shards.verdicts is None else [("verdicts", shards.verdicts)]
+    if kind == "verdicts" and (verdicts := workdir.success(work, VerdictFigures, recipe)) is not None:
+        return [("labels", verdicts.labels), ("utterances", verdicts.utterances), ("scores", verdicts.scores)]
+    if kind == "scores" and (scores := workdir.success(work, ScoreFigures, recipe)) is not None:
+        return [("labels", scores.labels), ("utterances", scores.utterances)]
+    if kind == "labels" and (labels := workdir.success(work, LabelFigures, recipe)) is not None:
+        of = labels.options.get("of")  # those of a consensus
+        return [("labels", str(other)) for other in of] if isinstance(of, list) else []
+    if kind == "mixtures" and (mixed := workdir.success(work, MixtureFigures, recipe)) is not None:
+        return [("shards", str(corpus["shards"])) for corpus in mixed.corpora if corpus["work"] == work.root]
+    return []
+
+
+def _named_tars(work: Store, used: Iterable[Table]) -> set[str]:
+    """The keys of the tars that the sidecars of used shards name."""
+    prefixes = [workdir.prefix(kind, recipe) for kind, recipe in used if kind == "shards"]
+    keys = [key for prefix in prefixes for key in tables.parts(work, prefix)]
+    parts = tables.columns(work, keys, Sample, ("tar",))
+    return {tar for part in parts for tar in part["tar"].unique().to_pylist() if tar and tar.startswith("shards/")}
+
+
+def _bases(work: Store, used: Iterable[Table]) -> set[Table]:
+    """The generations that used shards go on from."""
+    prefixes = [workdir.prefix(kind, recipe) for kind, recipe in used if kind == "shards"]
+    notes = (work.read_json(f"{prefix}/{generation.BASE}") or {} for prefix in prefixes)
+    return {("shards", str(note["recipe"])) for note in notes if note.get("recipe") is not None}
+
+
+def _sidecar(tar: str) -> str:
+    return tar.removesuffix(".tar") + ".parquet"
+
+
+def _holds_removed(work: Store, files: Files) -> bool:
+    """Whether sidecars among these files hold a removed utterance."""
+    removed = {*removals.of(work), *(removal.id for removal in removals.record(work))}
+    if not removed:
+        return False
+    keys = sorted(key for key in files if key.endswith(".parquet"))
+    parts = tables.columns(work, keys, Sample, ("id",))
+    return any(utterance_of(id_) in removed for part in parts for id_ in part["id"].to_pylist())
+
+
+def _is_being_written(work: Store, table: Table) -> bool:
+    prefix = workdir.prefix(*table)
+    try:
+        for name in (prefix, *lease.below(work, prefix)):
+            lease.check_free(work, name)
+    except StorageError:
+        return True
+    return False
+
+
+def _delete(work: Store, table: Table, files: Files) -> None:
+    """Delete files of a table, which is then not finished; tars before their sidecars, which say what is in them."""
+    prefix = workdir.prefix(*table)
+    with lease.hold(work, prefix, "clean") as held:
+        for name in (tables.SUCCESS, manifest.NAME):
+            work.delete(f"{prefix}/{name}")
+        log.info("clean: `%s` is deleted", prefix)
+        for key in sorted(files, reverse=True):
+            held.check()
+            work.delete(key)

@@ -1,0 +1,132 @@
+"""The record of removed utterances, `WORK/removed/`: every later table and shard leaves them out.
+
+A removal names an utterance or a recording. In a table that has the utterance it is that one; in a table of another
+segmentation it is every utterance that overlaps it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from voxstill.core.records import Split, Utterance, fingerprint
+from voxstill.storage import tables
+from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREFIX = "removed"
+"""Where the record lies. A part is named after what is in it."""
+REMOVED = "removed"
+"""Error of the label of a removed utterance."""
+UTTERANCES = "utterances"
+"""The prefix of all tables of utterances."""
+_COLUMNS = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "split")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """One utterance, or one recording, that was removed at a `time` (UTC, ISO 8601) for a `reason`.
+
+    `id` is that of the utterance or of the recording. The utterance is the stretch of its recording from `start_ms` to
+    `end_ms`, which is None where the whole recording was removed.
+    """
+
+    id: str
+    uri: str
+    channel: int | None = None
+    start_ms: int = 0
+    end_ms: int | None = None
+    time: str
+    reason: str | None = None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether all of a recording was removed."""
+        return self.end_ms is None
+
+    def overlaps(self, utterance: Utterance) -> bool:
+        """Whether an utterance has audio of what was removed."""
+        if self.uri != utterance.uri:
+            return False
+        if self.end_ms is None:
+            return True
+        is_same_channel = None in (self.channel, utterance.channel) or self.channel == utterance.channel
+        return is_same_channel and self.start_ms < utterance.end_ms and utterance.start_ms < self.end_ms
+
+
+def record(work: Store) -> list[Removal]:
+    """Every removal in a work folder."""
+    return list(tables.read(work, PREFIX, Removal))
+
+
+def append(work: Store, removals: Sequence[Removal]) -> None:
+    """Add removals to the record."""
+    data = tables.to_parquet(removals, Removal)
+    work.create(f"{PREFIX}/{fingerprint(*map(tables.to_columns, removals))}.parquet", data)
+
+
+def of(work: Store, utterances: str = UTTERANCES) -> Mapping[str, Split]:
+    """The removed utterances of a table, or of all tables below a prefix: the split of each by its id."""
+    if next(work.list(PREFIX), None) is None:
+        return {}
+    return _of(work.root, utterances, tables.parts_hash(work, PREFIX), tables.parts_hash(work, utterances))
+
+
+def identity(removed: Iterable[str]) -> str | None:
+    """A hash of the ids of removed utterances; None where there are none."""
+    ids = sorted(removed)
+    return fingerprint(ids) if ids else None
+
+
+def covered(removals: Sequence[Removal], utterances: Sequence[Utterance]) -> list[Utterance]:
+    """Those of the utterances that were removed.
+
+    All utterances of a recording have to be among them: an utterance that is there itself removes no other.
+    """
+    ids = {removal.id for removal in removals}
+    present = {utterance.id for utterance in utterances}
+    stretches: dict[str, list[Removal]] = {}
+    for removal in removals:
+        if removal.id not in present:
+            stretches.setdefault(removal.uri, []).append(removal)
+    return [
+        utterance
+        for utterance in utterances
+        if utterance.id in ids
+        or utterance.recording_id in ids
+        or any(removal.overlaps(utterance) for removal in stretches.get(utterance.uri, ()))
+    ]
+
+
+@functools.lru_cache(maxsize=16)
+def _of(root: str, utterances: str, removed: str, listing: str) -> Mapping[str, Split]:
+    """`of`, read once for each state of the record and of the table, which `removed` and `listing` stand for."""
+    work = Store(root)
+    removals = record(work)
+    splits: dict[str, Split] = {}
+    by_table: dict[str, list[str]] = {}
+    for key in tables.parts(work, utterances):
+        by_table.setdefault(key.rpartition("/")[0], []).append(key)
+    for keys in by_table.values():
+        candidates = [
+            tables.from_columns(row, Utterance)
+            for part in tables.columns(work, keys, Utterance, _COLUMNS)
+            for row in _candidates(part, removals).to_pylist()
+        ]
+        splits |= {utterance.id: utterance.split for utterance in covered(removals, candidates)}
+    return splits
+
+
+def _candidates(utterances: pa.Table, removals: Sequence[Removal]) -> pa.Table:
+    """The rows that share an id or an address with a removal."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids = pa.array([removal.id for removal in removals], pa.string())
+    uris = pa.array([removal.uri for removal in removals], pa.string())
+    is_named = pc.or_(pc.is_in(utterances["id"], ids), pc.is_in(utterances["recording_id"], ids))
+    return utterances.filter(pc.or_(is_named, pc.is_in(utterances["uri"], uris)))

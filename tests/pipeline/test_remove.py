@@ -1,0 +1,417 @@
+"""remove: no later table or shard holds a removed utterance, and nothing is trained on shards that do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from manifests import wav
+from voxstill import cli
+from voxstill.core import config
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.records import Label, Utterance, Verdict
+from voxstill.filtering.measures import Score
+from voxstill.labelling import alignment, label
+from voxstill.pipeline.clean import CleanResult, clean
+from voxstill.pipeline.evaluate import of_split
+from voxstill.pipeline.filter import filter_labels
+from voxstill.pipeline.index import index
+from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.mixture import labelled_shards
+from voxstill.pipeline.plan import plan_
+from voxstill.pipeline.pretrain import pretrain
+from voxstill.pipeline.remove import read_ids, remove
+from voxstill.pipeline.shard import shard, shard_unlabelled
+from voxstill.pipeline.train import train
+from voxstill.pipeline.verify import verify
+from voxstill.storage import lease, removals, tables, workdir
+from voxstill.storage.figures import ShardFigures
+from voxstill.storage.shard_format import Sample
+from voxstill.storage.store import Store
+
+NUM = 16
+
+
+def text_of(number: int) -> str:
+    return f"text of number {number} here"
+
+
+def source(folder: Path, num: int = NUM) -> None:
+    """A manifest with a human text for each utterance, which `reference` gives back."""
+    rows = []
+    for number in range(num):
+        (folder / f"{number}.wav").write_bytes(wav(300 + 10 * number, 3.0))
+        split = {0: "dev", 1: "test"}.get(number % 8, "train")
+        rows.append(
+            {"id": f"u{number:02}", "audio": f"{number}.wav", "text": text_of(number), "speaker": "s", "split": split}
+        )
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> Config:
+    source(tmp_path)
+    overrides = [
+        f"work={tmp_path / 'work'}",
+        f"source.uri={tmp_path / 'manifest.jsonl'}",
+        "shard.utterances=4",
+        "train.steps=2",
+    ]
+    return config.load(None, ["teacher=reference", "engine={name: inline, chunk: 5}", *overrides], {})
+
+
+def made(cfg: Config) -> ShardFigures:
+    for step in (index, label_utterances, filter_labels):
+        step(cfg)
+    return shard(cfg)
+
+
+def ids_of(cfg: Config, figures: ShardFigures) -> list[str]:
+    return sorted(row.id for row in tables.read(Store(cfg.work), f"shards/{figures.recipe}", Sample))
+
+
+def holding(work: str | Path, *folders: str, texts: tuple[str, ...]) -> list[str]:
+    """Files below the folders that hold one of the texts, also where Parquet has compressed them."""
+    keys = []
+    for path in sorted(path for folder in folders for path in (Path(work) / folder).rglob("*") if path.is_file()):
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            data = json.dumps(pq.read_table(path).to_pylist(), default=str).encode()
+        else:
+            data = path.read_bytes()
+        if any(text.encode() in data for text in texts):
+            keys.append(str(path.relative_to(work)))
+    return keys
+
+
+def is_sound(cfg: Config) -> bool:
+    return not verify(cfg.work, cfg).broken
+
+
+def test_no_recipe_changes_where_nothing_is_removed(cfg: Config) -> None:
+    first = made(cfg)
+    assert remove(cfg, []).removed == 0
+    assert made(cfg) == first
+    assert not removals.of(Store(cfg.work))
+    assert not (Path(cfg.work) / "removed").exists()
+
+
+def test_later_tables_and_shards_leave_removed_utterances_out(cfg: Config) -> None:
+    first = made(cfg)
+    unlabelled = shard_unlabelled(cfg)
+    before = filter_labels(cfg)
+    assert remove(cfg, ["u02", "u09"], "asked for it").removed == 2
+    assert remove(cfg, ["u02"]).removed == 0
+    [row, other] = sorted(removals.record(Store(cfg.work)), key=lambda removal: removal.id)
+    assert (row.id, row.reason, other.id) == ("u02", "asked for it", "u09")
+    second, verdicts = made(cfg), filter_labels(cfg)
+    assert (verdicts.removed, verdicts.judged, before.removed) == (2, before.judged - 1, None)  # u09 is of test
+    assert verdicts.scores != before.scores
+    assert set(ids_of(cfg, first)) - set(ids_of(cfg, second)) == {"u02"}
+    anew = shard_unlabelled(cfg)
+    assert set(ids_of(cfg, unlabelled)) - set(ids_of(cfg, anew)) == {"u02"}
+    assert anew.utterances == unlabelled.utterances - 1
+    work = Store(cfg.work)
+    assert "u02" not in {score.utterance_id for score in tables.read(work, f"scores/{verdicts.scores}", Score)}
+    assert "u02" not in {row.utterance_id for row in tables.read(work, f"verdicts/{verdicts.recipe}", Verdict)}
+    assert [row.id for row in of_split(cfg)] == ["u01"]
+    assert is_sound(cfg)
+
+
+def test_shards_that_hold_a_removed_utterance_are_refused(cfg: Config, tmp_path: Path) -> None:
+    made(cfg)
+    shard_unlabelled(cfg)
+    mixed = config.changed(cfg, f"work={tmp_path / 'own'}", f"train.corpora=[{{work: {cfg.work}, shards: reference}}]")
+    labelled_shards(mixed)
+    remove(cfg, ["u02"])
+    for step in (train, lambda at: plan_(at.work, None, 0, at)):
+        with pytest.raises(DataError, match="older than the last `voxstill remove`"):
+            step(cfg)
+    filter_labels(cfg)
+    refusals: list[Callable[[], object]] = [
+        lambda: train(cfg),
+        lambda: plan_(cfg.work, None, 0, cfg),
+        lambda: labelled_shards(mixed),
+        lambda: train(mixed),
+    ]
+    for refused in refusals:
+        with pytest.raises(DataError, match=r"1 utterances that were removed|several recipes"):
+            refused()
+    shard(cfg)
+    assert plan_(cfg.work, None, 0, cfg).steps
+
+
+def test_unlabelled_shards_that_hold_a_removed_utterance_are_refused(cfg: Config) -> None:
+    index(cfg)
+    shard_unlabelled(cfg)
+    remove(cfg, ["u02"])
+    with pytest.raises(DataError, match="hold 1 utterances that were removed") as refused:
+        pretrain(cfg)
+    assert "--unlabelled" in (refused.value.fix or "")
+
+
+def test_a_recording_goes_with_all_its_utterances_and_an_index_does_not_bring_it_back(cfg: Config) -> None:
+    index(cfg)
+    work = Store(cfg.work)
+    utterance = next(row for row in tables.read(work, "utterances", Utterance) if row.id == "u03")
+    assert remove(cfg, [utterance.recording_id]).removed == 1
+    again = config.changed(cfg, "segment.min_ms=210")
+    recipe = index(again).recipe
+    left = [row.recording_id for row in tables.read(work, f"utterances/{recipe}", Utterance)]
+    assert utterance.recording_id not in left
+    assert len(left) == NUM - 1
+    assert is_sound(cfg)
+
+
+def test_a_removed_stretch_stays_out_of_another_segmentation(cfg: Config) -> None:
+    index(cfg)
+    assert remove(cfg, ["u03"]).removed == 1
+    recipe = index(config.changed(cfg, "segment.min_ms=210")).recipe
+    left = {row.id for row in tables.read(Store(cfg.work), f"utterances/{recipe}", Utterance)}
+    assert "u03" not in left
+    assert len(left) == NUM - 1
+
+
+def stretch(id_: str, start_ms: int, end_ms: int, channel: int | None = None) -> Utterance:
+    return Utterance(id=id_, recording_id="r", uri="call.wav", channel=channel, start_ms=start_ms, end_ms=end_ms)
+
+
+def removal(id_: str, start_ms: int = 0, end_ms: int | None = None, channel: int | None = None) -> removals.Removal:
+    return removals.Removal(id=id_, uri="call.wav", channel=channel, start_ms=start_ms, end_ms=end_ms, time="2026")
+
+
+def test_in_another_segmentation_every_utterance_that_overlaps_is_removed() -> None:
+    utterances = [stretch("a", 0, 500), stretch("b", 500, 900), stretch("c", 900, 1200), stretch("d", 0, 1200, 1)]
+
+    def covered(*of: removals.Removal) -> str:
+        return "".join(row.id for row in removals.covered(of, utterances))
+
+    assert covered(removal("gone", 400, 900, 0)) == "ab"
+    assert covered(removal("gone", 400, 900)) == "abd"
+    assert covered(removal("b", 400, 900)) == "b"  # it is there itself, so its neighbours are none of it
+    assert covered(removal("r")) == "abcd"
+    assert covered(removal("gone", 1200, 1300)) == ""
+
+
+def test_removed_utterances_are_not_aligned(cfg: Config) -> None:
+    index(cfg)
+    labels = label_utterances(cfg).recipe
+    prefix = workdir.prefix("utterances", workdir.finished_recipes(Store(cfg.work), "utterances")[0])
+
+    def planned() -> set[str]:
+        chunks = alignment.plan(Store(cfg.work), prefix, f"labels/{labels}", "alignments/a", cfg.engine)
+        return {utterance.id for chunk in chunks for utterance in chunk.items}
+
+    before = planned()
+    remove(cfg, ["u02"])
+    assert before - planned() == {"u02"}
+
+
+def test_a_removed_utterance_is_not_sent_to_a_teacher(cfg: Config, tmp_path: Path) -> None:
+    index(cfg)
+    remove(cfg, ["u02", "u04"])
+    (tmp_path / "2.wav").unlink()
+    figures = label_utterances(cfg)
+    assert (figures.finished, figures.labels, figures.failed, figures.removed) == (True, NUM, 0, 2)
+    assert figures.exit_code == 0
+    rows = {row.utterance_id: row for row in tables.read(Store(cfg.work), f"labels/{figures.recipe}", Label)}
+    assert {id_ for id_, row in rows.items() if row.error == removals.REMOVED} == {"u02", "u04"}
+    assert rows["u02"].text == ""
+    assert label_utterances(cfg).recipe == figures.recipe
+    assert label_utterances(cfg, retry_failed=True).removed == 2
+    assert is_sound(cfg)
+
+
+def test_a_file_that_is_gone_for_good_is_removed_and_labelling_ends(cfg: Config, tmp_path: Path) -> None:
+    index(cfg)
+    (tmp_path / "5.wav").unlink()
+    with pytest.raises(StorageError) as left:
+        label_utterances(cfg)
+    assert "voxstill remove" in (left.value.fix or "")
+    remove(cfg, ["u05"], "the file is lost")
+    figures = label_utterances(cfg)
+    assert (figures.finished, figures.removed) == (True, 1)
+    filter_labels(cfg)
+    assert "u05" not in ids_of(cfg, shard(cfg))
+    assert is_sound(cfg)
+
+
+def test_a_consensus_leaves_removed_utterances_out(cfg: Config) -> None:
+    index(cfg)
+    of = [label_utterances(config.changed(cfg, f"teacher={name}")).recipe for name in ("reference", "echo")]
+    remove(cfg, ["u02"])
+    voted = config.changed(cfg, f"teacher={{name: consensus, of: {json.dumps(of)}}}")
+    figures = label_utterances(voted)
+    rows = {row.utterance_id: row for row in tables.read(Store(cfg.work), f"labels/{figures.recipe}", Label)}
+    assert (rows["u02"].error, rows["u02"].text, figures.removed) == (removals.REMOVED, "", 1)
+    filter_labels(voted)
+    shard(voted)
+    clean(voted, delete=True)
+    assert set(workdir.finished_recipes(Store(cfg.work), "labels")) == {*of, figures.recipe}
+
+
+def test_an_unknown_id_is_an_error_and_nothing_is_removed(
+    cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index(cfg)
+    file = tmp_path / "ids.txt"
+    file.write_text("# asked by letter\n\nu02\nnobody\n", encoding="utf-8")
+    assert read_ids(str(file)) == ["u02", "nobody"]
+    assert cli.main(["remove", cfg.work, "--ids", str(file)]) == 3
+    assert "nobody" in capsys.readouterr().err
+    assert not removals.record(Store(cfg.work))
+    assert cli.main(["remove", cfg.work, "--ids", str(tmp_path / "absent.txt")]) == 3
+    capsys.readouterr()
+    file.write_text("u02\n")
+    assert cli.main(["remove", cfg.work, "--ids", str(file), "--reason", "letter", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == 1
+
+
+def test_one_process_at_a_time_removes(cfg: Config) -> None:
+    index(cfg)
+    with lease.hold(Store(cfg.work), removals.PREFIX, "remove"), pytest.raises(StorageError, match="another process"):
+        remove(cfg, ["u02"])
+
+
+def test_a_bucket_as_a_folder(cfg: Config, s3: Store) -> None:
+    cfg = config.changed(cfg, f"work={s3.root}")
+    made(cfg)
+    assert remove(cfg, ["u02"]).removed == 1
+    figures = made(cfg)
+    assert "u02" not in ids_of(cfg, figures)
+    result = clean(cfg, delete=True)
+    assert {name.split("/")[0] for name in result.recipes} == {"scores", "shards", "verdicts"}
+    assert workdir.finished_recipes(Store(cfg.work), "shards") == [figures.recipe]
+    assert is_sound(cfg)
+
+
+# ---------------------------------------------------------------------------------------------------------- generations
+
+
+def grown(cfg: Config, folder: Path) -> Iterator[ShardFigures]:
+    for num in (NUM, NUM + 8):
+        source(folder, num)
+        yield made(cfg)
+
+
+def test_a_tar_with_a_removed_utterance_is_not_named_by_a_later_generation(cfg: Config, tmp_path: Path) -> None:
+    first, second = grown(cfg, tmp_path)
+    assert second.generation == 2
+    work = Store(cfg.work)
+    rows = {row.id: row for row in tables.read(work, f"shards/{second.recipe}", Sample)}
+    tar = rows["u02"].tar
+    assert tar is not None
+    remove(cfg, ["u02"])
+    third = made(cfg)
+    assert third.generation == 3
+    assert ids_of(cfg, third) == sorted(rows.keys() - {"u02"})
+    tars = {row.tar for row in tables.read(work, f"shards/{third.recipe}", Sample)}
+    assert tar not in tars
+    assert any(name and name.startswith(f"shards/{first.recipe}/") for name in tars)
+    assert is_sound(cfg)
+    clean(cfg, delete=True)
+    assert not holding(cfg.work, "shards", "scores", "verdicts", texts=("u02", text_of(2)))
+    assert not (Path(cfg.work) / tar).exists()
+    assert is_sound(cfg)
+    assert clean(cfg).recipes == []
+    assert ids_of(cfg, made(cfg)) == ids_of(cfg, third)
+
+
+def test_a_tar_is_not_named_where_an_earlier_generation_dropped_the_removed_utterance(
+    cfg: Config, tmp_path: Path
+) -> None:
+    first, second = grown(cfg, tmp_path)
+    work = Store(cfg.work)
+    rows = [row for row in tables.read(work, f"shards/{second.recipe}", Sample) if row.tar]
+    tar = next(row.tar for row in rows if row.id == "u02")
+    for key in tables.parts(work, f"shards/{second.recipe}"):  # as a generation whose verdicts dropped it
+        part = tables.from_parquet(work.read(key), Sample)
+        work.replace(key, tables.to_parquet([row for row in part if row.id != "u02"], Sample))
+    assert first.recipe in str(tar)
+    remove(cfg, ["u02"])
+    third = made(cfg)
+    assert tar not in {row.tar for row in tables.read(work, f"shards/{third.recipe}", Sample)}
+    assert "u02" not in ids_of(cfg, third)
+
+
+# ---------------------------------------------------------------------------------------------------------------- clean
+
+
+def test_clean_leaves_nothing_of_a_removed_utterance_in_shards_scores_and_verdicts(cfg: Config) -> None:
+    first = made(cfg)
+    remove(cfg, ["u02"])
+    second = made(cfg)
+    listed = clean(cfg)
+    assert not listed.deleted
+    assert f"shards/{first.recipe}" in listed.recipes
+    assert listed.bytes > 0
+    assert holding(cfg.work, "shards", texts=("u02",))
+    done = clean(cfg, delete=True)
+    assert (done.recipes, done.bytes) == (listed.recipes, listed.bytes)
+    assert not holding(cfg.work, "shards", "scores", "verdicts", texts=("u02", text_of(2)))
+    assert workdir.finished_recipes(Store(cfg.work), "shards") == [second.recipe]
+    assert made(cfg) == second
+    assert clean(cfg) == CleanResult(recipes=[], bytes=0, deleted=False)
+    assert is_sound(cfg)
+
+
+def test_clean_keeps_what_is_there_where_the_configuration_has_made_nothing_else(cfg: Config) -> None:
+    made(cfg)
+    assert clean(cfg).recipes == []
+    remove(cfg, ["u02"])
+    assert clean(cfg).recipes == []  # until `filter` and `shard` have run again
+
+
+def test_clean_lists_other_thresholds_unfinished_tables_and_other_labels(cfg: Config) -> None:
+    made(cfg)
+    other = config.changed(cfg, "filter.max_repeats=2")
+    filter_labels(other)
+    shards = shard(other).recipe
+    labels = label_utterances(config.changed(cfg, "teacher=echo"), max_chunks=1).recipe
+    with lease.hold(Store(cfg.work), f"labels/{labels}", "label"):
+        held = clean(cfg).recipes
+    listed = clean(cfg).recipes
+    assert set(listed) - set(held) == {f"labels/{labels}"}
+    assert f"shards/{shards}" in listed
+    assert {name.split("/")[0] for name in listed} == {"labels", "shards", "verdicts"}
+    kept = clean(config.changed(cfg, "teacher=echo")).recipes
+    assert f"labels/{labels}" not in kept  # it was begun for that configuration
+
+
+def test_clean_keeps_what_a_mixture_names(cfg: Config) -> None:
+    figures = made(cfg)
+    other = config.changed(cfg, "shard.utterances=3")
+    beside = shard(other)
+    mixed = config.changed(cfg, f"train.corpora=[{{work: {cfg.work}, shards: {beside.recipe}}}]")
+    mixture = labelled_shards(mixed)
+    assert clean(mixed).recipes == []
+    assert set(clean(cfg).recipes) == {f"mixtures/{mixture.recipe}", f"shards/{beside.recipe}"}
+    assert figures.recipe != beside.recipe
+
+
+def test_clean_in_the_shell(cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(cfg)
+    shard(config.changed(cfg, "shard.utterances=3"))
+    file = tmp_path / "my.yaml"
+    file.write_text(config.dump(cfg), encoding="utf-8")
+    for options, deleted in ([], False), (["--yes"], True), ([], False):
+        assert cli.main(["clean", cfg.work, "--config", str(file), "--json", *options]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert result["deleted"] is deleted
+    assert result == {"recipes": [], "bytes": 0, "deleted": False}
+
+
+def test_a_second_teacher_and_its_alignment_are_used(cfg: Config) -> None:
+    index(cfg)
+    second = label_utterances(config.changed(cfg, "teacher=echo")).recipe
+    label_utterances(cfg)
+    both = config.changed(cfg, "filter.second_teacher=echo", "filter.max_disagreement=1.0")
+    filter_labels(both)
+    shard(both)
+    assert clean(both).recipes == []
+    assert label.finished(Store(cfg.work), both.teacher).recipe != second
