@@ -51,6 +51,12 @@ def filter_labels(cfg: Config, *, part: str | None = None) -> VerdictFigures:
             return _unjudged(recipe, source, labels, measured)
         figures = _judge(cfg, recipe, source, labels, measured)
         held.check()
+        if verdicts_recipe(cfg, source, labels) != recipe:
+            raise DataError(
+                "utterances were removed while the filter ran",
+                why="`voxstill remove` was run meanwhile, and the verdicts may keep them",
+                fix=f"run again: voxstill filter {work.root}",
+            )
         workdir.finish(work, figures)
     return figures
 
