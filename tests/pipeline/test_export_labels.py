@@ -26,6 +26,7 @@ from voxstill.pipeline import export_labels as exporting
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
+from voxstill.pipeline import remove as removing
 from voxstill.pipeline.export_formats import file_name, kaldi_ids, one_line
 from voxstill.pipeline.export_labels import FORMS, Form
 from voxstill.storage import tables
@@ -348,10 +349,18 @@ def test_verdicts_of_other_labels_are_not_taken(awkward: Config, tmp_path: Path)
         export(other, tmp_path / "labels.jsonl", "jsonl", verdicts=True)
 
 
+def test_what_was_removed_is_left_out(tmp_path: Path) -> None:
+    rows = [{"audio": f"{id_}.wav", "id": id_, "text": id_, "split": "train"} for id_ in ("stays", "goes")]
+    cfg = labelled(tmp_path, rows)
+    removing.remove(cfg, ["goes"])
+    assert export(cfg, tmp_path / "labels.jsonl", "jsonl").left_out == 1
+    assert [entry.id for entry in entries_in(tmp_path / "labels.jsonl")] == ["stays"]
+
+
 def test_the_command_prints_what_it_wrote(awkward: Config, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "voxstill", "export-labels", awkward.work, "--output", str(tmp_path / "k")]
     done = subprocess.run(
         [*command, "--format", "kaldi", "--set", "teacher.name=reference", "--json"], capture_output=True, check=True
     )
     assert json.loads(done.stdout) == {"utterances": 6, "path": str(tmp_path / "k"), "left_out": 1}
-    assert b"left out: 1 failed labels" in done.stderr
+    assert b"left out: 1 failed or removed labels" in done.stderr

@@ -82,7 +82,7 @@ def export_labels(
         with atomic_folder(path) as draft:
             num_wordless = _FOLDERS[form][0](labels, draft)
     left_out = {
-        "failed labels": reader.num_failed,
+        "failed or removed labels": reader.num_failed,
         "utterances without a label": reader.num_unlabelled,
         "labels without words": num_wordless,
     }

@@ -15,7 +15,7 @@ from voxstill.filtering.measures import Score
 from voxstill.filtering.verdicts import VerdictMap
 from voxstill.labelling import label
 from voxstill.pipeline.recipes import finished_verdicts, label_parts, utterances_recipe
-from voxstill.storage import join, tables, workdir
+from voxstill.storage import join, removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, ScoreFigures, VerdictFigures
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
@@ -64,9 +64,9 @@ class ExportedLabels:
 class LabelReader:
     """Reads the labels of the configuration, or the only finished ones, and counts those given and those left out.
 
-    `num_failed` are labels that failed, `num_unlabelled` utterances that have none. `scores` and `verdicts` add their
-    columns; with `kept` only what the filter kept is given. DataError where the
-    verdicts are not those of the labels.
+    `num_failed` are labels that failed or were removed, `num_unlabelled` utterances that have none. `scores` and
+    `verdicts` add their columns; with `kept` only what the filter kept is given. DataError where the verdicts are not
+    those of the labels.
     """
 
     def __init__(self, cfg: Config, *, scores: bool, verdicts: bool, kept: bool) -> None:
@@ -74,6 +74,7 @@ class LabelReader:
         self._kept, self._with_verdicts = kept, verdicts
         self._source = workdir.finished(self._work, IndexFigures, utterances_recipe(cfg))
         self._labels = label.finished(self._work, cfg.teacher)
+        self._removed = removals.of(self._work, workdir.prefix("utterances", self._source.recipe))
         self._parts = label_parts(cfg, self._work, self._source.recipe, self._labels.recipe)
         self._score_parts: Mapping[str, tuple[str, ...]] = {}
         self._judged: VerdictMap | None = None
@@ -129,7 +130,7 @@ class LabelReader:
                 self.num_unlabelled += 1
                 continue
             row = tables.from_columns(label_rows[place], Label)
-            if row.error is not None:
+            if row.error is not None or row.utterance_id in self._removed:
                 self.num_failed += 1
                 continue
             utterance = tables.from_columns(columns, Utterance)
