@@ -17,7 +17,7 @@ from voxstill.evaluation.recognition import hidden_texts, read_audio
 from voxstill.evaluation.report import html
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.scoring import words
-from voxstill.storage import join, tables, workdir
+from voxstill.storage import join, removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
@@ -168,8 +168,9 @@ def _differing(names: Sequence[str], ranked: Sequence[Disagreement]) -> list[Dif
 def _rows(
     cfg: Config, work: Store, utterances: str, names: Sequence[str]
 ) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Yield id, human text and the label of every teacher, for utterances that any of them has labelled."""
+    """Yield id, human text and the label of every teacher, for what any of them has labelled and was not removed."""
     prefix, hidden = workdir.prefix("utterances", utterances), hidden_texts(cfg)
+    removed = removals.of(work, prefix)
     parts_by_teacher = [join.parts(work, prefix, workdir.prefix("labels", name), cfg.engine) for name in names]
     tables_of = [join.columns(work, parts, ("id", "text"), ("utterance_id", "text")) for parts in parts_by_teacher]
     for columns in zip(*tables_of, strict=True):
@@ -181,7 +182,7 @@ def _rows(
             rows = join.rows_of(ids, labels["utterance_id"].to_pylist())
             texts_by_teacher.append([None if row is None else label_texts[row] for row in rows])
         for i, id_ in enumerate(ids):
-            if any(one[i] is not None for one in texts_by_teacher):
+            if id_ not in removed and any(one[i] is not None for one in texts_by_teacher):
                 yield (
                     id_,
                     texts[i] if texts[i] is not None else hidden.get(id_),

@@ -27,7 +27,7 @@ from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.pipeline.run_result import Judged, StepResult
 from voxstill.scoring import words
-from voxstill.storage import tables, workdir
+from voxstill.storage import removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, VerdictFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
@@ -237,8 +237,9 @@ def worst(
 
 
 def sound(cfg: Config, utterances: Sequence[Utterance]) -> dict[str, bytes]:
-    """Read the utterances that can be decoded; return a FLAC file by utterance id."""
-    audio, _ = recognition.read_audio(cfg, utterances)
+    """Read the utterances that can be decoded and were not removed; return a FLAC file by utterance id."""
+    removed = removals.of(Store(cfg.work))
+    audio, _ = recognition.read_audio(cfg, [utterance for utterance in utterances if utterance.id not in removed])
     return {utterance.id: codec.encode(samples_T, "flac") for utterance, samples_T in audio}
 
 
