@@ -88,6 +88,7 @@ OTHER = {
     "teacher.name": "reference",
     "source.language": "de",
     "segment.max_ms": 9000,
+    "train.corpora": [{"work": "other"}],
     "train.name": "other",
     "filter.second_teacher": "second",
     "student.checkpoint": "some/name",

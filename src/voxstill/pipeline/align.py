@@ -158,7 +158,7 @@ def _log_dropped(rows: Sequence[_Aligned]) -> None:
     for reason, num in Counter(row.reason for row in rows if row.reason is not None).items():
         dropped = [row for row in rows if row.reason == reason]
         seconds = sum(row.end_ms - row.start_ms for row in dropped) / 1000
-        log.warning("align: dropped %d texts that are %s: %.1f s of audio", num, reason, seconds)
+        log.warning("align: dropped %d, %s: %.1f s of audio", num, reason, seconds)
         for row in dropped:
             at = "" if row.score is None else f" at {row.start_ms / 1000:.1f} s, alignment {row.score:.2f}"
             log.info("align: %s%s: %s", reason, at, row.text)
