@@ -7,7 +7,6 @@ endless loop, so they run in a process that may die.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import os
 import pickle
 import resource
@@ -17,7 +16,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +46,12 @@ class Decoder:
         """Decode as `codec.decode`; DataError also where the child crashed, timed out or ran out of memory."""
         if (plain := codec.read_plain_wav(data, channel=channel)) is not None:
             return codec.amplified(plain, gain)
-        options = pickle.dumps((channel, gain))
+        target, in_db = (gain, 0.0) if isinstance(gain, str) else ("", gain)
+        request = _REQUEST.pack(-1 if channel is None else channel, target.encode(), in_db, len(data))
         for _ in range(ATTEMPTS):
             connection = self._socket or self._start()
             try:
-                _send(connection, _REQUEST.pack(len(options), len(data)) + options, data)
+                _send(connection, request, data)
                 result, samples_T = _receive_response(connection)
             except TimeoutError:
                 self.close()
@@ -63,7 +63,7 @@ class Decoder:
                 continue
             if isinstance(result, VoxstillError):
                 raise result
-            return dataclasses.replace(result, samples_T=samples_T)
+            return codec.Audio(samples_T=samples_T, **result)
         raise DataError("decoding crashed", why=f"its process was {cause}", fix="remove the file, or repair it")
 
     def close(self) -> None:
@@ -125,20 +125,18 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
     connection.sendall(b"!")
     while True:
         try:
-            num_options, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))
-            channel, gain = pickle.loads(_receive(connection, num_options))
+            channel, target, in_db, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))
+            gain = target.rstrip(b"\0").decode() or in_db
             data = bytes(_receive(connection, num_bytes))
         except ConnectionError:
             return
-        result, samples_T = _decoded(data, channel, gain, limit_mb)
+        result, samples_T = _decoded(data, None if channel < 0 else channel, gain, limit_mb)
         del data
         meta = pickle.dumps(result)
         _send(connection, _RESPONSE.pack(len(meta), samples_T.nbytes) + meta, samples_T.view(np.uint8).data)
 
 
-def _decoded(
-    data: bytes, channel: int | None, gain: Gain, limit_mb: int
-) -> tuple[codec.Audio | VoxstillError, NDArray[np.int16]]:
+def _decoded(data: bytes, channel: int | None, gain: Gain, limit_mb: int) -> tuple[Any, NDArray[np.int16]]:
     try:
         audio = codec.decode(data, channel=channel, gain=gain)
     except VoxstillError as error:
@@ -148,10 +146,19 @@ def _decoded(
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         return DataError("cannot be decoded", why=why, fix="remove the file, or repair it"), _NO_SAMPLES
-    return dataclasses.replace(audio, samples_T=_NO_SAMPLES), np.ascontiguousarray(audio.samples_T)
+    # a mapping, which is pickled in a fifth of the time that the dataclass takes
+    metadata = {
+        "codec": audio.codec,
+        "rate_hz": audio.rate_hz,
+        "num_channels": audio.num_channels,
+        "file_level": audio.file_level,
+        "gain_db": audio.gain_db,
+        "louder_channel": audio.louder_channel,
+    }
+    return metadata, np.ascontiguousarray(audio.samples_T)
 
 
-_REQUEST = struct.Struct("<qq")  # bytes of the pickled channel and gain, bytes of the file
+_REQUEST = struct.Struct("<q8sdq")  # channel or -1, normalization or nothing, gain in dB then, bytes of the file
 _RESPONSE = struct.Struct("<qq")  # bytes of the pickled metadata or error, bytes of samples
 _NO_SAMPLES = np.zeros(0, np.int16)
 
@@ -170,7 +177,7 @@ def _receive(connection: socket.socket, num_bytes: int) -> bytearray:
     return received
 
 
-def _receive_response(connection: socket.socket) -> tuple[codec.Audio | VoxstillError, NDArray[np.int16]]:
+def _receive_response(connection: socket.socket) -> tuple[Any, NDArray[np.int16]]:
     num_meta, num_bytes = _RESPONSE.unpack(_receive(connection, _RESPONSE.size))
     result = pickle.loads(_receive(connection, num_meta))
     samples_T = np.empty(num_bytes // 2, np.int16)
