@@ -14,11 +14,17 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from faulty_proxy import FaultyProxy
+    from voxstill.core.config import Config
+    from voxstill.storage.figures import TableFigures
 
 HERE = Path(__file__).parent
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -87,7 +93,7 @@ def write_corpus(num: int, seconds: float) -> int:
     return total
 
 
-def measure(folder: str, corpus_bytes: int, proxy: Any, overrides: list[str]) -> dict[str, float]:
+def measure(folder: str, corpus_bytes: int, proxy: FaultyProxy, overrides: list[str]) -> dict[str, float]:
     """How often each byte was fetched by each step, and by all of them."""
     from voxstill.core import config
     from voxstill.pipeline.filter import filter_labels
@@ -107,7 +113,12 @@ def measure(folder: str, corpus_bytes: int, proxy: Any, overrides: list[str]) ->
         ],
     )
     times = {}
-    steps: dict[str, Any] = {"index": index, "label": label_utterances, "filter": filter_labels, "shard": shard}
+    steps: dict[str, Callable[[Config], TableFigures]] = {
+        "index": index,
+        "label": label_utterances,
+        "filter": filter_labels,
+        "shard": shard,
+    }
     for name, step in steps.items():
         before = proxy.num_bytes
         figures = step(cfg)
