@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxstill.audio import codec
+from voxstill.audio import codec, read_utterances
 from voxstill.core.config import Config, Segment, Source
 from voxstill.core.errors import VoxstillError
 from voxstill.core.records import UtteranceInfo
@@ -89,10 +89,14 @@ def test_channels_that_cancel_have_the_id_of_their_mix(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.stack([left_T * 0.98, -left_T], axis=1), 16_000)
     row = indexed(tmp_path / "a.wav", "mix")
     [utterance] = row.utterances
-    assert (utterance.channel, row.recording.num_channels, row.recording.segment_errors) == (1, 2, ())
+    assert (utterance.channel, row.recording.num_channels, row.recording.segment_errors) == (None, 2, ())
+    assert row.recording.louder_channel == 1
+    [(_, samples_T)] = read_utterances.samples([utterance])
+    assert isinstance(samples_T, np.ndarray)
+    assert np.array_equal(samples_T, codec.decode((tmp_path / "a.wav").read_bytes(), channel=1).samples_T)
     soundfile.write(tmp_path / "a.wav", np.stack([left_T * 0.98, left_T], axis=1), 16_000)
     [mixed] = indexed(tmp_path / "a.wav", "mix").utterances
-    assert mixed.channel is None
+    assert mixed.id != utterance.id
     assert codec.decode((tmp_path / "a.wav").read_bytes()).louder_channel is None
 
 

@@ -41,6 +41,8 @@ class IndexRow(Recording):
     """Share of samples at or beyond full scale before any gain, of the channel that has most."""
     dc_offset: float | None = None
     """Mean of the samples as a share of full scale before any gain, of the channel where it is furthest from 0."""
+    louder_channel: int | None = None
+    """The channel that is heard in place of the mix, in which the channels cancel one another."""
 
     @property
     def failure(self) -> Failure | None:
@@ -235,6 +237,7 @@ def _segment(
         content_hash=content_hash(blob.data) if is_local(first.uri) else None,
         clipped=max(level.clipped for level in levels),
         dc_offset=max((level.dc_offset for level in levels), key=abs),
+        louder_channel=audio.louder_channel,
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
 
@@ -259,7 +262,7 @@ def _utterances(
             else fingerprint(file.id, entry.channel, start_ms, end_ms),
             recording_id=file.id,
             uri=entry.uri,
-            channel=entry.channel if audio.louder_channel is None else audio.louder_channel,
+            channel=entry.channel,
             start_ms=start_ms,
             end_ms=end_ms,
             split=split,
