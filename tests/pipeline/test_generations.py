@@ -15,6 +15,7 @@ from voxstill.core.config import Config
 from voxstill.data.loader import Batches
 from voxstill.data.plan import plan
 from voxstill.data.shard_index import open_index
+from voxstill.pipeline.clean import clean
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
@@ -196,3 +197,30 @@ def test_a_broken_mixture_is_written_again(cfg: Config, tmp_path: Path) -> None:
     assert [row.path for row in result.broken] == [f"mixtures/{figures.recipe}/{sidecar_name(0)}"]
     assert labelled_shards(mixed) == figures
     assert sidecar.read_bytes() == whole
+
+
+def test_a_corpus_of_a_mixture_is_its_newest_generation(cfg: Config, tmp_path: Path) -> None:
+    for last in (6, 12):
+        grow(tmp_path, last)
+        figures = sharded(cfg)
+    for named in ("", ", shards: reference"):
+        corpora = f"train.corpora=[{{work: {cfg.work}{named}}}]"
+        mixed = labelled_shards(config.changed(cfg, f"work={tmp_path}/other", corpora))
+        assert [corpus["shards"] for corpus in mixed.corpora] == [figures.recipe]
+
+
+def test_clean_keeps_what_the_next_training_and_the_next_generation_need(cfg: Config, tmp_path: Path) -> None:
+    grow(tmp_path, 8)
+    index(cfg)
+    unlabelled = shard_unlabelled(cfg)
+    human = sharded(cfg)
+    echo = sharded(cfg, "teacher=echo")
+    corpora = f"train.corpora=[{{work: {cfg.work}, shards: reference}}, {{work: {cfg.work}, shards: echo}}]"
+    both = config.changed(cfg, "teacher=echo", corpora)
+    grow(tmp_path, 12)
+    index(cfg)
+    clean(both, delete=True)
+    for figures in (human, echo, unlabelled):
+        assert rows_of(cfg, figures)
+    assert labelled_shards(both).utterances == 8
+    assert shard_unlabelled(cfg).generation == 2

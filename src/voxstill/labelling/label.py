@@ -58,7 +58,11 @@ def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     """
     recipes = workdir.finished_recipes(work, "labels")
     if len(recipes) < 2:
-        return workdir.finished(work, LabelFigures)
+        only = workdir.finished(work, LabelFigures)
+        if "name" in teacher.model_fields_set and teacher.name not in only.teacher:
+            message = "`%s` has finished labels of %s alone: these are taken, not those of `%s`"
+            log.warning(message, work.root, only.teacher, teacher.name)
+        return only
     try:
         return workdir.finished(work, LabelFigures, task(teacher, work).recipe)
     except VoxstillError:

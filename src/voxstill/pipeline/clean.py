@@ -129,12 +129,20 @@ def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
         made["verdicts"] = {verdicts.recipe, recipes.verdicts_recipe(cfg, source, labels)}
         made["scores"] = {verdicts.scores, recipes.scores_recipe(cfg, source, labels)}
         shards.add(recipes.shard_recipe(cfg, verdicts))
-    if shards.intersection(workdir.finished_recipes(work, "shards")):
-        made["shards"] = shards
+    finished = workdir.finished_recipes(work, "shards")
+    if shards.intersection(finished):
+        with unknown:  # where it is not clear what `train.corpora` names, all shards are used
+            made["shards"] = shards | mixture.named_shards(cfg) | _unlabelled(work, finished)
     with unknown:
         if cfg.train.corpora:
             made["mixtures"] = {mixture.recipe(cfg)}
     return made
+
+
+def _unlabelled(work: Store, finished: Iterable[str]) -> set[str]:
+    """The newest generations of shards without labels: a corpus that has grown since goes on from them."""
+    figures = [workdir.named(work, ShardFigures, recipe) for recipe in finished]
+    return {shards.recipe for shards in generation.newest([row for row in figures if row.unlabelled])}
 
 
 def _wanted_labels(cfg: Config, work: Store) -> set[str]:

@@ -10,7 +10,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Utterance, fingerprint
 from voxstill.pipeline import recipes
 from voxstill.pipeline.shard import audio_shards
-from voxstill.sharding import mixture, references
+from voxstill.sharding import generation, mixture, references
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import IndexFigures, MixtureFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
@@ -94,26 +94,37 @@ def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> referen
     return references.ShardSet(work, workdir.prefix("shards", figures.recipe), figures, entry.dataset)
 
 
+def named_shards(cfg: Config) -> set[str]:
+    """The recipes of the shards of this work folder that `train.corpora` names; DataError where one is not clear."""
+    own = Store(cfg.work)
+    entries = [entry for entry in cfg.train.corpora if Store(entry.work).root == own.root]
+    return {_shards_of(cfg, entry, own).recipe for entry in entries}
+
+
 def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
     """Those that the entry names by their recipe or their teacher; else those of this configuration, or the only ones
-    of another work folder."""
-    if entry.shards is None:
-        is_own = work.root == Store(cfg.work).root
-        return recipes.finished_shards(cfg) if is_own else workdir.finished(work, ShardFigures)
+    of another work folder. Of several generations it is the newest."""
+    if entry.shards is None and work.root == Store(cfg.work).root:
+        return recipes.finished_shards(cfg)
     finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
-    fitting = [
-        figures
-        for figures in finished
-        if entry.shards in (figures.recipe, figures.teacher, (figures.teacher or "").partition("@")[0])
-    ]
-    if len(fitting) == 1:
-        return fitting[0]
-    there = ", ".join(f"{figures.recipe} ({figures.teacher or 'no labels'})" for figures in fitting or finished)
+    if entry.shards is None:
+        fitting = [figures for figures in finished if not figures.unlabelled] or finished
+    else:
+        fitting = [
+            figures
+            for figures in finished
+            if entry.shards in (figures.recipe, figures.teacher, (figures.teacher or "").partition("@")[0])
+        ]
+    newest = generation.newest(fitting)
+    if len(newest) == 1:
+        return newest[0]
+    there = ", ".join(f"{figures.recipe} ({figures.teacher or 'no labels'})" for figures in newest or finished)
+    named = "" if entry.shards is None else f" `{entry.shards}`"
     raise DataError(
-        f"`train.corpora` names shards `{entry.shards}` of `{entry.work}`, and {len(fitting) or 'none'} of the "
-        "finished ones are these",
-        why=f"they are: {there}" if there else "no shards are finished there",
-        fix="name the recipe of one of them" if there else f"run: voxstill shard {entry.work}",
+        f"`train.corpora` asks for shards{named} of `{entry.work}`, which has "
+        + ("such shards of several recipes" if newest else "none of them finished"),
+        why=f"finished are: {there}" if there else "no shards are finished there",
+        fix="set `shards` of that corpus to one of these recipes" if there else f"run: voxstill shard {entry.work}",
     )
 
 

@@ -36,14 +36,18 @@ class RemoveResult(Result):
 
 
 def read_ids(file: str) -> list[str]:
-    """The ids in a file, one a line, but for blank lines and those that begin with `#`; DataError where it cannot be
-    read."""
+    """The ids in a file, one a line; blank lines, and comments (`#` alone or before a space), are passed over.
+
+    DataError where it cannot be read or holds no id.
+    """
     try:
         lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read `{file}`", why=str(error), fix="give a text file with one id a line") from None
-    ids = (line.strip() for line in lines)
-    return [id_ for id_ in ids if id_ and not id_.startswith("#")]
+    ids = [id_ for line in lines if (id_ := line.strip()) and id_ != "#" and not id_.startswith("# ")]
+    if not ids:
+        raise DataError(f"`{file}` holds no id", why="nothing would be removed", fix="give a file with one id a line")
+    return ids
 
 
 def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
@@ -52,6 +56,10 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
     DataError where an id is not known in the work folder: then nothing is recorded.
     """
     work = Store(cfg.work)
+    if not tables.parts(work, removals.UTTERANCES):
+        raise DataError(
+            f"`{work.root}` has no utterances", why="`voxstill index` has written none there", fix="check the path"
+        )
     with lease.hold(work, removals.PREFIX, "remove") as held:
         before = removals.of(work)
         recorded = {removal.id for removal in removals.record(work)}

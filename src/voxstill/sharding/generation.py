@@ -47,6 +47,14 @@ def begin(work: Store, prefix: str, lineage: str | None, source: str) -> ShardSe
     return ShardSet(work, workdir.prefix("shards", str(recipe)), workdir.named(work, ShardFigures, str(recipe)))
 
 
+def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
+    """Of every lineage the newest generation, and all shards without a lineage."""
+    by_lineage: dict[str, ShardFigures] = {}
+    for figures in sorted(shards, key=lambda figures: (figures.generation or 1, figures.recipe)):
+        by_lineage[figures.lineage or figures.recipe] = figures
+    return list(by_lineage.values())
+
+
 def source_of(work: Store, prefix: str) -> str | None:
     """The listing of the utterances that the shards below `prefix` were begun with; None where it is not known."""
     note = work.read_json(f"{prefix}/{BASE}")
