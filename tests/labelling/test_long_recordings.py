@@ -67,9 +67,9 @@ def num_decodes(chunks: Sequence[Sequence[Utterance]]) -> Counter[bytes]:
     """How often each recording is decoded where the chunks are worked on one after the other."""
     decodes: Counter[bytes] = Counter()
 
-    def counted(data: bytes, *, channel: int | None) -> codec.Audio:
+    def counted(data: bytes, **options: Any) -> codec.Audio:
         decodes[data] += 1
-        return codec.decode(data, channel=channel)
+        return codec.decode(data, **options)
 
     for rows in chunks:
         list(read_utterances.samples(rows, decode=counted))

@@ -210,8 +210,8 @@ def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:
 
 
 def _refuse_failed_index(indexed: IndexFigures) -> None:
-    """StorageError or DataError where `voxstill index` would end with that exit code: much of the corpus is missing."""
-    if not indexed.exit_code:
+    """StorageError or DataError where more of the corpus is missing than `engine.max_failed_share` allows."""
+    if indexed.damaged <= indexed.max_failed_share * indexed.recordings:
         return
     what = f"{indexed.damaged} of {indexed.recordings} recordings cannot be used"
     why = ", ".join(f"{reason}: {num}" for reason, num in indexed.reasons.items())
