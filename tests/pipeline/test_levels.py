@@ -78,7 +78,7 @@ def test_labels_and_shards_are_of_the_same_samples(target: str, tmp_path: Path) 
     cfg = config(tmp_path, audio={"normalize": target})
     utterances = rows_of(cfg, Utterance, indexing.index(cfg))
     assert [Path(row.uri).stem for row in utterances] == ["loud", "opposite", "plain", "quiet", "stereo"]
-    assert [row.channel for row in utterances] == [None, 0, None, None, None]
+    assert {row.channel for row in utterances} == {None}
     assert all((row.gain_db is None) == (target == "none") for row in utterances)
     stage = read_utterances.Decode(read_utterances.reading(cfg))
     stage.open()

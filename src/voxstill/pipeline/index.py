@@ -23,6 +23,8 @@ from voxstill.storage.store import Store
 
 _REASONS_SHOWN = 3
 """Of the reasons why no recording can be used, the most common."""
+_FEW = 0.01
+"""Share of recordings with clipping or a DC offset that is counted, but no reason for a warning."""
 
 
 def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
@@ -49,7 +51,8 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
 
 
 def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
-    if figures.clipped:
+    few = _FEW * figures.recordings
+    if figures.clipped > few:
         log.warning(
             "index: %d recordings have more than %g %% of their samples at or beyond full scale: %s",
             figures.clipped,
@@ -58,7 +61,7 @@ def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
             if normalize == "none"
             else "float files keep what is beyond it; others were recorded too loud, which only the original mends",
         )
-    if figures.dc_offset:
+    if figures.dc_offset > few:
         log.warning(
             "index: %d recordings have a DC offset of more than %g %% of full scale: a high-pass filter removes it "
             "(`ffmpeg -i IN -af highpass=f=20 OUT`)",
