@@ -51,7 +51,6 @@ def _audio(file: SourceFile, head: Blob | StorageError, cfg: Segment) -> tuple[B
 def _is_enough(header: Header, entry: SourceEntry, cfg: Segment) -> bool:
     """Whether nothing must be heard to know the utterances of an entry."""
     is_one_channel = header.num_channels == 1 if entry.channel is None else entry.channel < header.num_channels
-    is_cut = entry.text is not None or entry.start_ms is not None or entry.end_ms is not None
     end_ms = header.duration_ms if entry.end_ms is None else min(entry.end_ms, header.duration_ms)
     fits = end_ms - (entry.start_ms or 0) <= cfg.max_ms
-    return is_one_channel and fits and (is_cut or cfg.vad != "always")
+    return is_one_channel and fits and (entry.is_cut or cfg.vad != "always")

@@ -287,8 +287,7 @@ def _span(entry: SourceEntry, duration_ms: int) -> vad.Span:
 def _spans(entry: SourceEntry, audio: codec.Audio, span: vad.Span, cfg: Segment) -> list[vad.Span]:
     """Cut a span into utterances: it is one where the manifest cut it and it is short enough, else the VAD decides."""
     start, end = span
-    is_cut = entry.text is not None or entry.start_ms is not None or entry.end_ms is not None
-    if is_cut and end - start <= cfg.max_ms:
+    if entry.is_cut and end - start <= cfg.max_ms:
         return [span]
     samples_T = audio.samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)]
     return [(start + left, start + right) for left, right in vad.segment(samples_T, cfg)]

@@ -80,12 +80,9 @@ def _judge(
     counts = write_verdicts(work, scores, verdicts, recipe, cfg.filter)
     removed = _removed(work, source)
     are_human = label_figures.are_human_texts(labels)  # labels have no errors against themselves
-    return VerdictFigures(
-        recipe=recipe,
-        labels=labels.recipe,
-        utterances=source.recipe,
-        scores=measured.recipe,
-        teacher=labels.teacher,
+    return dataclasses.replace(
+        _unjudged(recipe, source, labels, measured),
+        finished=None,
         judged=counts.judged,
         kept_utterances=counts.kept,
         kept=counts.share,

@@ -91,6 +91,11 @@ class SourceEntry:
     """The place of its source in the list of sources. Not in the metadata."""
 
     @property
+    def is_cut(self) -> bool:
+        """Whether it says where its utterance begins and ends, or what is spoken in it: then the VAD cuts none."""
+        return self.text is not None or self.start_ms is not None or self.end_ms is not None
+
+    @property
     def recording_id(self) -> str:
         """The same for the same file with the same content."""
         return recording_id(self.uri, self.etag, self.num_bytes)
