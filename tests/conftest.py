@@ -13,7 +13,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # 15, Ray's own, lets workers
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
-from servers import SetEnvironment, moto_server, s3_environment  # noqa: E402
+from servers import SetEnvironment, moto_server, reset_moto, s3_environment  # noqa: E402
 from voxstill.storage import clients  # noqa: E402
 from voxstill.storage.store import Store  # noqa: E402
 
@@ -50,15 +50,22 @@ def set_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetEnvironment]
     clients.client.cache_clear()
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[int]:
+    """The port of an S3 server for tests one after the other."""
+    with moto_server() as port:
+        yield port
+
+
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """A bucket of a server of its own."""
-    with moto_server("bucket") as port:
-        for name, value in s3_environment(port).items():
-            monkeypatch.setenv(name, value)
-        clients.client.cache_clear()  # of another test's server
-        yield Store("s3://bucket")
-        clients.client.cache_clear()
+def s3(s3_server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """An empty bucket on a server that has no other."""
+    reset_moto(s3_server, "bucket")
+    for name, value in s3_environment(s3_server).items():
+        monkeypatch.setenv(name, value)
+    clients.client.cache_clear()  # of another test's server
+    yield Store("s3://bucket")
+    clients.client.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,8 @@
 """A rank that reads its batches and appends a hash of each to a file, until it has read all or is killed."""
 
 import hashlib
-import sys
 import time
 from pathlib import Path
-
-import torch
 
 from noise_corpus import corpus_of
 from voxstill.core.config import Plan
@@ -37,9 +34,3 @@ def read(root: str, rank: int, ranks: int, workers: int, first: int, pause_s: fl
             for at, batch in enumerate(batches):
                 lines.write(f"{step} {rank * SLOTS // ranks + at} {hash_of(batch)}\n")
             time.sleep(pause_s)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    root, rank, ranks, workers, first, pause_s, out = sys.argv[1:]
-    read(root, int(rank), int(ranks), int(workers), int(first), float(pause_s), Path(out))

@@ -55,14 +55,19 @@ def moto_server(*buckets: str) -> Iterator[int]:
                 raise RuntimeError(f"moto does not start: {messages}")
             threading.Thread(target=process.stderr.read, daemon=True).start()  # or it stops at a full pipe
             port = int(match[1])
-            for bucket in buckets:
-                client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-                client.request("PUT", f"/{bucket}")
-                assert client.getresponse().status == 200
-                client.close()
+            reset_moto(port, *buckets)
             yield port
         finally:
             process.terminate()
+
+
+def reset_moto(port: int, *buckets: str) -> None:
+    """Let the server have these buckets, empty, and nothing else."""
+    for method, path in (("POST", "/moto-api/reset"), *(("PUT", f"/{bucket}") for bucket in buckets)):
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        client.request(method, path)
+        assert client.getresponse().status == 200
+        client.close()
 
 
 def s3_environment(port: int) -> dict[str, str]:

@@ -299,7 +299,7 @@ def test_the_teacher_of_the_documents_is_loaded_by_its_entry_point(
     Path("my.yaml").write_text("engine: {name: inline, max_failed_share: 1.0}\n", encoding="utf-8")
     assert cli.main(["index", "recordings/manifest.jsonl", "--work", "work/mine", "--config", "my.yaml"]) == 0
     capsys.readouterr()
-    [command] = [command for command in commands(page) if command.startswith("voxstill label")]
+    [command] = [command for command in commands(page) if "name: transcripts" in command]
     assert cli.main([*arguments(command)[1:], "--json"]) == 0, capsys.readouterr().err
     figures = json.loads(capsys.readouterr().out)
     assert (figures["labels"], figures["failed"]) == (16, 14)

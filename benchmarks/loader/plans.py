@@ -266,7 +266,7 @@ def start(folder: str, share: float) -> dict[str, float]:
     from voxstill.data.plan import plan
     from voxstill.data.shard_index import open_index
     from voxstill.storage.store import Store
-    from voxstill.training.checkpoint import State
+    from voxstill.training.state import State
 
     torch.set_num_threads(1)
     before, resident = memory("RssAnon"), memory("VmRSS")

@@ -21,6 +21,7 @@ import typer
 from voxstill import commands
 from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
 from voxstill.core.command_line import ShellCommand, ShellGroup
+from voxstill.core.terminal import printable
 from voxstill.core.version import __version__
 
 Run = Callable[[Command, CommonOptions, Mapping[str, object]], int]
@@ -155,7 +156,7 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
     try:
         result = command(options, **values)
     except VoxstillError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(printable(str(error)), file=sys.stderr)  # noqa: T201
         return error.exit_code
     except OSError as error:  # what no layer below could put in better words: a full disk while a report is written
         message = StorageError(
@@ -163,7 +164,7 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
             why=error.strerror or str(error),
             fix="check the path, the rights and the free space; the same command goes on where this one stopped",
         )
-        print(message, file=sys.stderr)  # noqa: T201
+        print(printable(str(message)), file=sys.stderr)  # noqa: T201
         monitor.log.debug("where it happened", exc_info=error)
         return message.exit_code
     except KeyboardInterrupt:
@@ -207,7 +208,7 @@ def _report_unprinted(error: OSError) -> int:
 
 def _print(text: str) -> None:
     try:
-        print(text, flush=True)  # noqa: T201
+        print(printable(text), flush=True)  # noqa: T201
     except BrokenPipeError:  # `| head` has read enough
         sys.stdout = None
 

@@ -198,3 +198,11 @@ def test_one_silent_channel_is_mixed_with_the_other() -> None:
     left_T = noise(-10)
     audio = codec.decode(file(np.stack([left_T, np.zeros_like(left_T)], axis=1), "FLOAT"))
     assert audio.louder_channel is None
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_float_samples_of_any_size_are_brought_to_the_target(target: Normalization) -> None:
+    samples_T = noise(-10)
+    loud, _ = normalized(samples_T * np.float32(1e30), target)
+    expected, _ = normalized(samples_T, target)
+    assert np.abs(loud.astype(int) - expected).max() <= 1

@@ -49,6 +49,7 @@ WRONG = [
     ("student=small", "student", "mapping"),
     ("source=3", "source", "mapping"),
     ("source.uri=3", "source.uri", "text"),
+    ("source.channels=left", "`source.channels` cannot be 'left'", "mix | split or whole number"),
     ("source.dev_share=1", "source.dev_share", "< 1"),
     ("segment.max_ms=10", "segment.max_ms", "≥ 100"),
     ("segment.vad=on", "segment.vad", "auto"),

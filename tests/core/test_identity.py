@@ -238,7 +238,8 @@ def test_an_option_changes_a_recipe_unless_it_is_pace_or_of_no_recipe(
     path: str, field: FieldInfo, second_labels: Path, tone_student: Path
 ) -> None:
     fixed = [f"work={second_labels}", "plan.batches_per_step=4", "decode.beam=4"]  # else they follow other options
-    value = str(tone_student) if path == "filter.aligner" else another(path, field)
+    others = {"filter.aligner": str(tone_student), "source": [config.Source(uri="other")]}
+    value = others.get(path) or another(path, field)
     cfg = config.load(None, [*fixed, "teacher=echo"])
     name, _, leaf = path.rpartition(".")
     if not name:

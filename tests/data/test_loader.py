@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import logging
-import os
 import pickle
 import subprocess
 import sys
@@ -20,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from data import one_rank
+from forked import finish, start
 from noise_corpus import (
     NUM,
     PER_SHARD,
@@ -294,18 +295,12 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
                 tar.addfile(info, io.BytesIO(data))
     squeezed = ["shard", str(tmp_path / "corpus-squeezed"), "--from", str(tmp_path / "t.tar.bz2")]
     assert cli.main([*squeezed, "--set", "engine=inline", "--set", "shard.format=in_place"]) == 0
-    tests = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    log, outputs = tmp_path / "log", [tmp_path / f"rank-{rank}" for rank in range(8)]
     ranks = [
-        subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("one_rank.py"), tmp_path, str(rank), "8"],
-            env=os.environ | {"PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(8)
+        start(one_rank.read_corpora, tmp_path, rank, 8, log=log, output=output) for rank, output in enumerate(outputs)
     ]
-    facts = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * 8
+    finish(*ranks, log=log)
+    facts = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs]
     *plain, last = zip(*facts, strict=True)
     assert len({row["steps"] for row in last}) == 1
     assert len({name for row in last for name in row["ids"]}) == 30

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from forked import finish, start
 from hashes import SLOTS, read
 from noise_corpus import write_corpus
 from voxstill.storage.store import Store
-
-TESTS = Path(__file__).parents[1]
-
-
-def start(*arguments: object) -> subprocess.Popen[bytes]:
-    """`hashes.read` in a process of its own."""
-    command = [sys.executable, str(TESTS / "hashes.py"), *map(str, arguments)]
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
 
 
 def lines_of(*paths: Path) -> dict[tuple[int, int], str]:
@@ -62,19 +50,20 @@ def test_a_killed_run_goes_on_with_the_same_bits_on_other_ranks_and_workers(
     steps = len(wanted) // SLOTS
     ranks, workers = before
     outs = [tmp_path / f"killed{rank}" for rank in range(ranks)]
-    readers = [start(root, rank, ranks, workers, 0, 0.3, out) for rank, out in enumerate(outs)]
+    log = tmp_path / "log"
+    readers = [start(read, str(root), rank, ranks, workers, 0, 0.3, out, log=log) for rank, out in enumerate(outs)]
     deadline = time.monotonic() + 60
     while not all(out.exists() and len(lines_of(out)) >= 2 * SLOTS // ranks for out in outs):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     for reader in readers:
-        reader.send_signal(signal.SIGKILL)
-        reader.wait()
+        reader.kill()
+        reader.join()
     written = lines_of(*outs)
     first = min(step for step in range(steps) if any((step, slot) not in written for slot in range(SLOTS)))
     assert 0 < first < steps
     ranks, workers = after
     more = [tmp_path / f"resumed{rank}" for rank in range(ranks)]
-    readers = [start(root, rank, ranks, workers, first, 0.0, out) for rank, out in enumerate(more)]
-    assert [reader.wait(120) for reader in readers] == [0] * ranks
+    readers = [start(read, str(root), rank, ranks, workers, first, 0.0, out, log=log) for rank, out in enumerate(more)]
+    finish(*readers, log=log)
     assert {at: digest for at, digest in written.items() if at[0] < first} | lines_of(*more) == wanted

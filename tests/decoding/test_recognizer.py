@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from tones import TEXTS, speak
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.recognizer import Recognizer, batches_by_length
+from voxstill.decoding.recognizer import Recognizer, Samples, batches_by_length
 
 SPOKEN = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
 
@@ -27,6 +28,10 @@ def recognizer(tone_student: Path) -> Recognizer:
     student = Recognizer(RecognizerOptions(model=str(tone_student.parent)))
     student.load()
     return student
+
+
+def log_likelihoods(recognizer: Recognizer, samples: Sequence[Samples], texts: Sequence[str]) -> list[float | None]:
+    return [answer.logprob for answer in recognizer.align(samples, texts)]
 
 
 def test_every_utterance_gets_its_own_text_in_order(recognizer: Recognizer) -> None:
@@ -78,7 +83,7 @@ def test_the_spoken_text_has_a_higher_log_likelihood_than_similar_ones(recognize
         words = text.split()
         others = [" ".join(words[1:]), " ".join(words[:-1]), f"{text} ba", " ".join(["mi", *words[1:]]), *TEXTS]
         others = [other for other in others if other != text]
-        best, *rest = recognizer.log_likelihoods([samples_T] * (1 + len(others)), (text, *others))
+        best, *rest = log_likelihoods(recognizer, [samples_T] * (1 + len(others)), (text, *others))
         assert best is not None
         assert -0.5 < best <= 0
         assert all(value is not None and value < best - 0.5 for value in rest)
@@ -86,13 +91,33 @@ def test_the_spoken_text_has_a_higher_log_likelihood_than_similar_ones(recognize
 
 def test_a_text_that_cannot_be_tokenized_or_is_too_long_has_no_log_likelihood(recognizer: Recognizer) -> None:
     texts = ["Ba, DU ko!", "ba du ice", "", "ba du ko " * 20, "ba du ko"]
-    values = recognizer.log_likelihoods([SPOKEN[0]] * len(texts), texts)
+    values = log_likelihoods(recognizer, [SPOKEN[0]] * len(texts), texts)
     assert [value is None for value in values] == [False, True, True, True, False]
     assert values[0] == pytest.approx(values[-1], abs=1e-4)
     short_T = np.zeros(9, np.int16)
-    likelihoods = recognizer.log_likelihoods([short_T, SPOKEN[0]], ["ba", "ba du ko"])
+    likelihoods = log_likelihoods(recognizer, [short_T, SPOKEN[0]], ["ba", "ba du ko"])
     assert likelihoods == [None, pytest.approx(values[-1], abs=1e-4)]
-    assert recognizer.log_likelihoods([], []) == []
+    assert log_likelihoods(recognizer, [], []) == []
+
+
+def test_aligned_words_are_where_they_are_said(recognizer: Recognizer) -> None:
+    for text in ("ba du ko " * 20 + "mi", "Ba, du - ko! (mi)"):
+        spelt = [word for word in text.split() if word != "-"]
+        samples_T, said = speak(" ".join(word.strip(",!()").lower() for word in spelt), 7)
+        (answer, untimed) = recognizer.align([samples_T] * 2, [text] * 2, [True, False])
+        assert (untimed.logprob, untimed.words) == (pytest.approx(answer.logprob, abs=1e-4), ())
+        assert [word.text for word in answer.words] == text.split()
+        for word, true in zip((word for word in answer.words if word.text != "-"), said, strict=True):
+            assert word.start_ms < true.end_ms
+            assert true.start_ms < word.end_ms
+            assert abs(word.start_ms - true.start_ms) <= 80
+        assert all(word.start_ms == word.end_ms for word in answer.words if word.text == "-")
+
+
+def test_a_text_without_an_alignment_has_no_word_times(recognizer: Recognizer) -> None:
+    texts = ["ba du ice", "", "ba du ko " * 20]
+    answers = recognizer.align([SPOKEN[0]] * len(texts), texts, [True] * len(texts))
+    assert [(answer.logprob, answer.words) for answer in answers] == [(None, ())] * len(texts)
 
 
 @given(st.lists(st.integers(0, 400_000), max_size=30), st.integers(1000, 60_000))

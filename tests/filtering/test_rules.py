@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import time
@@ -180,7 +181,22 @@ def test_the_surest_share_is_kept_and_unknown_confidence_always() -> None:
     assert kept(labels, Filter(keep_share=0.6)) == [0, 2, 3, 4]
     assert kept(labels, Filter(min_confidence=0.4)) == [0, 2, 3, 4]
     assert kept(labels, Filter()) == [0, 1, 2, 3, 4, 5]
-    assert kept([label("some words here", mean_logprob=math.nan)], Filter(keep_share=0.1)) == [0]
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, 2.0])
+@pytest.mark.parametrize("cfg", [Filter(), Filter(min_confidence=0.5), Filter(keep_share=0.1, min_alignment=-9.0)])
+def test_what_is_no_log_probability_passes_no_threshold(logprob: float, cfg: Filter) -> None:
+    broken = score(label("some words here", mean_logprob=logprob), 2000)
+    assert (broken.mean_logprob, judged([broken], cfg)) == (None, ["failed"])
+    row = label("some words here", mean_logprob=-0.1)
+    utterance = Utterance(id="u", recording_id="r", uri="a", end_ms=2000)
+    assert judged([measure(row, utterance, KNOWN, alignment=logprob)], cfg) == ["failed"]
+
+
+@pytest.mark.parametrize("measure_of", ["mean_logprob", "alignment", "disagreement", "compression_ratio"])
+def test_nan_in_a_table_of_scores_passes_no_threshold(measure_of: str) -> None:
+    fine = score(label("some words here", mean_logprob=-0.1), 2000)
+    assert judged([dataclasses.replace(fine, **{measure_of: math.nan}), fine]) == ["failed", None]
 
 
 def test_labels_of_equal_confidence_are_kept_or_dropped_together() -> None:

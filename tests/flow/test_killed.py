@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forked import command, finish, start
 from seeds import seeded_random
 
 pytestmark = pytest.mark.slow
@@ -21,45 +21,53 @@ TRAIN = {"steps": 30, "seed_mode": "debug", "loader_workers": 1, "checkpoint_eve
 
 
 class Torture:
-    """Runs of one command in process groups of their own, each findable by a mark in its environment."""
+    """Runs of one command in process groups of their own.
+
+    What they start is findable: what is forked by its session, what is executed by a mark in its environment too.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._mark = f"VOXSTILL_TORTURE={folder}"
+        self._sessions: set[bytes] = set()
+        self._log = folder / "log"
         self._chance = seeded_random()
 
-    def start(self, *arguments: object) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: object) -> ForkServerProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         name, _, value = self._mark.partition("=")
-        return subprocess.Popen(
-            [sys.executable, "-m", "voxstill.cli", *map(str, arguments)],
-            env=environment | {name: value},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process = start(command, arguments, log=self._log, environment=environment | {name: value})
+        self._sessions.add(str(process.pid).encode())
+        return process
 
     def finish(self, *arguments: object) -> None:
-        assert self.start(*arguments).wait(240) == 0
+        finish(self.start(*arguments), log=self._log)
 
-    def kill_when(self, there: Callable[[], bool], *arguments: object, number: int = signal.SIGKILL) -> int:
+    def kill_when(self, there: Callable[[], bool], *arguments: object, number: int = signal.SIGKILL) -> int | None:
         """Start the command and send its whole group a signal a moment after something is there; its exit code."""
         process = self.start(*arguments)
         deadline = time.monotonic() + 120
-        while not there() and process.poll() is None and time.monotonic() < deadline:
+        while not there() and process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(self._chance.uniform(0, 0.15))
+        assert process.pid is not None
         os.killpg(process.pid, number)
-        return process.wait(60)
+        process.join(60)
+        return process.exitcode
 
-    def left(self, within_s: float = 30) -> list[str]:
-        """Processes of any of the runs that are still there after a while."""
+    def left(self, within_s: float = 90) -> list[str]:
+        """Processes of any of the runs that are still there after a while; Ray's agents take up to a minute."""
         deadline = time.monotonic() + within_s
         while (processes := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.3)
         return processes
 
     def _processes(self) -> list[str]:
-        return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if self._mark.encode() in read(path)]
+        return [path.name for path in Path("/proc").glob("[0-9]*") if self._is_of_a_run(path)]
+
+    def _is_of_a_run(self, path: Path) -> bool:
+        fields = read(path / "stat").rpartition(b")")[2].split()  # state, parent, group, session: see proc(5)
+        is_forked = len(fields) > 3 and fields[0] != b"Z" and fields[3] in self._sessions
+        return is_forked or self._mark.encode() in read(path / "environ")
 
 
 def read(path: Path) -> bytes:
@@ -120,13 +128,13 @@ def test_a_terminal_that_interrupts_labelling_under_ray_loses_and_repeats_nothin
     torture, work = Torture(tmp_path), tmp_path / "work"
     engine = {"name": "ray", "chunk": 2}
     config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO | {"delay_ms": 500}, engine=engine)
-    command = ("label", work, "--config", config)
+    label = ("label", work, "--config", config)
     voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
-    code = torture.kill_when(lambda: num(work, "labels/*/*.parquet") >= 2, *command, number=signal.SIGINT)
+    code = torture.kill_when(lambda: num(work, "labels/*/*.parquet") >= 2, *label, number=signal.SIGINT)
     assert code == 130
     before = {path.name: path.stat().st_mtime_ns for path in work.glob("labels/*/*.parquet")}
     assert 2 <= len(before) < 12
-    torture.finish(*command)
+    torture.finish(*label)
     after = {path.name: path.stat().st_mtime_ns for path in work.glob("labels/*/*.parquet")}
     assert before.items() <= after.items()
     assert len(after) == 12

@@ -296,7 +296,7 @@ def test_labels_of_phones_are_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "description", [b"[1]", b'{"text": ', b"\xff\xfe", b'{"text": 3}', b'{"split": "holdout"}', b"[" * 100_000]
+    "description", [b"[1]", b'{"text": ', b"\xff\xfe", b'{"text": 3}', b'{"split": "fold3"}', b"[" * 100_000]
 )
 def test_a_description_that_cannot_be_read_costs_only_its_sample(tmp_path: Path, description: bytes) -> None:
     members = {"a.wav": wav(), "a.json": description, "b.wav": wav(400), "b.json": b'{"text": "hello"}'}

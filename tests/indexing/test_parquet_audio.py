@@ -62,7 +62,7 @@ def test_rows_are_read_wherever_the_file_lies(tmp_path: Path, where: str, caplog
     facts = [(row.utterance_id, row.text, row.info.speaker, row.info.language, row.start_ms) for row in rows]
     assert facts == [(f"u{k}", f"text {k}", str(k), ("en", "de")[k % 2], None) for k in range(3)]
     assert sum("has audio inside Parquet: unpacking it took" in line for line in caplog.messages) == 1
-    assert "ignored `start`" in caplog.text
+    assert "`speaker_id` as speaker, `start`" in caplog.text
 
 
 def test_splits_come_from_the_names_of_files_and_equal_ids_are_told_apart(tmp_path: Path) -> None:
@@ -101,11 +101,13 @@ def test_a_file_that_was_only_touched_is_not_unpacked_again(tmp_path: Path, endi
 
 
 def test_a_row_without_audio_and_a_file_that_breaks_off_are_recordings_with_a_reason(tmp_path: Path) -> None:
-    rows = [{"audio": {"bytes": None, "path": "gone.wav"}}, {"audio": {"bytes": wav(), "path": None}}]
+    rows = [{"audio": {"bytes": wav(), "path": None}}, {"audio": {"bytes": None, "path": "gone.wav"}}, {"audio": None}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     cfg = Config(work=str(tmp_path / "work"), source=Source(uri=str(tmp_path / "a.parquet")), engine="inline")
     figures = voxstill.index(cfg)
-    assert (figures.recordings, figures.damaged, figures.utterances) == (2, 1, 1)
+    assert (figures.recordings, figures.utterances, figures.reasons) == (3, 1, {"no audio": 2})
+    reasons = [entry.failure and entry.failure.text for entry in entries_of(tmp_path / "a.parquet", cfg.work)]
+    assert reasons == [None, *(f"no audio: row {row} of `{tmp_path}/a.parquet` has no bytes" for row in (2, 3))]
 
     path = parquet(tmp_path / "torn/b.parquet", rows=100)
     data = bytearray(path.read_bytes())

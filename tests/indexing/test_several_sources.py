@@ -9,6 +9,7 @@ import pytest
 
 import voxstill
 from manifests import wav
+from voxstill import cli
 from voxstill.core import config
 from voxstill.core.config import Config, Source
 from voxstill.core.errors import ConfigError, DataError
@@ -127,3 +128,16 @@ def test_words_of_ours_do_not_begin_with_those_of_the_library() -> None:
     with pytest.raises(ConfigError) as caught:
         Config(work="")
     assert "Value error" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("{uri: b}", "name it once"), ("[{uri: a}, {uri: b}]", "is a list: leave SOURCE out")],
+)
+def test_a_source_on_the_command_line_beside_another_one_is_refused(
+    source: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["index", "a", "--work", str(tmp_path), "--set", f"source={source}"]) == 2
+    assert words in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    if source.startswith("{"):
+        assert cli.main(["index", "a", "--work", str(tmp_path), "--set", "source.uri=b"]) == 2

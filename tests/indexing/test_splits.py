@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from manifests import refused, wav
-from voxstill.core.config import load
+from manifests import refused, wav, write_tar
+from voxstill.core.config import Source, load
 from voxstill.core.records import Utterance
 from voxstill.indexing.formats.entry import split_named
+from voxstill.indexing.scan import by_file, scan
 from voxstill.pipeline.index import index
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -40,6 +43,12 @@ def splits(source: Path | str, work: Path) -> dict[str, str]:
         "test_clean": "test",
         "eval": "test",
         "evaluation": "test",
+        "eval92": "test",
+        "tst-COMMON": "test",
+        "holdout": "test",
+        "held-out": "test",
+        "held_out_2": "test",
+        "held": None,
         "contest": None,
         "trainer": None,
         "validated": None,
@@ -64,10 +73,10 @@ def test_a_column_with_other_names_of_splits_holds_out_what_it_says(tmp_path: Pa
 
 def test_a_split_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(wav())
-    (tmp_path / "manifest.jsonl").write_text(json.dumps({"audio": "a.wav", "split": "holdout"}) + "\n")
+    (tmp_path / "manifest.jsonl").write_text(json.dumps({"audio": "a.wav", "split": "fold3"}) + "\n")
     error = refused(tmp_path / "manifest.jsonl")
     assert "manifest.jsonl:1" in error.what
-    assert "'holdout'" in error.why
+    assert "'fold3'" in error.why
 
 
 @pytest.mark.parametrize("place", ["folder", "bucket"])
@@ -79,11 +88,75 @@ def test_folders_named_after_splits_are_splits(tmp_path: Path, place: str, s3: S
     assert found == {"0.wav": "train", "1.wav": "train", "2.wav": "dev", "3.wav": "test", "4.wav": "train"}
 
 
-def test_a_folder_named_test_alone_is_no_split(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_a_folder_named_after_a_split_is_held_out_wherever_it_stands(
+    tmp_path: Path, place: str, s3: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = s3 if place == "bucket" else Store(str(tmp_path / "corpus"))
+    folders = [
+        "held-out",
+        "more",
+        "de/test/ann",
+        "de/dev",
+        "de/train/dev",
+        "train/fr",
+        "train/fr/validation",
+        "fr/eval",
+    ]
+    for number, folder in enumerate(folders):
+        store.replace(f"{folder}/{number}.wav", wav(300 + 20 * number))
+    store.replace("held-out/manifest.jsonl", f'{{"audio": "{store.uri("more/8.wav")}"}}\n'.encode())
+    store.replace("more/8.wav", wav(500))
+    assert splits(store.root, tmp_path / "work") == {
+        **{"0.wav": "test", "1.wav": "train", "2.wav": "test", "3.wav": "dev", "4.wav": "train", "7.wav": "test"},
+        **{"8.wav": "test", "5.wav": "train", "6.wav": "train"},  # the outermost name counts
+    }
+    [warning] = [line for line in caplog.messages if "folders are held out by their names" in line]
+    assert "`fr/eval` is test" in warning
+    assert "column `split`" in warning
+
+
+def test_kaldi_directories_and_packed_files_are_held_out_by_their_folder(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    for folder in ("train", "test", "packed/dev", "audio"):
+        (corpus / folder).mkdir(parents=True)
+    for number, folder in enumerate(["train", "test"]):
+        (tmp_path / f"{number}.wav").write_bytes(wav(300 + 20 * number))
+        (corpus / folder / "wav.scp").write_text(f"u{number} {tmp_path}/{number}.wav\n")
+    write_tar(corpus / "packed/dev/a.tgz", {"2.wav": wav(400)}, "w:gz")
+    rows = splits(corpus, tmp_path / "work")
+    assert (rows.pop("0.wav"), rows.pop("1.wav"), list(rows.values())) == ("train", "test", ["dev"])
+
+
+def test_a_manifest_decides_otherwise_than_the_name_of_a_folder(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "corpus"))
     store.replace("test/0.wav", wav())
-    store.replace("more/1.wav", wav(400))
-    assert set(splits(store.root, tmp_path / "work").values()) == {"train"}
+    store.replace("test/1.wav", wav(400))
+    store.replace("manifest.jsonl", b'{"audio": "test/0.wav", "split": "train"}\n')
+    assert splits(store.root, tmp_path / "work") == {"0.wav": "train", "1.wav": "test"}
+
+
+def test_several_sources_are_splits_by_their_names_and_one_alone_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(str(tmp_path))
+    for number, folder in enumerate(["train", "test", "more"]):
+        store.replace(f"{folder}/{number}.wav", wav(300 + 20 * number))
+    store.replace("dev.jsonl", b'{"audio": "more/2.wav"}\n')
+    uris = [str(tmp_path / name) for name in ("train", "test", "dev.jsonl")]
+    entries = list(scan(Source(uri=uris)))
+    assert [entry.implied_split for entry in entries] == ["train", "test", "dev"]
+    caplog.clear()
+    assert [entry.implied_split for entry in scan(Source(uri=uris[1]))] == [None]
+    assert "is named after a split that is held out, but it is the only source" in caplog.text
+
+
+def test_what_is_indexed_keeps_its_split_where_a_folder_becomes_one(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "corpus"))
+    store.replace("test/0.wav", wav())
+    assert splits(tmp_path / "corpus/test", tmp_path / "work") == {"0.wav": "train"}
+    store.replace("test/1.wav", wav(400))
+    assert splits(tmp_path / "corpus", tmp_path / "work") == {"0.wav": "train", "1.wav": "test"}
 
 
 def test_metadata_of_hugging_face_in_the_folder_of_a_split_is_of_that_split(tmp_path: Path) -> None:
@@ -106,3 +179,25 @@ def test_unknown_speakers_are_warned_of_where_chance_draws_the_splits(
     uri = store.uri("manifest.jsonl")
     index(load(None, [f"work={tmp_path / 'b'}", f"source.uri={uri}", "engine.name=inline"], {}))
     assert "share voices" not in caplog.text
+
+
+def test_a_manifest_outside_of_a_folder_that_is_held_out_does_not_give_it_to_training(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for number, folder in enumerate(["test", "more"]):
+        store.replace(f"{folder}/{number}.wav", wav(300 + 20 * number))
+    store.replace("all.jsonl", b'{"audio": "test/0.wav", "text": "one"}\n{"audio": "more/1.wav", "text": "two"}\n')
+    store.replace("all.lst", b"test/0.wav\nmore/1.wav\n")
+    for manifest in ("all.jsonl", "all.lst"):
+        files = by_file(scan(Source(uri=[str(tmp_path / manifest), str(tmp_path / "test")])))
+        assert [file.entries[0].implied_split for file in files] == ["test", None]
+
+
+def test_a_tar_named_after_a_held_out_split_is_held_out(tmp_path: Path) -> None:
+    for name in ("train.tar", "test.tar", "dev-000.tar", "contest.tar"):
+        with tarfile.open(tmp_path / name, "w") as tar:
+            member = tarfile.TarInfo(f"{name.partition('.')[0]}.wav")
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"RIFF"))
+    entries = scan(Source(uri=str(tmp_path)))
+    splits = {entry.uri.rpartition("/")[2].partition("#")[0]: entry.implied_split for entry in entries}
+    assert splits == {"train.tar": None, "test.tar": "test", "dev-000.tar": "dev", "contest.tar": None}

@@ -6,9 +6,14 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from manifests import indexed, wav
+import voxstill
+from manifests import indexed, wav, write_tar
+from voxstill.core.config import Config, Source
+from voxstill.core.errors import DataError
 from voxstill.indexing.segment import IndexedFile
 
 
@@ -68,3 +73,54 @@ def test_a_channel_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
     (file,) = indexed(manifest(tmp_path, *rows))
     assert [row.text for row in file.utterances] == ["of 0"]
     assert len(file.recording.segment_errors) == 1
+
+
+SAMPLES: list[tuple[dict[str, float], object]] = [
+    ({"offset": 3.0, "duration": 2.0}, (3000, 5000, "words")),
+    ({"start_ms": 3000, "end_ms": 5000}, (3000, 5000, "words")),
+    ({"begin_time": 3.0, "end_time": 5.0}, (3000, 5000, "words")),
+    ({"start": 12.0}, (12_000, 14_000, "words")),
+    ({"offset": 0.0, "duration": 14.2}, (0, 14_000, "words")),
+    ({"begin_time": 2900.0, "end_time": 2914.1}, (0, 14_000, "words")),  # cut from a longer recording
+    ({"start": 2900.0}, (0, 14_000, "words")),
+    ({"start": 2900.0, "end": 2902.0}, "beyond the end"),
+    ({"duration": 2.0}, "not the length that the manifest says"),
+    ({"start": -1.0}, "unreadable description"),
+]
+
+
+@pytest.mark.parametrize(("times", "expected"), SAMPLES, ids=str)
+def test_times_in_the_description_of_a_sample_are_read_too(
+    tmp_path: Path, times: dict[str, float], expected: object
+) -> None:
+    description = json.dumps({"text": "words", **times}).encode()
+    (file,) = indexed(write_tar(tmp_path / "t.tar", {"a.wav": wav(seconds=14.0), "a.json": description}))
+    assert (stretches([file]) or [(file.recording.error or "").partition(":")[0]]) == [expected]
+
+
+def test_times_beside_audio_inside_parquet_are_read_too(tmp_path: Path) -> None:
+    rows = {"audio": [wav(seconds=14.0)] * 2, "text": ["two seconds", "all"], "offset": [3.0, 0.0]}
+    pq.write_table(pa.table({**rows, "duration": [2.0, 14.0]}), tmp_path / "a.parquet")
+    cfg = Config(work=str(tmp_path / "work"), source=Source(uri=str(tmp_path / "a.parquet")), engine="inline")
+    assert voxstill.index(cfg).hours == 16 / 3600
+
+
+def test_an_index_that_was_made_before_such_times_were_read_goes_on(tmp_path: Path) -> None:
+    hashes = set()
+    for times in ({}, {"offset": 3.0, "duration": 2.0}):
+        description = json.dumps({"text": "words", **times}).encode()
+        write_tar(tmp_path / "t.tar", {"a.wav": wav(seconds=14.0), "a.json": description})
+        hashes |= {file.recording.metadata_hash for file in indexed(tmp_path / "t.tar")}
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("times", [{}, {"start": 3.0, "end": 5.0}], ids=str)
+def test_two_rows_that_say_different_things_of_one_stretch_are_refused(tmp_path: Path, times: dict[str, float]) -> None:
+    rows = [{"audio": "a.wav", "text": text, **times} for text in ("one", "two")]
+    with pytest.raises(DataError, match=r"different things of .*a\.wav") as caught:
+        indexed(manifest(tmp_path, *rows))
+    assert "manifest.jsonl:1 and " in caught.value.why
+    assert len(stretches(indexed(manifest(tmp_path, rows[0], rows[0])))) == 1
+    assert len(stretches(indexed(manifest(tmp_path, *({**row, "id": row["text"]} for row in rows))))) == 2
+    other = {**rows[1], "start": 6.0, "end": 7.0}
+    assert len(stretches(indexed(manifest(tmp_path, {**rows[0], "start": 3.0, "end": 5.0}, other)))) == 2

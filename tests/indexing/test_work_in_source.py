@@ -42,3 +42,16 @@ def test_a_work_folder_is_known_behind_links(tmp_path: Path, link: str) -> None:
     Store(str(work)).replace("unpacked/b.wav", wav(500))
     cfg = load(None, [f"work={work}", f"source.uri={source}", "engine.name=inline"], {})
     assert index(cfg).recordings == 1
+
+
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+@pytest.mark.parametrize("folder", ["", "calls"])
+def test_a_work_folder_that_is_the_source_or_holds_it_gives_none_of_its_own_files(
+    tmp_path: Path, place: str, folder: str, s3: Store
+) -> None:
+    work = s3 if place == "bucket" else Store(str(tmp_path / "corpus"))
+    work.replace("calls/a.wav", wav())
+    cfg = load(None, [f"work={work.root}", f"source.uri={work.uri(folder)}", "engine.name=inline"], {})
+    assert index(cfg).recordings == 1
+    again = index(cfg)
+    assert (again.recordings, again.damaged) == (1, 0)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
-from voxstill.labelling import control, label, label_figures
+from voxstill.labelling import control, label, label_figures, permission
 from voxstill.labelling.task import Task
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
@@ -94,12 +94,14 @@ def run(
     teacher: dict[str, Any],
     asks: dict[int, list[str]] | None = None,
     pause_s: float = 1.0,
+    allowed: Sequence[str] = (),
     **options: Any,
 ) -> tuple[LabelFigures, list[Label]]:
     task = label.task(config.Teacher.model_validate(teacher))
+    others = permission.allowed_teachers(task.teacher, allowed)
     cfg = config.Engine(**{"name": "inline", "chunk": 2, "workers": 1, "teachers": 1} | options)
     with Job(work, dict(asks or {}), pause_s) as meter:
-        figures = label.label(work, PREFIX, task, cfg, READING, meter)
+        figures = label.label(work, PREFIX, task, cfg, READING, meter, allowed=others)
     return figures, list(tables.read(work, task.prefix, Label))
 
 
@@ -139,7 +141,9 @@ def test_an_option_that_a_running_job_cannot_change_is_an_error(override: str, w
 
 
 def test_a_newly_named_teacher_keeps_no_option_of_the_one_before() -> None:
-    begun = control.Settings(config.Teacher.model_validate({"name": "echo", "seed": 3}), config.Engine(), "info")
+    teacher = config.Teacher.model_validate({"name": "echo", "seed": 3})
+    allowed = permission.allowed_teachers(teacher, ["{substitute: 0.5}", "reference"])
+    begun = control.Settings(teacher, config.Engine(), "info", allowed)
     more = control.parse_overrides(["teacher.substitute=0.5", "engine.workers=3"])
     assert control.apply(more, begun).teacher.model_dump() == {"name": "echo", "seed": 3, "substitute": 0.5}
     assert control.apply(more, begun).engine.workers == 3
@@ -163,7 +167,8 @@ def test_a_teacher_takes_over_and_every_row_names_its_teacher(
     num = 20 if name == "inline" else 600  # a worker that starts takes its time
     work = fill(Store(str(tmp_path)), wav, num)
     slow = {"name": "echo", "delay_ms": 60}
-    figures, labels = run(work, slow, {10: ["teacher.substitute=1.0", "teacher.delay_ms=0"]}, name=name, chunk=5)
+    asks, allowed = {10: ["teacher.substitute=1.0", "teacher.delay_ms=0"]}, ["{substitute: 1.0, delay_ms: 0}"]
+    figures, labels = run(work, slow, asks, allowed=allowed, name=name, chunk=5)
     old, new = task_of(delay_ms=60), task_of(delay_ms=0, substitute=1.0)
     counts = makers(labels)
     assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(num)]
@@ -189,7 +194,7 @@ def test_a_teacher_takes_over_and_every_row_names_its_teacher(
 def test_a_standing_request_holds_from_the_start_and_can_be_withdrawn(wav: Path, tmp_path: Path, fast: None) -> None:
     work, old, new = fill(Store(str(tmp_path)), wav, 40), task_of(), task_of(seed=1)
     ask(work, "teacher.seed=1")
-    figures, labels = run(work, {"name": "echo"}, {8: []})
+    figures, labels = run(work, {"name": "echo"}, {8: []}, allowed=["{seed: 1}"])
     counts = makers(labels)
     assert counts[key(new)] >= 8
     assert counts[key(old)] > 0
@@ -203,7 +208,7 @@ def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_anothe
 ) -> None:
     work, new = fill(Store(str(tmp_path)), wav, 8), task_of(seed=1)
     ask(work, "teacher.seed=1")
-    figures, labels = run(work, {"name": "echo"})
+    figures, labels = run(work, {"name": "echo"}, allowed=["{seed: 1}"])
     assert makers(labels) == {key(new): 8}
     assert (figures.recipe, figures.teacher) == (task_of().recipe, new.name)
     assert [row["labels"] for row in figures.teachers] == [8]
@@ -223,7 +228,8 @@ def test_a_teacher_that_cannot_take_over_ends_no_job(
     wav: Path, tmp_path: Path, fast: None, override: str, why: str
 ) -> None:
     work = fill(Store(str(tmp_path)), wav, 20)
-    figures, labels = run(work, {"name": "echo"}, {4: [override, "engine.attempts=1"]})
+    allowed = ["{name: transformers, model: /nowhere/at/all}", "pocketsphinx", "{name: consensus, of: [aa, bb]}"]
+    figures, labels = run(work, {"name": "echo"}, {4: [override, "engine.attempts=1"]}, allowed=allowed)
     assert makers(labels) == {key(task_of()): 20}
     assert figures.teachers is None
     (job,) = control.job_statuses(work)
@@ -245,7 +251,7 @@ def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
     asks = {(4 if name == "inline" else 0): [f"teacher.grammar={unknown}"]}
     if 0 in asks:
         ask(work, *asks.pop(0))
-    figures, labels = run(work, teacher, asks, name=name)
+    figures, labels = run(work, teacher, asks, allowed=[f"{{grammar: {unknown}}}"], name=name)
     assert makers(labels) == {key(label.task(config.Teacher.model_validate(teacher))): 12}
     assert figures.teachers is None
     (job,) = control.job_statuses(work)
@@ -268,7 +274,8 @@ def test_every_utterance_is_labelled_once_whatever_is_asked_for(
     requests: dict[int, list[str]] = {number: [one] if one else [] for number, one in asks.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control, "POLL_S", 0.001)
-        figures, labels = run(work, {"name": "echo", "delay_ms": 2}, requests, 0.0, chunk=chunk)
+        allowed = ["{seed: 1}", "{seed: 2}", "{fail_on: [u0003, u0028]}"]
+        figures, labels = run(work, {"name": "echo", "delay_ms": 2}, requests, 0.0, allowed, chunk=chunk)
     assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(30)]
     counts = makers(labels)
     teachers = figures.teachers or [{"recipe": figures.recipe, "teacher": figures.teacher, "labels": 30}]
@@ -346,7 +353,7 @@ def test_the_command_writes_shows_extends_and_withdraws_requests(
     wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, name = fill(Store(str(tmp_path)), wav, 4), str(tmp_path)
-    run(work, {"name": "echo"})
+    run(work, {"name": "echo"}, allowed=["{seed: 4}"])
     assert command(capsys, name)[1]["asked"] == {}
     assert command(capsys, name, "--set", "engine.workers=3")[0] == 0
     _, status, _ = command(capsys, name, "--set", "teacher.seed=4")
@@ -381,9 +388,9 @@ def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
                 assert cli.main(["control", work.root, "--set", "teacher.seed=9"]) == 0
                 time.sleep(3)
 
-    task, cfg = task_of(), config.Engine(name="inline", chunk=2)
+    task, cfg, allowed = task_of(), config.Engine(name="inline", chunk=2), [task_of(seed=9).teacher]
     with Commanded(work, {}, 0.0) as meter:
-        label.label(work, PREFIX, task, cfg, READING, meter)
+        label.label(work, PREFIX, task, cfg, READING, meter, allowed=allowed)
     labels = list(tables.read(work, task.prefix, Label))
     assert len({row.utterance_id for row in labels}) == len(labels) == 60
     assert makers(labels).keys() == {key(task), key(task_of(seed=9))}
@@ -407,7 +414,7 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
     voxstill = [sys.executable, "-m", "voxstill.cli"]
 
     def start() -> subprocess.Popen[bytes]:
-        arguments = ["label", work.root, "--config", str(path)]
+        arguments = ["label", work.root, "--config", str(path), "--allow-teacher", "{substitute: 1.0, delay_ms: 20}"]
         return subprocess.Popen([*voxstill, *arguments], env=environment, start_new_session=True)
 
     def label_counts() -> Counter[tuple[str, str]]:
@@ -439,7 +446,8 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
 
 def test_later_steps_see_one_table_of_labels_with_both_teachers(wav: Path, tmp_path: Path, fast: None) -> None:
     work = fill(Store(str(tmp_path)), wav, 60)
-    figures, labels = run(work, {"name": "echo", "delay_ms": 20}, {20: ["teacher.substitute=1.0"]})
+    asks, allowed = {20: ["teacher.substitute=1.0"]}, ["{substitute: 1.0}"]
+    figures, labels = run(work, {"name": "echo", "delay_ms": 20}, asks, allowed=allowed)
     run(work, {"name": "echo", "seed": 7})  # begins with what stands: another table, by another name
     cfg = config.Config.model_validate(
         {
@@ -462,7 +470,7 @@ def test_later_steps_see_one_table_of_labels_with_both_teachers(wav: Path, tmp_p
 
 def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_path: Path, fast: None) -> None:
     work = fill(Store(str(tmp_path)), wav, 40)
-    figures, _ = run(work, {"name": "echo", "delay_ms": 20}, {10: ["teacher=reference"]})
+    figures, _ = run(work, {"name": "echo", "delay_ms": 20}, {10: ["teacher=reference"]}, allowed=["reference"])
     assert label_figures.are_human_texts(figures)
     cfg = config.Config.model_validate(
         {"work": work.root, "engine": {"name": "inline", "chunk": 2}, "teacher": {"name": "echo", "delay_ms": 20}}

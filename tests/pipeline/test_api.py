@@ -239,7 +239,8 @@ def test_repacking_takes_overrides_last(place: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(place)
     cfg = voxstill.load_config("my.yaml", "work=packed-short", "filter.max_repeats=1")
     assert voxstill.repack(cfg, ["manifest.jsonl"]).utterances == 9
-    assert voxstill.repack(cfg, ["manifest.jsonl"], "filter.max_chars_per_s=0.001").utterances == 0
+    with pytest.raises(voxstill.DataError, match="dropped as `too_fast`"):
+        voxstill.repack(cfg, ["manifest.jsonl"], "filter.max_chars_per_s=0.001")
 
 
 def test_explained_options_have_their_json() -> None:

@@ -1,4 +1,4 @@
-"""An index of which much failed: what it counts, and that `run` does not go on with the rest."""
+"""An index, or labels, of which much failed: what is counted, and that `run` does not go on with the rest."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from manifests import wav
-from voxstill.core.config import Config
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core.config import Config, changed
+from voxstill.core.errors import DataError, StorageError, TeacherError
 from voxstill.pipeline import end_to_end
 from voxstill.pipeline.index import index
+from voxstill.pipeline.label import label_utterances
 
 
 def config_of(folder: Path, *rows: dict[str, object], share: float = 0.2) -> Config:
@@ -45,3 +46,13 @@ def test_a_run_stops_after_an_index_that_failed(tmp_path: Path, second: str, err
     with pytest.raises(error, match="1 of 2 recordings cannot be used"):
         end_to_end.run(cfg)
     assert not (tmp_path / "work/labels").exists()
+
+
+def test_a_run_stops_after_labels_of_which_more_failed_than_is_allowed(tmp_path: Path) -> None:
+    rows = [{"audio": "a.wav", "id": f"u{i}", "start": i / 4, "end": i / 4 + 0.5, "text": "one two"} for i in range(4)]
+    cfg = changed(config_of(tmp_path, *rows), "teacher.fail_on=[u1, u2]")
+    with pytest.raises(TeacherError, match="2 of 4 labels failed") as caught:
+        end_to_end.run(cfg)
+    assert caught.value.exit_code == label_utterances(cfg).exit_code == 5
+    assert "--retry-failed" in caught.value.fix
+    assert not (tmp_path / "work/verdicts").exists()

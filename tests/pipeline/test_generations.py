@@ -20,6 +20,8 @@ from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.mixture import labelled_shards
+from voxstill.pipeline.recipes import count_removed
+from voxstill.pipeline.remove import remove
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.pipeline.verify import verify
 from voxstill.sharding import generation, references
@@ -43,14 +45,16 @@ def cfg(tmp_path: Path) -> Config:
     )
 
 
-def grow(folder: Path, last: int) -> None:
-    """A manifest of recordings 0 to `last`, of which those that are there stay."""
+def grow(folder: Path, last: int, ending: str = "") -> None:
+    """A manifest of recordings 0 to `last`, of which those that are there stay; ids have an ending."""
     lines = []
     for number in range(last):
         path, text = folder / f"{number}.wav", TEXTS[number % len(TEXTS)]
         if not path.exists():
             path.write_bytes(codec.encode(speak(text, number)[0], "wav"))
-        lines.append(json.dumps({"audio": path.name, "id": f"u{number}", "text": text, "speaker": f"s{number}"}))
+        lines.append(
+            json.dumps({"audio": path.name, "id": f"u{number}{ending}", "text": text, "speaker": f"s{number}"})
+        )
     (folder / "manifest.jsonl").write_text("\n".join(lines))
 
 
@@ -96,6 +100,25 @@ def test_old_shards_stay_and_the_new_ones_hold_what_is_new(cfg: Config, tmp_path
     tars = list((Path(cfg.work) / "shards" / second.recipe).glob("*.tar"))
     assert len(tars) == 2
     assert audio_of(cfg, second, tmp_path / "index") == 20
+
+
+def test_ids_that_look_like_those_of_cut_samples_are_ids(cfg: Config, tmp_path: Path) -> None:
+    """`call#0-9500` is a part of `call`, but a manifest may name stretches in the same way."""
+    grow(tmp_path, 12, "#0-1000")
+    index(cfg)
+    first = shard_unlabelled(cfg)
+    remove(cfg, ["u3#0-1000"])
+    assert count_removed(Store(cfg.work), first) == 1
+    second = shard_unlabelled(cfg)
+    grow(tmp_path, 14, "#0-1000")
+    index(cfg)
+    third = shard_unlabelled(cfg)
+    for figures, last in ((second, 12), (third, 14)):
+        ids = sorted(row.id for row in rows_of(cfg, figures))
+        assert ids == sorted(f"u{number}#0-1000" for number in range(last) if number != 3)
+    clean(cfg, delete=True)
+    for path in (Path(cfg.work) / "shards").rglob("*.tar"):
+        assert b"u3#0-1000" not in path.read_bytes()
 
 
 def test_a_third_generation_names_the_tars_of_the_first_and_the_work_folder_may_be_moved(

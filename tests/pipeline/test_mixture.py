@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tones import write_shards
+from tones import TEXTS, speak, write_shards
 from training import train_once
+from voxstill.audio import codec
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
@@ -18,8 +19,13 @@ from voxstill.data.loader import Batches
 from voxstill.data.plan import plan
 from voxstill.data.shard_index import open_index
 from voxstill.pipeline import language_model
+from voxstill.pipeline.filter import filter_labels
+from voxstill.pipeline.index import index
+from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.mixture import labelled_shards
 from voxstill.pipeline.plan import plan_
+from voxstill.pipeline.remove import remove
+from voxstill.pipeline.shard import shard
 from voxstill.pipeline.train import train
 from voxstill.storage import shard_format, tables, workdir
 from voxstill.storage.figures import IndexFigures, ShardFigures
@@ -93,6 +99,54 @@ def test_what_is_held_out_to_judge_on_is_in_no_corpus(works: tuple[Store, Store]
     figures = labelled_shards(mixed(human, pseudo))
     assert {"train/3", "train/15"}.isdisjoint(row.id for row in rows_of(own_work(human), figures))
     assert figures.dropped == {"in an earlier corpus": 11, "of a test split": 3}
+
+
+def test_audio_is_compared_and_not_its_id_alone(tmp_path: Path) -> None:
+    """The same files are in both corpora, under other ids and as other stretches."""
+    for number in range(6):
+        (tmp_path / f"{number}.wav").write_bytes(codec.encode(speak(TEXTS[0], number)[0], "wav"))
+    whole = [{"audio": f"{i}.wav", "id": f"a{i}", "split": "test" if i < 2 else "train"} for i in range(6)]
+    other = [{"audio": f"{i}.wav", "id": f"b{i}", "split": "train"} for i in range(6) if i not in (1, 3)]
+    parts = [
+        {"audio": f"{i}.wav", "id": f"b{i}-{at}", "offset": at / 2, "duration": 0.5, "text": "on", "split": "train"}
+        for i in (1, 3)
+        for at in (0, 1)
+    ]
+    works = [prepared(tmp_path, name, rows) for name, rows in (("a", whole), ("b", [*other, *parts]))]
+    corpora = f"[{{work: {works[0].work}}}, {{work: {works[1].work}}}]"
+    figures = labelled_shards(config.changed(works[0], f"train.corpora={corpora}"))
+    assert figures.dropped == {"of a test split": 3, "in an earlier corpus": 3}
+    ids = {row.id for row in rows_of(Store(works[0].work), figures)}
+    assert ids == {"a2", "a3", "a4", "a5", "b3-0", "b3-1"}
+
+
+def test_what_was_removed_from_one_work_folder_comes_from_no_other(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.wav").write_bytes(codec.encode(speak(TEXTS[0], number)[0], "wav"))
+    first, second = (
+        prepared(tmp_path, name, [{"audio": f"{i}.wav", "id": f"{id_}{i}", "split": "train"} for i in range(5)])
+        for name, id_ in (("a", "u"), ("b", "other"))
+    )
+    corpora = f"[{{work: {first.work}}}, {{work: {second.work}}}]"
+    both = config.changed(first, f"train.corpora={corpora}")
+    assert labelled_shards(both).utterances == 5
+    remove(first, ["u2"])
+    for step in (label_utterances, filter_labels, shard):
+        step(first)
+    figures = labelled_shards(both)
+    assert {row.id for row in rows_of(Store(first.work), figures)} == {"u0", "u1", "u3", "u4"}
+    assert figures.dropped == {"removed": 1, "in an earlier corpus": 4}
+
+
+def prepared(folder: Path, name: str, rows: list[dict[str, object]]) -> Config:
+    """A work folder with shards of these rows of a manifest."""
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": TEXTS[0], **row}) + "\n" for row in rows))
+    cfg = config.load(
+        None, [f"work={folder}/{name}", f"source.uri={folder}/{name}.jsonl", "teacher=reference", "engine=inline"]
+    )
+    for step in (index, label_utterances, filter_labels, shard):
+        step(cfg)
+    return cfg
 
 
 def test_training_plan_and_language_model_read_the_mixture(

@@ -12,7 +12,7 @@ from tones import TEXTS, speak
 from voxstill.audio import codec
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.errors import VoxstillError
+from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import Utterance
 from voxstill.evaluation import teacher as judged_teacher
 from voxstill.pipeline.filter import filter_labels, measured_labels
@@ -74,3 +74,15 @@ def test_of_several_finished_labels_those_of_the_same_options_are_taken(tmp_path
     assert measured_labels(cfg)[0].options == cfg.teacher.model_dump() != of_other.options
     with pytest.raises(VoxstillError):
         measured_labels(cfg.model_copy(update={"teacher": cfg.teacher.model_copy(update={"batch_ms": 2000})}))
+
+
+def test_labels_that_are_begun_are_known_without_the_teacher(tmp_path: Path, tone_student: Path) -> None:
+    cfg = labelled(tmp_path, tone_student)
+    begun = config.changed(cfg, f"teacher={{name: transformers, model: {tmp_path / 'teacher'}, batch_ms: 1000}}")
+    begun = config.changed(begun, "engine.chunk=4")
+    label_utterances(begun, max_chunks=1)
+    shutil.rmtree(tmp_path / "teacher")
+    with pytest.raises(DataError, match="no finished labels of `transformers`"):
+        filter_labels(begun)
+    assert filter_labels(begun, partial=True).labelled == 4
+    assert filter_labels(cfg).labelled is None

@@ -316,7 +316,7 @@ def test_an_experiment_is_checked_as_far_as_it_speaks_of_itself(cfg: Config, tmp
     checkpoint.mkdir(parents=True)
     (exp / "config.yaml").write_text("seed: 1\n")
     (exp / "summary.json").write_text("{}")
-    (checkpoint / "state.json").write_text('{"step": 4}')
+    (checkpoint / "state.json").write_text('{"step": 4, "average": 0}')
     for name in ("model", "optimizer"):
         save_file({"w": np.zeros(100, np.float32)}, checkpoint / f"{name}.safetensors")
     (exp / "checkpoints/last").symlink_to(checkpoint.name)

@@ -34,6 +34,16 @@ def test_parts_agree_until_the_table_is_finished(store: Store) -> None:
         pass
 
 
+def test_parts_of_one_table_are_made_of_one_table(store: Store) -> None:
+    """The same id may be other audio in another table of utterances."""
+    with parts.hold(store, TABLE, "label", Part(1, 2), SMALL, of="utterances/a"):
+        other = parts.hold(store, TABLE, "label", Part(2, 2), SMALL, of="utterances/b")
+        with pytest.raises(ConfigError, match="would be of `utterances/b`"), other:
+            pass
+        with parts.hold(store, TABLE, "label", Part(2, 2), SMALL, of="utterances/a"):
+            pass
+
+
 def test_of_two_numbers_of_parts_at_once_one_is_agreed_on(store: Store) -> None:
     def take(total: int) -> int | None:
         try:

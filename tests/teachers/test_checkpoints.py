@@ -104,7 +104,8 @@ def test_a_ctc_model_of_capitals_has_log_likelihoods_and_a_whisper_has_none(
     model, no_ctc = (Recognizer(RecognizerOptions(model=str(path))) for path in (letters, whisper))
     model.load()
     no_ctc.load()
-    right, wrong, foreign = model.log_likelihoods([spoken[0].samples_T] * 3, (TEXTS[0], TEXTS[3], "ба ду"))
+    aligned = model.align([spoken[0].samples_T] * 3, (TEXTS[0], TEXTS[3], "ба ду"))
+    right, wrong, foreign = (answer.logprob for answer in aligned)
     assert right is not None
     assert wrong is not None
     assert right > -0.5 > wrong

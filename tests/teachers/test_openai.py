@@ -202,6 +202,18 @@ def test_a_poisonous_clip_is_one_row_with_the_message_of_the_server(server: Serv
     assert (server.times[1], server.times[3]) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["", "<html>log in</html>", '{"text": "cut sho', {"error": {"code": 503}}, {"object": "error", "message": "dead"}],
+)
+def test_a_fault_of_the_server_with_status_200_is_no_answer(
+    body: object, server: Server, opened: Callable[..., Any]
+) -> None:
+    server.mood = lambda number, _: (200, {}, body) if number == 1 else None
+    results = opened().transcribe_batch([clip(i) for i in range(3)])
+    assert [result.is_transient for result in results] == [False, True, False]
+
+
 def test_a_slow_answer_is_asked_for_again_and_a_clip_that_is_never_answered_is_a_row(
     server: Server, opened: Callable[..., Any]
 ) -> None:

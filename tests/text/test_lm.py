@@ -184,3 +184,19 @@ def test_a_file_that_is_no_model_is_recognised_by_its_beginning(tmp_path: Path) 
     for nowhere in (str(tmp_path / "nowhere"), str(tmp_path), "memory://models/nowhere"):
         with pytest.raises(StorageError, match="cannot read"):
             lm.check(nowhere)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("nan\ta\t-0.5", "not finite"),
+        ("-inf\ta\t-0.5", "not finite"),
+        ("-1\ta\tinf", "not finite"),
+        ("0.3\ta\t-0.5", "above 0"),
+    ],
+)
+def test_numbers_that_are_no_log_probabilities_are_refused(row: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.arpa").write_text(MISSING_CONTEXT.replace("-1\ta\t-0.5", row))
+    with pytest.raises(DataError) as caught:
+        lm.read(str(tmp_path / "odd.arpa"))
+    assert why in caught.value.why

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import unicodedata
 from pathlib import Path
 
@@ -114,3 +115,14 @@ def test_scripts_without_spaces_are_counted_by_the_character() -> None:
 @given(st.text())
 def test_units_lose_nothing_but_spaces(text: str) -> None:
     assert "".join(units(text)) == "".join(text.split())
+
+
+@pytest.mark.parametrize("name", ["basic", "zh", "tr", "ar"])
+def test_a_text_of_combining_marks_takes_no_quadratic_time(name: str) -> None:
+    """200,000 marks took more than 150 s."""
+    text = "a" + "\u0315\u0300" * 100_000 + "b"
+    start = time.process_time()
+    normalized = normalizer(name)(text)
+    assert time.process_time() - start < 5
+    assert normalizer(name)(normalized) == normalized
+    assert len(normalized) < 100

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import forked
 from voxstill.audio import codec
 from voxstill.core.records import Label
 from voxstill.storage import tables
@@ -70,11 +71,9 @@ def start(*arguments: object, log: Path, **environment: str) -> subprocess.Popen
 
 def finish(*arguments: object, log: Path, within_s: float = 240, **environment: str) -> None:
     """The command ends well in time."""
-    process = start(*arguments, log=log, **environment)
-    try:
-        assert process.wait(within_s) == 0, log.read_text()[-3000:]
-    finally:
-        end(process)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    process = forked.start(forked.command, arguments, log=log, environment=inherited | environment)
+    forked.finish(process, log=log, within_s=within_s)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+import forked
 from seeds import seeded_random
 from table_rows import rows_of_work
-from torture import part_runner, runs
+from torture import runs
 
 pytestmark = pytest.mark.slow
 NUM = 24 if runs.SHARE is None else 96
@@ -42,7 +43,7 @@ def test_parts_that_are_killed_make_what_one_undisturbed_run_makes(torture: Any,
 
         def start(part: str | None) -> ForkServerProcess:
             parted = () if part is None else ("--part", part)
-            return part_runner.start((*command, "--config", config, *parted), log)
+            return forked.start(forked.command, (*command, "--config", config, *parted), log=log)
 
         return start
 

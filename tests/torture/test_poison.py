@@ -89,16 +89,16 @@ def test_poison_is_set_aside_with_its_reason_and_the_rest_is_labelled(torture: A
     config = runs.configure(tmp_path, source, teacher=teacher, engine=engine)
     work = tmp_path / "work"
     inline = ("--set", "engine.name=inline")
-    runs.finish(
-        "index", source, "--work", work, "--config", config, *inline, log=log, POISON_STEP="index", **environment
-    )
+    index = ("index", source, "--work", work, "--config", config, *inline)
+    assert runs.start(*index, log=log, POISON_STEP="index", **environment).wait(240) == 0, log.read_text()[-3000:]
     damaged = {
         Path(row.uri).name: row.error for row in tables.read(Store(str(work)), "recordings", Recording) if row.error
     }
     assert damaged.keys() == index_errors.keys()
     for name, expected in index_errors.items():
         assert str(damaged[name]).startswith(expected), (name, damaged[name])
-    runs.finish("label", work, "--config", config, log=log, within_s=3600, POISON_STEP="label", **environment)
+    label = ("label", work, "--config", config)
+    assert runs.start(*label, log=log, POISON_STEP="label", **environment).wait(3600) == 0, log.read_text()[-3000:]
     rows = runs.labels(str(work))
     poisoned = {int(name[:5]) for name in index_errors}
     assert sorted(row.utterance_id for row in rows) == [f"u{i:05}" for i in range(num) if i not in poisoned]

@@ -219,15 +219,17 @@ def test_a_full_file_system_is_an_error_and_its_contents_are_used_when_it_has_gr
         pytest.skip("no mount namespace can be made here")
     calm, disk = tmp_path / "calm", tmp_path / "disk"
     disk.mkdir()
-    steps = "index {source} --work {folder}/work", "label {folder}/work", "filter {folder}/work", "shard {folder}/work"
     script = []
     for folder, name in ((calm, "calm"), (disk, "small"), (disk, "grown")):
         config = runs.configure(tmp_path / name, source, work=str(folder / "work"))
-        run = f"{sys.executable} -m voxstill.cli"
-        line_ = " && ".join(f"{run} {step.format(source=source, folder=folder)} --config {config}" for step in steps)
+        steps = [["index", source, "--work", folder / "work"], *([step, folder / "work"] for step in list(TABLES)[1:])]
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps([[*map(str, step), "--config", str(config)] for step in steps])
+        )
         if name == "small":
             script.append(f"mount -t tmpfs -o size={size_kb}k tmpfs {disk} || exit 99")
-        script.append(f"( {line_} ) > {tmp_path}/{name}.said 2>&1; echo $? > {tmp_path}/{name}.code")
+        run = f"{sys.executable} {HERE}/steps.py {tmp_path}/{name}.json"
+        script.append(f"{run} > {tmp_path}/{name}.said 2>&1; echo $? > {tmp_path}/{name}.code")
         if name == "small":
             script.append(f"mount -o remount,size=100m {disk}")
     script.append(f"cp -a {disk} {tmp_path}/kept")

@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from forked import forked
 from seeds import seeded_random
 from tones import write_shards
 from torture.runs import SHARE
 from training.test_loop import figures, same, weights
-from training.test_watchdog import LIMIT_S, SCRIPT, is_alive, ranks, started
+from training.test_watchdog import LIMIT_S, is_alive, ranks, started
 from training.train_once import train_once
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
@@ -43,20 +42,19 @@ def lines(run: RunDir) -> int:
     return run.metrics.read_bytes().count(b"\n") if run.metrics.exists() else 0
 
 
-def kill(command: list[str], run: RunDir, chance: random.Random, *, in_checkpoint: bool) -> str | None:
+def kill(arguments: list[str], run: RunDir, chance: random.Random, *, in_checkpoint: bool) -> str | None:
     """Start the training and kill it; where that was, or None where it had ended before."""
     wanted = chance.randint(0, STEPS - 1)
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and lines(run) < wanted:
+    with forked(train_once, *arguments, log=run.path.with_suffix(".log")) as process:
+        while process.is_alive() and lines(run) < wanted:
             time.sleep(0.002)
         if in_checkpoint:
-            while process.poll() is None and not drafts(run):
+            while process.is_alive() and not drafts(run):
                 pass  # it is there for a few hundredths of a second
             time.sleep(chance.random() * 0.02)
         else:
-            time.sleep(chance.random() * (0.3 if wanted else 10))  # before the first step libraries are loaded
-        process.kill()
-    if process.returncode != -signal.SIGKILL:
+            time.sleep(chance.random() * (0.3 if wanted else 2))  # before the first step a student is built
+    if process.exitcode != -signal.SIGKILL:
         return None
     if drafts(run):
         return "inside a checkpoint"
@@ -75,8 +73,7 @@ def test_a_training_killed_anywhere_and_resumed_equals_an_undisturbed_one(
     while where.total() < torture.count(short=2, full=50):
         in_checkpoint = where.total() % 2 == 0
         settings = [f"train.steps={STEPS}", f"train.checkpoint_every={1 if in_checkpoint else 2}"]
-        command = [sys.executable, str(SCRIPT), str(work), str(run.path), *settings]
-        if moment := kill(command, run, chance, in_checkpoint=in_checkpoint):
+        if moment := kill([str(work), str(run.path), *settings], run, chance, in_checkpoint=in_checkpoint):
             where[moment] += 1
         train_once(str(work), str(run.path), *settings)
         assert same(weights(run), expected)
@@ -104,12 +101,9 @@ def test_a_stalled_rank_is_detected_in_time_and_all_ranks_end(torture: Any, work
                 assert time.monotonic() < begun + 90
                 time.sleep(0.02)
             found_s.append(time.monotonic() - begun)
-            try:
-                process.communicate(timeout=90)
-            finally:
-                process.kill()
+            process.join(90)
             ended_s.append(time.monotonic() - begun)
-        assert process.returncode != 0
+            assert process.exitcode not in (None, 0)
         assert not any(map(is_alive, pids.values()))
         stacks = run.log.read_text().split("stacks of rank ")[1:]
         assert {stack[0] for stack in stacks} == {"0", "1"}

@@ -1,19 +1,16 @@
-"""The gradient of one step of uneven batches for each kind of student, left in files by rank 0.
-
-Arguments: the work folder, a folder of its own, then `key=value` overrides.
-"""
+"""The gradient of one step of uneven batches for each kind of student, left in files by rank 0."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.torch import save_file
 
+from training.train_once import with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.nn import students
@@ -23,7 +20,7 @@ from voxstill.tasks.data import Corpus
 from voxstill.tasks.recognition import KINDS
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
-from voxstill.training import loop, optim, parallel
+from voxstill.training import loop, optim
 from voxstill.training.guard import MemoryGuard
 from voxstill.training.task import StepContext
 
@@ -66,10 +63,6 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
 
 
 def main(work: str, folder: str, *overrides: str) -> None:
-    cfg = config.load(None, [f"work={work}", *SETTINGS, *overrides])
+    cfg, fabric = with_fabric(config.load(None, [f"work={work}", *SETTINGS, *overrides]))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    parallel.fabric(cfg.train).launch(functools.partial(gradient, cfg=cfg, folder=Path(folder)))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    fabric.launch(functools.partial(gradient, cfg=cfg, folder=Path(folder)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from training.train_once import with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
 from voxstill.tasks.pretrain import ContrastiveTask, MaskedInput
-from voxstill.training import loop, optim, parallel
+from voxstill.training import loop, optim
 from voxstill.training.guard import MemoryGuard
 from voxstill.training.task import StepContext, make_generator
 
@@ -82,10 +82,6 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
 
 
 def main(work: str, folder: str, *overrides: str) -> None:
-    cfg = config.load(None, [f"work={work}", *SETTINGS, *overrides])
+    cfg, fabric = with_fabric(config.load(None, [f"work={work}", *SETTINGS, *overrides]))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    parallel.fabric(cfg.train).launch(functools.partial(gradient, cfg=cfg, folder=Path(folder)))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    fabric.launch(functools.partial(gradient, cfg=cfg, folder=Path(folder)))

@@ -6,17 +6,14 @@ Arguments: the work folder, a folder for the runs, the kind of student, then whi
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
-from train_once import SETTINGS
-
+from training.train_once import SETTINGS, with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import recognition
-from voxstill.training import parallel
 from voxstill.training.launch import train_rank
 
 COPIED, SHARDED = ("train.shard_above=1000",), ("train.shard_above=0",)
@@ -42,12 +39,9 @@ def main(work: str, folder: str, kind: str, *ways: str) -> None:
     trainings = []
     for name in ways:
         run = RunDir(Path(folder) / name)
-        run.path.mkdir(parents=True)
+        run.path.mkdir(parents=True, exist_ok=True)
         for steps, way in zip((2, 4), WAYS[name], strict=True):
             settings = [*SETTINGS, *MORE, f"work={work}", f"student.kind={kind}", f"train.steps={steps}", *way]
             trainings.append((run, config.load(None, settings)))
-    parallel.fabric(trainings[0][1].train).launch(functools.partial(rank, trainings=trainings))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _, fabric = with_fabric(trainings[0][1])
+    fabric.launch(functools.partial(rank, trainings=trainings))

@@ -13,7 +13,7 @@ from voxstill.core.config import Train
 from voxstill.core.errors import StorageError
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, optim
-from voxstill.training.checkpoint import State
+from voxstill.training.state import State
 
 
 def new_model(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -56,7 +56,9 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
     checkpoint.save(run, model, optimizer, average, state, Train())
     other, other_optimizer = new_model(1)
     other_average = optim.Average()
-    assert checkpoint.load(run, other, other_optimizer, other_average) == state
+    folder = checkpoint.newest(run)
+    assert folder is not None
+    assert checkpoint.load(folder, other, other_optimizer, other_average) == state
     for each_model, each_optimizer in ((model, optimizer), (other, other_optimizer)):
         step(each_model, each_optimizer, 99)
     assert same(model, other)
@@ -67,7 +69,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
 
 
 def test_where_there_is_no_checkpoint_there_is_none(tmp_path: Path) -> None:
-    assert checkpoint.load(RunDir(tmp_path), *new_model(), optim.Average()) is None
+    assert checkpoint.newest(RunDir(tmp_path)) is None
 
 
 @pytest.mark.parametrize("files", range(4))
@@ -91,9 +93,9 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before_it(
     with pytest.raises(KeyboardInterrupt):
         save(run, model, optimizer, 2)
     monkeypatch.undo()
-    state = checkpoint.load(run, model, optimizer, optim.Average())
-    assert state is not None
-    assert state.step == 1
+    folder = checkpoint.newest(run)
+    assert folder is not None
+    assert checkpoint.load(folder, model, optimizer, optim.Average()).step == 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     save(run, model, optimizer, 2)
     assert {path.name for path in run.checkpoints.iterdir()} >= {"last", "best"}
@@ -107,9 +109,7 @@ def test_a_draft_is_never_taken_for_a_checkpoint_and_goes_with_the_next(tmp_path
     draft = run.checkpoints / ".epoch=0-step=2.draft"
     draft.mkdir()
     (draft / "model.safetensors").write_bytes(b"half")
-    state = checkpoint.load(run, model, optimizer, optim.Average())
-    assert state is not None
-    assert state.step == 1
+    assert checkpoint.newest(run) == run.checkpoint(0, 1)
     save(run, model, optimizer, 3)
     assert not draft.exists()
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from checkpoints import write_waveform_checkpoint
+from forked import call, forked
 from seeds import seeded_random
 from tones import write_voices
 from training.train_once import classify_once, train_once
@@ -24,7 +21,6 @@ from voxstill.nn import classifiers, students
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 
-SCRIPT = Path(__file__).with_name("train_once.py")
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 QUICK = ("train.lr=3e-3", "train.validate_every=1000", "train.checkpoint_every=1000", "train.ascending_share=0")
 SPEAKERS = "student.task=speakers"
@@ -111,12 +107,10 @@ def test_a_training_killed_and_resumed_equals_an_undisturbed_one(voices: Path, w
         *("train.unfreeze_share=0.6", "train.steps=10", "train.lr=1e-3"),
     ]
     straight, run = run_of(voices, tmp_path / "straight", *settings), RunDir(tmp_path / "killed")
-    command = [sys.executable, str(SCRIPT), "classify", str(voices), str(run.path), *settings]
     wanted = seeded_random().randint(3, 8)
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not (run.metrics.exists() and len(figures(run)) >= wanted):
+    with forked(classify_once, str(voices), str(run.path), *settings, log=tmp_path / "log") as process:
+        while process.is_alive() and not (run.metrics.exists() and len(figures(run)) >= wanted):
             time.sleep(0.002)
-        os.kill(process.pid, signal.SIGKILL)
     assert not run.summary.exists()
     classify_once(str(voices), str(run.path), *settings)
     one, two = weights(run), weights(straight)
@@ -183,15 +177,14 @@ def test_two_ranks_freeze_and_unfreeze_like_one(voices: Path, wav2vec2: str, tmp
         f"student={{task: {task}, checkpoint: {wav2vec2}, freeze_layers: 1.0, dropout: 0.0}}",
         *("plan.batches_per_step=2", "train.steps=6", "train.unfreeze_share=0.7", "train.lr=1e-3"),
     ]
-    script = [sys.executable, str(SCRIPT), *(["classify"] if task == "classes" else [])]
+    once = classify_once if task == "classes" else train_once
     one, two, still = (RunDir(tmp_path / name) for name in ("one", "two", "still"))
-    (classify_once if task == "classes" else train_once)(str(voices), str(one.path), *start)
+    once(str(voices), str(one.path), *start)
     ways: list[tuple[RunDir, list[str]]] = [(two, [])]
     if task == "classes":
         ways.append((still, ["train.unfreeze_share=0"]))
     for run, more in ways:
-        command = [*script, str(voices), str(run.path), *start, *more, "train.devices=2"]
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        call(once, str(voices), str(run.path), *start, *more, log=tmp_path / "log", ranks=2)
     assert {"0", "1"} <= changed(one, wav2vec2) == changed(two, wav2vec2)
     if task == "classes":  # in recognition each rank has masks and noise of its own
         assert not changed(still, wav2vec2)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from forked import command, finish, free_port, start, torchrun_variables
 from tones import write_shards
+from voxstill import cli
 from voxstill.core import config, world
 from voxstill.core.errors import ConfigError, DataError, TrainingError
 from voxstill.core.world import Ranks
@@ -52,7 +55,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """What one process learns."""
     folder = tmp_path_factory.mktemp("alone")
-    summary = json.loads(voxstill(written(folder, corpus, batches_per_step=2)).stdout)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert cli.main(["train", str(written(folder, corpus, batches_per_step=2)), "--json"]) == 0
+    summary = json.loads(output.getvalue())
     return Alone(figures(Path(summary["path"])), learnt(folder, summary))
 
 
@@ -61,18 +67,6 @@ def written(folder: Path, corpus: Path, batches_per_step: int | None = None) -> 
     option = "" if batches_per_step is None else f", batches_per_step: {batches_per_step}"
     path.write_text(SETTINGS.format(work=corpus, root=folder / "exp", batches_per_step=option))
     return path
-
-
-def voxstill(path: Path, *overrides: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "voxstill.cli", "train", str(path), "--json"]
-    command += [word for override in overrides for word in ("--set", override)]
-    process = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=250, check=False)
-    return finished(process)
-
-
-def finished(process: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert process.returncode == 0, process.stderr[-3000:]
-    return process
 
 
 def figures(run: Path) -> list[dict[str, float]]:
@@ -92,22 +86,12 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
 
 
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
-
-
-def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    command += [str(free_port()), "-m", "voxstill.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=CLEAN, timeout=250, check=False)
-
-
 @pytest.mark.slow
 def test_torchrun_trains_the_same_weights_as_one_process(corpus: Path, alone: Alone, tmp_path: Path) -> None:
-    path = written(tmp_path, corpus)
-    process = finished(torchrun("train", str(path), "--json"))
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    run += ["-m", "voxstill.cli", "train", str(written(tmp_path, corpus)), "--json"]
+    process = subprocess.run(run, capture_output=True, text=True, env=CLEAN, timeout=250, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
     (line,) = process.stdout.splitlines()  # rank 0 alone says the figures
     assert same(learnt(tmp_path, json.loads(line)), alone.weights)
     rows = figures(Path(json.loads(line)["path"]))
@@ -116,39 +100,43 @@ def test_torchrun_trains_the_same_weights_as_one_process(corpus: Path, alone: Al
         assert one == pytest.approx(two, rel=1e-5)
 
 
-@pytest.mark.slow
-def test_an_error_of_a_rank_ends_all_of_them(corpus: Path, tmp_path: Path) -> None:
-    path = written(tmp_path, corpus)
-    process = torchrun("train", str(path), "--set", "train.devices=4")
-    assert process.returncode != 0
-    assert "`train.devices` is 4" in process.stderr
-    assert "torchrun has started 2 processes on this machine" in process.stderr
+def test_every_rank_refuses_another_number_of_devices(corpus: Path, tmp_path: Path) -> None:
+    arguments, log = ["train", written(tmp_path, corpus), "--set", "train.devices=4"], tmp_path / "log"
+    ranks = [start(command, arguments, log=log, environment=CLEAN | more) for more in torchrun_variables(2)]
+    for rank in ranks:
+        rank.join(120)
+        assert rank.exitcode == 2, log.read_text()[-3000:]
+    assert log.read_text().count("`train.devices` is 4") == 2
+    assert log.read_text().count("torchrun has started 2 processes on this machine") == 2
     assert not (tmp_path / "exp").exists()
 
 
 @pytest.mark.slow
 def test_srun_trains_the_same_weights_as_one_process(corpus: Path, alone: Alone, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "voxstill.cli", "train", str(written(tmp_path, corpus)), "--json"]
+    arguments, log = ["train", written(tmp_path, corpus), "--json"], tmp_path / "log"
     variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
     variables |= {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_PORT": str(free_port())}
     ranks = []
     for rank in ("0", "1"):
         env = CLEAN | variables | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}
-        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
-    answers = [process.communicate(timeout=250) for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], answers
-    (output, _), (silent, _) = answers
-    assert silent == ""
-    assert same(learnt(tmp_path, json.loads(output)), alone.weights)
+        ranks.append(start(command, arguments, log=log, output=tmp_path / rank, environment=env))
+    finish(*ranks, log=log)
+    assert (tmp_path / "1").read_text() == ""
+    assert same(learnt(tmp_path, json.loads((tmp_path / "0").read_text())), alone.weights)
 
 
 @pytest.mark.slow
-def test_two_workers_of_ray_train_the_same_weights_as_one_process(corpus: Path, alone: Alone, tmp_path: Path) -> None:
+def test_two_workers_of_ray_train_the_same_weights_as_one_process(
+    corpus: Path, alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pandas", reason="Ray Train imports it")
     # paths are relative to where the command was given, which is not where Ray runs its workers
-    relative = f"work={corpus.name}"
-    process = voxstill(written(tmp_path, corpus), "train.launcher=ray", "train.devices=2", relative, cwd=corpus.parent)
-    assert same(learnt(tmp_path, json.loads(process.stdout)), alone.weights)
+    settings = ("train.launcher=ray", "train.devices=2", f"work={corpus.name}")
+    arguments = ["train", written(tmp_path, corpus), "--json", *(word for row in settings for word in ("--set", row))]
+    output, log = tmp_path / "output", tmp_path / "log"
+    monkeypatch.chdir(corpus.parent)
+    finish(start(command, arguments, log=log, output=output, environment=CLEAN), log=log)
+    assert same(learnt(tmp_path, json.loads(output.read_text())), alone.weights)
 
 
 def test_of_the_errors_of_several_workers_the_one_with_a_fix_is_reported() -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,14 +15,15 @@ import torch
 from safetensors.torch import load_file
 
 from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
+from forked import call, forked
 from seeds import seeded_random
 from training.gradient_once import main as gradient_once
+from training.shard_once import main as shard_once
 from training.train_once import train_once
 from voxstill.audio import codec
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint
 
-SCRIPT = Path(__file__).with_name("train_once.py")
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 STEPS = 12
 
@@ -96,14 +93,12 @@ def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
     work: Path, straight: RunDir, tmp_path: Path
 ) -> None:
     run = RunDir(tmp_path / "killed")
-    command = [sys.executable, str(SCRIPT), str(work), str(run.path), f"train.steps={STEPS}"]
     chance = seeded_random()
     wanted = chance.randint(2, STEPS - 2)
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not (run.metrics.exists() and len(figures_whole(run)) >= wanted):
+    with forked(train_once, str(work), str(run.path), f"train.steps={STEPS}", log=tmp_path / "log") as process:
+        while process.is_alive() and not (run.metrics.exists() and len(figures_whole(run)) >= wanted):
             time.sleep(0.002)
         time.sleep(chance.random() * 0.1)
-        os.kill(process.pid, signal.SIGKILL)
     assert run.last.exists() or wanted <= 2
     assert not run.summary.exists()
     train_once(str(work), str(run.path), f"train.steps={STEPS}")
@@ -203,11 +198,8 @@ def test_fp16_finds_its_scale_and_learns_and_goes_on_with_it(work: Path, tmp_pat
 
 @pytest.mark.slow
 def test_two_uneven_ranks_that_accumulate_have_the_gradient_of_one_process(work: Path, tmp_path: Path) -> None:
-    script = SCRIPT.with_name("gradient_once.py")
     gradient_once(str(work), str(tmp_path / "one"))
-    command = [sys.executable, str(script), str(work), str(tmp_path / "two"), "train.devices=2"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert process.returncode == 0, process.stderr[-3000:]
+    call(gradient_once, str(work), str(tmp_path / "two"), log=tmp_path / "log", ranks=2)
     for kind in ("ctc", "rnnt"):
         one, two = (load_file(tmp_path / folder / f"{kind}.safetensors") for folder in ("one", "two"))
         assert one.keys() == two.keys()
@@ -227,11 +219,10 @@ def test_a_whisper_is_trained_on_from_its_checkpoint_and_stopped_and_resumed_to_
     assert len(rows) == 4
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert "pieces" in runs[0].log.read_text()
-    command = [sys.executable, str(SCRIPT), str(work), str(runs[1].path), *overrides, "train.steps=4"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not runs[1].last.exists():
+    log = tmp_path / "log"
+    with forked(train_once, str(work), str(runs[1].path), *overrides, "train.steps=4", log=log) as process:
+        while process.is_alive() and not runs[1].last.exists():
             time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
     train_once(str(work), str(runs[1].path), *overrides, "train.steps=4")
     assert same(weights(runs[0]), weights(runs[1]))
 
@@ -243,9 +234,7 @@ def test_a_whisper_is_trained_on_from_its_checkpoint_and_stopped_and_resumed_to_
 def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
     work: Path, tmp_path: Path, kind: str, ways: list[str]
 ) -> None:
-    command = [sys.executable, str(SCRIPT.with_name("shard_once.py")), str(work), str(tmp_path), kind, "copied", *ways]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert process.returncode == 0, process.stderr[-3000:]
+    call(shard_once, str(work), str(tmp_path), kind, "copied", *ways, log=tmp_path / "log", ranks=2)
     wanted = RunDir(tmp_path / "copied")
     for name in ways:
         run = RunDir(tmp_path / name)

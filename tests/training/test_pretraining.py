@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from forked import call, forked
 from pretraining import StepInputs, peer_loss, peer_of
 from seeds import seeded_random
 from training.pretrain_gradient_once import SETTINGS as GRADIENT_SETTINGS
@@ -26,7 +25,6 @@ from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint
 
-SCRIPT = Path(__file__).with_name("train_once.py")
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 STEPS = 8
 FIELDS = {"contrastive", "diversity", "masked", "perplexity", "temperature", "accuracy", "chance"}
@@ -75,12 +73,10 @@ def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
     if method == "best_rq":
         straight, settings = RunDir(tmp_path / "straight"), [*settings, BEST_RQ]
         pretrain_once(str(work), str(straight.path), *settings)
-    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *settings]
     wanted = seeded_random().randint(3, STEPS - 2)
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not (run.metrics.exists() and len(figures(run)) >= wanted):
+    with forked(pretrain_once, str(work), str(run.path), *settings, log=tmp_path / "log") as process:
+        while process.is_alive() and not (run.metrics.exists() and len(figures(run)) >= wanted):
             time.sleep(0.002)
-        os.kill(process.pid, signal.SIGKILL)
     assert not run.summary.exists()
     pretrain_once(str(work), str(run.path), *settings)
     one, two = weights(run), weights(straight)
@@ -135,10 +131,8 @@ def test_a_training_without_progress_on_the_dev_split_ends(work: Path, tmp_path:
 
 @pytest.mark.slow
 def test_gradients_are_those_of_transformers_with_accumulation_and_on_two_ranks(work: Path, tmp_path: Path) -> None:
-    script = Path(__file__).with_name("pretrain_gradient_once.py")
     gradient_once(str(work), str(tmp_path / "one"))
-    two = [sys.executable, str(script), str(work), str(tmp_path / "two"), "train.devices=2"]
-    subprocess.run(two, check=True, stderr=subprocess.DEVNULL)
+    call(gradient_once, str(work), str(tmp_path / "two"), log=tmp_path / "log", ranks=2)
     one, both = (load_file(tmp_path / name / "gradient.safetensors") for name in ("one", "two"))
     recorded = load_file(tmp_path / "one" / "inputs-0.safetensors")
     cfg = config.load(None, [*GRADIENT_SETTINGS])
@@ -175,7 +169,6 @@ def step_inputs(recorded: dict[str, torch.Tensor], i: int) -> StepInputs:
 @pytest.mark.slow
 def test_ranks_that_leave_out_different_layers_do_not_wait_for_each_other(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    often = ["train.devices=2", "train.steps=3", "pretrain.layer_drop=0.5", "train.step_timeout_s=120"]
-    command = [sys.executable, str(SCRIPT), "pretrain", str(work), str(run.path), *often]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    often = ["train.steps=3", "pretrain.layer_drop=0.5", "train.step_timeout_s=120"]
+    call(pretrain_once, str(work), str(run.path), *often, log=tmp_path / "log", ranks=2)
     assert json.loads(run.summary.read_text())["steps"] == 3

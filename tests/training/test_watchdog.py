@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
+from forked import forked
 from seeds import seeded_random
+from training.train_once import train_once
 from voxstill.storage.rundir import RunDir
 
-SCRIPT = Path(__file__).with_name("train_once.py")
 LIMIT_S = 10
 
 
-def started(work: Path, run: RunDir, *overrides: str) -> subprocess.Popen[str]:
-    """A training without an end in sight, once it has made some steps."""
+@contextlib.contextmanager
+def started(work: Path, run: RunDir, *overrides: str) -> Iterator[ForkServerProcess]:
+    """A training without an end in sight, once it has made some steps; what it says is beside the folder of its run."""
     settings = ["train.steps=100000", "train.checkpoint_every=100000", "train.validate_every=100000", *overrides]
-    command = [sys.executable, str(SCRIPT), str(work), str(run.path), *settings]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    give_up_at = time.monotonic() + 120
-    while not (run.metrics.exists() and run.metrics.read_text().count("\n") > 3):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
-    return process
+    log = log_of(run)
+    with forked(train_once, str(work), str(run.path), *settings, log=log) as process:
+        give_up_at = time.monotonic() + 200
+        while not (run.metrics.exists() and run.metrics.read_text().count("\n") > 3):
+            assert process.is_alive(), log.read_text()
+            assert time.monotonic() < give_up_at
+            time.sleep(0.05)
+        yield process
+
+
+def log_of(run: RunDir) -> Path:
+    return run.path.with_suffix(".log")
 
 
 def ranks(run: RunDir) -> dict[int, int]:
@@ -52,21 +59,17 @@ def test_a_stopped_rank_is_detected_and_all_ranks_end(work: Path, tmp_path: Path
         assert set(pids) == {0, 1}
         os.kill(pids[victim], signal.SIGSTOP)
         begun = time.monotonic()
-        try:
-            _, output = process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
+        process.join(60)
         took_s = time.monotonic() - begun
-    assert process.returncode != 0
-    assert took_s < 2 * LIMIT_S + 4  # and what it takes to write two stacks and to end
+        assert process.exitcode not in (None, 0)
+    assert took_s < 2 * LIMIT_S + 8  # and what it takes to write two stacks and to end
     assert not any(map(is_alive, pids.values()))
     log = run.log.read_text()
     assert f"stacks of rank {victim}" in log
     assert f"stacks of rank {1 - victim}" in log
     stacks = log.split("stacks of rank ")[1:]  # which thread runs is not said of a process that holds no lock
     assert len([stack for stack in stacks if "most recent call first" in stack]) >= 2
-    assert "has made no step" in log, output
+    assert "has made no step" in log, log_of(run).read_text()
 
 
 def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(work: Path, tmp_path: Path) -> None:
@@ -74,8 +77,8 @@ def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(wor
     with started(work, run, "train.devices=2", "plan.batches_per_step=2") as process:
         pids = ranks(run)
         os.kill(pids[0], signal.SIGSEGV)
-        process.communicate(timeout=60)
-    assert process.returncode != 0
+        process.join(60)
+        assert process.exitcode not in (None, 0)
     assert not any(map(is_alive, pids.values()))
     log = run.log.read_text()
     assert "Segmentation fault" in log
@@ -86,40 +89,38 @@ def test_a_stalled_training_on_one_device_ends_with_its_stack(work: Path, tmp_pa
     run = RunDir(tmp_path / "run")
     # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all
     slow = ("student.size=small", "plan.max_utterances=1")
-    with started(work, run, "train.loader_workers=1", "train.step_timeout_s=8", *slow) as process:
+    with started(work, run, "train.loader_workers=1", "train.step_timeout_s=10", *slow) as process:
         (pid,) = ranks(run).values()
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGSTOP)
-        process.communicate(timeout=60)
-    assert process.returncode == 6
+        process.join(60)
+        assert process.exitcode == 6
     assert "stacks of rank 0" in run.log.read_text()
 
 
 def test_a_training_that_was_stopped_and_continued_goes_on(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.step_timeout_s=4") as process:
+    with started(work, run, "train.step_timeout_s=6") as process:
         (pid,) = ranks(run).values()
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(9)
+        time.sleep(13)
         before = run.metrics.read_text().count("\n")
         os.kill(pid, signal.SIGCONT)
         give_up_at = time.monotonic() + 30
         while run.metrics.read_text().count("\n") < before + 5:
-            assert process.poll() is None
+            assert process.is_alive()
             assert time.monotonic() < give_up_at
             time.sleep(0.1)
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_the_step_and_the_same_command_goes_on(work: Path, tmp_path: Path, number: int) -> None:
     run = RunDir(tmp_path / "run")
     with started(work, run) as process:
-        process.send_signal(number)
-        begun = time.monotonic()
-        process.communicate(timeout=60)
-        assert time.monotonic() - begun < 20
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        process.join(20)
+        assert not process.is_alive()
     state = json.loads((run.last / "state.json").read_text())
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert state["step"] == rows[-1]["step"] == state["rows"] > 3

@@ -1,15 +1,16 @@
-"""Trains on shards that lie ready, as `voxstill train` or `pretrain` does, in a process that a test may kill.
+"""Trains on shards that lie ready, as `voxstill train` or `pretrain` does, also in a process that a test may kill.
 
-Arguments: `pretrain` or `classify` where that is meant, the work folder, the run folder, then `key=value` overrides.
+Arguments: the work folder, the run folder, then `key=value` overrides.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
+from typing import Any
 
-from voxstill.core import config
+from voxstill.core import config, world
+from voxstill.core.config import Config
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import classification, pretraining, recognition
 from voxstill.training import parallel
@@ -46,16 +47,15 @@ def classify_once(work: str, run: str, *overrides: str) -> None:
 
 
 def _train(build: Build, work: str, run: str, *overrides: str) -> None:
-    cfg = config.load(None, [f"work={work}", *SETTINGS, *overrides])
+    cfg, fabric = with_fabric(config.load(None, [f"work={work}", *SETTINGS, *overrides]))
     check(cfg)
     Path(run).mkdir(parents=True, exist_ok=True)
     rank = functools.partial(train_rank, cfg=cfg, run=RunDir(Path(run)), prefix="shards/r", build=build)
-    parallel.fabric(cfg.train).launch(rank)
+    fabric.launch(rank)
 
 
-if __name__ == "__main__":
-    ways = {"pretrain": pretrain_once, "classify": classify_once}
-    if (way := ways.get(sys.argv[1])) is not None:
-        way(*sys.argv[2:])
-    else:
-        train_once(*sys.argv[1:])
+def with_fabric(cfg: Config) -> tuple[Config, Any]:
+    """The configuration for the ranks of a launcher where this is one of them, and the Fabric to launch."""
+    ranks = world.ranks()
+    cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
+    return cfg, parallel.fabric(cfg.train, ranks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,9 +19,10 @@ import soundfile
 from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
-from voxstill.audio import flac
+from voxstill.audio import flac, wav
 from voxstill.audio.level import Gain, Level, level_of, normalized
 from voxstill.audio.mono import MonoResampler
+from voxstill.audio.sandbox import FFMPEG_OPTIONS
 from voxstill.core import pcm
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ
@@ -34,7 +35,8 @@ MAX_S = 6 * 3600.0
 """Longest recording: six hours are 0.7 GB of samples. A longer one is most likely a decompression bomb."""
 _BLOCK = 1 << 16  # samples read at a time
 _MAX_BAD_PACKETS = 2  # tags and half frames at either end of an MP3 look like this many
-_WAV_FORMAT_16K_MONO = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16)
+_WAV_16K_MONO = b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16) + b"data"
+_WAV_HEADER = 44  # bytes
 _STREAMINFO = {bytes([last, 0, 0, 34]) for last in (0x00, 0x80)}  # RFC 9639, section 8.1
 _FLAC_FORMAT_16K_MONO = RATE_HZ << 8 | 0 << 5 | 15  # rate, channels - 1, bits - 1 (section 8.2)
 _STRAY_BYTES = 256  # allowed after the data of a WAV: padding of some writers, 8 ms if it were audio
@@ -117,18 +119,24 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
     raise max(faults, key=lambda fault: fault[0])[1]  # of the decoder that decoded most, the first of equals
 
 
-def read_plain_wav(data: bytes, *, channel: int | None = None, max_s: float = MAX_S) -> Audio | None:
+def read_plain_wav(data: bytes, *, channel: int | None = None, max_s: float = MAX_S, copy: bool = True) -> Audio | None:
     """Read an intact 16 kHz mono 16-bit WAV, which needs no decoder; None for anything else and for silence.
 
-    libsndfile gives the same samples in ten times the time.
+    Without `copy` the samples are those in `data`, and cannot be written to. libsndfile gives the same samples in ten
+    times the time.
     """
-    if data[:4] != b"RIFF" or data[12:36] != _WAV_FORMAT_16K_MONO or data[36:40] != b"data" or channel not in (None, 0):
+    if data[:4] != b"RIFF" or data[8 : _WAV_HEADER - 4] != _WAV_16K_MONO or channel not in (None, 0):
         return None
-    chunk = _wav_data(data)
-    if chunk is None or chunk.num_present < chunk.num_stated or chunk.num_present % 2 or chunk.num_unexplained:
+    num_bytes = int.from_bytes(data[_WAV_HEADER - 4 : _WAV_HEADER], "little")
+    if num_bytes != len(data) - _WAV_HEADER:  # other chunks follow, or it is not intact
+        chunk = wav.data_chunk(data)
+        if chunk is None or chunk.num_present < num_bytes or chunk.num_unexplained:
+            return None
+    if num_bytes % 2 or num_bytes > 2 * max_s * RATE_HZ:
         return None
-    samples_T = np.frombuffer(data, "<i2", chunk.num_present // 2, offset=44).astype(np.int16)
-    if len(samples_T) > max_s * RATE_HZ or not samples_T.any():
+    samples_T = np.frombuffer(data, "<i2", num_bytes // 2, _WAV_HEADER).astype(np.int16, copy=copy)
+    is_silent = not any(data[_WAV_HEADER : _WAV_HEADER + 64]) and not samples_T.any()  # most begin with some noise
+    if is_silent:
         return None
     return Audio(samples_T=samples_T, codec="pcm_16", rate_hz=RATE_HZ, num_channels=1)
 
@@ -213,8 +221,7 @@ def _decode_with_libsndfile(data: bytes, mono: MonoResampler) -> _DecodeResult:
         with _ForwardReader(io.BytesIO(flac.without_length(data))) as file:
             codec = "flac" if file.format == "FLAC" else file.subtype.lower()
             mono.expect(file.samplerate, file.channels)
-            kind = "int32" if mono.needs_integers else "float32"
-            while len(block_TC := file.read(_BLOCK, dtype=kind, always_2d=True)):
+            while len(block_TC := file.read(_BLOCK, dtype=mono.block_type, always_2d=True)):
                 mono.add(block_TC, file.samplerate)
                 if len(block_TC) < _BLOCK:
                     break
@@ -229,7 +236,7 @@ def _decode_with_ffmpeg(data: bytes, mono: MonoResampler) -> _DecodeResult:
 
     codec, stated_s = "", None
     try:
-        with av.open(io.BytesIO(data), metadata_errors="replace") as container:
+        with av.open(io.BytesIO(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
             stream = container.streams.best("audio")
             if stream is None:
                 return _DecodeResult(
@@ -250,7 +257,7 @@ def _decode_with_ffmpeg(data: bytes, mono: MonoResampler) -> _DecodeResult:
                         break
                     continue
                 for frame in frames:
-                    mono.add(_frame_samples(frame, mono.needs_integers), frame.sample_rate)
+                    mono.add(_frame_samples(frame, mono.block_type != "float32"), frame.sample_rate)
         # Bad packets before the first samples or after the last are tags; between samples, or many, they are damage.
         if len(bad_after) <= _MAX_BAD_PACKETS and mono.num_samples and set(bad_after) <= {0, mono.num_samples}:
             fault = None
@@ -286,7 +293,7 @@ def _length_fault(data: bytes, mono: MonoResampler, end: _DecodeResult) -> DataE
     """The error of a file with fewer samples than its header states, or with data after them; else None."""
     decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
     stated_s, slack_s = end.stated_s, 0.0
-    if (chunk := _wav_data(data)) is not None:
+    if (chunk := wav.data_chunk(data)) is not None:
         if chunk.num_unexplained > max(_STRAY_BYTES, chunk.num_present // 100):
             why = f"its header knows {decoded_s:.2f} s, and {chunk.num_unexplained} unexplained bytes follow"
             return DataError("damaged", why=why, fix="mend the header")
@@ -317,40 +324,3 @@ def _ffmpeg_duration_s(data: bytes, container: InputContainer, stream: AudioStre
     if stated and container.duration is not None and len(container.streams) == 1:
         return float(container.duration / 1e6)
     return None
-
-
-class _WavData(NamedTuple):
-    num_stated: int
-    num_present: int
-    num_unexplained: int  # bytes after the data that are no chunk
-
-
-def _wav_data(data: bytes) -> _WavData | None:
-    """Sizes of a WAV's data chunk; None for other files and for WAVs written to a pipe, which state no length."""
-    if data[:4] not in (b"RIFF", b"RIFX", b"RF64") or data[8:12] != b"WAVE":
-        return None
-    order: Literal["little", "big"] = "big" if data[:4] == b"RIFX" else "little"
-    long_size = 0
-    for start, name, size in _riff_chunks(data, 12, order):
-        if name == b"ds64":
-            long_size = int.from_bytes(data[start + 8 : start + 16], "little")
-        if name == b"data":
-            if size == 0xFFFFFFFF and long_size:
-                size = long_size  # noqa: PLW2901  # RF64 keeps it elsewhere (EBU Tech 3306)
-            if size >= 0x7FFFF000:
-                return None
-            end = start + size + size % 2
-            for next_start, _, next_size in _riff_chunks(data, end, order):
-                end = next_start + next_size + next_size % 2
-            return _WavData(size, min(size, len(data) - start), max(0, len(data) - end))
-    return None
-
-
-def _riff_chunks(data: bytes, position: int, order: Literal["little", "big"]) -> Iterator[tuple[int, bytes, int]]:
-    """Start of content, name and size of each RIFF chunk, up to the first that cannot be one."""
-    while (
-        position + 8 <= len(data) and (name := data[position : position + 4]).isascii() and name.decode().isprintable()
-    ):
-        size = int.from_bytes(data[position + 4 : position + 8], order)
-        yield position + 8, name, size
-        position += 8 + size + size % 2

@@ -1,29 +1,35 @@
 """Decode audio in a child process with time and memory limits: a file that crashes, hangs or fills it is one error.
 
-Decoders are C libraries that are given untrusted files: no exception can be caught from a segmentation fault or from an
-endless loop, so they run in a process that may die.
+Decoders are C libraries that read untrusted files: no exception can be caught from a segmentation fault or from an
+endless loop, so they run in a process that may die, and that can do nothing but decode (`audio/sandbox.py`). What it
+answers is not trusted either: JSON of known keys, and no more samples than a recording may have.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
+import json
 import os
-import pickle
 import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 
-from voxstill.audio import codec
-from voxstill.audio.level import Gain
+from voxstill.audio import codec, sandbox
+from voxstill.audio.level import Gain, Level
 from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.records import RATE_HZ
 
 ATTEMPTS = 2
 """A crash is retried once in a fresh process: another process may have used up the memory."""
@@ -43,8 +49,11 @@ class Decoder:
         self._socket: socket.socket | None = None
 
     def decode(self, data: bytes, *, channel: int | None = None, gain: Gain = "none") -> codec.Audio:
-        """Decode as `codec.decode`; DataError also where the child crashed, timed out or ran out of memory."""
-        if (plain := codec.read_plain_wav(data, channel=channel)) is not None:
+        """Decode as `codec.decode`; DataError also where the child crashed, timed out or ran out of memory.
+
+        The samples of a plain WAV are those in `data`, and cannot be written to.
+        """
+        if (plain := codec.read_plain_wav(data, channel=channel, copy=False)) is not None:
             return codec.amplified(plain, gain)
         target, in_db = (gain, 0.0) if isinstance(gain, str) else ("", gain)
         request = _REQUEST.pack(-1 if channel is None else channel, target.encode(), in_db, len(data))
@@ -52,7 +61,7 @@ class Decoder:
             connection = self._socket or self._start()
             try:
                 _send(connection, request, data)
-                result, samples_T = _receive_response(connection)
+                return _receive_response(connection)
             except TimeoutError:
                 self.close()
                 raise DataError(
@@ -60,10 +69,9 @@ class Decoder:
                 ) from None
             except OSError:
                 cause = self._end()
-                continue
-            if isinstance(result, VoxstillError):
-                raise result
-            return codec.Audio(samples_T=samples_T, **result)
+            except _ProtocolError:
+                self.close()
+                cause = "answering nonsense, and ended"
         raise DataError("decoding crashed", why=f"its process was {cause}", fix="remove the file, or repair it")
 
     def close(self) -> None:
@@ -115,13 +123,14 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    import av  # noqa: F401  # before the limit, which is for decoding alone
-
+    with open(os.devnull, "r+b") as nowhere:
+        for standard in (1, 2):
+            os.dup2(nowhere.fileno(), standard)  # what C libraries write of a bad file; its error says what is wrong
+    _warm_up()  # before the limits, which are for decoding alone
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + limit_mb * 2**20,) * 2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)  # what C libraries write of a bad file; its error says what is wrong
     connection = socket.socket(fileno=handle)
+    sandbox.confine()
     connection.sendall(b"!")
     while True:
         try:
@@ -130,36 +139,50 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
             data = bytes(_receive(connection, num_bytes))
         except ConnectionError:
             return
-        result, samples_T = _decoded(data, None if channel < 0 else channel, gain, limit_mb)
+        answer, samples_T = _decoded(data, None if channel < 0 else channel, gain, limit_mb)
         del data
-        meta = pickle.dumps(result)
-        _send(connection, _RESPONSE.pack(len(meta), samples_T.nbytes) + meta, samples_T.view(np.uint8).data)
+        answer_bytes = json.dumps(answer).encode()
+        header = _RESPONSE.pack(len(answer_bytes), samples_T.nbytes)
+        _send(connection, header + answer_bytes, samples_T.view(np.uint8).data)
 
 
-def _decoded(data: bytes, channel: int | None, gain: Gain, limit_mb: int) -> tuple[Any, NDArray[np.int16]]:
+def _warm_up() -> None:
+    """Load what decoding loads when it is first needed: files cannot be opened later."""
+    for form in ("WAV", "AU"):
+        sink = io.BytesIO()
+        soundfile.write(sink, np.arange(800, dtype=np.int16), 8000, format=form)
+        codec.decode(sink.getvalue(), gain="loudness")
+    with contextlib.suppress(DataError):
+        codec.decode(b"no audio")
+
+
+def _decoded(
+    data: bytes, channel: int | None, gain: Gain, limit_mb: int
+) -> tuple[Mapping[str, object], NDArray[np.int16]]:
+    """What is answered: `error` with its kind and words, or all of `codec.Audio` but its samples; and the samples."""
     try:
         audio = codec.decode(data, channel=channel, gain=gain)
     except VoxstillError as error:
-        return error, _NO_SAMPLES
+        return _error(error), _NO_SAMPLES
     except MemoryError:
-        return DataError("decoding needs too much memory", why=f"more than {limit_mb} MB", fix="split it"), _NO_SAMPLES
+        why = f"more than {limit_mb} MB"
+        return _error(DataError("decoding needs too much memory", why=why, fix="split it")), _NO_SAMPLES
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        return DataError("cannot be decoded", why=why, fix="remove the file, or repair it"), _NO_SAMPLES
-    # a mapping, which is pickled in a fifth of the time that the dataclass takes
-    metadata = {
-        "codec": audio.codec,
-        "rate_hz": audio.rate_hz,
-        "num_channels": audio.num_channels,
-        "file_level": audio.file_level,
-        "gain_db": audio.gain_db,
-        "louder_channel": audio.louder_channel,
-    }
+        return _error(DataError("cannot be decoded", why=why, fix="remove the file, or repair it")), _NO_SAMPLES
+    metadata = {name: getattr(audio, name) for name in _METADATA}
     return metadata, np.ascontiguousarray(audio.samples_T)
 
 
+def _error(error: VoxstillError) -> Mapping[str, object]:
+    return {"error": [type(error).__name__, error.what, error.why, error.fix]}
+
+
 _REQUEST = struct.Struct("<q8sdq")  # channel or -1, normalization or nothing, gain in dB then, bytes of the file
-_RESPONSE = struct.Struct("<qq")  # bytes of the pickled metadata or error, bytes of samples
+_RESPONSE = struct.Struct("<qq")  # bytes of the metadata or error as JSON, bytes of samples
+_MAX_ANSWER = 1 << 20
+_METADATA = ("codec", "rate_hz", "num_channels", "file_level", "gain_db", "louder_channel")
+_ERRORS = {kind.__name__: kind for kind in (VoxstillError, DataError, codec.SilentError)}
 _NO_SAMPLES = np.zeros(0, np.int16)
 
 
@@ -177,12 +200,29 @@ def _receive(connection: socket.socket, num_bytes: int) -> bytearray:
     return received
 
 
-def _receive_response(connection: socket.socket) -> tuple[Any, NDArray[np.int16]]:
+def _receive_response(connection: socket.socket) -> codec.Audio:
+    """The audio of an answer; raises its error, and _ProtocolError where it is no answer of the child's code."""
     num_meta, num_bytes = _RESPONSE.unpack(_receive(connection, _RESPONSE.size))
-    result = pickle.loads(_receive(connection, num_meta))
+    if not (0 < num_meta <= _MAX_ANSWER and 0 <= num_bytes <= 2 * codec.MAX_S * RATE_HZ and num_bytes % 2 == 0):
+        raise _ProtocolError
+    meta = _receive(connection, num_meta)
     samples_T = np.empty(num_bytes // 2, np.int16)
     _fill(connection, samples_T.data.cast("B"))
-    return result, samples_T
+    try:
+        answer = json.loads(meta)
+        if "error" in answer:
+            kind, what, why, fix = answer["error"]
+            error = _ERRORS[kind](str(what), why=str(why), fix=str(fix))
+        else:
+            level = answer.pop("file_level")
+            return codec.Audio(samples_T=samples_T, file_level=level and Level(*level), **answer)
+    except (ValueError, KeyError, TypeError):
+        raise _ProtocolError from None
+    raise error
+
+
+class _ProtocolError(Exception):
+    """What the child sends is not what its code sends."""
 
 
 def _fill(connection: socket.socket, buffer: memoryview) -> None:

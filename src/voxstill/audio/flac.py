@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 _MIN_BYTES = 42
 """Of the marker, the header of the first block and STREAMINFO."""
+_INT16_BITS = 16
 _WHOLE_TYPES = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
@@ -18,6 +20,7 @@ class StreamInfo:
     """What the header states; `num_samples` and `md5` are None where the encoder did not know them."""
 
     rate_hz: int
+    num_channels: int
     bits: int
     num_samples: int | None
     md5: bytes | None
@@ -31,6 +34,7 @@ def stream_info(data: bytes) -> StreamInfo | None:
     md5 = data[26:42]
     return StreamInfo(
         rate_hz=packed >> 44,
+        num_channels=(packed >> 41 & 7) + 1,
         bits=(packed >> 36 & 31) + 1,
         num_samples=packed & (1 << 36) - 1 or None,
         md5=md5 if any(md5) else None,
@@ -46,15 +50,21 @@ def without_length(data: bytes) -> bytes:
 
 
 class SampleHash:
-    """The MD5 of decoded samples as an encoder computes it: interleaved, in whole bytes, little-endian."""
+    """The MD5 of decoded samples as an encoder computes it: interleaved, in whole bytes, little-endian.
+
+    `block_type` is the shortest type of samples that it takes: those of 16 bits need no conversion.
+    """
 
     def __init__(self, bits: int) -> None:
+        self.block_type: Literal["int16", "int32"] = "int16" if bits <= _INT16_BITS else "int32"
         self._bits, self._width = bits, (bits + 7) // 8
         self._md5 = hashlib.md5(usedforsecurity=False)
 
-    def add(self, block_TC: NDArray[np.int32]) -> None:
-        """Add the next samples, scaled to 32 bits."""
-        native_TC = np.ascontiguousarray(block_TC) >> (32 - self._bits)
+    def add(self, block_TC: NDArray[np.int16] | NDArray[np.int32]) -> None:
+        """Add the next samples, scaled to all bits of their type."""
+        native_TC: NDArray[Any] = np.ascontiguousarray(block_TC)
+        if unused := 8 * block_TC.itemsize - self._bits:
+            native_TC = native_TC >> unused
         if (kind := _WHOLE_TYPES.get(self._width)) is not None:
             self._md5.update(native_TC.astype(kind, copy=False).data)
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from voxstill.audio import flac, wav
+
 HEAD_BYTES = 512
 """The first bytes of a file, in which the headers of nearly all WAV and FLAC files end."""
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE  # format tags of WAV
@@ -45,35 +47,27 @@ def read_header(head: bytes, num_bytes: int) -> Header | None:
 
 
 def _read_flac(head: bytes) -> Header | None:
-    if len(head) < 42 or head[4] & 0x7F:
+    info = flac.stream_info(head)
+    if info is None or info.num_samples is None:
         return None
-    fields = int.from_bytes(head[18:26], "big")
-    return Header(
-        codec="flac",
-        rate_hz=fields >> 44,
-        num_channels=(fields >> 41 & 7) + 1,
-        num_samples=fields & (1 << 36) - 1,
-    )
+    return Header(codec="flac", rate_hz=info.rate_hz, num_channels=info.num_channels, num_samples=info.num_samples)
 
 
 def _read_wav(head: bytes, num_bytes: int) -> Header | None:
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
-    position, audio_format = 12, None
-    while position + 8 <= len(head):
-        name, size = struct.unpack_from("<4sI", head, position)
-        position += 8
-        if name == b"fmt " and size >= 16 and position + 16 <= len(head):
-            audio_format = struct.unpack_from("<HHIIHH", head, position)
-            if audio_format[0] == _EXTENSIBLE and size >= 26 and position + 26 <= len(head):
-                audio_format = (*struct.unpack_from("<H", head, position + 24), *audio_format[1:])
+    audio_format = None
+    for start, name, size in wav.chunks(head, 12, "little"):
+        if name == b"fmt " and size >= 16 and start + 16 <= len(head):
+            audio_format = struct.unpack_from("<HHIIHH", head, start)
+            if audio_format[0] == _EXTENSIBLE and size >= 26 and start + 26 <= len(head):
+                audio_format = (*struct.unpack_from("<H", head, start + 24), *audio_format[1:])
         if name == b"data":
-            if audio_format is None or position + size > num_bytes:
+            if audio_format is None or start + size > num_bytes:
                 return None
             tag, num_channels, rate_hz, _, block, _ = audio_format
             subtype = _SUBTYPES.get((tag, block // num_channels)) if num_channels else None
             if subtype is None or block % num_channels:
                 return None
             return Header(codec=subtype, rate_hz=rate_hz, num_channels=num_channels, num_samples=size // block)
-        position += size + size % 2
     return None

@@ -28,6 +28,8 @@ MAX_CLIPPED = 0.001
 MAX_DC_OFFSET = 0.01
 """Distance of the mean from 0, as a share of full scale, above which the hardware that recorded it was at fault."""
 _FULL_SCALE = (pcm.FULL_SCALE - 1) / pcm.FULL_SCALE  # the loudest positive sample of 16 bits
+_LARGE = 1e9
+"""Peak of a float file above which the squares of samples, or their sums, are too large for float32."""
 _PART = 1 << 16  # samples whose float32 sums are exact enough
 
 
@@ -67,14 +69,17 @@ class LevelMeter:
 
 def level_of(samples_T: NDArray[np.int16]) -> Level:
     """The level of samples that are those of the file, bit for bit."""
-    num_clipped, num_samples, loudest = 0, len(samples_T), pcm.FULL_SCALE - 1
+    num_samples, loudest = len(samples_T), pcm.FULL_SCALE - 1
     if not num_samples:
         return Level(0.0, 0.0, 0.0)
-    highest, lowest = int(samples_T.max()), int(samples_T.min())
+    highest, lowest = int(np.maximum.reduce(samples_T)), int(np.minimum.reduce(samples_T))
+    num_clipped = 0
     if highest >= loudest or lowest <= -loudest:
         num_clipped = int(np.count_nonzero(samples_T >= loudest) + np.count_nonzero(samples_T <= -loudest))
     # sums of int32 take half the time that those of int64 take; of so many samples none is too large for them
-    total = sum(int(samples_T[i : i + _PART - 1].sum(dtype=np.int32)) for i in range(0, num_samples, _PART - 1))
+    total = 0
+    for start in range(0, num_samples, _PART - 1):
+        total += int(np.add.reduce(samples_T[start : start + _PART - 1], dtype=np.int32))
     return Level(
         max(highest, -lowest) / pcm.FULL_SCALE, num_clipped / num_samples, total / num_samples / pcm.FULL_SCALE
     )
@@ -85,6 +90,8 @@ def gain_db(parts: Sequence[NDArray[np.float32]], target: Normalization) -> floa
     peak = max((max(float(part_T.max(initial=0.0)), -float(part_T.min(initial=0.0))) for part_T in parts), default=0.0)
     if target == "none" or not peak:
         return 0.0
+    if peak > _LARGE:
+        return gain_db([part_T / np.float32(peak) for part_T in parts], target) - 20 * math.log10(peak)
     highest = min(PEAK_DBFS - 20 * math.log10(peak), MAX_GAIN_DB)
     if target == "rms":
         return min(RMS_DBFS - _rms_db(parts), highest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import soxr
@@ -54,9 +54,9 @@ class MonoResampler:
             raise DataError("impossible channels", why=f"{num_channels} of them", fix="write the file anew")
 
     @property
-    def needs_integers(self) -> bool:
-        """Whether blocks are wanted as int32, as they are compared with a checksum."""
-        return self._md5 is not None
+    def block_type(self) -> Literal["int16", "int32", "float32"]:
+        """The type of blocks that is wanted: integers where they are compared with a checksum, scaled to all bits."""
+        return "float32" if self._md5 is None else self._md5.block_type
 
     def checksum_fault(self) -> DataError | None:
         """The error of samples that are not those of the MD5 in the header; None where it is theirs, or has none."""
@@ -66,12 +66,12 @@ class MonoResampler:
             "damaged", why="its samples are not those of the MD5 in its header", fix="find a sound copy of the file"
         )
 
-    def add(self, block_TC: NDArray[np.float32] | NDArray[np.int32], rate_hz: int) -> None:
+    def add(self, block_TC: NDArray[np.float32] | NDArray[np.int16] | NDArray[np.int32], rate_hz: int) -> None:
         """Add the next block. The number of channels may change between blocks, the rate may not."""
-        if block_TC.dtype == np.int32:
+        if block_TC.dtype.kind == "i":
             if self._md5 is not None:
-                self._md5.add(np.asarray(block_TC, np.int32))
-            self._add(block_TC.astype(np.float32) * np.float32(2**-31), rate_hz)
+                self._md5.add(cast("NDArray[np.int16] | NDArray[np.int32]", block_TC))
+            self._add(block_TC.astype(np.float32) * np.float32(2.0 ** (1 - 8 * block_TC.itemsize)), rate_hz)
         else:
             self._add(np.asarray(block_TC, np.float32), rate_hz)
 

@@ -16,12 +16,15 @@ def filter_labels(
     work: Annotated[str, Argument(metavar="WORK", show_default=False)],
     tune: Annotated[bool, Option("--tune", help="Propose thresholds by human texts; judge nothing.")] = False,
     part: PartOption = None,
+    partial: Annotated[
+        bool, Option("--partial", help="Judge the labels that are there, though labelling has not ended.")
+    ] = False,
     report: Annotated[
         str | None, Option("--report", metavar="FILE", help="Write a page of what was kept, and why not.")
     ] = None,
 ) -> Result:
     """Judge every label: kept, or dropped with a reason."""
-    if tune and part:
+    if tune and (part or partial):
         raise BadParameter("`--tune` has no parts: it measures all labels")
     if tune and report:
         raise BadParameter("`--tune` judges nothing that a report could show")
@@ -32,7 +35,7 @@ def filter_labels(
         return tune_filter.tune(cfg)
     from voxstill.pipeline import filter as filtering
 
-    figures = filtering.filter_labels(cfg, part=part)
+    figures = filtering.filter_labels(cfg, part=part, partial=partial)
     if report is None:
         return figures
     from voxstill.pipeline import filter_report  # torch comes with it

@@ -25,11 +25,24 @@ def label(
     retry_failed: Annotated[
         bool, Option("--retry-failed", help="Make labels that failed again, too; later steps then follow.")
     ] = False,
+    allow_teacher: Annotated[
+        list[str] | None,
+        Option(
+            "--allow-teacher",
+            metavar="TEACHER",
+            help="A teacher that `voxstill control` may change to: a name, or options as YAML.",
+        ),
+    ] = None,
 ) -> Result:
     """Label every utterance with a teacher."""
     cfg = options.load(work_override(work))
     from voxstill.pipeline import label as labelling
 
     return labelling.label_utterances(
-        cfg, max_chunks=max_chunks, limit_hours=limit_hours, retry_failed=retry_failed, part=part
+        cfg,
+        max_chunks=max_chunks,
+        limit_hours=limit_hours,
+        retry_failed=retry_failed,
+        part=part,
+        allow_teacher=allow_teacher or (),
     )

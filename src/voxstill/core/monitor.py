@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import ConfigError
+from voxstill.core.terminal import printable
 
 log = logging.getLogger("voxstill")
 QUIET_INTERVAL_S = 10.0
@@ -295,10 +296,15 @@ class JsonLines:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def start_logging(level: str = "info") -> None:
     """Log to standard error, one line a message."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
     log.handlers[:] = [handler]
     log.propagate = False
     set_level(level)

@@ -7,11 +7,12 @@ package's: one that is broken is no trouble to who wants something else.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from typing import Generic, TypeVar, cast
 
 from voxstill.core.errors import ConfigError
@@ -102,9 +103,10 @@ class Registry(Generic[T]):
         label = f"`{name}` of {_package_of(entry_point)}"
         try:
             value = entry_point.load()
-        except Exception as error:  # any code may stand there
+            misfit = self.misfit(value)
+        except (Exception, SystemExit) as error:  # any code may stand there
             raise self._import_error(label, error) from error
-        if (misfit := self.misfit(value)) is not None:
+        if misfit is not None:
             raise ConfigError(
                 f"the {self.noun} {label} does not fit this version of voxstill", why=misfit.why, fix=misfit.fix
             )
@@ -124,15 +126,32 @@ class Registry(Generic[T]):
         )
 
     def _entry_points(self) -> dict[str, EntryPoint]:
-        return {entry_point.name: entry_point for entry_point in entry_points(group=self.group)}
+        try:
+            return {entry_point.name: entry_point for entry_point in entry_points(group=self.group)}
+        except Exception:  # the metadata of one package cannot be read
+            return dict(self._readable_entry_points())
 
-    def _import_error(self, label: str, error: Exception) -> ConfigError:
+    def _readable_entry_points(self) -> Iterator[tuple[str, EntryPoint]]:
+        """Entry points of the packages whose metadata can be read, by name; the others are named in warnings."""
+        for distribution in distributions():
+            try:
+                chosen = distribution.entry_points.select(group=self.group)
+                yield from [(entry_point.name, entry_point) for entry_point in chosen]
+            except Exception as error:
+                _warn_unreadable(str(getattr(distribution, "name", None)), f"{type(error).__name__}: {error}")
+
+    def _import_error(self, label: str, error: BaseException) -> ConfigError:
         missing = isinstance(error, ImportError)
         return ConfigError(
             f"the {self.noun} {label} cannot be imported",
             why=str(error) if missing else f"{type(error).__name__}: {error}",
             fix="install the package that it needs" if missing else "update that package, or uninstall it",
         )
+
+
+@functools.cache
+def _warn_unreadable(package: str, why: str) -> None:
+    log.warning("left out: the entry points of `%s`: %s", package, why)
 
 
 def _package_of(entry_point: EntryPoint) -> str:

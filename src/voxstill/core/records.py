@@ -40,9 +40,28 @@ def recording_id(uri: str, etag: str | None, num_bytes: int) -> str:
     return fingerprint(uri, etag or num_bytes)
 
 
+def audio_hash(recording_id: str, channel: int | None, start_ms: int, end_ms: int) -> str:
+    """Equal for the same stretch of the same channel of the same recording, at whatever level."""
+    return fingerprint(recording_id, channel, start_ms, end_ms)
+
+
+def text_hash(audio: str, text: str | None) -> str:
+    """The `audio_hash` of a label whose teacher was shown the human text: with another text it is another label."""
+    return fingerprint(audio, text)
+
+
 def content_hash(data: bytes) -> str:
     """Equal for files of equal bytes, whatever their times: 16 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+LOGPROB_ROUNDING = 1e-3
+"""A log-probability may be so far above 0 where it was computed with 16 bits."""
+
+
+def is_logprob(value: float) -> bool:
+    """Whether a number is the logarithm of a probability: NaN is none, and a positive one is none."""
+    return value <= LOGPROB_ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +124,11 @@ class Utterance:
         """Length in milliseconds."""
         return self.end_ms - self.start_ms
 
+    @property
+    def audio(self) -> str:
+        """Hash of which audio it is, whatever its id, words and level."""
+        return audio_hash(self.recording_id, self.channel, self.start_ms, self.end_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
@@ -120,6 +144,9 @@ class Label:
     finish: Finish = "stop"
     words: tuple[Word, ...] = ()
     error: str | None = None
+    audio: str | None = None
+    """`audio` of the utterance that was labelled, with its text where the teacher was shown it; None in tables of
+    earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +154,15 @@ class Alignment:
     """How well the text of a label fits the audio of its utterance, by forced alignment with a CTC model.
 
     `logprob` is the mean log-probability of a token of the text, None where the model has no tokens for it or too few
-    frames. `error` says why there is no audio.
+    frames. `error` says why there is no audio. `words` are those of the text with their times, where the teacher gave
+    none: None where it did or was not asked, empty where the text has no alignment.
     """
 
     utterance_id: str
     text: str
     logprob: float | None = None
     error: str | None = None
+    words: tuple[Word, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Decoding is greedy, or a beam search with a language model and phrases.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,11 @@ from torch import Tensor
 
 from voxstill.core.config import Augment, Decode
 from voxstill.core.errors import ConfigError
-from voxstill.core.records import RATE_HZ, Hypothesis
+from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.decoding import ctc, seq2seq, transducer
 from voxstill.decoding.loaded import dtype_of
 from voxstill.decoding.options import GENERATION, RecognizerOptions
+from voxstill.decoding.word_times import AlignedText, word_times
 from voxstill.nn import checkpoints, students
 from voxstill.nn.frontends import Frontend
 from voxstill.text.pretrained import CheckpointVocabulary, WhisperTokenizer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 PieceTokenizer = Vocabulary | CheckpointVocabulary
 """Tokenizers of CTC students and of transducers."""
+_CACHED_WORDS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +165,10 @@ class CtcModel(FrameModel):
         logits_BFV, frames_B = students.logits(self.model, inputs.to(self.model.dtype), len_B)
         return logits_BFV.float().log_softmax(-1), frames_B
 
-    def log_likelihoods(
-        self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, texts: Sequence[str]
-    ) -> list[float | None]:
-        """Return the log-probability per token of each text, the best of its spellings; None where it has none."""
+    def align(
+        self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, texts: Sequence[str], with_words: Sequence[bool]
+    ) -> list[AlignedText]:
+        """Align each text with its audio; its log-probability is that of the best of its spellings."""
         log_probs_BFV, frames_B = self.log_probs(audio_BT, audio_len_B)
         tokenized = [(b, ids) for b, text in enumerate(texts) for ids in self.vocabulary.encodings(text)]
         rows = [b for b, _ in tokenized]
@@ -179,4 +181,24 @@ class CtcModel(FrameModel):
         best: list[float | None] = [None] * len(texts)
         for b, log_prob in zip(rows, log_probs, strict=True):
             best[b] = max((value for value in (best[b], log_prob) if value is not None), default=None)
-        return best
+        words = [
+            self._word_times(log_probs_FV[:frames], text) if wanted and log_prob is not None else ()
+            for log_probs_FV, frames, text, wanted, log_prob in zip(
+                log_probs_BFV, frames_B.tolist(), texts, with_words, best, strict=True
+            )
+        ]
+        return list(map(AlignedText, best, words))
+
+    def _word_times(self, log_probs_FV: torch.Tensor, text: str) -> tuple[Word, ...]:
+        return word_times(
+            log_probs_FV.cpu().numpy(),
+            text,
+            self._encode_word,
+            self.vocabulary.blank_id,
+            self.vocabulary.delimiter_id,
+            self.frame_ms,
+        )
+
+    @functools.cached_property
+    def _encode_word(self) -> Callable[[str], Sequence[int]]:
+        return functools.lru_cache(_CACHED_WORDS)(lambda word: next(iter(self.vocabulary.encodings(word)), ()))

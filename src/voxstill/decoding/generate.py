@@ -11,7 +11,6 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor, GenerationMixin
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
-from transformers.utils import logging
 
 from voxstill.core import pcm
 from voxstill.core.config import Augment
@@ -21,6 +20,7 @@ from voxstill.decoding.loaded import dtype_of, no_recognizer_error
 from voxstill.decoding.options import GENERATION, RecognizerOptions
 from voxstill.nn import checkpoints
 from voxstill.nn.frontends import Frontend
+from voxstill.nn.loading import load_model
 from voxstill.text.pretrained import LANGUAGES_FROM
 
 if TYPE_CHECKING:
@@ -37,14 +37,13 @@ class GenerateModel:
     def __init__(
         self, folder: Path, config: PretrainedConfig, options: RecognizerOptions, device: torch.device, section: str
     ) -> None:
-        logging.disable_progress_bar()
-        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
-        dtype = dtype_of(options, device)
+        dtype, trusted = dtype_of(options, device), options.trust_remote_code
         try:
             if not config.is_encoder_decoder:
                 raise ValueError(f"a `{config.model_type}` is no encoder-decoder; the teacher `vllm` may serve it")
-            self.model = AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=dtype, **local).eval().to(device)
-            processor = AutoProcessor.from_pretrained(folder, **local)
+            model = load_model(AutoModelForSpeechSeq2Seq, folder, trust_remote_code=trusted, dtype=dtype)
+            self.model = model.eval().to(device)
+            processor = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted)
             self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
         except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
             raise no_recognizer_error(folder, error) from None

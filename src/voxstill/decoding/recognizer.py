@@ -20,6 +20,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Hypothesis
 from voxstill.decoding import checkpoint_files
 from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.word_times import AlignedText
 
 if TYPE_CHECKING:
     import torch
@@ -62,10 +63,10 @@ class Recognizer:
         DataError where there is nothing to load, ConfigError where options do not go with the model.
         """
         import torch
-        from transformers import AutoConfig
 
         from voxstill.decoding.loaded import no_recognizer_error
         from voxstill.nn import classifiers
+        from voxstill.nn.loading import load_config
 
         options = self.options
         torch.set_num_threads(options.threads)
@@ -74,9 +75,7 @@ class Recognizer:
         if options.trust_remote_code:
             log.warning("`trust_remote_code` is set: code that came with `%s` may run", options.model)
         try:
-            config = AutoConfig.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=options.trust_remote_code
-            )
+            config = load_config(folder, trust_remote_code=options.trust_remote_code)
         except (OSError, ValueError) as error:
             raise no_recognizer_error(folder, error) from None
         if (task := classifiers.task_of(config)) is not None:
@@ -198,23 +197,27 @@ class Recognizer:
         frames = frames_B.tolist()
         return [log_probs_FV[:num].cpu().numpy() for log_probs_FV, num in zip(log_probs_BFV, frames, strict=True)]
 
-    def log_likelihoods(self, samples: Sequence[Samples], texts: Sequence[str]) -> list[float | None]:
-        """Return the log-probability per token of each text given its audio, by CTC (forced alignment).
+    def align(
+        self, samples: Sequence[Samples], texts: Sequence[str], with_words: Sequence[bool] | None = None
+    ) -> list[AlignedText]:
+        """Return how well each text fits its audio, by CTC (forced alignment), and the times of its words.
 
-        None where the model cannot write the text, or the audio has too few frames for it. ConfigError where it is no
-        CTC model.
+        Words only where they are asked for. ConfigError where it is no CTC model.
         """
         import torch
 
         model = self._ctc_model()
-        values: list[float | None] = [None] * len(samples)
+        with_words = [False] * len(samples) if with_words is None else with_words
+        aligned = [AlignedText()] * len(samples)
         for members in batches_by_length([len(samples_T) for samples_T in samples], self.options.batch_ms):
             with torch.inference_mode():
                 audio_BT, audio_len_B = self._padded([samples[i] for i in members])
-                answers = model.log_likelihoods(audio_BT, audio_len_B, [texts[i] for i in members])
-            for i, value in zip(members, answers, strict=True):
-                values[i] = value
-        return values
+                answers = model.align(
+                    audio_BT, audio_len_B, [texts[i] for i in members], [with_words[i] for i in members]
+                )
+            for i, answer in zip(members, answers, strict=True):
+                aligned[i] = answer
+        return aligned
 
     def close(self) -> None:
         """Drop the weights."""

@@ -24,6 +24,7 @@ from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_war
 from voxstill.evaluation.report import classes as report
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers, students
+from voxstill.nn.loading import load_config
 from voxstill.scoring import classes as class_scores
 from voxstill.scoring import figures as scoring
 from voxstill.scoring import stats, verification
@@ -116,10 +117,8 @@ def task_of(target: str) -> classifiers.Task | None:
 
     A classifier that does not say what its classes are of (`target`) is one of another package.
     """
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.from_pretrained(model_folder(target), local_files_only=True)
+        config = load_config(model_folder(target))
     except (ConfigError, OSError, ValueError):
         return None
     return classifiers.task_of(config) if hasattr(config, "target") else None

@@ -1,13 +1,15 @@
 """Measure each label once: filtering anew reads columns of numbers and no text.
 
 `measure` is pure. Around it, the unit of work is a few parts of the table of utterances with their labels: a worker
-writes one part of scores for them, under a name that they give. So a step that was ended goes on where it was.
+writes one part of scores for them, under a name that their content gives. So a step that was ended goes on where it
+was, and what an earlier table holds of the same labels is read there (`filtering/reuse.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
+import functools
 import zlib
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from voxstill.core.errors import DataError, StorageError
-from voxstill.core.records import Alignment, Label, Split, Utterance, fingerprint
+from voxstill.core.records import Alignment, Label, Split, Utterance, fingerprint, is_logprob
 from voxstill.engine import StageWork
 from voxstill.scoring import words
 from voxstill.storage import join, tables
@@ -23,6 +25,7 @@ from voxstill.storage.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from _typeshed import DataclassInstance
 
 VERSION = 2
@@ -127,6 +130,17 @@ class Score:
     errors: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """A row of the table: the score, and the identity of the `MeasuredPart` that it was measured in.
+
+    Tables of version 0.1 have no identity.
+    """
+
+    score: Score
+    part: str | None = None
+
+
 def added_measures() -> list[str]:
     """Names of the fields of `Score` that its first version did not have."""
     return sorted(field.name for field in dataclasses.fields(Score) if field.name not in _FIRST_MEASURES)
@@ -142,18 +156,19 @@ def measure(
 ) -> Score:
     """Measure one label, beside that of a second teacher and its alignment where they are; pure.
 
+    Tables of earlier versions may hold a log-probability that is none, such as NaN: the label counts as unfinished.
     Errors against the human text, and what the second teacher heard otherwise, are counted after `normalize`.
     """
     text = basic(label.text)
     text_words = units(text)
     blanks = sum(a == b for a, b in pairwise(text_words))  # CTC puts a blank between equal neighbours
-    logprob = label.mean_logprob
+    logprobs = [value for value in (label.mean_logprob, alignment) if value is not None]
     errors = None if utterance.text is None else words.wer([(normalize(utterance.text), normalize(label.text))])
     return Score(
         utterance_id=label.utterance_id,
         split=utterance.split,
         duration_ms=utterance.duration_ms,
-        finished=_finished(label),
+        finished=_finished(label) and all(map(is_logprob, logprobs)),
         characters=len(characters(text)),
         words=len(text_words),
         longest_word=max(map(len, text_words), default=0),
@@ -162,11 +177,11 @@ def measure(
         compression_ratio=_compression_ratio(text),
         known_phrase=phrases.are_all_of(text),
         other_language=_languages_differ(label.language, utterance.info.language),
-        mean_logprob=None if logprob is None or math.isnan(logprob) else logprob,
+        mean_logprob=_logprob(label.mean_logprob),
         disagreement=None
         if second is None or not _finished(second)
         else words.edit_distance(units(normalize(label.text)), units(normalize(second.text))),
-        alignment=alignment,
+        alignment=_logprob(alignment),
         reference_words=None if errors is None else errors.reference,
         errors=None if errors is None else errors.errors,
     )
@@ -197,6 +212,10 @@ class MeasuredPart:
     part: join.Part
     second: tuple[str, ...] = ()
     alignments: tuple[str, ...] = ()
+    identity: str = ""
+    """A hash of everything that its scores depend on."""
+    scored: str | None = None
+    """A part of scores that holds those of this identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +226,12 @@ class MeasureJob:
 
     @property
     def name(self) -> str:
-        """Depends on what is in it."""
+        """Depends on everything that is measured."""
+        return fingerprint(*(part.identity for part in self.parts))
+
+    @property
+    def place(self) -> str:
+        """Depends on the utterances alone: which of several commands measures it is known before it is aligned."""
         return fingerprint(*(part.part.name for part in self.parts))
 
 
@@ -242,12 +266,30 @@ class ScoreWriter(StageWork):
         return [self._write(job) for job in jobs]
 
     def _write(self, job: MeasureJob) -> int | DataError:
+        import pyarrow as pa
+
+        read = functools.cache(self._read_scored)
         try:
-            scores = [score for part in job.parts for score in self._scores(part)]
+            parts = [self._rows(part, read) for part in job.parts]
         except DataError as error:
             return error
-        self.work.create(f"{self.prefix}/{job.name}.parquet", tables.to_parquet(scores, Score))
-        return sum(score.duration_ms for score in scores)
+        table = pa.concat_tables(parts).combine_chunks()
+        self.work.create(f"{self.prefix}/{job.name}.parquet", tables.arrow_to_parquet(table))
+        return int(table["duration_ms"].to_numpy().sum())
+
+    def _rows(self, part: MeasuredPart, read: Callable[[str], pa.Table | None]) -> pa.Table:
+        """The scores of a part as they were measured before, else measured now."""
+        import pyarrow.compute as pc
+
+        if part.scored is not None and (scored := read(part.scored)) is not None:
+            return scored.filter(pc.equal(scored["part"], part.identity))
+        return tables.table([ScoreRow(score, part.identity) for score in self._scores(part)], ScoreRow)
+
+    def _read_scored(self, key: str) -> pa.Table | None:
+        """A part of scores; None where it is damaged, or was deleted meanwhile."""
+        with contextlib.suppress(DataError, StorageError):
+            return tables.to_arrow(self.work.read(key), ScoreRow, self.work.uri(key))
+        return None
 
     def _scores(self, part: MeasuredPart) -> list[Score]:
         utterances = self._read(part.part.utterances, Utterance, _UTTERANCE_COLUMNS)
@@ -293,6 +335,11 @@ def set_aside(job: MeasureJob, reason: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
+
+
+def _logprob(logprob: float | None) -> float | None:
+    """A log-probability; None where it is unknown, or no such thing."""
+    return logprob if logprob is not None and is_logprob(logprob) else None
 
 
 def _finished(label: Label) -> bool:

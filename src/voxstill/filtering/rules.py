@@ -185,8 +185,16 @@ def judge(scores: pa.Table, cfg: Filter, confidences: Confidences | None = None)
 
 
 def columns_of(scores: pa.Table, confidences: Confidences) -> dict[str, NDArray[Any]]:
-    """What the rules look at, of an Arrow table of scores."""
+    """What the rules look at, of an Arrow table of scores.
+
+    No threshold drops what is not known, which is null. A NaN is no measure: a label with one counts as unfinished.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     columns = {name: scores[name].to_numpy() for name in scores.column_names}
+    for name in (field.name for field in scores.schema if pa.types.is_floating(field.type)):
+        columns["finished"] = columns["finished"] & ~pc.is_nan(scores[name]).fill_null(False).to_numpy()
     return columns | {"share_surer": confidences.share_surer(columns["mean_logprob"])}
 
 

@@ -13,7 +13,7 @@ from voxstill.core.config import Filter
 from voxstill.core.records import Verdict
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import NAMES, Confidences, count_reasons, current_name, judge
-from voxstill.storage import tables, workdir
+from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def write_verdicts(work: Store, scores: str, verdicts: str, recipe: str, cfg: Fi
     """
     import pyarrow as pa
 
-    keys = tables.parts(work, scores)
+    keys = manifest.parts(work, scores)
     parts = _read(work, keys, ("split", "mean_logprob"))
     logprobs = (_judged(part)["mean_logprob"].to_numpy() for part in parts)
     confidences = Confidences(np.concatenate([np.zeros(0), *logprobs]))
@@ -105,7 +105,7 @@ class VerdictMap:
 
     def __init__(self, work: Store, recipe: str) -> None:
         self._reasons: list[Judged] = []
-        parts = tables.parts(work, workdir.prefix("verdicts", recipe))
+        parts = manifest.parts(work, workdir.prefix("verdicts", recipe))
         self._places = tables.IdMap(
             ids for table in tables.columns(work, parts, Verdict) for ids in self._by_reason(table)
         )

@@ -57,10 +57,9 @@ def _meanings(columns: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
         known = {**known, "key": "id"}
     if {"audio_filepath", "shard_id"} <= {*columns}:
         known = {**known, "shard_id": "the number of a tar"}
-    if ".json" in columns:  # in a tar, where times are of the recording that a sample was cut from
-        known = {name: column for name, column in known.items() if name == "channel" or name not in NUMBER_COLUMNS}
-    if {"teacher", "reference"} <= {*columns}:  # a shard of ours, whose text is a label
-        known = {**{name: column for name, column in known.items() if name != "text"}, "reference": "text"}
+    if {"teacher", "reference"} <= {*columns}:  # a shard of ours: its text is a label, its times are of the recording
+        unread = {"text", *NUMBER_COLUMNS} - {"channel"}
+        known = {**{name: column for name, column in known.items() if name not in unread}, "reference": "text"}
     for name in columns:
         if name not in ("supervisions", ".json"):  # whose columns are told
             yield name, known.get(name)

@@ -6,7 +6,9 @@ Common Voice are read.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -17,7 +19,9 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import log
 from voxstill.core.records import Split
 from voxstill.indexing import unpack
+from voxstill.indexing.beside import with_descriptions
 from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.folder_splits import FolderSplits, is_held_out, with_split
 from voxstill.indexing.formats import common_voice
 from voxstill.indexing.formats.entry import SourceEntry, local_entry, split_named
 from voxstill.indexing.formats.kaldi import KALDI_NAME, is_kaldi, read_kaldi
@@ -37,8 +41,9 @@ from voxstill.indexing.formats.tables import (
 from voxstill.indexing.formats.transcripts import is_fairseq, is_mls, read_fairseq, read_mls
 from voxstill.indexing.formats.webdataset import file_name, is_compressed, read_tar
 from voxstill.storage.redaction import redact_uri
-from voxstill.storage.store import Store
+from voxstill.storage.store import Entry, Store
 from voxstill.storage.uri import is_local
+from voxstill.storage.workdir import OWN_NAMES
 
 SIDECARS = {
     *(".jsonl", ".json", ".txt", ".lst", ".list", ".md", ".csv", ".tsv", ".parquet", ".yaml", ".yml"),
@@ -49,11 +54,15 @@ _MANIFESTS_KEPT = 16
 _MANIFEST_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".tsv", ".parquet", ".list")
 
 
+_RECIPE = re.compile("[0-9a-f]{16}")
+
+
 @dataclass(slots=True)
 class _Walk:
     """One walk through a folder or bucket, with what it leaves for later."""
 
     work: Store | None
+    splits: FolderSplits
     work_path: str | None = None
     """Real path of the work folder on this machine."""
     skip: list[str] = field(default_factory=list)
@@ -69,18 +78,22 @@ class _Walk:
 
 def scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
     """The files of a folder, with the splits that its folders are named after; links to folders are followed last."""
-    try:
-        with os.scandir(path) as children:
-            splits = _splits_of_folders(child.name for child in children if child.is_dir())
-    except OSError:  # which is a row below
-        splits = {}
-    walk = _Walk(work, os.path.realpath(work.root) if work is not None and is_local(work.root) else None)
+    work_path = os.path.realpath(work.root) if work is not None and is_local(work.root) else None
+    walk = _Walk(work, FolderSplits(path, _folders_in), work_path)
     is_empty = True
     for entry in _follow(path, walk):
         is_empty = False
-        folder = entry.uri.removeprefix(f"{path.rstrip('/')}/").partition("/")[0]
-        yield _with_split(entry, splits.get(folder))
+        yield entry
     yield from _unread_manifests(path, walk, is_empty)
+    walk.splits.log()
+
+
+def _folders_in(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as children:
+            return [child.name for child in children if _is_folder(child)]
+    except OSError:  # which is a row by then
+        return []
 
 
 def _follow(path: str, walk: _Walk) -> Iterator[SourceEntry]:
@@ -104,28 +117,11 @@ def _is_inside(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
-def _splits_of_folders(names: Iterable[str]) -> dict[str, Split]:
-    """The split of each folder that is named after one, where another is named after `train`; else of none.
-
-    So Hugging Face lays out audio folders (`train`, `validation`, `test`), and LibriSpeech its parts (`dev-clean`).
-    """
-    splits = {name: split for name in names if (split := split_named(name)) is not None}
-    if not {"train"} < set(splits.values()):
-        return {}
-    named = ", ".join(f"`{name}` is {split}" for name, split in sorted(splits.items()))
-    log.info("index: folders are named after splits: %s", named)
-    return splits
-
-
-def _with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
-    is_known = split is None or entry.split is not None or entry.implied_split is not None
-    return entry if is_known else replace(entry, implied_split=split)
-
-
 def _scan_folder(path: str, walk: _Walk, is_linked: bool) -> Iterator[SourceEntry]:
     """Files of a folder, then those of its folders; what is known by its name or its layout is read."""
     if is_kaldi(path):
-        yield from read_kaldi(path)
+        for entry in read_kaldi(path):
+            yield walk.splits.apply(entry, f"{path}/{KALDI_NAME}")
         return
     try:
         with os.scandir(path) as children:
@@ -137,18 +133,28 @@ def _scan_folder(path: str, walk: _Walk, is_linked: bool) -> Iterator[SourceEntr
         yield SourceEntry(uri=path, failure=Failure(FailureKind.UNREADABLE, str(error.strerror)))
         return
     del visible
+    is_source = walk.work_path is not None and os.path.realpath(path) == walk.work_path
+    if is_source or _is_work(path, folders):  # what is in a work folder are copies of what is elsewhere
+        links, folders, names = ([name for name in part if name not in OWN_NAMES] for part in (links, folders, names))
     if tables := common_voice.tables_in(path, names, (*folders, *links)):
         yield from _read_common_voice(path, tables)
         return
     walk.links.extend(f"{path.rstrip('/')}/{name}" for name in links)
-    for name in names:
-        yield from _expand(local_entry(f"{path.rstrip('/')}/{name}"), name, walk)
+    for file in with_descriptions(local_entry(f"{path.rstrip('/')}/{name}") for name in names):
+        yield from _expand(file, walk)
     for name in folders:
         folder = f"{path.rstrip('/')}/{name}"
         if walk.work_path is not None and os.path.realpath(folder) == walk.work_path:
             log.info("index: the work folder `%s` lies in the source and is left out", folder)
         elif not (is_linked and _is_inside(os.path.realpath(folder), walk.skip)):
             yield from _scan_folder(folder, walk, is_linked)
+
+
+def _is_work(path: str, folders: Sequence[str]) -> bool:
+    """Whether a folder is a work folder, of this or of another corpus."""
+    if not {"recordings", "utterances"} <= set(folders):
+        return False
+    return any(_RECIPE.fullmatch(name) for name in _folders_in(f"{path.rstrip('/')}/utterances"))
 
 
 def _is_folder(child: os.DirEntry[str]) -> bool:
@@ -172,23 +178,36 @@ def scan_bucket(uri: str, work: Store | None) -> Iterator[SourceEntry]:
     """The objects below an address, or the one that is there."""
     is_missing = True
     if not uri.startswith(("http://", "https://")):  # where nothing can be listed
-        folder, walk = Store(uri), _Walk(work)
-        splits = _splits_of_folders(folder.folders())
-        is_empty = True
-        for item in folder.list():
-            is_missing = False
-            is_in_work = work is not None and folder.uri(item.key).startswith(f"{work.root}/")
-            if not is_in_work and not any(part.startswith(".") for part in PurePosixPath(item.key).parts):
-                entry = SourceEntry(uri=folder.uri(item.key), etag=item.etag or None, num_bytes=item.num_bytes)
-                name = item.key.rpartition("/")[2]
-                _refuse_layout(entry.uri, name)
-                for row in _expand(entry, name, walk):
-                    is_empty = False
-                    yield _with_split(row, splits.get(item.key.partition("/")[0]))
+        folder, walk = Store(uri), _Walk(work, FolderSplits(uri, lambda prefix: Store(prefix).folders()))
+        items = folder.list()
+        first, is_empty = next(items, None), True
+        is_missing = first is None
+        for file in with_descriptions(_objects(itertools.chain([first] if first else [], items), folder, work)):
+            for entry in _expand(file, walk):
+                is_empty = False
+                yield entry
         if not is_missing:
             yield from _unread_manifests(uri, walk, is_empty)
+            walk.splits.log()
     if is_missing:
         yield _single_object(uri)
+
+
+def _objects(items: Iterable[Entry], folder: Store, work: Store | None) -> Iterator[SourceEntry]:
+    """The objects below an address that are not hidden and not of the work folder."""
+    for item in items:
+        is_of_work = work is not None and _is_of_work(folder.uri(item.key), folder, work)
+        if not is_of_work and not any(part.startswith(".") for part in PurePosixPath(item.key).parts):
+            _refuse_layout(folder.uri(item.key), item.key.rpartition("/")[2])
+            yield SourceEntry(uri=folder.uri(item.key), etag=item.etag or None, num_bytes=item.num_bytes)
+
+
+def _is_of_work(uri: str, folder: Store, work: Store) -> bool:
+    """Whether an object of the source is of the work folder; where the source lies in that, only its own files are."""
+    if not uri.startswith(f"{work.root}/"):
+        return False
+    is_source_inside = f"{folder.root}/".startswith(f"{work.root}/")
+    return not is_source_inside or uri.removeprefix(f"{work.root}/").partition("/")[0] in OWN_NAMES
 
 
 def _single_object(uri: str) -> SourceEntry:
@@ -227,8 +246,14 @@ def _refuse_layout(uri: str, name: str) -> None:
 # ------------------------------------------------------------------------------------------------- files
 
 
-def _expand(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]:
-    """The entries that a file of a folder stands for: itself, or what a manifest or tar holds."""
+def _expand(file: SourceEntry, walk: _Walk) -> Iterator[SourceEntry]:
+    """The entries that a file of a folder stands for, with their splits."""
+    for entry in _entries(file, file.uri.rpartition("/")[2], walk):
+        yield walk.splits.apply(entry, file.uri)
+
+
+def _entries(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]:
+    """A file of a folder itself, or what it holds as a manifest or tar."""
     ending = os.path.splitext(name)[1].lower()
     if name.startswith("."):
         return
@@ -267,9 +292,10 @@ def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
     """
     is_parquet = holds_audio(file.uri)
     if work is not None and (is_compressed(file.uri) or is_parquet):
-        split = split_of_name(file.uri)
+        split = split_of_name(file.uri) if is_parquet else _held_out_by_name(file.uri)
         for entry in read_tar(unpack.unpacked_tar(file, work)):
-            yield _with_split(entry, split)
+            unpacked = _of_row(entry, file.uri) if is_parquet else entry
+            yield with_split(replace(unpacked, origin=file.uri), split)
     elif is_parquet:
         detail = "no recording can be read alone; `voxstill index` unpacks it into its work folder"
         yield replace(file, failure=Failure(FailureKind.IN_PARQUET, detail))
@@ -277,9 +303,24 @@ def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
         detail = "nothing can be read from its middle; unpack or repack it"
         yield replace(file, failure=Failure(FailureKind.COMPRESSED_TAR, detail))
     elif file_name(file.uri).endswith(".tar"):
-        yield from read_tar(file.uri)
+        for entry in read_tar(file.uri):
+            yield with_split(entry, _held_out_by_name(file.uri))
     else:
         yield file
+
+
+def _held_out_by_name(uri: str) -> Split | None:
+    """The split that a tar is held out as by its name, `test.tar` or `dev-000.tar.gz`."""
+    split = split_named(file_name(uri).rpartition("/")[2].partition(".")[0])
+    return split if is_held_out(split) else None
+
+
+def _of_row(entry: SourceEntry, parquet: str) -> SourceEntry:
+    """An entry that was a row of a Parquet file; without audio its failure names the row."""
+    if entry.failure is None or entry.failure.kind != FailureKind.NO_AUDIO or entry.sample is None:
+        return entry
+    detail = f"row {int(entry.sample) + 1} of `{redact_uri(parquet)}` has no bytes"
+    return replace(entry, failure=Failure(FailureKind.NO_AUDIO, detail))
 
 
 def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceEntry]:
@@ -309,5 +350,6 @@ def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceE
         )
     read = reader_for(manifests[0])
     assert read is not None, "only endings of manifests are kept"
-    for entry in read(manifests[0]):
-        yield from tar_entries(entry, walk.work)
+    for row in read(manifests[0]):
+        for entry in tar_entries(row, walk.work):
+            yield walk.splits.apply(entry, manifests[0])

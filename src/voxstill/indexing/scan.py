@@ -6,6 +6,7 @@ becomes a recording with a reason.
 
 from __future__ import annotations
 
+import functools
 import marshal
 import os
 import tempfile
@@ -24,6 +25,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Split, UtteranceInfo, fingerprint, hash64
 from voxstill.indexing.columns import ColumnsRead
 from voxstill.indexing.failure import Failure
+from voxstill.indexing.folder_splits import is_held_out, splits_of_addresses, with_split
 from voxstill.indexing.folders import scan_bucket, scan_folder, tar_entries
 from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry
 from voxstill.indexing.formats.kaldi import KALDI_NAME
@@ -32,7 +34,7 @@ from voxstill.indexing.formats.registry import reader_for
 from voxstill.indexing.formats.tables import read_list
 from voxstill.indexing.formats.webdataset import is_compressed
 from voxstill.storage.fetch import fetch
-from voxstill.storage.redaction import redact_uri
+from voxstill.storage.redaction import holds_credentials, redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
@@ -67,6 +69,7 @@ def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterat
     if not all(by_source) or not all(all_uris):
         raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
     is_source_empty = True
+    splits = splits_of_addresses(all_uris)
     for number, uris in enumerate(by_source):
         columns = ColumnsRead()
         for uri in uris:
@@ -74,7 +77,8 @@ def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterat
             for entry in _scan_one(uri, work):
                 is_source_empty = is_empty = False
                 columns.add(entry.columns)
-                yield replace(entry, source=number) if number else entry
+                _refuse_credentials(entry)
+                yield with_split(replace(entry, source=number) if number else entry, splits.get(uri))
             if is_empty and len(all_uris) > 1:
                 log.warning("index: `%s` holds no audio", redact_uri(uri))
         if words := str(columns):
@@ -86,6 +90,17 @@ def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterat
             f"there is no audio in {names}",
             why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
             fix="name a folder, file or manifest with audio; docs/sources.md shows what is read",
+        )
+
+
+def _refuse_credentials(entry: SourceEntry) -> None:
+    """DataError where an address holds credentials: it is written into tables, which others may read."""
+    if "://" in entry.uri and holds_credentials(entry.uri):
+        raise DataError(
+            f"`{redact_uri(entry.uri)}` holds credentials" + (f", in {entry.where}" if entry.where else ""),
+            why="the addresses of audio are written into the tables of the work folder",
+            fix="take them out of the address: put user and password of a web server into ~/.netrc, and the keys of a "
+            "bucket into the environment",
         )
 
 
@@ -132,6 +147,7 @@ def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:
 def by_file(entries: Iterable[SourceEntry]) -> SourceFiles:
     """One `SourceFile` for each address, where it first comes, with every entry about it.
 
+    Files that links to folders give several addresses are one, by the first of these.
     An entry that comes twice counts once, and one without metadata adds nothing to others. Samples of tars whose ids
     are not theirs alone get others. DataError where two entries of manifests have one id.
     """
@@ -156,6 +172,26 @@ def _load(data: bytes) -> SourceEntry:
     )
 
 
+@functools.lru_cache(maxsize=4096)  # files of one folder follow one another
+def _real_folder(folder: str) -> str:
+    try:
+        return os.path.realpath(folder or "/")
+    except ValueError:  # a zero byte, which no path has
+        return folder
+
+
+def _real_address(entry: SourceEntry) -> str:
+    """Its address without links to folders; a link to a file is a file of its own."""
+    folder, slash, name = entry.uri.rpartition("/")
+    return f"{_real_folder(folder)}/{name}" if slash and is_local(entry.uri) else entry.uri
+
+
+def _by_first_address(first: SourceEntry, entry: SourceEntry) -> SourceEntry:
+    """The entry by the address of another one, where that is of the same file."""
+    is_other = first.uri != entry.uri and _real_address(first) == _real_address(entry)
+    return replace(entry, uri=first.uri) if is_other else entry
+
+
 class SourceFiles:
     """The entries of a source, by file: sized, and iterated as often as you like.
 
@@ -170,7 +206,7 @@ class SourceFiles:
             if entry.utterance_id is not None:
                 ids.append(hash64(entry.utterance_id))
                 id_rows.append(len(keys))
-            keys.append(hash64(entry.uri))
+            keys.append(hash64(_real_address(entry)))
             end += self._rows.write(_dump(entry))
             ends.append(end)
         self._rows.flush()
@@ -190,6 +226,7 @@ class SourceFiles:
                 yield from _files(entries)
                 entries = []
             entry = self._entry(row)
+            entry = _by_first_address(entries[0], entry) if entries else entry
             is_shared = entry.sample is not None and entry.utterance_id in self._shared_ids
             entries.append(entry.renamed() if is_shared else entry)
         yield from _files(entries)
@@ -208,6 +245,7 @@ class SourceFiles:
         first: SourceEntry | None = None
         for row in row_N[order_N[is_shared_N]]:
             entry = self._entry(row)
+            entry = entry if first is None else _by_first_address(first, entry)
             if first is None or first.utterance_id != entry.utterance_id:
                 first = entry
             elif first != entry:
@@ -247,12 +285,42 @@ def _files(rows: Sequence[SourceEntry]) -> Iterator[SourceFile]:
         by_uri.setdefault(entry.uri, {})[entry] = None
     for entries in by_uri.values():
         _refuse_two_sources(entries)
-        described = [entry for entry in entries if entry.metadata != NO_METADATA] or list(entries)[:1]
+        described = _from_manifests([entry for entry in entries if entry.metadata != NO_METADATA]) or list(entries)[:1]
         versioned = next((entry for entry in entries if entry.etag), described[0])
-        if len(entries) > 1:  # a listing knows the version, a manifest the words
-            same = (replace(entry, etag=versioned.etag, num_bytes=versioned.num_bytes) for entry in described)
+        if len(entries) > 1:  # a listing knows version and folder, a manifest the words
+            held_out = next((entry.implied_split for entry in entries if is_held_out(entry.implied_split)), None)
+            same = (
+                with_split(replace(entry, etag=versioned.etag, num_bytes=versioned.num_bytes), held_out)
+                for entry in described
+            )
             described = list(dict.fromkeys(same))
+        _refuse_two_descriptions(described)
         yield SourceFile(versioned.recording_id, tuple(described))
+
+
+def _from_manifests(entries: Sequence[SourceEntry]) -> Sequence[SourceEntry]:
+    """What manifests say of a file, with the text of a file beside it where they give none; or what that file says."""
+    beside = next((entry for entry in entries if entry.is_beside), None)
+    rows = [entry for entry in entries if not entry.is_beside]
+    if beside is None or not rows:
+        return entries
+    return [entry if entry.is_cut else replace(entry, text=beside.text) for entry in rows]
+
+
+def _refuse_two_descriptions(entries: Sequence[SourceEntry]) -> None:
+    """DataError where two rows say different things of one stretch of a file, and their utterances have one id."""
+    by_stretch: dict[tuple[int | None, ...], SourceEntry] = {}
+    for entry in entries if len(entries) > 1 else ():
+        if entry.utterance_id is not None:
+            continue
+        first = by_stretch.setdefault((entry.channel, entry.start_ms, entry.end_ms), entry)
+        if (first.metadata, first.implied_split) != (entry.metadata, entry.implied_split):
+            stretch = "" if entry.start_ms is entry.end_ms is None else f" from {entry.start_ms or 0} ms on"
+            raise DataError(
+                f"two rows say different things of `{redact_uri(entry.uri)}`{stretch}",
+                why=f"{first.where} and {entry.where}: which of them is right cannot be known",
+                fix="take one of them out, or give each an `id` and both are utterances",
+            )
 
 
 def _refuse_two_sources(entries: Iterable[SourceEntry]) -> None:

@@ -41,6 +41,9 @@ class IndexRow(Recording):
     """Share of samples at or beyond full scale before any gain, of the channel that has most."""
     dc_offset: float | None = None
     """Mean of the samples as a share of full scale before any gain, of the channel where it is furthest from 0."""
+    origin: str | None = None
+    """The compressed tar or Parquet file that it was unpacked from; None of others, and in tables of earlier
+    versions."""
     louder_channel: int | None = None
     """The channel that is heard in place of the mix, in which the channels cancel one another."""
 
@@ -173,6 +176,7 @@ def failed(file: SourceFile, failure: Failure) -> IndexedFile:
         num_bytes=first.num_bytes,
         error=failure.text,
         metadata_hash=file.metadata_hash,
+        origin=first.origin,
     )
     return IndexedFile(recording=recording)
 
@@ -211,14 +215,15 @@ def _segment(
     errors: list[DataError] = []
     for entry in entries:
         audio_or_error = by_channel[entry.channel]
+        placed = _placed(entry, duration_ms)
         try:
             if isinstance(audio_or_error, DataError):
                 raise audio_or_error
-            span = _span(entry, duration_ms)
+            span = _span(placed, duration_ms)
         except DataError as error:
             errors.append(error)
             continue
-        for utterance in _utterances(file, entry, audio_or_error, span, cfg, source, seed):
+        for utterance in _utterances(file, placed, audio_or_error, span, cfg, source, seed):
             utterances[utterance.id] = utterance
     if not utterances:
         raise errors[0] if errors else DataError(FailureKind.NO_SPEECH, why="the voice-activity detector heard none")
@@ -238,6 +243,7 @@ def _segment(
         clipped=max(level.clipped for level in levels),
         dc_offset=max((level.dc_offset for level in levels), key=abs),
         louder_channel=audio.louder_channel,
+        origin=first.origin,
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
 
@@ -253,7 +259,10 @@ def _utterances(
 ) -> Iterator[Utterance]:
     """The utterances of one entry of the source."""
     split = split_of(entry, source, seed)
-    language, dataset = entry.info.language or source.language, entry.info.dataset or source.dataset
+    info = entry.info
+    language, dataset = info.language or source.language, info.dataset or source.dataset
+    if (language, dataset) != (info.language, info.dataset):
+        info = replace(info, language=language, dataset=dataset)
     for start_ms, end_ms in _spans(entry, audio, span, cfg):
         is_whole = (start_ms, end_ms) == span
         yield Utterance(
@@ -266,10 +275,26 @@ def _utterances(
             start_ms=start_ms,
             end_ms=end_ms,
             split=split,
-            info=replace(entry.info, language=language, dataset=dataset),
+            info=info,
             text=entry.text if is_whole else None,
             gain_db=audio.gain_db,
         )
+
+
+def _placed(entry: SourceEntry, duration_ms: int) -> SourceEntry:
+    """The entry with the stretch that the description of a sample means.
+
+    Audio that is as long as the stretch was cut from a longer recording, as in most data sets, and is meant as a whole.
+    So is audio that ends before a stretch without an end begins.
+    """
+    if entry.sample_ms is None:
+        return entry
+    start, end = entry.sample_ms
+    if end is None:
+        is_cut_out = (start or 0) >= duration_ms
+    else:
+        is_cut_out = abs(end - (start or 0) - duration_ms) <= _CONTRADICTION_MS
+    return entry if is_cut_out else replace(entry, start_ms=start, end_ms=end)
 
 
 def _span(entry: SourceEntry, duration_ms: int) -> vad.Span:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from voxstill.audio import level
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.records import content_hash, hash64
+from voxstill.indexing.archives import ArchiveCheck, Archives
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 _PARTS_AT_ONCE = 256
 _FILES_AT_ONCE = 4096
+_RECORDING_COLUMNS = (
+    *("id", "uri", "error", "etag", "origin", "said", "content_hash"),
+    *("segment_errors", "clipped", "dc_offset"),
+)
 _SOUND, _UNREADABLE = 0, 1
 """States of a row; the kinds of all other failures follow, as they come."""
 
@@ -70,6 +75,7 @@ class IndexState:
         self._splits: Counter[str] = Counter()
         self._segment_reasons: Counter[str] = Counter()
         self._num_clipped = self._num_offset = 0
+        self._archives = Archives(work.uri("unpacked/"))
         self.read()
 
     def read(self) -> bool:
@@ -91,6 +97,7 @@ class IndexState:
                         numbers.frombytes(_hex64(recordings[column]) if is_there else bytes(8 * len(recordings)))
                     uris.extend(map(hash64, recordings["uri"].to_pylist()))
                     states.extend(map(self._state, recordings["error"].to_pylist()))
+                    self._note_archives(recordings)
                     utterance_ids.extend(map(hash64, utterances["id"].to_pylist()))
                     if "segment_errors" in recordings.column_names:
                         errors = recordings["segment_errors"].combine_chunks().flatten().to_pylist()
@@ -125,11 +132,14 @@ class IndexState:
         mask = bytearray()
         refused: dict[Status, SourceFile] = {}
         counts: Counter[Status] = Counter()
+        archives = ArchiveCheck(self._archives)
         source = iter(files)
         while batch := list(itertools.islice(source, _FILES_AT_ONCE)):
             for file, is_done in zip(batch, self._are_done(batch), strict=True):
                 status = Status.DONE if is_done else self.status(file)
                 mask.append(status in (Status.NEW, Status.RETRY))
+                if is_done or status == Status.NEW or _holds(self._sound_uri_N, file.entries[0].uri):
+                    archives.add(file.entries[0], is_kept=status != Status.NEW)
                 if status == Status.NEW:
                     self._refuse_taken(file)
                 if status in (Status.CHANGED, Status.EDITED):
@@ -137,6 +147,8 @@ class IndexState:
                     refused.setdefault(status, file)
         if Status.CHANGED in refused:
             raise self._changed(refused[Status.CHANGED].entries[0], counts[Status.CHANGED])
+        if rewritten := archives.rewritten():
+            raise self._changed(rewritten[0], len(rewritten))
         if Status.EDITED in refused:
             raise self._edited(refused[Status.EDITED].entries[0], counts[Status.EDITED])
         return mask
@@ -284,9 +296,16 @@ class IndexState:
 
     def _read(self, key: str) -> tuple[pa.Table, pa.Table]:
         name = key.rpartition("/")[2]
-        columns = ("id", "uri", "error", "said", "content_hash", "segment_errors", "clipped", "dc_offset")
-        recordings = _columns(self._work, f"{self._recordings}/{name}", columns)
+        recordings = _columns(self._work, f"{self._recordings}/{name}", _RECORDING_COLUMNS)
         return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split"))
+
+    def _note_archives(self, recordings: pa.Table) -> None:
+        """Take in the tars of which a part of the recordings holds members."""
+        names = ("uri", "error", "etag", "origin")
+        columns = (recordings[name].to_pylist() if name in recordings.column_names else [] for name in names)
+        for uri, error, etag, origin in itertools.zip_longest(*columns):
+            if error is None and "#" in uri:
+                self._archives.add(uri, etag, origin)
 
     def _state(self, error: str | None) -> int:
         return _SOUND if error is None else self._states.setdefault(Failure.parse(error).kind, len(self._states))
@@ -298,7 +317,7 @@ def _columns(work: Store, key: str, names: Sequence[str]) -> pa.Table:
 
     file = parquet.decode(work.read(key), work.uri(key))
     try:
-        return file.read(columns=[name for name in names if name in file.schema_arrow.names])
+        return file.read(columns=[name for name in names if name in file.schema_arrow.names], use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise parquet.refused(error, work.uri(key)) from None
 

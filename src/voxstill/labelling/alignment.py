@@ -36,6 +36,13 @@ VERSION = 1
 """Rises when the same label is aligned in another way."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledUtterance(Utterance):
+    """An utterance with the text of its label in the place of the human one; `timed` where the label has words."""
+
+    timed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """An aligner (a CTC model) and the labels that it aligns; equal tasks have equal recipes."""
@@ -143,6 +150,8 @@ def plan(
 
     With `chosen` only those of these parts of `utterances` come. Removed utterances are left out.
     """
+    import pyarrow.compute as pc
+
     removed = removals.of(work, utterances)
     aligned_parts = tables.parts(work, alignments)
     rows = tables.columns(work, aligned_parts, Alignment, ("utterance_id", "text"))
@@ -152,15 +161,18 @@ def plan(
     joined = join.parts(work, utterances, labels, cfg)
     if chosen is not None:
         joined = [part for part in joined if part.utterances in chosen]
-    for utterance_table, label_table in join.columns(work, joined, None, ("utterance_id", "text", "error")):
-        ids, texts, errors = (label_table[name].to_pylist() for name in ("utterance_id", "text", "error"))
+    names = ("utterance_id", "text", "error", "words")
+    for utterance_table, label_table in join.columns(work, joined, None, names):
+        ids, texts, errors = (label_table[name].to_pylist() for name in names[:3])
+        num_words = pc.list_value_length(label_table["words"]).to_pylist()
         places = join.rows_of(utterance_table["id"].to_pylist(), ids)
         todo = []
         for utterance, place in zip(utterance_table.to_pylist(), places, strict=True):
             if place is None or errors[place] is not None or not texts[place].strip() or utterance["id"] in removed:
                 continue
             if _key(utterance["id"], texts[place]) not in aligned:
-                todo.append(tables.from_columns({**utterance, "text": texts[place]}, Utterance))
+                label = {"text": texts[place], "timed": num_words[place] > 0}
+                todo.append(tables.from_columns({**utterance, **label}, LabelledUtterance))
         for members in cut([row.recording_id for row in todo], [row.duration_ms for row in todo], cfg):
             yield from engine.chunks_of(todo[members], cfg.chunk, lambda row: _key(row.id, row.text or ""))
 
@@ -212,20 +224,28 @@ class Align(StageWork):
         self._recognizer.check_alignment()  # before any audio is read
 
     def __call__(
-        self, utterances: Sequence[Utterance], payload: read_utterances.Decoded
+        self, utterances: Sequence[LabelledUtterance], payload: read_utterances.Decoded
     ) -> list[Alignment | engine.Postponed]:
-        """Align a chunk; return one row for each utterance, in order: its alignment, or why it is left for later."""
+        """Align a chunk; return one row for each utterance, in order: its alignment, or why it is left for later.
+
+        Labels without word times get them.
+        """
         readable = [i for i, error in enumerate(payload.errors) if error is None]
         samples = [payload.samples_of(i) for i in readable]
         texts = [utterances[i].text or "" for i in readable]
-        logprobs = dict(zip(readable, self._recognizer.log_likelihoods(samples, texts), strict=True))
+        untimed = [not utterances[i].timed for i in readable]
+        aligned = dict(zip(readable, self._recognizer.align(samples, texts, untimed), strict=True))
         rows: list[Alignment | engine.Postponed] = []
         for i, (utterance, error) in enumerate(zip(utterances, payload.errors, strict=True)):
             if isinstance(error, StorageError):
                 rows.append(engine.Postponed(error))
                 continue
-            row = Alignment(utterance_id=utterance.id, text=utterance.text or "", logprob=logprobs.get(i))
-            rows.append(row if error is None else dataclasses.replace(row, error=engine.describe(error)))
+            row = Alignment(utterance_id=utterance.id, text=utterance.text or "")
+            if error is None:
+                words = None if utterance.timed else aligned[i].words
+                rows.append(dataclasses.replace(row, logprob=aligned[i].logprob, words=words))
+            else:
+                rows.append(dataclasses.replace(row, error=engine.describe(error)))
         return rows
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from voxstill.labelling import label, label_figures
 from voxstill.labelling.removed import removed_label
 from voxstill.labelling.task import Task
 from voxstill.scoring.rover import RecognizerOutput, rover
-from voxstill.storage import join, lease, removals, tables, workdir
+from voxstill.storage import join, lease, removals, same_audio, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Row = TypeVar("Row", bound="DataclassInstance")
-_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms")
+_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,14 @@ class Unit:
 def agree(work: Store, utterances: str, task: Task, of: Sequence[str], cfg: Engine, meter: StepMeter) -> LabelFigures:
     """Write one consensus label for every utterance; return the figures of all. What is finished is not done again.
 
-    DataError where one of the recipes has no finished labels.
+    DataError where one of the recipes has no finished labels, or labels of other audio.
     """
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
-    if done is not None and label.is_whole(work, source, task, done):
+    if done is not None and label.is_whole(work, utterances, source, task, done):
         return done
     with lease.hold(work, task.prefix, "label") as held:
+        same_audio.begin(work, utterances, task.prefix)
         return _agree(work, utterances, task, of, cfg, meter, held)
 
 
@@ -125,18 +126,23 @@ class Agree(StageWork):
                     first_labels.setdefault(row.utterance_id, row)
             by_teacher.append(first_labels)
         rows = [
-            self._label(utterance.id, [labels[utterance.id] for labels in by_teacher if utterance.id in labels])
+            self._label(utterance, [labels[utterance.id] for labels in by_teacher if utterance.id in labels])
             for utterance in utterances
         ]
         name = engine.chunk_id(row.utterance_id for row in rows)
         self.work.create(f"{self.task.prefix}/{name}.parquet", tables.to_parquet(rows, Label))
         return sum(utterance.duration_ms for utterance in utterances)
 
-    def _label(self, id_: str, labels: Sequence[Label]) -> Label:
+    def _label(self, utterance: Utterance, labels: Sequence[Label]) -> Label:
         """The label that the teachers agree on; that of an utterance on which all failed has the first error."""
-        if id_ in self.removed:
-            return removed_label(self.task, id_)
-        columns: dict[str, Any] = {"utterance_id": id_, "recipe": self.task.recipe, "teacher": self.task.name}
+        if utterance.id in self.removed:
+            return removed_label(self.task, utterance)
+        columns: dict[str, Any] = {
+            "utterance_id": utterance.id,
+            "recipe": self.task.recipe,
+            "teacher": self.task.name,
+            "audio": utterance.audio,
+        }
         usable = [row for row in labels if row.error is None]
         if not usable:
             error = labels[0].error if labels else "no teacher has a label for it"

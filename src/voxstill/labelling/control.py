@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import Self
 
 from voxstill.core import config, monitor
-from voxstill.core.errors import ConfigError, StorageError, VoxstillError
+from voxstill.core.errors import ConfigError, DataError, StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.engine import Change, Stage
+from voxstill.labelling import permission
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
 from voxstill.teachers import registry
@@ -32,12 +33,6 @@ Options = Mapping[str, Mapping[str, object]]
 POLL_S = 1.0
 POLL_REMOTE_S = 5.0
 """In a bucket every look is a request that costs: 720 an hour are $0.0003."""
-CHANGEABLE: dict[str, tuple[str, ...]] = {
-    "engine": ("workers", "teachers", "in_flight", "attempts", "lease_s"),
-    "monitor": ("log_level",),
-}
-"""Options of a running job that can be changed besides all of `teacher`: any other would change what is planned, or
-where it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +42,8 @@ class Settings:
     teacher: config.Teacher
     engine: config.Engine
     log_level: str
+    allowed: tuple[config.Teacher, ...] = ()
+    """Teachers that may take over from the one that the job was started with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +67,8 @@ class JobStatus(Result):
     running: bool
     begun: Mapping[str, object]
     """The options of the teacher that it was started with."""
+    allowed: Sequence[Mapping[str, object]] = ()
+    """The options of the teachers that may take over from it."""
     asked_at: str | None
     """When that was requested which it works by, or has refused; None for what it was started with."""
     refused: str | None
@@ -83,13 +82,13 @@ class JobStatus(Result):
 
     def working_by(self, at: str | None, settings: Settings) -> JobStatus:
         """The status of the job once it works by settings that were requested at a time."""
-        limits = {name: getattr(settings.engine, name) for name in CHANGEABLE["engine"]}
-        return replace(self, asked_at=at, refused=None, teacher=settings.teacher.model_dump(), engine=limits)
+        limits = {name: getattr(settings.engine, name) for name in permission.CHANGEABLE["engine"]}
+        return replace(self, asked_at=at, refused=None, teacher=registry.shown(settings.teacher), engine=limits)
 
 
 def requested(work: Store) -> Request:
-    """Read the request; an empty one where there is none."""
-    return Request.from_dict(work.read_json(REQUEST) or {})
+    """Read the request; an empty one where there is none. DataError where the file holds none."""
+    return Request.from_dict(_read(work, REQUEST))
 
 
 def request(work: Store, options: Options) -> Request:
@@ -100,10 +99,30 @@ def request(work: Store, options: Options) -> Request:
 
 
 def job_statuses(work: Store) -> list[JobStatus]:
-    """The last status of each job that has labelled here, the latest first."""
-    contents = [work.read_json(entry.key) for entry in work.list(STATUS) if entry.key.endswith(".json")]
-    statuses = [JobStatus.from_dict(content) for content in contents if content]
-    return sorted(statuses, key=lambda status: status.at, reverse=True)
+    """The last status of each job that has labelled here, the latest first; what is no status is named and left out."""
+    statuses = []
+    for key in (entry.key for entry in work.list(STATUS) if entry.key.endswith(".json")):
+        try:
+            statuses.append(_status(_read(work, key)))
+        except DataError as error:
+            log.warning("control: %s (%s)", error.what, error.why)
+    return sorted(statuses, key=lambda status: str(status.at), reverse=True)
+
+
+def _status(content: Mapping[str, object]) -> JobStatus:
+    status = JobStatus.from_dict(content)
+    options = [status.begun, status.teacher, *(status.allowed if isinstance(status.allowed, list | tuple) else [None])]
+    if not all(isinstance(section, Mapping) for section in options):
+        raise DataError(f"the status of {status.recipe} names no teacher", why="it has no options", fix="remove it")
+    return status
+
+
+def _read(work: Store, key: str) -> Mapping[str, object]:
+    """The JSON object in `key`, which others may have written; DataError where there is another thing."""
+    content: object = work.read_json(key)
+    if content is not None and not isinstance(content, Mapping):
+        raise DataError(f"`{work.uri(key)}` is no JSON object", why="voxstill writes one", fix="remove the file")
+    return content or {}
 
 
 def timestamp() -> str:
@@ -115,47 +134,38 @@ def parse_overrides(overrides: Sequence[str]) -> Options:
     """Parse `section.key=value` into options by section; ConfigError for one that is unknown or cannot be changed."""
     tree = config.tree(overrides)
     config.validated(config.Config, tree)
-    sections: dict[str, Mapping[str, object]] = {}
+    sections: dict[str, object] = {}
     for section, value in tree.items():
-        options = {"name": value} if section in ("engine", "teacher") and isinstance(value, str) else value
-        names = options if isinstance(options, Mapping) else [""]
-        for name in names if section != "teacher" else ():
-            if name not in CHANGEABLE.get(section, ()):
-                can = ", ".join(f"`{section}.{name}`" for section, names in CHANGEABLE.items() for name in names)
-                raise ConfigError(
-                    f"a running job cannot change `{section}.{name}`" if name else f"a running job has its `{section}`",
-                    why=f"it takes any option of `teacher`, and {can}",
-                    fix="end the job with SIGTERM and start it with other options: it goes on where it stopped",
-                )
-        assert isinstance(options, Mapping), "no option of the whole can be changed, and a teacher is a section"
-        sections[section] = options
-    return sections
+        sections[section] = {"name": value} if section in ("engine", "teacher") and isinstance(value, str) else value
+    permission.check_options(sections)
+    return {section: options for section, options in sections.items() if isinstance(options, Mapping)}
 
 
 def merge(standing: Options, new: Options) -> Options:
     """Put newer options by section over older ones; a newly named teacher keeps no option of the one before."""
     sections = {**standing, **{name: {**standing.get(name, {}), **options} for name, options in new.items()}}
     if "teacher" in new:
-        sections["teacher"] = _teacher(standing.get("teacher", {}), new["teacher"])
+        sections["teacher"] = permission.over(standing.get("teacher", {}), new["teacher"])
     return sections
 
 
-def apply(options: Options, settings: Settings) -> Settings:
-    """The settings with options by section over them, all of them checked; ConfigError where one is wrong."""
-    options_of_teacher = _teacher(settings.teacher.model_dump(), options.get("teacher", {}))
+def apply(options: Options, started: Settings) -> Settings:
+    """The settings that a job was started with, with options by section over them.
+
+    ConfigError where one is wrong, cannot be changed, or was not allowed when the job was started. No teacher is made.
+    """
+    permission.check_options(options)
+    options_of_teacher = permission.over(started.teacher.model_dump(), options.get("teacher", {}))
     teacher = config.validated(config.Teacher, options_of_teacher, "teacher.")
-    registry.create(teacher)
-    limits = {**settings.engine.model_dump(), **options.get("engine", {})}
-    return Settings(
+    permission.check_teacher(teacher, (started.teacher, *started.allowed))
+    limits = {**started.engine.model_dump(), **options.get("engine", {})}
+    of_log = config.validated(config.Monitor, options.get("monitor", {}), "monitor.")
+    return replace(
+        started,
         teacher=teacher,
         engine=config.validated(config.Engine, limits, "engine."),
-        log_level=str(options.get("monitor", {}).get("log_level", settings.log_level)),
+        log_level=of_log.log_level if "monitor" in options else started.log_level,
     )
-
-
-def _teacher(before: Mapping[str, object], options: Mapping[str, object]) -> Mapping[str, object]:
-    is_another = bool({"name", "preset"} & options.keys())
-    return options if is_another else {**before, **options}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +199,8 @@ class Watch:
             host=socket.gethostname(),
             pid=os.getpid(),
             running=True,
-            begun=settings.teacher.model_dump(),
+            begun=registry.shown(settings.teacher),
+            allowed=[registry.shown(teacher) for teacher in settings.allowed],
             asked_at=None,
             refused=None,
             teacher={},

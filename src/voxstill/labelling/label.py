@@ -22,16 +22,18 @@ from voxstill.audio import read_utterances
 from voxstill.core import config, legacy
 from voxstill.core.errors import ConfigError, StorageError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter, level, log
-from voxstill.core.records import Label, Utterance
+from voxstill.core.records import Label, Utterance, text_hash
 from voxstill.engine import StageWork
-from voxstill.labelling import control, label_figures
+from voxstill.labelling import begun, control, label_figures
+from voxstill.labelling.answers import checked
 from voxstill.labelling.commit import commit_rows
 from voxstill.labelling.removed import WAY_OUT, without_removed
 from voxstill.labelling.retry_failed import finish_removal, remove_failed
 from voxstill.labelling.task import Task
-from voxstill.storage import lease, parts, removals, tables, workdir
+from voxstill.storage import lease, manifest, parts, removals, same_audio, tables, workdir
 from voxstill.storage.cut import CUT_BY, chunk_ids, cut
 from voxstill.storage.figures import LabelFigures
+from voxstill.storage.redaction import redact_options
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher, Transcription
@@ -53,10 +55,13 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
 def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     """The figures of a teacher's finished labels, or of the only ones there are; DataError where there are none.
 
-    The teacher is made, to ask for its revision, only where several are finished. Where it cannot be made any more,
-    they are the only ones that were made with the same options.
+    It is one as well where the configured teacher's labels are begun and not finished: others are not taken in their
+    place. The teacher is made, to ask for its revision, only where several are finished, or some are not. Where it
+    cannot be made any more, they are the only ones that were made with the same options.
     """
     recipes = workdir.finished_recipes(work, "labels")
+    if teacher.model_fields_set and begun.unfinished(work, teacher, lambda: task(teacher, work).recipe):
+        raise begun.not_finished(work, teacher)
     if len(recipes) < 2:
         only = workdir.finished(work, LabelFigures)
         if "name" in teacher.model_fields_set and teacher.name not in only.teacher:
@@ -66,14 +71,14 @@ def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     try:
         return workdir.finished(work, LabelFigures, task(teacher, work).recipe)
     except VoxstillError:
-        alike = [recipe for recipe in recipes if _options(work, recipe) == teacher.model_dump()]
+        alike = [recipe for recipe in recipes if _options(work, recipe) == registry.shown(teacher)]
         if len(alike) != 1:
             raise
         return workdir.named(work, LabelFigures, alike[0])
 
 
 def _options(work: Store, recipe: str) -> Mapping[str, object]:
-    return workdir.named(work, LabelFigures, recipe).options
+    return redact_options(workdir.named(work, LabelFigures, recipe).options)  # 0.1 wrote them as they were
 
 
 def _former(task: Task) -> list[Task]:
@@ -116,7 +121,7 @@ def left(
     parts of other names hold (cut otherwise, or the rest of such chunks) is left out of the others. What is left of a
     chunk is of the part that the whole chunk is of.
     """
-    keys = tables.parts(work, utterances)
+    keys = manifest.parts(work, utterances)
     done = {key.rpartition("/")[2].removesuffix(".parquet") for key in tables.parts(work, labels)}
     labelled: Container[str] = ()
     if done:
@@ -161,28 +166,31 @@ def label(
     limit_hours: float | None = None,
     retry_failed: bool = False,
     part: parts.Part | None = None,
+    allowed: Sequence[config.Teacher] = (),
 ) -> LabelFigures:
     """Label what has no label yet, up to the limits, and return the figures of all labels.
 
     `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. What is requested in
-    `WORK/control.json` is applied while it works. With `retry_failed` failed labels are made again; with `part` others
-    label at the same time, and the last one finishes the table. Raises TeacherError where the teacher fails on
-    everything, Interrupted after a signal, StorageError or TeacherError where utterances are left because storage or a
-    server did not answer. Utterances that were removed have labels that say so.
+    `WORK/control.json` is applied while it works, another teacher only where it is `allowed`. With `retry_failed`
+    failed labels are made again; with `part` others label at the same time, and the last one finishes the table. Raises
+    TeacherError where the teacher fails on everything, Interrupted after a signal, StorageError or TeacherError where
+    utterances are left because storage or a server did not answer, DataError where an id has a label of other audio.
+    Utterances that were removed have labels that say so.
     """
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
-    if done is not None and not (retry_failed and done.failed) and is_whole(work, source, task, done):
+    if done is not None and not (retry_failed and done.failed) and is_whole(work, utterances, source, task, done):
         return done
-    with parts.hold(work, task.prefix, "label", part, cfg) as held:
+    with parts.hold(work, task.prefix, "label", part, cfg, of=utterances) as held:
         finish_removal(work, task.prefix)
+        same_audio.begin(work, utterances, task.prefix)
         if retry_failed:
             remove_failed(work, task.prefix)
         start_s = time.perf_counter()
         planned = plan(work, utterances, task.prefix, cfg, part)
         chunks = without_removed(work, task, planned, removals.of(work, utterances), held)
         limit_ms = None if limit_hours is None else limit_hours * 3_600_000
-        _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held)
+        _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held, allowed)
         finished = next(chunks, None) is None
         if part is not None:
             names = (name for name, _ in left(work, utterances, task.prefix, cfg))
@@ -203,6 +211,7 @@ def _run(
     reading: read_utterances.Reading,
     meter: StepMeter,
     held: lease.Lease,
+    allowed: Sequence[config.Teacher],
 ) -> None:
     """Run the engine over chunks, watching for requested changes."""
 
@@ -221,13 +230,14 @@ def _run(
             teacher=current.task.name,
             finish="failed",
             error=engine.set_aside_error(reason),
+            audio=utterance.audio,
         )
 
     def stages(settings: control.Settings) -> tuple[engine.Stage, ...]:
         is_same = settings.teacher == task.teacher
         return _stages(task if is_same else _successor(work, task, settings.teacher), settings.engine, reading)
 
-    watch = control.Watch(work, task.recipe, control.Settings(task.teacher, cfg, level()), stages)
+    watch = control.Watch(work, task.recipe, control.Settings(task.teacher, cfg, level(), tuple(allowed)), stages)
     try:
         with watch:
             engine.run(chunks, watch.stages, commit, fail, cfg, meter.update, watch)
@@ -270,14 +280,18 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
     for former in _former(successor):
         if work.exists(label_figures.options_key(before, former.recipe)):  # an earlier version let it take over
             return former
-    work.write_json(label_figures.options_key(before, successor.recipe), teacher.model_dump())
+    work.write_json(label_figures.options_key(before, successor.recipe), registry.shown(teacher))
     return successor
 
 
-def is_whole(work: Store, source: str, task: Task, done: LabelFigures) -> bool:
-    """Whether finished labels are still those of all utterances, whose table has the listing `source`."""
+def is_whole(work: Store, utterances: str, source: str, task: Task, done: LabelFigures) -> bool:
+    """Whether finished labels are still those of all utterances, whose table has the listing `source`.
+
+    DataError where they are of other audio.
+    """
     is_unchanged = (done.source, done.listing) == (source, tables.parts_hash(work, task.prefix))
     if is_unchanged:
+        same_audio.begin(work, utterances, task.prefix)
         log.info("label: nothing to do, all %d labels of %s are there", done.labels, task.recipe)
     return is_unchanged
 
@@ -300,7 +314,7 @@ class Transcribe(StageWork):
         """Transcribe a chunk; return one row for each utterance, in order: its label, or why it is left for later."""
         readable = [i for i, error in enumerate(payload.errors) if error is None]
         clips = [self.clip(utterances[i], payload.samples_of(i)) for i in readable]
-        answers = dict(zip(readable, self._teacher.transcribe_batch(clips), strict=True))
+        answers = dict(zip(readable, checked(self._teacher.transcribe_batch(clips), len(clips)), strict=True))
         return [
             self._row(utterance, answers[i] if error is None else error)
             for i, (utterance, error) in enumerate(zip(utterances, payload.errors, strict=True))
@@ -338,4 +352,5 @@ class Transcribe(StageWork):
             finish="failed" if transcription.error else transcription.finish,
             words=transcription.words,
             error=transcription.error,
+            audio=text_hash(utterance.audio, utterance.text) if self.task.reads_texts else utterance.audio,
         )

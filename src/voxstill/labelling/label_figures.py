@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from voxstill.storage import parquet, tables
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.removals import REMOVED
 from voxstill.storage.store import Store
+from voxstill.teachers import registry
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -27,14 +29,14 @@ AND = " + "
 """Between the names of several teachers."""
 
 
-def count(work: Store, task: Task) -> LabelFigures:
-    """Count and checksum all labels of the recipe; TeacherError where all are failures but those that were removed,
-    DataError where an utterance has two.
+def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFigures:
+    """Count and checksum all labels of the recipe, or those in the parts `keys`.
 
-    Where others than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how
-    many labels each has made.
+    TeacherError where all are failures but those that were removed, DataError where an utterance has two. Where others
+    than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how many labels
+    each has made.
     """
-    keys = tables.parts(work, task.prefix)
+    keys = tables.parts(work, task.prefix) if keys is None else keys
     digest, num_labels = hashlib.sha256(), 0
     errors: Counter[str] = Counter()
     by_maker: Counter[Maker] = Counter()
@@ -56,7 +58,7 @@ def count(work: Store, task: Task) -> LabelFigures:
             why=max(errors, key=lambda error: errors[error]),
             fix="mend the cause, then run `voxstill label --retry-failed`",
         )
-    own, own_options = (task.recipe, task.name), task.teacher.model_dump()
+    own, own_options = (task.recipe, task.name), registry.shown(task.teacher)
     makers = sorted(by_maker, key=lambda maker: (-by_maker[maker], maker)) or [own]
     teachers = None
     if makers != [own]:
@@ -118,7 +120,7 @@ def _count(data: bytes, file: pq.ParquetFile) -> _PartCounts:
     num_errors = sum(
         column.num_values - column.statistics.null_count for column in columns if column.path_in_schema == "error"
     )
-    errors = file.read(columns=["error"])["error"].drop_null().to_pylist() if num_errors else []
+    errors = file.read(columns=["error"], use_threads=False)["error"].drop_null().to_pylist() if num_errors else []
     bounds = [
         {
             bound
@@ -131,9 +133,9 @@ def _count(data: bytes, file: pq.ParquetFile) -> _PartCounts:
     if all(len(values) == 1 and None not in values for values in bounds):
         by_maker = Counter({(bounds[0].pop(), bounds[1].pop()): file.metadata.num_rows})
     else:
-        table = file.read(columns=list(MAKER))
+        table = file.read(columns=list(MAKER), use_threads=False)
         by_maker = Counter(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
-    ids = tables.digests(file.read(columns=["utterance_id"])["utterance_id"].to_pylist())
+    ids = tables.digests(file.read(columns=["utterance_id"], use_threads=False)["utterance_id"].to_pylist())
     return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, ids, errors, by_maker)
 
 

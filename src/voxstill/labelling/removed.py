@@ -15,9 +15,16 @@ WAY_OUT = "of files that are gone for good: take the utterances out with `voxsti
 """What ends a run that storage will never let finish."""
 
 
-def removed_label(task: Task, utterance_id: str) -> Label:
+def removed_label(task: Task, utterance: Utterance) -> Label:
     """The label of a removed utterance; it has no text."""
-    return Label(utterance_id=utterance_id, recipe=task.recipe, teacher=task.name, finish="failed", error=REMOVED)
+    return Label(
+        utterance_id=utterance.id,
+        recipe=task.recipe,
+        teacher=task.name,
+        finish="failed",
+        error=REMOVED,
+        audio=utterance.audio,
+    )
 
 
 def without_removed(
@@ -29,7 +36,7 @@ def without_removed(
         if len(kept) == len(chunk.items):
             yield chunk
             continue
-        rows = [removed_label(task, utterance.id) for utterance in chunk.items if utterance.id in removed]
+        rows = [removed_label(task, utterance) for utterance in chunk.items if utterance.id in removed]
         held.check()
         name = engine.chunk_id(row.utterance_id for row in rows)
         work.create(f"{task.prefix}/{name}.parquet", tables.to_parquet(rows, Label))

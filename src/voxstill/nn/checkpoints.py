@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.conv_cpu import padding_ignored
 from voxstill.nn.frontends import Frontend, LogMelFrontend, WaveformFrontend, WhisperFrontend
+from voxstill.nn.loading import Loadable, load_config, load_model, loading_weights
 from voxstill.nn.students import (
     KINDS,
     PARAKEET_TYPES,
@@ -35,19 +35,18 @@ def load(folder: Path) -> PreTrainedModel:
     """Load the student saved in `folder`; DataError where there is none."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCTC, ParakeetForCTC, WhisperForConditionalGeneration
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()  # two lines of noise for half a second of loading
     try:
         config = read_config(str(folder))
         if config.model_type in SAMPLES_TYPES:
-            return padding_ignored(AutoModelForCTC.from_pretrained(folder, local_files_only=True))
-        classes = {
+            return padding_ignored(load_model(AutoModelForCTC, folder))
+        classes: dict[str, Loadable] = {
             "ctc": ParakeetForCTC,
             "seq2seq": WhisperForConditionalGeneration,
             **{kind: transducer_class(name) for kind, name in TRANSDUCERS.items()},
         }
-        return classes[KINDS[config.model_type]].from_pretrained(folder, local_files_only=True)
+        model: PreTrainedModel = load_model(classes[KINDS[config.model_type]], folder)
+        return model
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student",
@@ -61,10 +60,8 @@ def read_config(checkpoint: str, also: Sequence[str] = ()) -> PretrainedConfig:
 
     DataError where there is none, or its `model_type` is neither in `KINDS` nor in `also`.
     """
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
+        config = load_config(checkpoint)
         if config.model_type not in (*KINDS, *also):
             raise ValueError(f"it is a `{config.model_type}`; known are {', '.join(KINDS)}")
         if getattr(config, "add_adapter", False):
@@ -79,11 +76,15 @@ def read_config(checkpoint: str, also: Sequence[str] = ()) -> PretrainedConfig:
 
 
 def weights_digest(checkpoint: str | None) -> str | None:
-    """SHA-256 of the weights in a folder; a name on the Hub, and None, are returned as they are."""
+    """SHA-256 of the weights in a folder; a name on the Hub, and None, are returned as they are.
+
+    Beside a `model.safetensors` no index and no pickled weights are read, and so they do not count.
+    """
     if checkpoint is None or not Path(checkpoint).is_dir():
         return checkpoint
-    weights = hashlib.sha256()
-    for path in sorted(Path(checkpoint).glob("*.safetensors")):
+    weights, folder = hashlib.sha256(), Path(checkpoint)
+    others = () if (folder / "model.safetensors").is_file() else ("*.safetensors.index.json", "pytorch_model*")
+    for path in sorted(path for pattern in ("*.safetensors", *others) for path in folder.glob(pattern)):
         with path.open("rb") as file:
             weights.update(hashlib.file_digest(file, "sha256").digest())
     return weights.hexdigest()
@@ -140,27 +141,6 @@ def from_checkpoint(
         return _parakeet(checkpoint, config, num_pieces, keep_vocabulary, dropout, kind)
 
 
-@contextlib.contextmanager
-def loading_weights(checkpoint: str) -> Iterator[None]:
-    """Load weights within it: `transformers` does not warn of a new head, and what it raises becomes a DataError."""
-    from safetensors import SafetensorError
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    except (OSError, ValueError, SafetensorError) as error:
-        raise DataError(
-            f"the weights of `{checkpoint}` cannot be loaded",
-            why=str(error).splitlines()[0],
-            fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
-        ) from None
-    finally:
-        logging.set_verbosity(before)
-
-
 def _wav2vec2(
     checkpoint: str, num_pieces: int, keep_vocabulary: bool, dropout: float | None, freeze_convolutions: bool
 ) -> PreTrainedModel:
@@ -171,10 +151,7 @@ def _wav2vec2(
     if dropout is not None:
         names = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
         changes |= dict.fromkeys(names, dropout)
-    local = Path(checkpoint).is_dir()
-    model = AutoModelForCTC.from_pretrained(
-        checkpoint, **changes, ignore_mismatched_sizes=True, local_files_only=local, dtype=torch.float32
-    )
+    model = load_model(AutoModelForCTC, checkpoint, new_head=not keep_vocabulary, dtype=torch.float32, **changes)
     if not keep_vocabulary:
         nn.init.normal_(model.lm_head.weight, std=model.config.initializer_range)
         nn.init.zeros_(model.lm_head.bias)
@@ -192,14 +169,13 @@ def _parakeet(
     import transformers
 
     checkpoint_class = getattr(transformers, {"ctc": "ParakeetForCTC", **TRANSDUCERS}[KINDS[config.model_type]])
-    local = Path(checkpoint).is_dir()
-    old = checkpoint_class.from_pretrained(checkpoint, local_files_only=local, dtype=torch.float32)
+    whole = keep_vocabulary and KINDS[config.model_type] == kind
+    old = load_model(checkpoint_class, checkpoint, new_head=not whole, dtype=torch.float32)
     encoder = old.encoder.config
     if dropout is not None:
         encoder.dropout = encoder.activation_dropout = encoder.attention_dropout = dropout
     encoder.layerdrop = 0.0
     model = from_encoder(kind, encoder, num_pieces, getattr(config, "decoder_hidden_size", PREDICTOR))
-    whole = keep_vocabulary and KINDS[config.model_type] == kind
     weights = {name: value for name, value in old.state_dict().items() if whole or name.startswith("encoder.")}
     model.load_state_dict(weights, strict=whole)
     return model.to(memory_format=torch.channels_last)
@@ -211,10 +187,7 @@ def _whisper(checkpoint: str, dropout: float | None) -> PreTrainedModel:
     changes: dict[str, Any] = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
     if dropout is not None:
         changes |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout)
-    local = Path(checkpoint).is_dir()
-    model = WhisperForConditionalGeneration.from_pretrained(
-        checkpoint, **changes, local_files_only=local, dtype=torch.float32
-    )
+    model: PreTrainedModel = load_model(WhisperForConditionalGeneration, checkpoint, dtype=torch.float32, **changes)
     generation, end_id = model.generation_config, model.config.eos_token_id
     generation.begin_suppress_tokens = None  # a transcript may be empty
     generation.suppress_tokens = list(
@@ -228,7 +201,9 @@ def _normalises(checkpoint: str) -> bool:
     from transformers import AutoFeatureExtractor
 
     try:
-        extractor = AutoFeatureExtractor.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
+        extractor = AutoFeatureExtractor.from_pretrained(
+            checkpoint, local_files_only=Path(checkpoint).is_dir(), trust_remote_code=False
+        )
     except (OSError, ValueError):  # it has no extractor
         return True
     return bool(getattr(extractor, "do_normalize", True))

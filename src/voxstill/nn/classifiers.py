@@ -19,6 +19,7 @@ from voxstill.core.config import Student
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn import checkpoints, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
+from voxstill.nn.loading import load_model, loading_weights
 from voxstill.nn.log_mel import frame_mask, output_frames
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
         else:
             config = read_config(cfg.checkpoint)
             start = _wav2vec2 if config.model_type in _FAMILIES else _fast_conformer
-            with checkpoints.loading_weights(cfg.checkpoint):
+            with loading_weights(cfg.checkpoint):
                 model = start(cfg, config, task, labels)
     for name, value in about.items():
         setattr(model.config, name, value)
@@ -82,19 +83,16 @@ def names_of(model: PreTrainedModel) -> list[str]:
 def load(folder: Path) -> PreTrainedModel:
     """Load the classifier saved in `folder`; DataError where there is none."""
     from safetensors import SafetensorError
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     try:
         config = checkpoints.read_config(str(folder), (_ENCODER,))
         task = task_of(config)
         if task is None:
             raise ValueError(f"it is a `{config.model_type}` without classes")
         if config.model_type in _FAMILIES:
-            return _without_padding(
-                _class_of_transformers(config.model_type, task).from_pretrained(folder, local_files_only=True)
-            )
-        return _fast_conformer_class(task).from_pretrained(folder, local_files_only=True)
+            return _without_padding(load_model(_class_of_transformers(config.model_type, task), folder))
+        model: PreTrainedModel = load_model(_fast_conformer_class(task), folder)
+        return model
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student that tells classes apart",
@@ -129,13 +127,8 @@ def _wav2vec2(cfg: Student, config: PretrainedConfig, task: Task, labels: Mappin
         changes |= {"tdnn_dim": (width, 2 * width), "tdnn_kernel": (1, 1), "tdnn_dilation": (1, 1)}
         changes["xvector_output_dim"] = min(width, _EMBEDDING)
     assert cfg.checkpoint is not None
-    model = _class_of_transformers(config.model_type, task).from_pretrained(
-        cfg.checkpoint,
-        **changes,
-        ignore_mismatched_sizes=True,
-        local_files_only=Path(cfg.checkpoint).is_dir(),
-        dtype=torch.float32,
-    )
+    model_class = _class_of_transformers(config.model_type, task)
+    model = load_model(model_class, cfg.checkpoint, new_head=True, dtype=torch.float32, **changes)
     heads = [model.projector, model.classifier] if task == "classes" else [model.projector, model.feature_extractor]
     for layer in heads:
         _init_head(layer)
@@ -235,8 +228,7 @@ def _fast_conformer(cfg: Student, config: PretrainedConfig, task: Task, labels: 
     if cfg.dropout is not None:
         shape.dropout = shape.activation_dropout = shape.attention_dropout = cfg.dropout
     shape.layerdrop = 0.0
-    local = Path(cfg.checkpoint).is_dir()
-    encoder = ParakeetEncoder.from_pretrained(cfg.checkpoint, config=shape, local_files_only=local, dtype=torch.float32)
+    encoder = load_model(ParakeetEncoder, cfg.checkpoint, new_head=True, config=shape, dtype=torch.float32)
     return _with_head(encoder, task, labels)
 
 

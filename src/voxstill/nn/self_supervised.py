@@ -8,7 +8,6 @@ with random-projection quantizer"). It has the class of a CTC student, so any Pa
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +17,7 @@ from voxstill.core.config import Pretrain
 from voxstill.core.errors import ConfigError
 from voxstill.nn import checkpoints, contrastive, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
+from voxstill.nn.loading import load_model, loading_weights
 from voxstill.nn.log_mel import SUBSAMPLING
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
     """
     from transformers import Wav2Vec2Config
 
-    changes = {
+    changes: dict[str, Any] = {
         **dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), cfg.dropout),
         "layerdrop": 0.0,  # `_layer_drop` does it
         "mask_time_prob": cfg.mask_prob or WAV2VEC2_MASKS[0],
@@ -75,10 +75,9 @@ def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
                     why=f"it is a `{config.model_type}`",
                     fix="give one of wav2vec 2.0, or set `pretrain.method: best_rq` for a Parakeet",
                 )
-            with checkpoints.loading_weights(cfg.checkpoint):
-                model = _wav2vec2_class().from_pretrained(
-                    cfg.checkpoint, **changes, local_files_only=Path(cfg.checkpoint).is_dir(), dtype=torch.float32
-                )
+            new_head = "Wav2Vec2ForPreTraining" not in (config.architectures or ())  # an encoder has no quantizer
+            with loading_weights(cfg.checkpoint):
+                model = load_model(_wav2vec2_class(), cfg.checkpoint, new_head=new_head, dtype=torch.float32, **changes)
     model.train()
     for layer in model.wav2vec2.encoder.layers:
         _layer_drop(layer, cfg.layer_drop)

@@ -105,11 +105,13 @@ def label(
     limit_hours: float | None = None,
     retry_failed: bool = False,
     part: str | None = None,
+    allow_teacher: Sequence[str] = (),
 ) -> LabelFigures:
     """Label every utterance with the teacher, up to the limits; the same call goes on where this one stopped.
 
     With `retry_failed` labels that failed before are made again. With `part`, such as "1/4", only a quarter of the
-    chunks is labelled, while other processes label the others.
+    chunks is labelled, while other processes label the others. `allow_teacher` names the teachers that `control` may
+    change to, each a name or a mapping of options in YAML.
 
     >>> figures = voxstill.label(cfg)
     >>> figures.labels, figures.failed, figures.finished
@@ -118,7 +120,12 @@ def label(
     from voxstill.pipeline import label as labelling
 
     return labelling.label_utterances(
-        cfg, max_chunks=max_chunks, limit_hours=limit_hours, retry_failed=retry_failed, part=part
+        cfg,
+        max_chunks=max_chunks,
+        limit_hours=limit_hours,
+        retry_failed=retry_failed,
+        part=part,
+        allow_teacher=allow_teacher,
     )
 
 
@@ -162,12 +169,13 @@ def compare_teachers(
 
 
 def filter(  # noqa: A001  # it is the name of the step
-    cfg: Config, *, part: str | None = None, report: str | Path | None = None
+    cfg: Config, *, part: str | None = None, partial: bool = False, report: str | Path | None = None
 ) -> VerdictFigures:
     """Judge every label: kept, or dropped with a reason.
 
     With `part`, such as "1/4", only a quarter of the labels is measured, while other processes measure the others; the
-    last one judges. `report` is the file of a page of what was kept, and why not.
+    last one judges. With `partial` the labels that are there are judged, though labelling has not ended. `report` is
+    the file of a page of what was kept, and why not.
 
     >>> figures = voxstill.filter(cfg)
     >>> figures.kept, figures.judged
@@ -175,7 +183,7 @@ def filter(  # noqa: A001  # it is the name of the step
     """
     from voxstill.pipeline import filter as filtering
 
-    figures = filtering.filter_labels(cfg, part=part)
+    figures = filtering.filter_labels(cfg, part=part, partial=partial)
     if report is None:
         return figures
     from voxstill.pipeline import filter_report

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import DataError, StorageError
 from voxstill.core.records import Alignment, Label, Utterance, Verdict
 from voxstill.filtering.measures import Score
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.check_table import IS_MISSING, Findings, FinishedTable, ReadPart
-from voxstill.storage import manifest, shard_check, tables, workdir
+from voxstill.storage import manifest, same_audio, shard_check, tables, workdir
 from voxstill.storage.figures import (
     AlignmentFigures,
     IndexFigures,
@@ -97,6 +97,11 @@ class _Check:
         utterance_ids = self._ids.get(self._listings.get(figures.source or "", ""))
         if utterance_ids is not None and (num := utterance_ids.num_missing(ids)):
             table.add(table.prefix, f"{num:,} of {len(utterance_ids):,} utterances have no label")
+        if (utterances := same_audio.compared_with(self.work, table.prefix)) in self._ids:
+            try:
+                same_audio.compare(self.work, utterances, table.prefix)
+            except DataError as error:
+                table.add(table.prefix, error.what)
 
     def alignments(self, recipe: str) -> None:
         table = FinishedTable(self.findings, AlignmentFigures, recipe)

@@ -19,8 +19,7 @@ from voxstill.core.result import Result
 from voxstill.labelling import label
 from voxstill.pipeline import mixture, recipes
 from voxstill.sharding import generation
-from voxstill.sharding.cut_labels import utterance_of
-from voxstill.storage import lease, manifest, removals, tables, workdir
+from voxstill.storage import lease, manifest, removals, shard_format, tables, workdir
 from voxstill.storage.figures import (
     IndexFigures,
     Kind,
@@ -194,8 +193,8 @@ def _holds_removed(work: Store, files: Files) -> bool:
     if not removed:
         return False
     keys = sorted(key for key in files if key.endswith(".parquet"))
-    parts = tables.columns(work, keys, Sample, ("id",))
-    return any(utterance_of(id_) in removed for part in parts for id_ in part["id"].to_pylist())
+    parts = tables.columns(work, keys, Sample, shard_format.UTTERANCE)
+    return any(id_ in removed for part in parts for id_ in shard_format.utterance_ids(part))
 
 
 def _is_being_written(work: Store, table: Table) -> bool:

@@ -15,10 +15,10 @@ from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.core.result import Result
 from voxstill.evaluation.recognition import hidden_texts, read_audio
 from voxstill.evaluation.report import html
-from voxstill.pipeline.recipes import utterances_recipe
+from voxstill.pipeline.recipes import finished_utterances
 from voxstill.scoring import words
 from voxstill.storage import join, removals, tables, workdir
-from voxstill.storage.figures import IndexFigures, LabelFigures
+from voxstill.storage.figures import LabelFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer, units
@@ -111,7 +111,7 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
     """
     price = None if price is None else not_negative("price_per_hour", price)
     work = Store(cfg.work)
-    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    source = finished_utterances(cfg)
     names = list(recipes) or workdir.finished_recipes(work, "labels")
     if len(set(names)) < 2:
         raise DataError(
@@ -194,7 +194,7 @@ def page(cfg: Config, comparison: TeacherComparison) -> str:
     """Render the comparison as one HTML page, with the audio of the utterances that differ most."""
     work = Store(cfg.work)
     wanted = {difference.id: difference for difference in comparison.different}
-    recipe = workdir.finished(work, IndexFigures, utterances_recipe(cfg)).recipe
+    recipe = finished_utterances(cfg).recipe
     utterances = {
         each.id: each
         for each in tables.read(work, workdir.prefix("utterances", recipe), Utterance)

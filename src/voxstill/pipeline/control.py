@@ -11,6 +11,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.result import Result
 from voxstill.labelling import control as controlling
+from voxstill.labelling import permission
 from voxstill.storage.store import Store
 
 
@@ -41,6 +42,7 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
     jobs = controlling.job_statuses(work)
     asked = controlling.Request() if clear else controlling.requested(work)
     if overrides or clear:
+        permission.check_options(asked.set)
         wanted = controlling.merge(asked.set, controlling.parse_overrides(overrides))
         _check(cfg, wanted, jobs)
         asked = controlling.request(work, wanted)
@@ -48,13 +50,17 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
 
 
 def _check(cfg: Config, wanted: controlling.Options, jobs: Sequence[controlling.JobStatus]) -> None:
-    """Raise the ConfigError of the latest job where no job could apply the request."""
-    level = cfg.monitor.log_level
-    teachers = [config.validated(config.Teacher, job.begun, "teacher.") for job in jobs]
+    """Raise the ConfigError of the latest job where no job would take the request.
+
+    Whoever can write into the work folder can write the status of a job: it is compared with, and no teacher of it is
+    made.
+    """
     errors = []
-    for teacher in teachers or [cfg.teacher]:
+    for begun, *allowed in [[job.begun, *job.allowed] for job in jobs] or [[cfg.teacher.model_dump()]]:
         try:
-            controlling.apply(wanted, controlling.Settings(teacher, cfg.engine, level))
+            teacher, *others = (config.validated(config.Teacher, options, "teacher.") for options in (begun, *allowed))
+            started = controlling.Settings(teacher, cfg.engine, cfg.monitor.log_level, tuple(others))
+            controlling.apply(wanted, started)
             return
         except ConfigError as error:
             errors.append(error)

@@ -14,7 +14,7 @@ from pathlib import Path
 from voxstill import engine
 from voxstill.core import config, world
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError, StorageError
+from voxstill.core.errors import ConfigError, DataError, StorageError, TeacherError
 from voxstill.core.monitor import clock, log
 from voxstill.core.records import Utterance
 from voxstill.decoding.recognizer import Recognizer, Samples
@@ -29,7 +29,7 @@ from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
-from voxstill.storage.figures import IndexFigures, VerdictFigures
+from voxstill.storage.figures import IndexFigures, LabelFigures, VerdictFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry as tasks
 from voxstill.teachers import registry
@@ -190,6 +190,7 @@ def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:
             labelled = labelling.label_utterances(cfg)
             text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
             result(text, labels=labelled.labels, failed=labelled.failed, rtfx=labelled.rtfx)
+        _refuse_failed_labels(cfg, labelled)
         with steps.step("filter") as result:
             filtered = filtering.filter_labels(cfg)
             text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
@@ -218,6 +219,17 @@ def _refuse_failed_index(indexed: IndexFigures) -> None:
     if indexed.exit_code == StorageError.exit_code:
         raise StorageError(what, why=why, fix="the same command tries again what storage did not give")
     raise DataError(what, why=why, fix="mend the source, or raise `engine.max_failed_share` to go on with the rest")
+
+
+def _refuse_failed_labels(cfg: Config, labelled: LabelFigures) -> None:
+    """TeacherError where `voxstill label` would end with its exit code."""
+    if labelled.exit_code:
+        raise TeacherError(
+            f"{labelled.failed:,} of {labelled.labels:,} labels failed",
+            why=f"`engine.max_failed_share` allows {labelled.max_failed_share:g} of them",
+            fix=f"mend the cause, then run `voxstill label {cfg.work} --retry-failed`; or raise "
+            "`engine.max_failed_share` to go on with the rest",
+        )
 
 
 def judge(cfg: Config, path: str) -> Judged:

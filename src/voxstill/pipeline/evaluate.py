@@ -8,9 +8,8 @@ from voxstill.core.config import Config
 from voxstill.core.records import Utterance
 from voxstill.evaluation import results
 from voxstill.evaluation.results import Evaluation
-from voxstill.pipeline.recipes import utterances_recipe
+from voxstill.pipeline.recipes import finished_utterances
 from voxstill.storage import removals, tables, workdir
-from voxstill.storage.figures import IndexFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import registry
@@ -35,7 +34,7 @@ def own_config(model: str) -> str | None:
 def of_split(cfg: Config) -> list[Utterance]:
     """Read the utterances of `evaluate.split`, but for those that were removed."""
     work = Store(cfg.work)
-    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    source = finished_utterances(cfg)
     prefix = workdir.prefix("utterances", source.recipe)
     removed = removals.of(work, prefix)
     rows = tables.read(work, prefix, Utterance)

@@ -14,9 +14,9 @@ from voxstill.core.records import Label, Recording, Utterance, Verdict
 from voxstill.filtering.measures import Score
 from voxstill.filtering.verdicts import VerdictMap
 from voxstill.labelling import label
-from voxstill.pipeline.recipes import finished_verdicts, label_parts, utterances_recipe
+from voxstill.pipeline.recipes import finished_utterances, finished_verdicts, label_parts
 from voxstill.storage import join, removals, tables, workdir
-from voxstill.storage.figures import IndexFigures, ScoreFigures, VerdictFigures
+from voxstill.storage.figures import ScoreFigures, VerdictFigures
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
@@ -72,7 +72,7 @@ class LabelReader:
     def __init__(self, cfg: Config, *, scores: bool, verdicts: bool, kept: bool) -> None:
         self._work, self._engine = Store(cfg.work), cfg.engine
         self._kept, self._with_verdicts = kept, verdicts
-        self._source = workdir.finished(self._work, IndexFigures, utterances_recipe(cfg))
+        self._source = finished_utterances(cfg)
         self._labels = label.finished(self._work, cfg.teacher)
         self._removed = removals.of(self._work, workdir.prefix("utterances", self._source.recipe))
         self._parts = label_parts(cfg, self._work, self._source.recipe, self._labels.recipe)

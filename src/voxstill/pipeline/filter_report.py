@@ -19,7 +19,7 @@ from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import Columns, chars_per_s, column
 from voxstill.filtering.verdicts import VerdictMap
 from voxstill.pipeline import report
-from voxstill.storage import tables, workdir
+from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
@@ -83,7 +83,7 @@ def _spreads(cfg: Config, figures: VerdictFigures, verdicts: VerdictMap) -> list
     work = Store(cfg.work)
     counts_SKB = np.zeros((len(_SHOWN), 2, BINS), np.int64)
     unknown_S = np.zeros(len(_SHOWN), np.int64)
-    keys = tables.parts(work, workdir.prefix("scores", figures.scores))
+    keys = manifest.parts(work, workdir.prefix("scores", figures.scores))
     for table in tables.columns(work, keys, Score, ("utterance_id", *_READ)):
         judged = [kept for kept, _ in verdicts.of(table["utterance_id"].to_pylist())]
         is_judged_N = np.array([kept is not None for kept in judged], bool)
@@ -118,7 +118,7 @@ def _amounts(cfg: Config, figures: VerdictFigures, verdicts: VerdictMap) -> list
     """Labels and hours by split and data set, in the order of their names."""
     work = Store(cfg.work)
     sums: dict[tuple[Split, str | None], NDArray[np.int64]] = {}
-    keys = tables.parts(work, workdir.prefix("utterances", figures.utterances))
+    keys = manifest.parts(work, workdir.prefix("utterances", figures.utterances))
     names = ("id", "start_ms", "end_ms", "split", "dataset")
     for table in tables.columns(work, keys, Utterance, names):
         columns: Mapping[str, list[Any]] = {name: table[name].to_pylist() for name in names}

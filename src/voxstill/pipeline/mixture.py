@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from voxstill.core.config import Config, TrainingCorpus
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
-from voxstill.core.records import Utterance, fingerprint
+from voxstill.core.records import Utterance, audio_hash, fingerprint
 from voxstill.pipeline import recipes
 from voxstill.pipeline.shard import audio_shards
 from voxstill.sharding import generation, mixture, references
-from voxstill.storage import tables, workdir
+from voxstill.storage import manifest, removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, MixtureFigures, ShardFigures, VerdictFigures
+from voxstill.storage.removals import Removal, Stretch, overlap
 from voxstill.storage.store import Store
+
+_TEST = ("id", "uri", "channel", "start_ms", "end_ms", "split")
+_AUDIO = ("recording_id", "channel", "start_ms", "end_ms")
 
 
 def labelled_shards(cfg: Config) -> ShardFigures:
@@ -30,13 +37,13 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
     """The mixture of `train.corpora`: written where it is not there, which copies no audio."""
     work = Store(cfg.work)
     corpora = [_corpus(cfg, entry, with_labels=with_labels) for entry in cfg.train.corpora]
-    tests = _tests(cfg, corpora)
-    recipe = _recipe(corpora, tests)
+    tests, removed = _tests(cfg, corpora), _removed(cfg, corpora)
+    recipe = _recipe(corpora, tests, removed)
     done = workdir.success(work, MixtureFigures, recipe)
     if done is not None:
         return done
     prefix = workdir.prefix("mixtures", recipe)
-    mixed = mixture.write(work, prefix, corpora, tables.IdSet(_test_ids(tests)))
+    mixed = mixture.write(work, prefix, corpora, _left_out(corpora, tests, removed))
     figures = MixtureFigures(
         recipe=recipe,
         teacher=" + ".join(dict.fromkeys(corpus.figures.teacher or "no teacher" for corpus in corpora)),
@@ -66,13 +73,22 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
 def recipe(cfg: Config) -> str:
     """Name of the mixture of this configuration; DataError where a corpus has no shards to mix."""
     corpora = [_corpus(cfg, entry, with_labels=False) for entry in cfg.train.corpora]
-    return _recipe(corpora, _tests(cfg, corpora))
+    return _recipe(corpora, _tests(cfg, corpora), _removed(cfg, corpora))
 
 
-def _recipe(corpora: Sequence[references.ShardSet], tests: Sequence[tuple[str, str]]) -> str:
+def _recipe(
+    corpora: Sequence[references.ShardSet], tests: Sequence[tuple[str, str]], removed: Sequence[Removal]
+) -> str:
     sources = [(corpus.store.root, corpus.figures.to_dict(), corpus.dataset) for corpus in corpora]
     held_out = [(root, prefix, tables.parts_hash(Store(root), prefix)) for root, prefix in tests]
-    return fingerprint("mixture", sources, held_out)
+    left_out = [removals.identity(removal.id for removal in removed)] if removed else []
+    return fingerprint("mixture", sources, held_out, *left_out)
+
+
+def _removed(cfg: Config, corpora: Sequence[references.ShardSet]) -> list[Removal]:
+    """What was removed from any of the work folders: people who asked for it are in none of the corpora."""
+    stores = {store.root: store for store in (Store(cfg.work), *(corpus.store for corpus in corpora))}
+    return [removal for store in stores.values() for removal in removals.record(store)]
 
 
 def _tests(cfg: Config, corpora: Sequence[references.ShardSet]) -> list[tuple[str, str]]:
@@ -131,9 +147,10 @@ def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
 def _own_test(cfg: Config) -> Iterator[tuple[str, str]]:
     """The utterances that students of this configuration are judged on, where they are indexed."""
     try:
-        indexed = workdir.finished(Store(cfg.work), IndexFigures, recipes.utterances_recipe(cfg))
+        workdir.finished(Store(cfg.work), IndexFigures, recipes.utterances_recipe(cfg))
     except DataError:
         return
+    indexed = recipes.finished_utterances(cfg)
     yield Store(cfg.work).root, workdir.prefix("utterances", indexed.recipe)
 
 
@@ -145,9 +162,49 @@ def _indexed(corpus: references.ShardSet) -> Iterator[tuple[str, str]]:
         yield corpus.store.root, workdir.prefix("utterances", verdicts.utterances)
 
 
-def _test_ids(indexed: list[tuple[str, str]]) -> Iterator[str]:
-    for root, prefix in indexed:
-        store = Store(root)
-        for table in tables.columns(store, tables.parts(store, prefix), Utterance, ("id", "split")):
-            rows = zip(table["id"].to_pylist(), table["split"].to_pylist(), strict=True)
-            yield from (id_ for id_, split in rows if split == "test")
+def _left_out(
+    corpora: Sequence[references.ShardSet], tests: Sequence[tuple[str, str]], removed: Sequence[Removal]
+) -> list[mixture.LeftOut]:
+    """What each corpus has that is held out, was removed elsewhere, or is audio of an earlier corpus under another id.
+
+    Audio is compared where the utterances of a corpus are still known.
+    """
+    test_ids: list[str] = []
+    stretches, removed_stretches = dict[str, list[Stretch]](), dict[str, list[Stretch]]()
+    for removal in removed:
+        removed_stretches.setdefault(removal.uri, []).append(removal.stretch)
+    for root, prefix in tests:
+        for rows in _stretches(root, prefix):
+            for id_, uri, channel, start_ms, end_ms, split in zip(*(rows[name] for name in _TEST), strict=True):
+                if split == "test":
+                    test_ids.append(id_)
+                    stretches.setdefault(uri, []).append((channel, start_ms, end_ms))
+    left_out: list[mixture.LeftOut] = []
+    earlier: list[tables.IdSet] = []
+    for corpus in corpora:
+        written = tables.IdSet(id_ for ids in corpus.utterances() for id_ in ids)
+        held_out, double, audio = list(test_ids), list[str](), list[str]()
+        gone = [removal.id for removal in removed]
+        for root, prefix in _indexed(corpus):
+            for rows in _stretches(root, prefix):
+                ids = rows["id"]
+                chosen = np.flatnonzero(written.has(ids)).tolist()
+                for row in chosen:
+                    uri, stretch = rows["uri"][row], (rows["channel"][row], rows["start_ms"][row], rows["end_ms"][row])
+                    if any(overlap(stretch, other) for other in stretches.get(uri, ())):
+                        held_out.append(ids[row])
+                    if any(overlap(stretch, other) for other in removed_stretches.get(uri, ())):
+                        gone.append(ids[row])
+                hashes = [audio_hash(*(rows[name][row] for name in _AUDIO)) for row in chosen]
+                is_double_N = np.any([other.has(hashes) for other in (tables.IdSet(()), *earlier)], axis=0)
+                double += [ids[row] for row, is_double in zip(chosen, is_double_N.tolist(), strict=True) if is_double]
+                audio += hashes
+        left_out.append(mixture.LeftOut(*map(tables.IdSet, (held_out, gone, double))))
+        earlier.append(tables.IdSet(audio))
+    return left_out
+
+
+def _stretches(root: str, prefix: str) -> Iterator[dict[str, list[Any]]]:
+    """Columns of the parts of a table of utterances."""
+    store, names = Store(root), tuple(dict.fromkeys((*_TEST, *_AUDIO)))
+    return (part.to_pydict() for part in tables.columns(store, manifest.parts(store, prefix), Utterance, names))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import log
 from voxstill.teachers import registry
 
 
@@ -67,12 +69,16 @@ def _options() -> Iterator[config.Option]:
                     + ".",
                 )
             for name, options in registry.all_options():
-                for entry in config.options(options, "teacher."):
-                    yield config.Option(
-                        path=entry.path,
-                        type=entry.type,
-                        unit=entry.unit,
-                        default=entry.default,
-                        limits=entry.limits,
-                        meaning=f"({name}) {entry.meaning}",
-                    )
+                yield from _options_of(name, options)
+
+
+def _options_of(name: str, options: type[config.Section]) -> list[config.Option]:
+    """The options of a teacher; none, with a warning, where the code of another package does not say them."""
+    try:
+        rows = [replace(row, meaning=f"({name}) {row.meaning}") for row in config.options(options, "teacher.")]
+        return [replace(row, default=json.loads(json.dumps(row.default, default=str))) for row in rows]
+    except Exception as error:
+        if name in registry.TEACHERS.built_in():
+            raise
+        log.warning("left out: the options of the teacher `%s`: %s: %s", name, type(error).__name__, error)
+        return []

@@ -207,7 +207,7 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
         try:
             file = pq.ParquetFile(io.BytesIO(store.read(key)), page_checksum_verification=True)
             names = [name for name in ("duration_ms", "num_tokens", "shard") if name in file.schema_arrow.names]
-            part = file.read(columns=names)
+            part = file.read(columns=names, use_threads=False)
             if "duration_ms" not in names:
                 raise DataError(
                     f"`{store.uri(key)}` has no column `duration_ms`",

@@ -15,7 +15,7 @@ def pretrain(cfg: Config) -> TrainingSummary:
     """Train a model on audio alone; return its folder, steps, seconds and loss."""
     check(cfg)
     check_crop(cfg)
-    return launch(cfg, shards_to_listen_to, pretraining.build, pretraining.settings(cfg))
+    return launch(cfg, shards_to_listen_to, pretraining.build, pretraining.settings(cfg), "pretrain")
 
 
 def check_crop(cfg: Config) -> None:

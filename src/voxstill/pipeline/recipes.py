@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from voxstill.core.config import Config, identity
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import fingerprint
 from voxstill.filtering import measures, rules
 from voxstill.labelling import alignment, label
+from voxstill.labelling.so_far import begun_task
+from voxstill.pipeline import freshness, unscored
 from voxstill.sharding import generation
-from voxstill.sharding.cut_labels import utterance_of
 from voxstill.storage import join, removals, shard_format, tables, workdir
-from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
+from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
@@ -19,6 +22,18 @@ def utterances_recipe(cfg: Config) -> str:
     source = [identity(one) for one in cfg.source] if isinstance(cfg.source, list) else cfg.source
     audio = [identity(cfg.audio)] if identity(cfg.audio) else []  # at its defaults tables keep the names they had
     return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, source, cfg.seed, *audio)
+
+
+def finished_utterances(cfg: Config) -> IndexFigures:
+    """The utterances of this configuration, or the only ones that are there, with a warning where these are of others.
+
+    DataError as of `workdir.finished`, and where speakers that the configuration holds out are learnt from there.
+    """
+    work, wanted = Store(cfg.work), utterances_recipe(cfg)
+    source = workdir.finished(work, IndexFigures, wanted)
+    if source.recipe != wanted:
+        freshness.tell_other_index(cfg, source)
+    return source
 
 
 def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
@@ -76,18 +91,33 @@ def _measured(cfg: Config, source: IndexFigures, labels: LabelFigures) -> tuple[
     beside += [] if removed is None else ["removed", removed]
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
     of = (labels.recipe, labels.sha256, source.recipe)
-    return "scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside
+    measured = ("scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
+    scores = workdir.success(Store(cfg.work), ScoreFigures, fingerprint(*measured, *measures.added_measures()))
+    more = unscored.identity(Store(cfg.work), source, labels, scores)
+    return measured if more is None else (*measured, "more", more)
 
 
 def finished_verdicts(cfg: Config) -> VerdictFigures:
-    """The verdicts of this configuration, or the only ones that are there.
+    """The verdicts of this configuration, or the only ones that are there; those of the most labels, where labelling
+    has not ended.
 
-    DataError where utterances were removed since they were made.
+    DataError where utterances were removed since they were made. A warning says where they are not of all utterances.
     """
     work = Store(cfg.work)
-    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-    labels = label.finished(work, cfg.teacher)
-    verdicts = workdir.finished(work, VerdictFigures, verdicts_recipe(cfg, source, labels))
+    source = finished_utterances(cfg)
+    partial = _partial_verdicts(cfg, source)
+    try:
+        labels = label.finished(work, cfg.teacher)
+    except DataError:
+        if partial is None:
+            raise
+        verdicts = partial
+    else:
+        is_newer = partial is not None and partial.labels == labels.recipe and (partial.labelled or 0) > labels.labels
+        wanted = partial.recipe if partial is not None and is_newer else verdicts_recipe(cfg, source, labels)
+        verdicts = workdir.finished(work, VerdictFigures, wanted)
+        if not freshness.tell_unlabelled(work, source, labels):
+            freshness.tell_unjudged(work, source, verdicts, wanted)
     removed = removals.of(work, workdir.prefix("utterances", verdicts.utterances))
     if verdicts.removals != removals.identity(removed):
         raise DataError(
@@ -96,6 +126,28 @@ def finished_verdicts(cfg: Config) -> VerdictFigures:
             fix=f"run: voxstill filter {work.root}, then: voxstill shard {work.root}",
         )
     return verdicts
+
+
+def _partial_verdicts(cfg: Config, source: IndexFigures) -> VerdictFigures | None:
+    """The verdicts of this configuration on most labels of its teacher while labelling had not ended; None where there
+    are none.
+    """
+    work = Store(cfg.work)
+    finished = (workdir.named(work, VerdictFigures, recipe) for recipe in workdir.finished_recipes(work, "verdicts"))
+    partial = [verdicts for verdicts in finished if verdicts.labelled is not None]
+    if not partial:
+        return None
+    try:
+        labels = LabelFigures(recipe=begun_task(work, cfg.teacher).recipe)
+    except DataError:  # they are all of other teachers
+        return None
+    own = [
+        verdicts
+        for verdicts in partial
+        if verdicts.labels == labels.recipe
+        and verdicts.recipe == verdicts_recipe(cfg, source, replace(labels, sha256=str(verdicts.sha256)))
+    ]
+    return max(own, key=lambda verdicts: (verdicts.labelled or 0, verdicts.recipe), default=None)
 
 
 def shard_recipe(cfg: Config, verdicts: VerdictFigures) -> str:
@@ -113,13 +165,15 @@ def shard_lineage(cfg: Config, verdicts: VerdictFigures | None) -> str:
 
 def finished_shards(cfg: Config) -> ShardFigures:
     """The shards of this configuration, or the only ones that are there; DataError where those have no labels."""
-    shards = workdir.finished(Store(cfg.work), ShardFigures, shard_recipe(cfg, finished_verdicts(cfg)))
+    wanted = shard_recipe(cfg, finished_verdicts(cfg))
+    shards = workdir.finished(Store(cfg.work), ShardFigures, wanted)
     if shards.unlabelled:
         raise DataError(
             f"the shards {shards.recipe} in `{cfg.work}` have no labels",
             why="they were written for `voxstill pretrain`",
             fix=f"run: voxstill shard {cfg.work}",
         )
+    freshness.tell_unsharded(Store(cfg.work), shards, wanted)
     refuse_removed(Store(cfg.work), shards)
     return shards
 
@@ -137,18 +191,22 @@ def refuse_removed(work: Store, shards: ShardFigures) -> None:
 
 def count_removed(work: Store, shards: ShardFigures) -> int:
     """How many utterances of shards were removed since they were written."""
-    removed = removals.of(work)
+    verdicts = None if shards.verdicts is None else workdir.success(work, VerdictFigures, shards.verdicts)
+    table = removals.UTTERANCES if verdicts is None else workdir.prefix("utterances", verdicts.utterances)
+    if not work.exists(f"{table}/{tables.SUCCESS}"):  # an id that was removed in another table may be of other audio
+        table = removals.UTTERANCES
+    removed = removals.of(work, table)
     if not removed:
         return 0
     keys = tables.parts(work, workdir.prefix("shards", shards.recipe))
-    ids = (part["id"].to_pylist() for part in tables.columns(work, keys, shard_format.Sample, ("id",)))
-    return sum(utterance_of(id_) in removed for part_ids in ids for id_ in part_ids)
+    parts = tables.columns(work, keys, shard_format.Sample, shard_format.UTTERANCE)
+    return sum(id_ in removed for part in parts for id_ in shard_format.utterance_ids(part))
 
 
 def unlabelled_recipe(cfg: Config) -> str:
     """Name of the shards that this configuration makes of all utterances; of a corpus that has grown it is another."""
     work = Store(cfg.work)
-    source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+    source = finished_utterances(cfg)
     prefix = workdir.prefix("utterances", source.recipe)
     removed = removals.identity(removals.of(work, prefix))
     added = () if removed is None else ("removed", removed)

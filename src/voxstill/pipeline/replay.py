@@ -77,14 +77,14 @@ def replay(experiment: str, batch: str) -> ReplayResult:
         raise ConfigError(
             f"`{experiment}` is no experiment", why="there is no config.yaml in it", fix="name a folder below exp/"
         )
-    if not run.last.exists():
+    if (newest := checkpoint.newest(run)) is None:
         raise DataError(
             f"`{experiment}` has no checkpoint", why="it made too few steps", fix="replay needs its weights"
         )
     batches, context, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
     frontend, model, task = _rebuild(run, cfg)
-    checkpoint.load_weights(model, run.last)
+    checkpoint.load_weights(model, newest)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
         _gradient(task, model, batch, context, make_generator(torch.device("cpu"), cfg.seed, step, micro, rank))
@@ -104,7 +104,7 @@ def replay(experiment: str, batch: str) -> ReplayResult:
     return ReplayResult(
         step=step,
         rank=rank,
-        checkpoint=run.last.resolve().name,
+        checkpoint=newest.name,
         weights_not_finite=broken,
         batches=whole,
         at_fault=at_fault,

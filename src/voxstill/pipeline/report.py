@@ -54,12 +54,14 @@ def write(
     judged: Judged,
 ) -> Path:
     """Write the report of a run as HTML, Markdown and JSON; what was not measured is left out."""
+    # a training of an earlier version left no line where it was shorter than `train.log_every`
+    metrics = run.metrics.read_text(encoding="utf-8") if run.metrics.is_file() else ""
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
         "about": f"{cfg.teacher.name} taught a {cfg.student.size} student on {cfg.work}",
         "steps": [{"name": row.step, "seconds": row.seconds, "figures": row.figures} for row in steps],
         "funnel": funnel(cfg, filtered),
-        "metrics": [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()],
+        "metrics": [json.loads(line) for line in metrics.splitlines()],
         "config": experiment.snapshot(cfg),
         "environment": {**experiment.versions(), **experiment.machine()},
     }

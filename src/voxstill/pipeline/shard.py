@@ -17,32 +17,42 @@ from voxstill.audio import read_utterances
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.monitor import StepMeter, log
+from voxstill.labelling import alignment
+from voxstill.pipeline import nothing_kept
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.recipes import (
     finished_shards,
+    finished_utterances,
     finished_verdicts,
     label_parts,
     refuse_removed,
     shard_lineage,
     shard_recipe,
     unlabelled_recipe,
-    utterances_recipe,
 )
-from voxstill.sharding import assign, generation, references, write
+from voxstill.sharding import assign, generation, references, word_times, write
 from voxstill.storage import join, lease, parts, removals, tables, workdir
-from voxstill.storage.figures import IndexFigures, ShardFigures, VerdictFigures
+from voxstill.storage.figures import ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
 def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
     """Every utterance that was kept lies in one shard, with its label and all that is known of it.
 
-    With `part`, K/N or `auto`, only every N-th shard is written; the figures count all. ConfigError where it is none.
+    With `part`, K/N or `auto`, only every N-th shard is written; the figures count all. ConfigError where it is none,
+    DataError where the filter kept nothing.
     """
     own = parts.requested(part)
     verdicts = finished_verdicts(cfg)
+    nothing_kept.refuse(Store(cfg.work), verdicts)
+    if verdicts.labelled is not None:
+        log.warning(
+            "shard: the verdicts are of %d labels, which were not all: once there are more, run `voxstill filter` and "
+            "`voxstill shard` again, and they lie in a new generation",
+            verdicts.labelled,
+        )
 
     def joined(work: Store) -> list[join.Part]:
         return label_parts(cfg, work, verdicts.utterances, verdicts.labels)
@@ -56,7 +66,7 @@ def shard_unlabelled(cfg: Config, *, part: str | None = None) -> ShardFigures:
     With `part` as for `shard`.
     """
     own = parts.requested(part)
-    source = workdir.finished(Store(cfg.work), IndexFigures, utterances_recipe(cfg))
+    source = finished_utterances(cfg)
 
     def joined(work: Store) -> list[join.Part]:
         return join.unlabelled(work, workdir.prefix("utterances", source.recipe))
@@ -115,11 +125,12 @@ def _assign(
     cfg: Config, recipe: str, joined: Sequence[join.Part], verdicts: VerdictFigures | None, lineage: str
 ) -> _Assignment:
     work, in_place = Store(cfg.work), cfg.shard.format == "in_place"
-    listing = tables.parts_hash(work, _utterances(cfg, verdicts))
+    utterances = _utterances(cfg, verdicts)
+    listing = tables.parts_hash(work, utterances)
     kept_ids = None if verdicts is None else assign.kept_ids(work, workdir.prefix("verdicts", verdicts.recipe))
     base = generation.begin(work, workdir.prefix("shards", recipe), None if in_place else lineage, listing)
-    removed = removals.of(work)
-    reused = [] if base is None else generation.reusable(base, kept_ids, removed)
+    removed = removals.of(work, utterances)
+    reused = [] if base is None else generation.reusable(base, kept_ids, removals.of(work))
     earlier = () if base is None else generation.ids(base, reused)
     without = tables.IdSet(itertools.chain(earlier, removed)) if base is not None or removed else None
     kept = assign.survey(work, joined, kept_ids, without=without, by_tar=in_place)
@@ -156,7 +167,8 @@ def _write(
             meter.count_done(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
 
     there = count_written()
-    jobs = assign.jobs(work, joined, assigned.kept, assigned.windows, there | set(range(len(sizes))) - own)
+    aligned = _aligned_parts(cfg, verdicts)
+    jobs = assign.jobs(work, joined, assigned.kept, assigned.windows, there | set(range(len(sizes))) - own, aligned)
     chunks = engine.chunks_of(jobs, 1, lambda job: str(job.index))
     writer = write.ShardWriter(work, prefix, cfg.shard, read_utterances.reading(cfg))
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
@@ -177,6 +189,15 @@ def _write(
     if finished:
         workdir.finish(work, figures)
     return figures
+
+
+def _aligned_parts(cfg: Config, verdicts: VerdictFigures | None) -> word_times.AlignedParts | None:
+    """The alignments of the labels, where labels are cut and there is an aligner."""
+    if verdicts is None or cfg.shard.max_ms is None or cfg.filter.aligner is None:
+        return None
+    table = alignment.task(cfg.filter.aligner, verdicts.labels).prefix
+    beside = join.parts(Store(cfg.work), _utterances(cfg, verdicts), table, cfg.engine)
+    return word_times.AlignedParts({part.utterances: part.labels for part in beside}, cfg.shard.max_ms)
 
 
 def _figures(
@@ -204,7 +225,7 @@ def _figures(
 
 
 def _utterances(cfg: Config, verdicts: VerdictFigures | None) -> str:
-    return workdir.prefix("utterances", utterances_recipe(cfg) if verdicts is None else verdicts.utterances)
+    return workdir.prefix("utterances", finished_utterances(cfg).recipe if verdicts is None else verdicts.utterances)
 
 
 REPACK = (

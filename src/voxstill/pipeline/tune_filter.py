@@ -18,7 +18,7 @@ from voxstill.filtering.verdicts import SPLITS
 from voxstill.labelling import label_figures
 from voxstill.pipeline.filter import measured_labels
 from voxstill.scoring import words
-from voxstill.storage import tables, workdir
+from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
@@ -46,7 +46,7 @@ def tune(cfg: Config) -> tuning.TuneResult:
     prefix = workdir.prefix("scores", measured.recipe)
     texts = hidden_texts(cfg)
     logprobs, kept, num = [np.zeros(0)], [tables.schema(Score).empty_table()], 0
-    for part in tables.columns(work, tables.parts(work, prefix), Score):  # of a million labels few have a text
+    for part in tables.columns(work, manifest.parts(work, prefix), Score):  # of a million labels few have a text
         num += len(part)
         logprobs.append(part["mean_logprob"].to_numpy()[np.isin(part["split"].to_numpy(), SPLITS)])
         has_text_N = ~np.isnan(part["reference_words"].to_numpy().astype(float))
@@ -70,7 +70,7 @@ def _with_hidden(cfg: Config, labels: LabelFigures, scores: pa.Table, texts: Map
         return scores
     alike, work = normalizer(cfg.evaluate.normalizer), Store(cfg.work)
     counted = {}
-    keys = tables.parts(work, workdir.prefix("labels", labels.recipe))
+    keys = manifest.parts(work, workdir.prefix("labels", labels.recipe))
     for part in tables.columns(work, keys, Label, ("utterance_id", "text")):
         for id_, text in zip(part["utterance_id"].to_pylist(), part["text"].to_pylist(), strict=True):
             if id_ in texts and id_ not in counted:

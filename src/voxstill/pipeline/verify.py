@@ -12,10 +12,12 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
+from voxstill.nn import loading
 from voxstill.pipeline.check_work import check_work
 from voxstill.pipeline.repair import repair as repair_tables
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
+from voxstill.training import state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +88,14 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
 
 
 def check_experiment(run: RunDir) -> VerifyResult:
-    """Read the configuration, the summary and every checkpoint of an experiment as far as they speak of themselves."""
+    """Compare the checkpoints and the model of an experiment with their checksums, and read what else speaks of it."""
+    folders = sorted(run.checkpoints.glob("epoch=*"))
+    known = {folder / name: reason for folder in folders for name, reason in state.faults(folder).items()}
+    known |= {run.model / name: reason for name, reason in loading.sum_faults(run.model).items()}
     checked, broken = 0, []
-    for path in _files(run):
+    for path in dict.fromkeys([*_files(run), *known]):
         checked += 1
-        if (fault := _fault(path)) is not None:
+        if (fault := known.get(path) or _fault(path)) is not None:
             broken.append(Broken(path=str(path.relative_to(run.path)), reason=fault))
     for link in (run.last, run.best):
         if link.is_symlink() and not link.exists():
@@ -124,7 +129,7 @@ def _fault(path: Path) -> str | None:
 
 
 def _weights_fault(path: Path) -> str | None:
-    """Whether the header of a file of weights and its size fit; the weights themselves have no checksum."""
+    """Why a file of weights cannot be read: its header and its size do not fit."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -19,7 +19,8 @@ from numpy.typing import DTypeLike, NDArray
 from voxstill.core.config import Shard
 from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ, Utterance, Verdict, hash64
-from voxstill.storage import join, tables
+from voxstill.sharding import word_times
+from voxstill.storage import join, manifest, tables
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def kept_ids(work: Store, verdicts: str) -> tables.IdSet:
     """The ids of the utterances that the verdicts keep."""
     return tables.IdSet(
         id_
-        for table in tables.columns(work, tables.parts(work, verdicts), Verdict, ("utterance_id", "kept"))
+        for table in tables.columns(work, manifest.parts(work, verdicts), Verdict, ("utterance_id", "kept"))
         for id_ in table["utterance_id"].filter(table["kept"]).to_pylist()
     )
 
@@ -266,22 +267,30 @@ def jobs(
     kept: KeptUtterances,
     windows: Sequence[Sequence[NDArray[np.int32]]],
     written: Collection[int],
+    aligned: word_times.AlignedParts | None = None,
 ) -> Iterator[ShardJob]:
-    """A job for each shard whose number is not among those `written`; one window of rows at a time is in memory."""
+    """A job for each shard whose number is not among those `written`; one window of rows at a time is in memory.
+
+    Labels without word times that are to be cut have those of their alignment.
+    """
     first = 0
     for window in windows:
         todo = {number: place_K for number, place_K in enumerate(window, start=first) if number not in written}
         if todo:
-            yield from _window_jobs(work, parts, kept, todo)
+            yield from _window_jobs(work, parts, kept, todo, aligned)
         first += len(window)
 
 
 def _window_jobs(
-    work: Store, parts: Sequence[join.Part], kept: KeptUtterances, todo: Mapping[int, NDArray[np.int32]]
+    work: Store,
+    parts: Sequence[join.Part],
+    kept: KeptUtterances,
+    todo: Mapping[int, NDArray[np.int32]],
+    aligned: word_times.AlignedParts | None,
 ) -> Iterator[ShardJob]:
     place_W = np.concatenate(list(todo.values()))
     by_part_W = np.argsort(kept.part_N[place_W], kind="stable")
-    utterances, labels = _rows(work, parts, kept, place_W[by_part_W])
+    utterances, labels = _rows(work, parts, kept, place_W[by_part_W], aligned)
     row_W = np.empty(len(place_W), np.int64)
     row_W[by_part_W] = np.arange(len(place_W))
     start = 0
@@ -293,7 +302,11 @@ def _window_jobs(
 
 
 def _rows(
-    work: Store, parts: Sequence[join.Part], kept: KeptUtterances, place_N: NDArray[np.int32]
+    work: Store,
+    parts: Sequence[join.Part],
+    kept: KeptUtterances,
+    place_N: NDArray[np.int32],
+    aligned: word_times.AlignedParts | None,
 ) -> tuple[pa.Table, pa.Table]:
     """Utterances and labels at these places, which are in the order of parts, as two Arrow tables."""
     import pyarrow as pa
@@ -302,7 +315,8 @@ def _rows(
     rows_P = np.split(kept.row_N[place_N], starts_P[1:])
     utterances, labels = [], []
     chosen = [parts[i] for i in numbers_P]
-    for part, (part_utterances, part_labels), row_K in zip(chosen, join.columns(work, chosen), rows_P, strict=True):
+    read = zip(chosen, join.columns(work, chosen), word_times.read(work, chosen, aligned), rows_P, strict=True)
+    for part, (part_utterances, part_labels), part_alignments, row_K in read:
         members = part_utterances.take(row_K)
         if not part.labelled:
             utterances.append(members)
@@ -316,5 +330,8 @@ def _rows(
                 fix="run `voxstill label` and `voxstill filter` again",
             )
         utterances.append(members)
-        labels.append(part_labels.take(rows))
+        kept_labels = part_labels.take(rows)
+        if aligned is not None and part_alignments is not None:
+            kept_labels = word_times.added(kept_labels, members, part_alignments, aligned.max_ms)
+        labels.append(kept_labels)
     return pa.concat_tables(utterances).combine_chunks(), pa.concat_tables(labels).combine_chunks()

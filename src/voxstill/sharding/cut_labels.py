@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ SHORTEST_MS = 100
 """No sample is shorter: words can have times without length."""
 _PAUSE_MS = 100  # the cost of a cut is halved by a pause of this length
 _CUT_COST = 0.05  # of every cut, beside at most 1 for its pause: avoids many short samples
-_CUT_ID = re.compile(r"#\d+-\d+$")
 
 NO_WORDS = "no word times"
 OTHER_WORDS = "words with times are not those of the text"
@@ -27,11 +25,15 @@ LONG_WORD = "no pause where one is needed"
 
 @dataclass(frozen=True, slots=True)
 class Shorter:
-    """Utterances and labels after cutting; `uncut` counts those that stay too long, by what is in the way."""
+    """Utterances and labels after cutting; `uncut` counts those that stay too long, by what is in the way.
+
+    `cut_from` is the id of the utterance that each part was cut from, by the id of the part.
+    """
 
     utterances: Sequence[Utterance]
     labels: Mapping[str, Label]
     uncut: Mapping[str, int]
+    cut_from: Mapping[str, str]
 
 
 def shorten(utterances: Sequence[Utterance], labels: Mapping[str, Label], max_ms: int | None) -> Shorter:
@@ -41,9 +43,10 @@ def shorten(utterances: Sequence[Utterance], labels: Mapping[str, Label], max_ms
     audio but pauses beyond `MARGIN_MS` of the words around them. What cannot be cut stays whole and is counted.
     """
     if max_ms is None:
-        return Shorter(utterances, labels, {})
+        return Shorter(utterances, labels, {}, {})
     shorter: list[Utterance] = []
     label_of: dict[str, Label] = {}
+    cut_from: dict[str, str] = {}
     uncut: Counter[str] = Counter()
     for utterance in utterances:
         label = labels.get(utterance.id)
@@ -53,17 +56,13 @@ def shorten(utterances: Sequence[Utterance], labels: Mapping[str, Label], max_ms
                 for part, part_label in parts:
                     shorter.append(part)
                     label_of[part.id] = part_label
+                    cut_from[part.id] = utterance.id
                 continue
             uncut[parts] += 1
         shorter.append(utterance)
         if label is not None:
             label_of[utterance.id] = label
-    return Shorter(shorter, label_of, uncut)
-
-
-def utterance_of(sample_id: str) -> str:
-    """The id of the utterance that a sample is, or was cut from."""
-    return _CUT_ID.sub("", sample_id)
+    return Shorter(shorter, label_of, uncut, cut_from)
 
 
 def _parts(utterance: Utterance, label: Label | None, max_ms: int) -> list[tuple[Utterance, Label]] | str:

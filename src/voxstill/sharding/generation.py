@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.sharding import references
-from voxstill.sharding.cut_labels import utterance_of
 from voxstill.sharding.references import Reference, ShardSet
 from voxstill.sharding.write import WrittenShard
 from voxstill.storage import shard_format, tables, workdir
@@ -74,9 +73,9 @@ def reusable(base: ShardSet, kept: tables.IdSet | None, removed: Collection[str]
     sizes: dict[str, int] = {}
     holds_removed: dict[str, bool] = {}
     references = []
-    names = ("id", "tar", "num_bytes")
+    names = (*shard_format.UTTERANCE, "tar", "num_bytes")
     for index, rows in enumerate(tables.columns(base.store, base.sidecars(), Sample, names)):
-        ids = list(map(utterance_of, rows["id"].to_pylist()))
+        ids = shard_format.utterance_ids(rows)
         is_kept_N = np.ones(len(ids), np.bool_) if kept is None else kept.has(ids)
         tar = (rows["tar"][0].as_py() if ids else None) or f"{base.prefix}/{shard_format.tar_name(index)}"
         if tar not in sizes:
@@ -93,8 +92,8 @@ def reusable(base: ShardSet, kept: tables.IdSet | None, removed: Collection[str]
 
 def _holds_any(base: ShardSet, tar: str, removed: Collection[str]) -> bool:
     """Whether a tar holds one of the utterances: the sidecar written with it knows, a later one may have dropped it."""
-    written = tables.columns(base.store, [tar.removesuffix(".tar") + ".parquet"], Sample, ("id",))
-    return any(utterance_of(id_) in removed for table in written for id_ in table["id"].to_pylist())
+    written = tables.columns(base.store, [tar.removesuffix(".tar") + ".parquet"], Sample, shard_format.UTTERANCE)
+    return any(id_ in removed for table in written for id_ in shard_format.utterance_ids(table))
 
 
 def ids(base: ShardSet, chosen: Sequence[Reference]) -> Iterator[str]:

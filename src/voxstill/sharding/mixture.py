@@ -1,6 +1,7 @@
 """Mix the shards of several corpora: sidecars that name the tars where they are, so no audio is copied.
 
-Each utterance is in the mixture once, from the first corpus that has it. What is held out to judge on is in none.
+Each utterance is in the mixture once, from the first corpus that has it. What is held out to judge on is in none. Two
+utterances are the same where they have one id, or are one stretch of one file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from voxstill.sharding.write import WrittenShard
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 
-DOUBLE, HELD_OUT = "in an earlier corpus", "of a test split"
+DOUBLE, HELD_OUT, REMOVED = "in an earlier corpus", "of a test split", "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +30,40 @@ class Mixture:
     dropped: Mapping[str, int]
 
 
-def write(work: Store, prefix: str, corpora: Sequence[ShardSet], held_out: tables.IdSet) -> Mixture:
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The ids of a corpus that are left out: those held out to judge on, those that were removed from another work
+    folder, and those of audio in an earlier corpus."""
+
+    held_out: tables.IdSet
+    removed: tables.IdSet
+    double: tables.IdSet
+
+
+def write(work: Store, prefix: str, corpora: Sequence[ShardSet], left_out: Sequence[LeftOut]) -> Mixture:
     """Write the sidecars of the mixture below `prefix`; whoever writes the same a second time does no harm.
 
-    DataError where a sidecar of a corpus cannot be read.
+    `left_out` is beside what earlier corpora have under the same id. DataError where a sidecar of a corpus cannot be
+    read.
     """
     dropped: Counter[str] = Counter()
-    chosen = [reference for reference in _chosen(corpora, held_out, dropped) if reference.is_kept_N.any()]
+    chosen = [reference for reference in _chosen(corpora, left_out, dropped) if reference.is_kept_N.any()]
     with ThreadPoolExecutor(tables.READERS) as pool:
         written = pool.map(lambda number: references.write(work, prefix, number, chosen[number]), range(len(chosen)))
         return Mixture(list(written), dict(dropped))
 
 
-def _chosen(corpora: Sequence[ShardSet], held_out: tables.IdSet, dropped: Counter[str]) -> Iterator[Reference]:
+def _chosen(corpora: Sequence[ShardSet], left_out: Sequence[LeftOut], dropped: Counter[str]) -> Iterator[Reference]:
     """Each shard of the corpora with its rows to keep; the others are counted in `dropped`."""
     earlier: list[tables.IdSet] = []
-    for number, corpus in enumerate(corpora):
+    for number, (corpus, left) in enumerate(zip(corpora, left_out, strict=True)):
         if number:
             earlier.append(tables.IdSet(id_ for ids in corpora[number - 1].utterances() for id_ in ids))
         for index, ids in enumerate(corpus.utterances()):
-            is_held_out_N = held_out.has(ids)
-            is_double_N = np.any([other.has(ids) for other in earlier] or [np.zeros_like(is_held_out_N)], axis=0)
-            is_double_N &= ~is_held_out_N
-            dropped.update({HELD_OUT: int(is_held_out_N.sum()), DOUBLE: int(is_double_N.sum())})
-            yield Reference(corpus, index, ~is_held_out_N & ~is_double_N)
+            is_held_out_N = left.held_out.has(ids)
+            is_double_N = np.any([other.has(ids) for other in (left.double, *earlier)], axis=0)
+            is_removed_N = left.removed.has(ids) & ~is_held_out_N
+            is_double_N &= ~is_held_out_N & ~is_removed_N
+            reasons = {HELD_OUT: is_held_out_N, REMOVED: is_removed_N, DOUBLE: is_double_N}
+            dropped.update({reason: int(is_left_out_N.sum()) for reason, is_left_out_N in reasons.items()})
+            yield Reference(corpus, index, ~(is_held_out_N | is_removed_N | is_double_N))

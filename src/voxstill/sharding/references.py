@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.sharding.cut_labels import utterance_of
 from voxstill.sharding.write import WrittenShard
 from voxstill.storage import shard_format, tables
 from voxstill.storage.figures import ShardFigures
@@ -31,8 +30,8 @@ class ShardSet:
 
     def utterances(self) -> Iterator[list[str]]:
         """The ids of the utterances in each sidecar, by number: of samples cut from one, that of the utterance."""
-        sidecars = tables.columns(self.store, self.sidecars(), Sample, ("id",))
-        return (list(map(utterance_of, table["id"].to_pylist())) for table in sidecars)
+        sidecars = tables.columns(self.store, self.sidecars(), Sample, shard_format.UTTERANCE)
+        return map(shard_format.utterance_ids, sidecars)
 
 
 @dataclass(frozen=True, slots=True)

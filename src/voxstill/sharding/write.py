@@ -25,7 +25,7 @@ from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.sharding.assign import TAR_MEMBER, ShardJob
-from voxstill.sharding.cut_labels import shorten, utterance_of
+from voxstill.sharding.cut_labels import Shorter, shorten
 from voxstill.storage import shard_format, tables
 from voxstill.storage.cache import Cache
 from voxstill.storage.shard_format import Sample
@@ -121,7 +121,7 @@ def write_shard(
     if work.exists(sidecar):
         return next(written_counts(work, prefix, {index: len(utterances)}, cfg.max_ms))
     shorter = shorten(utterances, labels, cfg.max_ms)
-    utterances, labels = shorter.utterances, shorter.labels
+    utterances = shorter.utterances
     crc32_of: dict[str, int] = {}
     if cfg.format == "in_place":
         audio = _whole_members(utterances, cache, decode, contents, crc32_of)
@@ -129,12 +129,12 @@ def write_shard(
         audio = read_utterances.samples(utterances, cache, decode, contents)
     encoded, dropped = _encode_all(audio, cfg)
     if cfg.format == "in_place":
-        placed = sorted((sample for sample, _ in _labelled(utterances, labels, encoded)), key=lambda row: row.offset)
+        placed = sorted((sample for sample, _ in _labelled(shorter, encoded)), key=lambda row: row.offset)
         rows = [dataclasses.replace(row, crc32=crc32_of[row.id]) for row in placed]
         assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
     else:
         file = io.BytesIO()
-        rows = shard_format.write(file, _labelled(utterances, labels, encoded))
+        rows = shard_format.write(file, _labelled(shorter, encoded))
         if not work.create(tar, file.getvalue()):  # left by a crash, before its sidecar was there
             work.replace(tar, file.getvalue())
     work.create(sidecar, tables.to_parquet(rows, Sample))
@@ -151,10 +151,10 @@ def write_shard(
 def written_counts(work: Store, prefix: str, planned: Mapping[int, int], max_ms: int | None) -> Iterator[WrittenShard]:
     """What shards that are written hold of the numbers of utterances planned for them, by shard."""
     keys = (f"{prefix}/{shard_format.sidecar_name(index)}" for index in planned)
-    sidecars = tables.columns(work, keys, Sample, ("id", "duration_ms", "num_bytes"))
+    sidecars = tables.columns(work, keys, Sample, (*shard_format.UTTERANCE, "duration_ms", "num_bytes"))
     for (index, num), rows in zip(planned.items(), sidecars, strict=True):
         durations_ms = rows["duration_ms"].to_pylist()
-        written = len(rows) if max_ms is None else len(set(map(utterance_of, rows["id"].to_pylist())))
+        written = len(rows) if max_ms is None else len(set(shard_format.utterance_ids(rows)))
         uncut = 0 if max_ms is None else sum(duration_ms > max_ms for duration_ms in durations_ms)
         yield WrittenShard(
             index=index,
@@ -229,15 +229,14 @@ def _whole_members(
         yield utterance, DataError("only a part of its member of the tar") if is_part else samples_T
 
 
-def _labelled(
-    utterances: Sequence[Utterance], labels: Mapping[str, Label], encoded: dict[str, tuple[Sample, bytes]]
-) -> Iterator[tuple[Sample, bytes]]:
-    """Samples with their labels in the order of `utterances`; the bytes of each are let go once it was taken."""
-    for utterance in utterances:
+def _labelled(shorter: Shorter, encoded: dict[str, tuple[Sample, bytes]]) -> Iterator[tuple[Sample, bytes]]:
+    """Samples with their labels in the order of the utterances; the bytes of each are let go once it was taken."""
+    for utterance in shorter.utterances:
         if utterance.id not in encoded:
             continue
         sample, audio = encoded.pop(utterance.id)
-        label = labels.get(utterance.id)
+        sample = dataclasses.replace(sample, cut_from=shorter.cut_from.get(utterance.id))
+        label = shorter.labels.get(utterance.id)
         if label is not None:
             info = dataclasses.replace(sample.info, language=sample.info.language or label.language)
             sample = dataclasses.replace(sample, text=label.text, words=label.words, teacher=label.teacher, info=info)

@@ -1,17 +1,19 @@
 """The obstore clients behind addresses: one for each bucket, host, folder or memory, and for each purpose.
 
-Credentials and endpoints come from the environment or the provider's chain.
+Credentials and endpoints come from the environment or the provider's chain, those of a web server from `~/.netrc`.
 """
 
 from __future__ import annotations
 
 import base64
 import functools
+import netrc
 import re
 from datetime import timedelta
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from voxstill.core import world
 from voxstill.core.errors import StorageError
@@ -73,11 +75,25 @@ def _open_web(base: str, purpose: Purpose) -> ObjectStore:
 
     scheme, _, rest = base.partition("://")
     headers = {}
-    if user := USER.match(rest):
-        encoded = base64.b64encode(unquote(user[0].removesuffix("@")).encode())
-        headers["authorization"] = f"Basic {encoded.decode()}"
+    user = USER.match(rest)
+    if login := unquote(user[0].removesuffix("@")) if user else _netrc_login(base):
+        headers["authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
     settings = _settings(purpose, allow_http=scheme == "http", headers=headers)
     return HTTPStore.from_url(f"{scheme}://{USER.sub('', rest)}", **settings)
+
+
+def _netrc_login(base: str) -> str | None:
+    """`user:password` of a web server in `~/.netrc`, or the file that `NETRC` names; None where it has none."""
+    path = Path(world.environment().get("NETRC") or "~/.netrc").expanduser()
+    try:
+        hosts = netrc.netrc(path).hosts if path.is_file() else {}
+    except (OSError, netrc.NetrcParseError) as error:  # which may repeat a password
+        where = f", line {error.lineno}" if isinstance(error, netrc.NetrcParseError) else ""
+        raise StorageError(
+            f"cannot open `{redact_uri(base)}`", why=f"`{path}`{where} cannot be read", fix="correct the file"
+        ) from None
+    login = hosts.get(urlsplit(base).hostname or "")  # not the `default` of all hosts: anybody may be in a manifest
+    return f"{login[0]}:{login[2]}" if login else None
 
 
 def _open_oss(bucket: str, purpose: Purpose) -> ObjectStore:

@@ -120,6 +120,12 @@ class ScoreFigures(TableFigures):
     step: ClassVar[str] = "filter"
     labels: str = ""
     utterances: str = ""
+    num_labels: int = 0
+    """Labels that there were; those of a corpus that has grown since are more."""
+    method: str | None = None
+    """Hash of how they were measured; None in tables of earlier versions."""
+    listing: str | None = None
+    """State of the table of utterances when they were measured."""
     finished: bool | None = None
     """False where other parts (`--part`) are still missing."""
 
@@ -134,6 +140,10 @@ class VerdictFigures(TableFigures):
     utterances: str = ""
     scores: str = ""
     teacher: str = ""
+    labelled: int | None = None
+    """Labels that there were where labelling had not ended; None where it had."""
+    sha256: str | None = None
+    """Checksum of these labels."""
     judged: int = 0
     kept_utterances: int = 0
     kept: float = 0.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from voxstill.core.config import Engine
 from voxstill.core.records import Label, Utterance
-from voxstill.storage import tables
+from voxstill.storage import manifest, same_audio, tables
 from voxstill.storage.cut import CUT_BY, chunk_ids
 from voxstill.storage.store import Store
 
@@ -42,10 +42,12 @@ def parts(work: Store, utterances: str, labels: str, cfg: Engine) -> list[Part]:
     """List one `Part` for each part of the table `utterances`, in the order of their names, whatever `cfg` says.
 
     `labels` is a table of labels, or another that has their `utterance_id`. What was labelled in the chunks of `cfg` is
-    found without opening a part of it.
+    found without opening a part of it. DataError where labels are of other audio than their utterances.
     """
-    keys = tables.parts(work, utterances)
-    label_keys = dict.fromkeys(tables.parts(work, labels))
+    if labels.startswith("labels/"):
+        same_audio.check(work, utterances, labels)
+    keys = manifest.parts(work, utterances)
+    label_keys = dict.fromkeys(manifest.parts(work, labels))
     joined = []
     for table in tables.columns(work, keys, Utterance, ("id", *CUT_BY)):
         chunk_keys = (f"{labels}/{name}.parquet" for name in chunk_ids(table, cfg))
@@ -60,7 +62,7 @@ def parts(work: Store, utterances: str, labels: str, cfg: Engine) -> list[Part]:
 
 def unlabelled(work: Store, utterances: str) -> list[Part]:
     """List one `Part` for each part of the table, in the order of their names, of utterances without labels."""
-    return [Part(key, (), labelled=False) for key in tables.parts(work, utterances)]
+    return [Part(key, (), labelled=False) for key in manifest.parts(work, utterances)]
 
 
 def columns(

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from voxstill.core.errors import StorageError
 from voxstill.core.monitor import log
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
 BEAT_S = 10.0
@@ -226,7 +227,14 @@ def _read(work: Store, table: str, number: int) -> Holder | None:
     if facts is None:
         return None
     names = [field.name for field in dataclasses.fields(Holder)]
-    return Holder(**{name: facts[name] for name in names if name in facts})  # type: ignore[arg-type]
+    try:
+        return Holder(**{name: facts[name] for name in names if name in facts})  # type: ignore[arg-type]
+    except TypeError:
+        raise StorageError(
+            f"`{redact_uri(work.uri(_key(table, number)))}` is no lease",
+            why="it was damaged, or another program wrote it",
+            fix="remove it if no process of voxstill works there",
+        ) from None
 
 
 def _machine() -> str:

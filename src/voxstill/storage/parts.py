@@ -87,10 +87,11 @@ def requested(text: str | None) -> Part | None:
 
 
 @contextmanager
-def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine) -> Iterator[lease.Lease]:
+def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine, *, of: str = "") -> Iterator[lease.Lease]:
     """Hold the lease of a table, or of a part of it; StorageError where others that do not go with it hold theirs.
 
-    ConfigError where other parts have another number or chunks of another size.
+    `of` is the table that it is made of. ConfigError where other parts have another number, chunks of another size or
+    another table.
     """
     if part is None:
         with lease.hold(work, table, step) as held:
@@ -102,7 +103,7 @@ def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine) -> 
     own = f"{table}/part-{part.number}-of-{part.total}"
     with lease.hold(work, own, f"{step} --part {part}", waits=True) as held:
         lease.check_free(work, table)
-        _agree(work, table, step, {"parts": part.total, "chunk": cfg.chunk, "chunk_hours": cfg.chunk_hours})
+        _agree(work, table, step, {"parts": part.total, "chunk": cfg.chunk, "chunk_hours": cfg.chunk_hours}, of)
         yield held
 
 
@@ -134,8 +135,9 @@ def is_finished(step: str, part: Part, left: Iterable[str], *, is_done: bool = T
     return False
 
 
-def _agree(work: Store, table: str, step: str, terms: dict[str, float]) -> None:
-    """All parts have one total and one size of chunks: else some items would be of two parts, or of none."""
+def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: str) -> None:
+    """All parts have one total, one size of chunks and one input: else some items would be of two parts, or of none."""
+    terms: dict[str, str | float] = {**sizes, **({"of": of} if of else {})}
     agreed = work.read_json(f"{table}/{AGREED}")
     if agreed is None:
         for below in lease.below(work, table):
@@ -144,6 +146,12 @@ def _agree(work: Store, table: str, step: str, terms: dict[str, float]) -> None:
         work.create(f"{table}/{AGREED}", (json.dumps(terms) + "\n").encode())
         agreed = work.read_json(f"{table}/{AGREED}")
     agreed = {"chunk_hours": Engine().chunk_hours, **(agreed or terms)}  # which earlier versions did not write
+    if of and agreed.setdefault("of", of) != of:
+        raise ConfigError(
+            f"`{table}` in `{work.root}` is made of `{agreed['of']}`, and this part would be of `{of}`",
+            why="the options of an earlier step differ from those of the other parts",
+            fix="give each part the same configuration",
+        )
     if agreed != terms:
         raise ConfigError(
             f"`{table}` in `{work.root}` is made in {agreed['parts']} parts with chunks of {agreed['chunk']} "

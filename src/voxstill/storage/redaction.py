@@ -1,8 +1,11 @@
-"""What may be shown of an address or a message: no user, no password, no signature, no secret of the environment."""
+"""What may be shown of an address, a message or options: no user, password, signature or key, no secret of the
+environment.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 
 from voxstill.core import world
 
@@ -12,6 +15,14 @@ USER = re.compile(r"^(?:[^/@:?]*:(?!\d+/)[^@?]*|[^/@?]*)@")
 """User and password in front of a host."""
 _WEB_QUERY, _NAMED_VALUES = re.compile(r"\?|#.*="), re.compile(r"[?#].*=")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'`<>|]+")
+_SECRET_OPTION = re.compile(
+    r"(^|_)(password|passwd|passphrase|secret|credentials?|(api|access|auth|private|secret|account)_?key"
+    r"|(api|access|auth|bearer|session|security|hf)_?token)$|^token$",
+    re.IGNORECASE,
+)
+_SIGNING = re.compile(
+    r"(?:signature|token|secret|passw|credential|access_?key|api_?key|auth|(?:^|[-_.])(?:sig|key|pwd)$)", re.IGNORECASE
+)
 
 
 def redact_uri(uri: str) -> str:
@@ -26,8 +37,38 @@ def redact_uri(uri: str) -> str:
     return f"{scheme}://{rest}"
 
 
+def holds_credentials(uri: str) -> bool:
+    """Whether an address holds a user, or a query with a value that signs it or is a secret, by its name."""
+    scheme, colon, rest = uri.partition("://")
+    if not colon or scheme == "file" or ("@" not in rest and "=" not in rest):
+        return False
+    query = _WEB_QUERY if scheme in ("http", "https") else _NAMED_VALUES
+    values = re.split(r"[?&#;]", rest[match.start() :]) if (match := query.search(rest)) else []
+    return USER.match(rest) is not None or any(
+        _SIGNING.search(value.partition("=")[0]) for value in values if "=" in value
+    )
+
+
 def redact_text(text: str) -> str:
     """`text` with `...` for the secrets of the environment, and each address in it redacted."""
     for secret in world.secrets():
         text = text.replace(secret, "...")
     return _ADDRESS.sub(lambda address: redact_uri(address[0]), text)
+
+
+def is_secret(option: str) -> bool:
+    """Whether an option holds a secret by its name: `api_key` does, `api_key_env` and `max_tokens` do not."""
+    return _SECRET_OPTION.search(option) is not None
+
+
+def redact_options(options: Mapping[str, object], also: Collection[str] = ()) -> dict[str, object]:
+    """Options with `***` for the text of those that `is_secret`, and of those named in `also`, on every level."""
+
+    def redacted(name: str, value: object) -> object:
+        if isinstance(value, Mapping):
+            return redact_options(value, also)
+        if isinstance(value, list):
+            return [redacted(name, item) for item in value]
+        return "***" if isinstance(value, str) and (is_secret(name) or name in also) else value
+
+    return {name: redacted(name, value) for name, value in options.items()}

@@ -7,6 +7,7 @@ segmentation it is every utterance that overlaps it.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ REMOVED = "removed"
 """Error of the label of a removed utterance."""
 UTTERANCES = "utterances"
 """The prefix of all tables of utterances."""
+Stretch = tuple[int | None, int, int]
+"""Channel, start and end in milliseconds; no channel is the mix of all."""
 _COLUMNS = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "split")
 
 
@@ -50,12 +53,20 @@ class Removal:
 
     def overlaps(self, utterance: Utterance) -> bool:
         """Whether an utterance has audio of what was removed."""
-        if self.uri != utterance.uri:
-            return False
-        if self.end_ms is None:
-            return True
-        is_same_channel = None in (self.channel, utterance.channel) or self.channel == utterance.channel
-        return is_same_channel and self.start_ms < utterance.end_ms and utterance.start_ms < self.end_ms
+        return self.uri == utterance.uri and overlap(
+            self.stretch, (utterance.channel, utterance.start_ms, utterance.end_ms)
+        )
+
+    @property
+    def stretch(self) -> Stretch:
+        """The stretch of the recording that was removed."""
+        return (None, 0, sys.maxsize) if self.end_ms is None else (self.channel, self.start_ms, self.end_ms)
+
+
+def overlap(first: Stretch, second: Stretch) -> bool:
+    """Whether two stretches of one recording have audio in common."""
+    (channel, start_ms, end_ms), (other, from_ms, to_ms) = first, second
+    return (None in (channel, other) or channel == other) and start_ms < to_ms and from_ms < end_ms
 
 
 def record(work: Store) -> list[Removal]:

@@ -33,7 +33,7 @@ import urllib.parse
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from voxstill.core.errors import DataError
 from voxstill.core.records import Split, UtteranceInfo, Word, fingerprint
@@ -41,8 +41,11 @@ from voxstill.storage import tables
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.store import Store
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _MAX_KEY = 80  # ustar has room for 100 characters, ending included
-_STORED = ("format", "tar", "offset", "num_bytes", "crc32")
+_STORED = ("format", "tar", "offset", "num_bytes", "crc32", "cut_from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,18 @@ class Sample:
     num_bytes: int = 0
     crc32: int | None = None
     """Of the stored audio; None in shards of version 0.1."""
+    cut_from: str | None = None
+    """The id of the utterance that it was cut from; None where it is a whole one."""
+
+
+UTTERANCE = ("id", "cut_from")
+"""Columns for `utterance_ids`."""
+
+
+def utterance_ids(rows: pa.Table) -> list[str]:
+    """The id of the utterance that each sample is, or was cut from."""
+    columns = (rows[name].to_pylist() for name in UTTERANCE)
+    return [cut_from or id_ for id_, cut_from in zip(*columns, strict=True)]
 
 
 def tar_name(index: int) -> str:

@@ -164,15 +164,17 @@ class Store:
         return True
 
     def read_json(self, key: str) -> dict[str, object] | None:
-        """The object in `key`, None where there is none; DataError where it is not JSON."""
+        """The object in `key`, None where there is none; DataError where it is no JSON object."""
         data = self._read_or_none(key)
         if data is None:
             return None
         try:
-            value: dict[str, object] = json.loads(data)
-        except ValueError as error:
+            value: object = json.loads(data)
+            if not isinstance(value, dict):
+                raise ValueError(f"it holds a {type(value).__name__}")
+        except (ValueError, RecursionError) as error:
             raise DataError(
-                f"`{self.uri(key)}` is not JSON", why=str(error), fix="remove the file and run the step again"
+                f"`{self.uri(key)}` is no JSON object", why=str(error), fix="remove the file and run the step again"
             ) from None
         return value
 

@@ -312,6 +312,12 @@ def _arrow_type(hint: object) -> pa.DataType:
     return plain[hint]
 
 
+def _tuple_of(hint: object) -> object | None:
+    """The type of the items of a tuple, also of an optional one; None for any other type."""
+    hints = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return next((get_args(one)[0] for one in hints if get_origin(one) is tuple), None)
+
+
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -332,8 +338,8 @@ def _resolved_builder(kind: type[DataclassInstance]) -> Callable[[Mapping[str, A
     for field in _fields(kind):
         if field.noun is not None:
             nested.append((field.name, _builder(field.noun)))
-        elif get_origin(field.hint) is tuple:
-            item = _noun(get_args(field.hint)[0])
+        elif (items := _tuple_of(field.hint)) is not None:
+            item = _noun(items)
             converted.append((field.name, field.column, None if item is None else _builder(item)))
         else:
             plain.append((field.name, field.column))
@@ -342,7 +348,10 @@ def _resolved_builder(kind: type[DataclassInstance]) -> Callable[[Mapping[str, A
         fields = {name: row[column] for name, column in plain if column in row}
         for name, column, item_builder in converted:
             if column in row:
-                fields[name] = tuple(row[column] if item_builder is None else map(item_builder, row[column]))
+                values = row[column]
+                if item_builder is not None and values is not None:
+                    values = map(item_builder, values)
+                fields[name] = None if values is None else tuple(values)
         for name, nested_builder in nested:
             fields[name] = nested_builder(row)
         return make(**fields)

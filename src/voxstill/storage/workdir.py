@@ -7,7 +7,7 @@ finished when its `_SUCCESS.json` is there; that of the utterances speaks for th
 from __future__ import annotations
 
 import functools
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -20,6 +20,8 @@ from voxstill.storage.figures import Kind, TableFigures
 from voxstill.storage.store import Store, json_bytes
 
 Figures = TypeVar("Figures", bound=TableFigures)
+OWN_NAMES = frozenset((*get_args(Kind), "leases", "unpacked", "removed", "control", "control.json"))
+"""What lies directly in a work folder."""
 
 
 def prefix(kind: Kind, recipe: str) -> str:
@@ -84,6 +86,7 @@ def finished(work: Store, figures_type: type[Figures], wanted: str | None = None
     DataError where there is none, or where several are finished and none is wanted: a guess would be silent.
     """
     if wanted is not None and (figures := success(work, figures_type, wanted)) is not None:
+        manifest.check_success(work, prefix(figures_type.kind, wanted))
         return figures
     kind, step = figures_type.kind, figures_type.step
     recipes = finished_recipes(work, kind)
@@ -118,4 +121,5 @@ def named(work: Store, figures_type: type[Figures], recipe: str) -> Figures:
             why=f"finished are: {there}",
             fix=f"name one of them, or run `voxstill {figures_type.step}` first",
         )
+    manifest.check_success(work, prefix(figures_type.kind, recipe))
     return figures

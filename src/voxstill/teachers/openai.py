@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
-RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
-"""HTTP statuses that are retried."""
+RETRIED_STATUSES = (408, 409, 425, 429, *range(500, 600))
+"""HTTP statuses that are retried: what they say may pass."""
 REFUSED_STATUSES = (401, 402, 403, 404, 405)
 """HTTP statuses that no clip can cause: the key, the bill, the address or the model is wrong."""
 MAX_UNANSWERED = 8
@@ -80,7 +80,7 @@ class OpenAIOptions(Section):
     concurrency: int = option(16, unit="requests", ge=1, pace=True)
     """Requests under way at once, from each teacher."""
     timeout_s: float = option(60.0, unit="s", gt=0, pace=True)
-    """A server silent for so long is asked again."""
+    """A server that has not given its whole answer after so long is asked again."""
     retries: int = option(4, unit="tries", ge=0, pace=True)
     """Further tries after a time-out, a 429 or a 5xx, with growing pauses, or as long as the server's Retry-After."""
 
@@ -126,7 +126,9 @@ class OpenAITeacher:
         """Set up the connection pool; sends nothing. TeacherError where there is no key."""
         import urllib3
 
-        headers = {}
+        from voxstill.teachers import limited_http
+
+        headers = {"Accept-Encoding": "identity"}  # a compressed answer may be of any size
         if self.options.api_key_env is not None:
             self._key = world.environment().get(self.options.api_key_env, "").strip()
             if not self._key:
@@ -154,7 +156,8 @@ class OpenAITeacher:
             "timeout": urllib3.Timeout(connect=min(CONNECT_S, self.options.timeout_s), read=self.options.timeout_s),
         }
         proxy = _proxy(self._url)
-        self._http = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+        manager = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+        self._http = limited_http.limited(manager)
         self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="ask")
         self._unanswered: deque[bool] = deque(maxlen=MAX_UNANSWERED)
 
@@ -170,10 +173,17 @@ class OpenAITeacher:
     def _transcribe(self, clip: Clip) -> Transcription:
         from urllib3 import exceptions
 
+        from voxstill.teachers.limited_http import MAX_BYTES, AnswerTooLargeError
+
         if not len(clip.samples_T):
             return Transcription(finish="failed", error="no audio")
         try:
-            response = self._http.request("POST", self._url, redirect=False, **self._request(clip))
+            response = self._http.request(
+                "POST", self._url, redirect=False, decode_content=False, **self._request(clip)
+            )
+        except AnswerTooLargeError:
+            self._unanswered.append(False)
+            return Transcription(finish="failed", error=f"the answer of the server is larger than {MAX_BYTES:,} bytes")
         except exceptions.HTTPError as error:
             reason = getattr(error, "reason", error)
             message = self._redact(f"{type(reason).__name__}: {reason}")
@@ -184,16 +194,23 @@ class OpenAITeacher:
             return self._unanswered_clip(self._error_message(response))
         if 300 <= response.status < 400 or response.status in REFUSED_STATUSES:
             raise self._unavailable(self._error_message(response))
-        self._unanswered.append(False)
         if response.status >= 300:
+            self._unanswered.append(False)
             return Transcription(finish="failed", error=self._error_message(response))
+        text = response.data.strip()
+        if not text or text.startswith(b"<") or (text.startswith(b"{") and not text.endswith(b"}")):
+            # nothing, the page of a proxy, or an answer that broke off
+            return self._unanswered_clip(f"not an answer of the protocol: {self._redact(_text(response))}")
         try:
             body = response.json()
-            return _parse_chat(body) if self.options.mode == "chat" else _parse_transcription(body)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return Transcription(
-                finish="failed", error=f"not an answer of the protocol: {self._redact(_text(response))}"
-            )
+            if body.get("error") or body.get("object") == "error":  # of the server: one of the clip has a status
+                return self._unanswered_clip(self._error_message(response))
+            answer = _parse_chat(body) if self.options.mode == "chat" else _parse_transcription(body)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+            reason = f"not an answer of the protocol: {self._redact(_text(response))}"
+            answer = Transcription(finish="failed", error=reason)
+        self._unanswered.append(False)
+        return answer
 
     def _request(self, clip: Clip) -> _Body:
         o = self.options
@@ -244,7 +261,7 @@ class OpenAITeacher:
             body = json.loads(text)
             error = body.get("error", body)
             text = error.get("message", text) if isinstance(error, dict) else str(error)
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             pass
         return self._redact(f"the server answered {response.status}: {text}")
 

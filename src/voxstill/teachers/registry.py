@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from importlib.util import find_spec
+from typing import get_args
+
+from pydantic import SecretBytes, SecretStr
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.core.plugins import Misfit, Registry
+from voxstill.storage.redaction import redact_options
 from voxstill.teachers.teacher import Teacher
 
 METHODS = ("revision", "load", "transcribe_batch", "close")
@@ -24,6 +28,20 @@ def create(section: config.Teacher) -> Teacher:
 def options(section: config.Teacher) -> config.Section:
     """The options of the teacher that the section names, defaults among them; ConfigError where they are wrong."""
     return config.validated(find(section.name).Options, section.model_extra or {}, prefix="teacher.")
+
+
+def shown(section: config.Teacher) -> dict[str, object]:
+    """The options that are set, as they are written into tables: `***` for what is a secret by its name or its type."""
+    secret: list[str] = []
+    with contextlib.suppress(ConfigError):  # a teacher that is not installed here
+        fields = find(section.name).Options.model_fields
+        secret = [name for name, field in fields.items() if {SecretStr, SecretBytes} & _types(field.annotation)]
+    return redact_options(section.model_dump(), secret)
+
+
+def _types(annotation: object) -> set[object]:
+    """A type and those within it: `SecretStr` and None of `SecretStr | None`."""
+    return {annotation}.union(*map(_types, get_args(annotation)))
 
 
 def find(name: str) -> type[Teacher]:
@@ -85,5 +103,5 @@ TEACHERS: Registry[type[Teacher]] = Registry(
     package="voxstill.teachers",
     group="voxstill.teachers",
     misfit=_misfit,
-    other_files=("registry", "teacher"),
+    other_files=("limited_http", "registry", "teacher"),
 )

@@ -201,4 +201,5 @@ def _words(result: SherpaResult, duration_s: float) -> Iterator[Word]:
         spans[-1] = (text + token.strip(" ▁"), first, end)
     for text, start, end in spans:
         if text:
-            yield Word(text=text, start_ms=round(start * 1000), end_ms=round(min(end, duration_s) * 1000))
+            start_ms, end_ms = (round(min(time_s, duration_s) * 1000) for time_s in (start, end))
+            yield Word(text=text, start_ms=start_ms, end_ms=end_ms)

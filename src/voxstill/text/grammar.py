@@ -129,7 +129,10 @@ class Grammar:
 
 def parse(text: str) -> Grammar:
     """Parse a JSGF text; DataError names the line of a mistake."""
-    return _Parser(text).grammar()
+    try:
+        return _Parser(text).grammar()
+    except RecursionError:
+        raise DataError("the grammar cannot be used", why="its brackets are nested too deeply") from None
 
 
 class _Automaton:
@@ -316,11 +319,8 @@ class _Parser:
     def _choice(self) -> Expansion:
         parts, weights = [], []
         while True:
-            weight = 1.0
-            if self._peek() is not None and self.tokens[self.position].kind == "weight":
-                token = self._next("a weight")
-                weight = _number(token)
-            weights.append(weight)
+            has_weight = self._peek() is not None and self.tokens[self.position].kind == "weight"
+            weights.append(_number(self._next("a weight")) if has_weight else 1.0)
             parts.append(self._sequence())
             if self._peek() != "|":
                 break
@@ -330,13 +330,13 @@ class _Parser:
     def _sequence(self) -> Expansion:
         parts: list[Expansion] = []
         while (part := self._part()) is not None:
-            while (sign := self._peek()) in ("+", "*"):
+            if (sign := self._peek()) in ("+", "*"):
                 part = Repeat(part, least=1 if sign == "+" else 0)
                 self.position += 1
             parts.append(part)
         if not parts:
-            line = self.tokens[min(self.position, len(self.tokens) - 1)].line
-            raise _wrong(line, "an alternative is empty; say <NULL> for nothing")
+            token = self.tokens[min(self.position, len(self.tokens) - 1)]
+            raise _wrong(token.line, "an alternative is empty; say <NULL> for nothing")
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     def _part(self) -> Expansion | None:

@@ -24,6 +24,7 @@ from voxstill.storage.fetch import read_head, read_uri
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 _UNKNOWN_LOG10 = -100.0  # of `<unk>` where a file has none, as kenlm takes it
+_ROUNDING = 1e-6  # of a probability of 1
 LN10 = math.log(10)
 _GZIPPED = b"\x1f\x8b"
 _HEAD_BYTES = 1 << 16
@@ -161,12 +162,27 @@ def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
             logprob, *words = line.split()
             if not order <= len(words) <= order + 1:
                 raise ValueError(f"`{line[:60]}` is no {order}-gram")
-            rows.append((float(logprob), words[:order], float(words[order]) if len(words) > order else 0.0))
+            rows.append(
+                (_log10(logprob, line), words[:order], _weight(words[order], line) if len(words) > order else 0.0)
+            )
         if len(rows) < size:
             raise ValueError(f"{size} {order}-grams are announced, {len(rows)} are there")
         yield rows
     if _line(lines) != "\\end\\":
         raise ValueError(f"there are more {len(sizes)}-grams than are announced")
+
+
+def _log10(number: str, line: str) -> float:
+    """A log-probability; ValueError where it is none."""
+    if (logprob := _weight(number, line)) > _ROUNDING:
+        raise ValueError(f"`{line[:60]}` has a log-probability above 0")
+    return logprob
+
+
+def _weight(number: str, line: str) -> float:
+    if not math.isfinite(weight := float(number)):
+        raise ValueError(f"`{line[:60]}` has a number that is not finite")
+    return weight
 
 
 def _line(lines: Iterator[str]) -> str:

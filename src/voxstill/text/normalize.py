@@ -30,6 +30,7 @@ _IDEOGRAPHS = (
 )
 _COMBINING = "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"  # voicing marks and variants of the character before
 _IDEOGRAPH = re.compile(rf"[{_IDEOGRAPHS}][{_COMBINING}]*")
+_MAX_MARKS, _LONG = 30, 4096
 _TURKISH = {ord("I"): "ı", ord("İ"): "i"}
 _ARABIC = {
     **dict.fromkeys([*range(0x64B, 0x660), 0x670, *range(0x6D6, 0x6DD), *range(0x6DF, 0x6E9), *range(0x6EA, 0x6EE)]),
@@ -107,7 +108,8 @@ def chinese(text: str) -> str:
 
 def turkish(text: str) -> str:
     """`basic` for Turkish and Azerbaijani, where I is the capital of ı and İ that of i."""
-    return basic(unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).translate(_TURKISH))
+    text = _stream_safe(text).translate(_APOSTROPHES)
+    return basic(unicodedata.normalize("NFKC", text).translate(_TURKISH))
 
 
 def arabic(text: str) -> str:
@@ -129,9 +131,26 @@ _OF_LANGUAGE = {"zh": "zh", "yue": "zh", "ja": "zh", "tr": "tr", "az": "tr", "ar
 
 def _until_stable(rule: Callable[[str], str], text: str) -> str:
     """Apply a rule until the text no longer changes: case folding can undo NFKC and the reverse."""
+    text = _stream_safe(text)
     while (changed := rule(text)) != text:
         text = changed
     return text
+
+
+def _stream_safe(text: str) -> str:
+    """Leave out what follows the thirtieth combining mark in a row: no language writes so many.
+
+    Sorting them takes quadratic time (Unicode Standard Annex 15, section 13). Texts in which that is no time stay as
+    they are.
+    """
+    if len(text) < _LONG or text.isascii():
+        return text
+    kept, num_marks = [], 0
+    for char in text:
+        num_marks = num_marks + 1 if unicodedata.combining(char) else 0
+        if num_marks <= _MAX_MARKS:
+            kept.append(char)
+    return "".join(kept)
 
 
 def _whisper(language: str, spellings: str) -> Callable[[str], str]:
@@ -139,7 +158,7 @@ def _whisper(language: str, spellings: str) -> Callable[[str], str]:
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
     rules = EnglishTextNormalizer(_spellings(spellings)) if language == "en" else BasicTextNormalizer()
-    return lambda text: " ".join(str(rules(text)).split())
+    return lambda text: " ".join(str(rules(_stream_safe(text))).split())
 
 
 def _spellings(uri: str) -> dict[str, str]:

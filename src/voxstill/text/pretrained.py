@@ -90,7 +90,7 @@ class CheckpointVocabulary:
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             num_pieces = min(len(tokenizer), vocab_size)
             pieces: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(num_pieces)))
         except (OSError, ValueError, TypeError) as error:

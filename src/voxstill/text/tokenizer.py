@@ -182,7 +182,7 @@ def from_checkpoint(checkpoint: str) -> Vocabulary:
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+            AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False).save_pretrained(folder)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"`{checkpoint}` has no vocabulary", why=str(error).splitlines()[0], fix="set other `student.units`"

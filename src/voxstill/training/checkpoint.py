@@ -1,20 +1,21 @@
 """A checkpoint is whole or absent, holds no pickles, and resumes to the same bits on a CPU.
 
 `model.safetensors` holds weights and buffers, `optimizer.safetensors` AdamW's moments by the weights' names,
-`average.safetensors` the running mean, `state.json` the loop's few numbers. Randomness has no state: it is drawn from
-(seed, step, rank).
+`average.safetensors` the running mean, `state.json` the loop's few numbers and the checksums of the others. Randomness
+has no state: it is drawn from (seed, step, rank).
+
+One process writes into `checkpoints/`: it holds the lease of the experiment. So what begins with a dot there when it
+has just saved is what a killed process left.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,34 +24,13 @@ from torch import Tensor, nn
 
 from voxstill.core.atomic import atomic_file, atomic_folder
 from voxstill.core.config import Train
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, TrainingError
+from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
 from voxstill.training import parallel
+from voxstill.training import state as state_file
 from voxstill.training.optim import Average
-
-
-@dataclass(slots=True)
-class State:
-    """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error.
-
-    `error` is that of just these weights on the dev split, None where nobody has measured it; `stale` says how often in
-    a row it was no better than the best.
-    `rows` counts the lines of `metrics.jsonl`: those written after the checkpoint go when it is resumed.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    step_in_epoch: int = 0
-    seconds: float = 0.0
-    ascending: bool = True
-    best_error: float | None = None
-    scaling: dict[str, float] | None = None
-    error: float | None = None
-    stale: int = 0
-    skipped: int = 0
-    replaced: int = 0
-    loss: float | None = None
-    rows: int = 0
+from voxstill.training.state import State
 
 
 def save(
@@ -74,26 +54,101 @@ def save(
     if not writes:
         return
     final = run.checkpoint(state.epoch, state.step)
-    if (
-        not final.exists()
-    ):  # what is there is whole, and this very step: removing it would leave `last` without a target
-        _write(final, files, {**asdict(state), "average": average.count})
+    # what is there and whole is this very step: removing it would leave `last` without a target
+    if not final.exists() or state_file.faults(final):
+        _write(final, files, state, average.count)
     _point(run.last, final)
     stay = [final, *best(run, cfg.keep_best)]
     _point(run.best, stay[1] if len(stay) > 1 else final)
-    for old in run.checkpoints.iterdir():
-        if old.is_dir() and not old.is_symlink() and old not in stay and not _is_kept(old, cfg):
-            shutil.rmtree(old)
+    _flush(run.checkpoints)  # the links are on disk before what they pointed to goes
+    for old in sorted(run.checkpoints.iterdir()):
+        if old.name.startswith(".") or (step := state_file.step_of(old)) is None:
+            continue
+        is_kept = cfg.keep_every is not None and step % cfg.keep_every == 0 and (old / state_file.NAME).is_file()
+        if old not in stay and not is_kept:
+            old.rename(_unused(old))
+    for left in run.checkpoints.glob(".*"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+
+
+def newest(run: RunDir) -> Path | None:
+    """The checkpoint to go on from, which is whole: that of `last`, else the newest; None where there is none.
+
+    What is broken is passed over and logged. TrainingError where there are checkpoints and none of them is whole.
+    """
+    steps = {folder: step for folder in run.checkpoints.glob("*") if (step := state_file.step_of(folder)) is not None}
+    folders = sorted(steps, key=lambda folder: steps[folder], reverse=True)
+    is_passed_over = False
+    if run.last.is_symlink():
+        target = run.last.readlink().name
+        folders.sort(key=lambda folder: folder.name != target)
+        if not folders or folders[0].name != target:
+            log.warning("`%s` points to `%s`, which is not there", run.last, target)
+            is_passed_over = True
+    for folder in folders:
+        if (fault := _fault(folder)) is None:
+            if is_passed_over:
+                log.warning("the training goes on from `%s`, the newest whole checkpoint", folder)
+            return folder
+        _warn(folder, fault)
+        is_passed_over = True
+    if is_passed_over:
+        raise TrainingError(
+            f"no checkpoint in `{run.checkpoints}` is whole",
+            why=f"the newest is broken: {_fault(folders[0])}" if folders else f"`{run.last.name}` points to nothing",
+            fix="restore one from a copy; or remove the folder, and the same command begins at step 0",
+        )
+    return None
 
 
 def best(run: RunDir, num: int) -> list[Path]:
-    """The checkpoints that were judged with the least error on the dev split, at most `num`, the best first."""
+    """The checkpoints that were judged with the least error on the dev split, at most `num`, the best first.
+
+    Their weights are not read: `whole_best` does.
+    """
+    return _judged(run)[:num]
+
+
+def whole_best(run: RunDir, num: int) -> list[Path]:
+    """The same of those that are whole; the others are logged."""
+    folders: list[Path] = []
+    for folder in _judged(run):
+        if len(folders) == num:
+            break
+        if (fault := _fault(folder)) is None:
+            folders.append(folder)
+        else:
+            _warn(folder, fault)
+    return folders
+
+
+def _judged(run: RunDir) -> list[Path]:
     judged = []
     for folder in run.checkpoints.glob("epoch=*"):
-        state = json.loads((folder / "state.json").read_text())
-        if state["error"] is not None:
-            judged.append((state["error"], -state["step"], folder))
-    return [folder for _, _, folder in sorted(judged)[:num]]
+        try:
+            state = state_file.read(folder).state
+        except (OSError, ValueError):  # what a killed process left, or a broken file: `newest` says so
+            continue
+        if state.error is not None:
+            judged.append((state.error, -state.step, folder))
+    return [folder for _, _, folder in sorted(judged)]
+
+
+def _fault(folder: Path) -> str | None:
+    return next((f"`{name}`: {reason}" for name, reason in state_file.faults(folder).items()), None)
+
+
+def _warn(folder: Path, fault: str) -> None:
+    log.warning("the checkpoint `%s` is broken and is passed over: %s", folder, fault)
+
+
+def _unused(folder: Path) -> Path:
+    """A name with a dot for what is to be removed: one rename, and it is no checkpoint any more."""
+    names = (folder.with_name(f".{folder.name}.removed{i or ''}") for i in itertools.count())
+    return next(path for path in names if not path.exists())
 
 
 def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
@@ -108,19 +163,17 @@ def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
     _put(model, mean)
 
 
-def load(run: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> State | None:
-    """Bring model, optimizer and average to the newest checkpoint; None where there is none."""
-    if not run.last.exists():
-        return None
-    numbers = json.loads((run.last / "state.json").read_text())
-    average.count = numbers.pop("average")
-    load_weights(model, run.last)
-    _restore(model, optimizer, load_file(run.last / "optimizer.safetensors"))
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> State:
+    """Bring model, optimizer and average to a checkpoint, one that `newest` has chosen."""
+    saved = state_file.read(folder)
+    average.count = saved.averaged
+    load_weights(model, folder)
+    _restore(model, optimizer, load_file(folder / "optimizer.safetensors"))
     if average.count:
         now = model.state_dict()
-        mean = load_file(run.last / "average.safetensors")
+        mean = load_file(folder / "average.safetensors")
         average.mean = {name: parallel.part(value, now[name]) for name, value in mean.items()}
-    return State(**numbers)
+    return saved.state
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -133,18 +186,12 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     _put(model, load_file(folder / "model.safetensors"))
 
 
-def _is_kept(folder: Path, cfg: Train) -> bool:
-    if cfg.keep_every is None or folder.name.startswith("."):
-        return False
-    return int(folder.name.rpartition("=")[2]) % cfg.keep_every == 0
-
-
-def _write(final: Path, files: dict[str, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
+def _write(final: Path, files: dict[str, dict[str, Tensor]], state: State, averaged: int) -> None:
     with atomic_folder(final) as draft:
         with as_storage_error(draft):
             for name, tensors in files.items():
                 save_file(_unshared(tensors), draft / f"{name}.safetensors")
-        (draft / "state.json").write_text(json.dumps(numbers))
+        state_file.write(draft, state, averaged)
         for file in draft.iterdir():
             _flush(file)
     _flush(final.parent)
@@ -183,7 +230,14 @@ def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:
     now = model.state_dict()
-    model.load_state_dict({name: parallel.part(value, now.get(name, value)) for name, value in weights.items()})
+    try:
+        model.load_state_dict({name: parallel.part(value, now.get(name, value)) for name, value in weights.items()})
+    except RuntimeError as error:
+        raise TrainingError(
+            "the weights of the checkpoint do not fit the student",
+            why=" ".join(str(error).split())[:300],
+            fix="go on with the version of voxstill that began the training, or move the folder away to begin anew",
+        ) from None
 
 
 def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

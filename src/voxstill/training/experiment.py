@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
+import itertools
 import json
 import platform
 import re
@@ -21,12 +23,12 @@ from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.core.version import __version__
-from voxstill.nn import checkpoints
+from voxstill.nn import checkpoints, loading
 from voxstill.nn.frontends import Frontend
+from voxstill.storage import lease, workdir
 from voxstill.storage import shard_format as sidecars
-from voxstill.storage import workdir
 from voxstill.storage.figures import ShardFigures
-from voxstill.storage.redaction import redact_uri
+from voxstill.storage.redaction import redact_options, redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import checkpoint
@@ -42,29 +44,57 @@ _FOLDER = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
-def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object]) -> RunDir:
-    """The experiment folder of these settings on these shards: the one that is there, or a new one."""
+def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], command: str = "train") -> RunDir:
+    """The experiment folder of these settings on these shards: the one that is there, or a new one.
+
+    StorageError where another process makes it just now.
+    """
     recipe = fingerprint("train", settings, shards.recipe)
     root = Path(cfg.train.root)
     version = functools.cache(lambda: sidecars.version(Store(cfg.work), workdir.prefix(shards.kind, shards.recipe)))
+    if run := _same_experiment(root, cfg, shards, settings, version):
+        return run
+    opening = root.absolute() / f".{recipe}"
+    own = lease.acquire(Store(str(opening)), "experiment", command, waits=True)
+    try:
+        return _same_experiment(root, cfg, shards, settings, version) or _new_experiment(cfg, shards, recipe, version())
+    finally:
+        own.release()
+        shutil.rmtree(opening, ignore_errors=True)
+
+
+def _new_experiment(cfg: Config, shards: ShardFigures, recipe: str, version: str) -> RunDir:
+    run = _new_folder(Path(cfg.train.root), cfg.train.name)
+    run.config.write_text(snapshot(cfg), encoding="utf-8")
+    run.config.chmod(0o444)
+    shutil.copytree(PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    data = {**shards.to_dict(), "sidecars_sha256": version}
+    note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
+    return run
+
+
+def _same_experiment(
+    root: Path, cfg: Config, shards: ShardFigures, settings: Mapping[str, object], version: Callable[[], str]
+) -> RunDir | None:
+    """The newest experiment of these settings on these shards; None where there is none."""
     names = (path for path in root.glob("*") if _FOLDER.fullmatch(path.name.removesuffix(f"_{cfg.train.name}")))
     experiments = [run for run in map(RunDir, sorted(names, reverse=True)) if _is_trained_on(run, shards, version)]
     for is_same in (_is_same_training, _is_same_in_0_1):
         for run in experiments:
             if is_same(run, cfg, settings):
                 return run
+    return None
+
+
+def _new_folder(root: Path, name: str) -> RunDir:
+    """Make an experiment folder that nobody else has made."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
-    run, number = RunDir(root / f"{stamp}_{cfg.train.name}"), 1
-    while run.path.exists():
-        number += 1
-        run = RunDir(root / f"{stamp}-{number}_{cfg.train.name}")
-    run.path.mkdir(parents=True)
-    run.config.write_text(snapshot(cfg), encoding="utf-8")
-    run.config.chmod(0o444)
-    shutil.copytree(PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    data = {**shards.to_dict(), "sidecars_sha256": version()}
-    note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
-    return run
+    for number in itertools.count(1):
+        run = RunDir(root / (f"{stamp}_{name}" if number == 1 else f"{stamp}-{number}_{name}"))
+        with contextlib.suppress(FileExistsError):
+            run.path.mkdir(parents=True)
+            return run
+    raise AssertionError("numbers do not end")
 
 
 def _is_trained_on(run: RunDir, shards: ShardFigures, version: Callable[[], str]) -> bool:
@@ -100,7 +130,7 @@ def snapshot(cfg: Config) -> str:
             return [plain(item) for item in value]
         return redact_uri(value) if isinstance(value, str) else value
 
-    return config.dump(Config.model_validate(plain(cfg.model_dump())))
+    return config.dump(Config.model_validate(plain(redact_options(cfg.model_dump()))))
 
 
 def train_settings(cfg: Config) -> dict[str, object]:
@@ -177,6 +207,7 @@ def save_model(
     with atomic_folder(run.model) as draft:
         with checkpoint.as_storage_error(draft):
             model.save_pretrained(draft, state_dict=weights)
+        loading.write_sums(draft)
         rest(draft)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import platform
@@ -24,7 +23,8 @@ from voxstill.storage import workdir
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.training import checkpoint, loop, parallel, upload
+from voxstill.training import checkpoint, loop, owner, parallel, upload
+from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
 from voxstill.training.experiment import finished_summary, note, open_run, write_whole
 from voxstill.training.setup import Build
@@ -35,61 +35,76 @@ if TYPE_CHECKING:
 
 
 def launch(
-    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, object]
+    cfg: Config,
+    shards_of: Callable[[Config], ShardFigures],
+    build: Build,
+    settings: Mapping[str, object],
+    command: str = "train",
 ) -> TrainingSummary:
     """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
     `settings` are the options that change what is learnt: equal ones have the same folder. The finished model is
-    uploaded to `train.upload`, of several processes by the first.
+    uploaded to `train.upload`, of several processes by the first. StorageError where another process trains in the
+    folder; it is told that `command` does so here.
     """
-    summary = _launch(cfg, shards_of, build, settings)
+    summary = _launch(cfg, shards_of, build, settings, command)
     if cfg.train.upload and world.is_first():
         upload.upload(RunDir(Path(summary.path)), cfg.train.upload)
     return summary
 
 
 def _launch(
-    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, object]
+    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, object], command: str
 ) -> TrainingSummary:
     ranks = world.ranks()
     cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
     shards = shards_of(cfg)
     if ranks:
-        return _as_one_of(ranks, cfg, shards, build, settings)
-    run = open_run(cfg, shards, settings)
+        return _as_one_of(ranks, cfg, shards, build, settings, command)
+    run = open_run(cfg, shards, settings, command)
     done = finished_summary(run)
     if done is not None:
         log.info("train: nothing to do, %s is finished", run.path)
         return done
+    if cfg.train.launcher == "ray" or cfg.train.devices > 1:
+        owner.check_free(run, command)
     if cfg.train.launcher == "ray":
         from voxstill.training import cluster  # Ray is not where one machine trains
 
         run = RunDir(run.path.absolute())
-        cluster.train(functools.partial(_on_ray, cfg, run, shards, build, Path.cwd()), cfg.train.devices, cfg.engine)
+        cluster.train(
+            functools.partial(_on_ray, cfg, run, shards, build, Path.cwd(), command), cfg.train.devices, cfg.engine
+        )
         return finished_summary(run) or _stopped(run)
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
     with parallel.raise_rank_error(run, cfg.train.devices):
-        fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, prefix=_prefix(shards), build=build))
+        prefix = _prefix(shards)
+        fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, prefix=prefix, build=build, command=command))
     return finished_summary(run) or _stopped(run)
 
 
 def _as_one_of(
-    ranks: world.Ranks, cfg: Config, shards: ShardFigures, build: Build, settings: Mapping[str, object]
+    ranks: world.Ranks,
+    cfg: Config,
+    shards: ShardFigures,
+    build: Build,
+    settings: Mapping[str, object],
+    command: str,
 ) -> TrainingSummary:
     """This process as one of those that torchrun, srun or Ray has started; rank 0 opens the folder for all."""
     fabric = parallel.fabric(cfg.train, ranks)
     fabric.launch()
-    run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: open_run(cfg, shards, settings).path))
+    run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: open_run(cfg, shards, settings, command).path))
     _must_see(run)
     if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
-        _train_rank(fabric, cfg, run, _prefix(shards), build)
+        _train_rank(fabric, cfg, run, _prefix(shards), build, command)
     summary = parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
     torch.distributed.destroy_process_group()  # else its threads run while the process exits, which may abort
     return summary
 
 
-def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where: Path) -> None:
+def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where: Path, command: str) -> None:
     """This worker of Ray as a rank of the training; it was begun `where`, and relative paths are meant from there."""
     _must_see(run)
     if where.is_dir():
@@ -97,7 +112,7 @@ def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where:
     ranks = world.ranks()
     fabric = parallel.fabric(cfg.train.model_copy(update={"devices": ranks.num_local if ranks else 1}), ranks)
     fabric.launch()
-    _train_rank(fabric, cfg, run, _prefix(shards), build)
+    _train_rank(fabric, cfg, run, _prefix(shards), build, command)
 
 
 def _prefix(shards: ShardFigures) -> str:
@@ -114,30 +129,36 @@ def _must_see(run: RunDir) -> None:
 
 
 def _stopped(run: RunDir) -> NoReturn:
-    step = json.loads((run.last / "state.json").read_text())["step"]
     raise Interrupted(
-        f"training was stopped at step {step:,}",
+        f"training was stopped at step {state_file.read(run.last.resolve()).state.step:,}",
         why="a signal asked for it; the checkpoint of that step is whole",
         fix="the same command goes on from there",
     )
 
 
-def train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build) -> None:
+def train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build, command: str = "train") -> None:
     """Run one process of the training; rank 0 writes the model and the summary, but not where a signal has stopped it.
 
     Nothing is returned: Fabric looks into what its processes return, and refuses frozen dataclasses.
     """
     with parallel.record_rank_error(run, fabric):
-        _train_rank(fabric, cfg, run, prefix, build)
+        _train_rank(fabric, cfg, run, prefix, build, command)
 
 
-def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build) -> None:
+def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build, command: str) -> None:
     if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
         start_logging("info" if fabric.global_rank == 0 else "warning")
     world.pin_threads(cfg.train.threads)
     world.reuse_freed_memory()
     torch.set_num_threads(cfg.train.threads)
     torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)
+    with owner.owned(fabric, run, command) as check_owned:
+        _train_owned(fabric, cfg, run, prefix, build, check_owned)
+
+
+def _train_owned(
+    fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build, check_owned: Callable[[], None]
+) -> None:
     first = fabric.global_rank == 0
     handler = _log_to(run.log) if first else None
     try:
@@ -157,7 +178,7 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Bu
             note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
         budget = Budget.of(cfg.train, plan.steps)
         start = time.perf_counter()
-        state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen)
+        state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen, check_owned)
         log.info("train: %s", data.bottleneck(time.perf_counter() - start))
         if state is None:
             return
@@ -179,6 +200,7 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Bu
         )
         weights = checkpoint.whole_weights(model)
         if first:
+            check_owned()
             setup.save(run, weights)
             write_whole(run.summary, summary.to_dict())
             shutil.rmtree(run.corpus, ignore_errors=True)

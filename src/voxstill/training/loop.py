@@ -28,9 +28,9 @@ from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, optim, parallel
 from voxstill.training.budget import Budget
-from voxstill.training.checkpoint import State
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
+from voxstill.training.state import State
 from voxstill.training.task import DevBatch, ModelInput, StepContext, Task, make_generator, minimised
 from voxstill.training.watchdog import Watchdog
 
@@ -87,13 +87,15 @@ def train(
     run: RunDir,
     budget: Budget,
     frozen: Frozen,
+    check_owned: Callable[[], None] = lambda: None,
 ) -> State | None:
     """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student.
 
     What is `frozen` of it stays as it is. SIGINT or SIGTERM to any rank ends all of them after the step, with a
-    checkpoint: then there is no state.
+    checkpoint: then there is no state. `check_owned` is called before each write, and raises where the experiment is
+    another process's now.
     """
-    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen).train()
+    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen, check_owned).train()
 
 
 class _Trainer:
@@ -109,9 +111,11 @@ class _Trainer:
         run: RunDir,
         budget: Budget,
         frozen: Frozen,
+        check_owned: Callable[[], None],
     ) -> None:
         self._fabric, self._model, self._task, self._data = fabric, model, task, data
         self._cfg, self._run, self._budget, self._frozen = cfg, run, budget, frozen
+        self._check_owned = check_owned
         if cfg.train.activation_checkpointing:
             parallel.checkpoint_activations(model)
         if cfg.train.compile:
@@ -120,7 +124,7 @@ class _Trainer:
         self._wrapped, self._optimizer = fabric.setup(model, optim.adamw(model, cfg.train))
         task.move(fabric.device)
         self._average = optim.Average(cfg.train.average_decay)
-        self._state = checkpoint.load(run, model, self._optimizer, self._average) or State()
+        self._state = self._resumed()
         self._scaling = parallel.Scaling(fabric, self._state.scaling)
         if self._state.step:
             log.info("resuming at step %d of epoch %d", self._state.step, self._state.epoch)
@@ -129,6 +133,16 @@ class _Trainer:
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
         self._guard = Guard(run, fabric.global_rank)
         self._memory = MemoryGuard(cfg.plan.budget_ms)
+
+    def _resumed(self) -> State:
+        """The state of the newest whole checkpoint, which model, optimizer and average are brought to; else a new one.
+
+        Rank 0 chooses for all: it alone reads every byte.
+        """
+        folder = parallel.broadcast_from_rank0(self._fabric, lambda: checkpoint.newest(self._run))
+        if folder is None:
+            return State()
+        return checkpoint.load(folder, self._model, self._optimizer, self._average)
 
     def train(self) -> State | None:
         """Make all steps, then the averaged student, and judge it; None where a signal has ended it before."""
@@ -150,10 +164,12 @@ class _Trainer:
         self._fabric.barrier()
         if cfg.train.average == "last":
             self._average.apply(self._model)
-        elif folders := checkpoint.best(self._run, cfg.train.keep_best):
+        elif folders := parallel.broadcast_from_rank0(
+            self._fabric, lambda: checkpoint.whole_best(self._run, cfg.train.keep_best)
+        ):
             checkpoint.load_mean(self._model, folders)
         else:
-            log.warning("`train.average` is best, and there is no dev split to judge by: the last weights are taken")
+            log.warning("`train.average` is best, and no checkpoint was judged on a dev split: the last are taken")
         validate(self._task, self._model, self._data, state, self._meter, None)
         log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
         return state
@@ -162,6 +178,7 @@ class _Trainer:
         return self._budget.progress(self._state.step, self._state.seconds, self._state.stale)
 
     def _save(self) -> None:
+        self._check_owned()
         checkpoint.save(
             self._run, self._model, self._optimizer, self._average, self._state, self._cfg.train, writes=self._is_first
         )
@@ -262,7 +279,7 @@ class _Trainer:
         self._task.watch(state.step, figures)
         state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
         bar.set_done(progress, f"step {state.step:,}, loss {state.loss:.3f}")
-        if state.step % self._cfg.train.log_every == 0:
+        if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
             self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress)
 
 

@@ -10,7 +10,7 @@ from voxstill.core import pcm
 from voxstill.core.monitor import JsonLines, Timer
 from voxstill.core.records import Batch
 from voxstill.storage.rundir import RunDir
-from voxstill.training.checkpoint import State
+from voxstill.training.state import State
 
 
 class Meter:

@@ -116,3 +116,31 @@ def test_the_shared_manifest_has_the_same_rows_as_a_table(shared_data: Callable[
         row["audio"] = str(folder / row["audio"])
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
     assert entries_in(tmp_path / "m.parquet") == entries_in(folder / "manifest.jsonl")
+
+
+@pytest.mark.parametrize("row", [{"offset": 1.0, "start_ms": 2000}, {"text": "one", "transcript": "two"}], ids=str)
+def test_columns_that_contradict_one_another_are_refused(tmp_path: Path, row: dict[str, object]) -> None:
+    (tmp_path / "m.jsonl").write_text(json.dumps({"audio": "a.wav", **row}))
+    error = refused(tmp_path / "m.jsonl")
+    assert all(f"`{name}` is {value!r}" in error.why for name, value in row.items())
+
+
+def test_columns_that_say_the_same_are_read(tmp_path: Path) -> None:
+    row = {"audio": "a.wav", "offset": 1.0004, "start_ms": 1000, "end": 3, "text": "one two", "sentence": " one  two"}
+    (tmp_path / "m.jsonl").write_text(json.dumps(row))
+    [entry] = entries_in(tmp_path / "m.jsonl")
+    assert (entry.start_ms, entry.end_ms, entry.text) == (1000, 3000, "one two")
+
+
+@pytest.mark.parametrize(("name", "separator"), [("m.csv", ","), ("m.tsv", "\t")])
+def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path, name: str, separator: str) -> None:
+    (tmp_path / name).write_text("\n".join(map(separator.join, [("audio", "text", "text"), ("a.wav", "one", "two")])))
+    assert "`text` twice" in refused(tmp_path / name).why
+    (tmp_path / name).write_text("\n".join(map(separator.join, [("audio", "text", "", ""), ("a.wav", "one", "", "")])))
+    assert [entry.text for entry in entries_in(tmp_path / name)] == ["one"]
+
+
+def test_spaces_around_ids_and_splits_are_no_part_of_them(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("audio,id,split\na.wav, u 1 , test \n")
+    [entry] = entries_in(tmp_path / "m.csv")
+    assert (entry.utterance_id, entry.split) == ("u 1", "test")

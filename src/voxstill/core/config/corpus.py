@@ -135,8 +135,9 @@ class Shard(Section):
     """Both are lossless; flac is half the size. `in_place` writes sidecars alone, one for each tar of the source, and
     leaves the audio there: each utterance must be a whole member of a tar."""
     max_ms: int | None = option(None, unit="ms", ge=1000)
-    """Labels of more audio are cut at pauses between their words, for a student that wants shorter samples. It needs a
-    teacher with word times; what cannot be cut stays whole and is counted. Unset cuts none."""
+    """Labels of more audio are cut at pauses between their words, for a student that wants shorter samples. The times
+    of the words are those of the teacher, or of `filter.aligner` where it gives none; what cannot be cut stays whole
+    and is counted. Unset cuts none."""
 
     @model_validator(mode="after")
     def _what_stays_in_place_is_not_cut(self) -> Self:

@@ -7,13 +7,16 @@ import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from voxstill.core.config.section import extra, former_names, section_of
 from voxstill.core.errors import ConfigError
 from voxstill.core.result import Result
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,8 @@ def validated(kind: type[S], tree: Mapping[str, object], prefix: str = "") -> S:
         raise in_words(kind, error, prefix) from None
 
 
+_TRIED = ("list[", "literal[")
+"""How pydantic begins the name of a member of a union that it tried."""
 log = logging.getLogger("voxstill")  # that of `monitor`, which may import this module
 
 
@@ -137,14 +142,13 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
     """The ConfigError for the first problem: the option by its dotted path, the reason and a suggestion."""
     problems = error.errors()
     first = problems[0]
-    location = [str(part) for part in first["loc"] if isinstance(part, str) and not part.startswith("list[")]
-    if location and location[-1] in ("str", "int", "float"):  # pydantic names the member of a union it tried
-        location.pop()
+    location = _location(first)
     dotted = prefix + ".".join(location)
     known = {entry.path.removeprefix(prefix): entry for entry in options_of(kind, prefix)}
-    more = f" ({len(problems) - 1} more problems follow)" if len(problems) > 1 else ""
-    if (place := next((part for part in first["loc"][:-1] if isinstance(part, int)), None)) is not None:
-        more = f" in entry {place + 1}{more}"  # of a list of sections
+    num_more = len({(*_location(problem), *_places(problem)) for problem in problems}) - 1
+    more = f" ({num_more} more problems follow)" if num_more else ""
+    if places := _places(first):
+        more = f" in entry {places[0] + 1}{more}"  # of a list of sections
     section = dotted.rpartition(".")[0].partition(".")[0]
     explain = f"voxstill explain {section}" if section else "voxstill explain"
     if first["type"] == "extra_forbidden":
@@ -178,6 +182,17 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
         fix = f"did you mean `{near[0]}`? {fix}" if near else fix
     why = str(first["msg"]).removeprefix("Value error, ")  # which pydantic puts before words of ours
     return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", why=why, fix=fix)
+
+
+def _location(problem: ErrorDetails) -> list[str]:
+    """The names on the way to an option, without the member of a union that pydantic tried."""
+    location = [str(part) for part in problem["loc"] if isinstance(part, str) and not part.startswith(_TRIED)]
+    return location[:-1] if location and location[-1] in ("str", "int", "float") else location
+
+
+def _places(problem: ErrorDetails) -> list[int]:
+    """The places in lists on the way to an option."""
+    return [part for part in problem["loc"][:-1] if isinstance(part, int)]
 
 
 def suggestion(dotted: str, known: Iterable[str], prefix: str = "") -> str:

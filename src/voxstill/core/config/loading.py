@@ -170,6 +170,9 @@ def _yaml() -> Any:
     return yaml
 
 
+_TOO_DEEP = "its brackets are nested too deeply"
+
+
 def _read_yaml(path: str) -> dict[str, object]:
     from ruamel.yaml.error import YAMLError
 
@@ -192,6 +195,10 @@ def _read_yaml(path: str) -> dict[str, object]:
         raise ConfigError(
             f"configuration `{path}` is not YAML{where}", why=str(why), fix="compare with the output of: voxstill init"
         ) from None
+    except RecursionError:
+        raise ConfigError(
+            f"configuration `{path}` cannot be used", why=_TOO_DEEP, fix="compare with the output of: voxstill init"
+        ) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -211,3 +218,5 @@ def _scalar(text: str, where: str) -> object:
     except YAMLError as error:
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"the value in `{where}` is not YAML", why=str(why), fix="put quotes round it") from None
+    except RecursionError:
+        raise ConfigError(f"the value in `{where[:60]}` cannot be used", why=_TOO_DEEP, fix="shorten it") from None

@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, get_args
@@ -37,20 +37,27 @@ a value, and are no part of the metadata."""
 SPLIT_NAMES: Mapping[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout", "heldout"), "test"),
 }
-"""What data sets call a split, in small letters; more may follow behind `-`, `_` or `.`: `test-clean`."""
+"""What data sets call a split, in small letters; more may follow behind `-`, `_` or `.`, and a number: `test-clean`,
+`eval92`."""
+_SPLIT_WORD = re.compile(r"(?:(h[eo]ld)[-_. ](out)|([a-z]+?))\d*(?![^-_. ])")
 NO_SPLIT = {"", "-", "all", "none", "null", "unlabelled", "unlabeled"}
 """Values of a column `split` that name none."""
 COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     column: (column, *OTHER_NAMES.get(column, ())) for column in ("audio", "id", "text", "split", *INFO_COLUMNS)
 }
-SECONDS_COLUMNS = ("offset", "start", "start_time", "end", "end_time", "duration")
-NUMBER_COLUMNS = ("start_ms", "end_ms", "channel", *SECONDS_COLUMNS)
+START_NAMES = ("start_ms", "offset", "start", "start_time", "start_sec", "begin", "begin_time", "onset")
+END_NAMES = ("end_ms", "end", "end_time", "end_sec", "stop", "stop_time")
+"""Names of the times of a stretch, in seconds but for the first."""
+NUMBER_COLUMNS = ("channel", *START_NAMES, *END_NAMES, "duration")
+_SAME_TIME_MS = 10
+"""Times that are no further apart were rounded differently."""
 _HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
 """Columns of the first release. A later one takes part in the hash of metadata only where it has a value: so files that
 were indexed before it existed are not taken for edited ones."""
 _HASHED_BY_NAME = tuple(name for name in INFO_COLUMNS if name not in _HASHED_BY_PLACE)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BYTE_RANGE = re.compile(r"#\d+\+\d+$")
 
 
@@ -76,6 +83,9 @@ class SourceEntry:
     channel: int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
+    sample_ms: tuple[int | None, int | None] | None = None
+    """Start and end that the description of a sample in a tar or in Parquet states: of its audio, or of the recording
+    that this was cut from. Not in the metadata: tables that were made before it was read keep what they have."""
     failure: Failure | None = None
     implied_id: str | None = None
     """Name of the utterance where `id` is none or is taken by another tar. Not in the metadata: tables that were made
@@ -89,6 +99,10 @@ class SourceEntry:
     """Names of all columns of its row, read or not. Not in the metadata."""
     source: int = 0
     """The place of its source in the list of sources. Not in the metadata."""
+    is_beside: bool = field(default=False, compare=False)
+    """Whether a file beside the audio says it; what a manifest says comes first. Not in the metadata."""
+    origin: str | None = field(default=None, compare=False)
+    """The compressed tar or Parquet file that its tar was unpacked from. Not in the metadata."""
 
     @property
     def is_cut(self) -> bool:
@@ -179,11 +193,13 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
     """What a row says of its audio but for its times, as an entry without a file; DataError where a value is wrong."""
     texts = {column: _text(row, column, where) for column in COLUMN_NAMES if column != "audio"}
     channel = row.get("channel")
-    if channel is not None and (isinstance(channel, bool) or not isinstance(channel, int | float) or channel < 0):
+    if channel is not None and (
+        isinstance(channel, bool) or not isinstance(channel, int | float) or not 0 <= channel < 1 << 15
+    ):
         raise bad_row(where, f"`channel` is {channel!r}, not a number of a channel from 0")
-    name = texts["split"]
-    implied_split = None if name is None or name.lower() in NO_SPLIT else split_named(name)
-    if name is not None and name.lower() not in NO_SPLIT and implied_split is None:
+    name = (texts["split"] or "").strip()
+    implied_split = None if name.lower() in NO_SPLIT else split_named(name)
+    if name.lower() not in NO_SPLIT and implied_split is None:
         raise bad_row(where, f"`split` is {name!r}: write train, dev or test, or leave it out")
     later = {
         column: next((value for name in names if isinstance(value := row.get(name), str) and value), None)
@@ -195,6 +211,7 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
     return SourceEntry(
         uri="",
         id=texts["id"],
+        implied_id=stripped(texts["id"]),
         text=texts["text"],
         info=UtteranceInfo(**{column: texts[column] or later.get(column) for column in INFO_COLUMNS}),
         split=split,
@@ -206,6 +223,11 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
     )
 
 
+def stripped(name: str | None) -> str | None:
+    """An id without the spaces around it; None where there are none, and where it is nothing else."""
+    return None if name is None or name.strip() in ("", name) else name.strip()
+
+
 def _refuse_translation(row: Mapping[str, object], where: str) -> None:
     """DataError for a row of NeMo whose text is in another language than its audio."""
     spoken, written = row.get("source_lang"), row.get("target_lang")
@@ -215,24 +237,35 @@ def _refuse_translation(row: Mapping[str, object], where: str) -> None:
 
 def split_named(name: str) -> Split | None:
     """The split that a data set means by a name: `validation` is dev, `test-clean` is test; None for other names."""
-    return SPLIT_NAMES.get(re.split(r"[-_. ]", name.lower(), maxsplit=1)[0])
+    word = _SPLIT_WORD.match(name.lower())
+    return SPLIT_NAMES.get("".join(filter(None, word.groups()))) if word else None
 
 
 def stretch_ms(row: Mapping[str, object], where: str) -> tuple[int | None, int | None, int | None]:
     """Start and end of the stretch that a row means, and the length of the whole file where it means that.
 
     `start_ms` and `end_ms` come first; other tools write seconds: `offset` or `start`, and `duration` or `end`.
+    DataError where a value is no time, and where two names of one time have different values.
     """
-    start_ms, end_ms = time_ms(row, "start_ms", where), time_ms(row, "end_ms", where)
+    start_ms, end_ms = (_one_time_ms(row, names, where) for names in (START_NAMES, END_NAMES))
     duration_ms = time_ms(row, "duration", where, 1000)
-    for name in ("offset", "start", "start_time"):
-        start_ms = time_ms(row, name, where, 1000) if start_ms is None else start_ms
-    for name in ("end", "end_time"):
-        end_ms = time_ms(row, name, where, 1000) if end_ms is None else end_ms
     if end_ms is None and start_ms is not None and duration_ms is not None:
         end_ms = start_ms + duration_ms
     is_whole = start_ms is None and end_ms is None
     return start_ms, end_ms, duration_ms if is_whole else None
+
+
+def _one_time_ms(row: Mapping[str, object], names: Sequence[str], where: str) -> int | None:
+    """A time in milliseconds that a row may call by several names; DataError where they contradict one another."""
+    unit_of = {names[0]: 1, **dict.fromkeys(names[1:], 1000)}
+    times = {name: ms for name, unit in unit_of.items() if (ms := time_ms(row, name, where, unit)) is not None}
+    if times and max(times.values()) - min(times.values()) > _SAME_TIME_MS:
+        raise bad_row(where, f"{_contradiction(row, list(times))}: which time is meant cannot be known")
+    return next(iter(times.values()), None)
+
+
+def _contradiction(row: Mapping[str, object], names: Sequence[str]) -> str:
+    return " and ".join(f"`{name}` is {row[name]!r}" for name in names)
 
 
 def timed(entry: SourceEntry, start_ms: int | None, end_ms: int | None, where: str) -> SourceEntry:
@@ -249,6 +282,10 @@ def value_of(row: Mapping[str, object], column: str) -> object:
 
 def _text(row: Mapping[str, object], column: str, where: str) -> str | None:
     value = value_of(row, column)
+    if column == "text":
+        texts = {name: text.split() for name in COLUMN_NAMES[column] if isinstance(text := row.get(name), str) and text}
+        if len(set(map(tuple, texts.values()))) > 1:
+            raise bad_row(where, f"{_contradiction(row, list(texts))}: which of them is spoken cannot be known")
     if column in {"id", "speaker"} and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if value is not None and not isinstance(value, str):
@@ -280,14 +317,28 @@ def parse_json(line: bytes, where: str) -> dict[str, object]:
         row = json.loads(decode_text(line, where))
     except (ValueError, RecursionError) as error:
         raise bad_row(where, f"it is not JSON: {error}") from None
-    return json_object(row, where)
+    return json_object(row, where, has_escapes=_SURROGATE.search(line) is not None)
 
 
-def json_object(row: object, where: str) -> dict[str, object]:
-    """What was read from JSON, where it is an object; DataError where it is anything else."""
+def json_object(row: object, where: str, *, has_escapes: bool = True) -> dict[str, object]:
+    """What was read from JSON, where it is an object whose texts UTF-8 can hold; DataError where it is not."""
     if not isinstance(row, dict):
         raise bad_row(where, f"it is {type(row).__name__}, not an object")
+    if has_escapes and not _is_utf8(row):
+        raise bad_row(where, "it escapes half of a surrogate pair, which is no text")
     return row
+
+
+def _is_utf8(value: object) -> bool:
+    """Whether UTF-8 can hold all texts of a value from JSON: half of a surrogate pair it cannot."""
+    if isinstance(value, Mapping):
+        return all(_is_utf8(name) and _is_utf8(member) for name, member in value.items())
+    if isinstance(value, list):
+        return all(map(_is_utf8, value))
+    try:
+        return not isinstance(value, str) or value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def decode_text(line: bytes, where: str) -> str:

@@ -101,7 +101,7 @@ def _rows(uri: str) -> Iterator[_Row | str]:
         schema = table.schema_arrow
         others = [field.name for field in schema if field.name != audio and not pa.types.is_binary(field.type)]
         classes = _class_names(schema)
-        batches = table.iter_batches(_ROWS_AT_ONCE, columns=[audio, *others])
+        batches = table.iter_batches(_ROWS_AT_ONCE, columns=[audio, *others], use_threads=False)
         while True:
             try:
                 rows = next(batches).to_pylist()

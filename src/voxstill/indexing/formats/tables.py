@@ -13,7 +13,8 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
@@ -146,10 +147,14 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
     with open_manifest(uri) as file:
         text = io.TextIOWrapper(file, "utf-8-sig", newline="")
         rows = csv.DictReader(text, delimiter=separator, quoting=quoting)
+        is_first = True
         while True:
             where = f"{redact_uri(uri)}:{rows.line_num + 1}"
             try:
-                where = f"{redact_uri(uri)}:{rows.line_num + 1}" if rows.fieldnames else where  # which are read first
+                if is_first:
+                    _refuse_doubled_columns(rows.fieldnames or (), where)
+                    is_first = False
+                    where = f"{redact_uri(uri)}:{rows.line_num + 1}"
                 row: Mapping[str | None, str] | None = next(rows, None)
             except (csv.Error, UnicodeDecodeError) as error:
                 raise bad_row(where, str(error)) from None
@@ -160,6 +165,13 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
             cells = {str(name): cell or None for name, cell in row.items()}
             numbers = {name: number_of(cell) for name in NUMBER_COLUMNS if (cell := cells.get(name))}
             yield {**cells, **numbers}, where
+
+
+def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
+    """DataError where two columns have one name; those without a name are not read."""
+    doubled = [name for name, count in Counter(names).items() if count > 1 and name]
+    if doubled:
+        raise bad_row(where, f"it names `{doubled[0]}` twice: which column is meant cannot be known")
 
 
 def read_parquet(uri: str) -> Iterator[SourceEntry]:
@@ -181,9 +193,10 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
                     fix="give it to `voxstill index`, which unpacks it into its work folder",
                 )
             number, names = 0, tuple(table.schema_arrow.names)
+            _refuse_doubled_columns(names, redact_uri(uri))
             leaves = (table.metadata.schema.column(index).path for index in range(table.metadata.num_columns))
             columns = [leaf for leaf in leaves if leaf.partition(".")[0] in known and leaf != "audio.bytes"]
-            for batch in table.iter_batches(_PARQUET_ROWS, columns=columns):
+            for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
                 for row in batch.to_pylist():
                     number += 1
                     yield replace(row_entry(row, uri, f"{redact_uri(uri)}:{number}"), columns=names)
@@ -225,5 +238,5 @@ def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     if "audio_filepath" in row and row.get("shard_id") is not None:
         return nemo_tar_entry(audio, row["shard_id"], manifest, metadata)
     if metadata.id is None and isinstance(row.get("key"), str) and {"wav", "txt"} <= row.keys():  # as WeNet writes it
-        return replace(metadata, implied_id=str(row["key"]) or None).located(resolve_either(audio, manifest))
+        return replace(metadata, implied_id=str(row["key"]).strip() or None).located(resolve_either(audio, manifest))
     return metadata.located(resolve(audio, manifest))

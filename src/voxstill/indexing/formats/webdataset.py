@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import tarfile
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
@@ -21,6 +21,8 @@ from voxstill.indexing.formats.entry import (
     local_entry,
     metadata_of,
     parse_json,
+    stretch_ms,
+    timed,
 )
 from voxstill.indexing.formats.remote_file import RemoteFile, open_manifest
 from voxstill.storage.redaction import redact_uri
@@ -36,6 +38,8 @@ TEXTS = ("txt", "text", "lab", "transcript")
 """Endings of members that hold the text of their sample and nothing else."""
 _HTK_LABEL = re.compile(r"\d+\s+\d+\s+\S")
 """How a line of HTK's `.lab` begins, which is no text but phones with their times."""
+_TIMIT_TIMES = re.compile(r"\A0\s+\d{4,}\s+(?=\S)")
+"""First and last sample, which TIMIT writes before its text."""
 COMPRESSED_ENDINGS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 _COMPRESSED_STARTS = (
     b"\x1f\x8b",
@@ -138,47 +142,80 @@ def _sample_entries(
     failure = None
     metadata = SourceEntry(uri="")
     try:
-        metadata = _description(archive, sample, tar) if audio else metadata
+        metadata = description(_members(archive, sample, tar)) if audio else metadata
     except DataError as error:
         failure = Failure(FailureKind.BAD_DESCRIPTION, f"{error.what}: {error.why}")
     if len(audio) > 1:
         if metadata.text is not None:
-            detail = f"`{_key(sample[0])}` has one text and {len(audio)} audio members; give each a name of its own"
-            failure = Failure(FailureKind.AMBIGUOUS, detail)
-        metadata = replace(metadata, id=None)
+            failure = ambiguous(_key(sample[0]), len(audio))
+        metadata = replace(metadata, id=None, implied_id=None)
     for member in audio:
         where = f"{redact_uri(tar.uri)}:{member.name}"
         entry = replace(metadata.located(member_entry(tar, member)), where=where, sample=_key(member))
+        if not member.size:
+            entry = entry.failed(entry.uri, FailureKind.NO_AUDIO, f"`{member.name}` has no bytes")
         if member.issparse():
             entry = entry.failed(entry.uri, FailureKind.SPARSE, "its bytes do not lie together; repack the tar")
         yield entry if failure is None else replace(entry, failure=failure)
 
 
-def _description(archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> SourceEntry:
+def _members(archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> Iterator[Member]:
+    """The members of a sample that are no audio; those that say nothing without their bytes."""
+    for member in sample:
+        ending = _ending(member)
+        if ending not in AUDIO:
+            data = _content(archive, member) if ending in (*TEXTS, "json") else b""
+            yield Member(ending, f"{redact_uri(tar.uri)}:{member.name}", data)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What may describe the audio of a sample: its ending, where it lies, and its bytes."""
+
+    ending: str
+    where: str
+    data: bytes
+
+
+def description(members: Iterable[Member]) -> SourceEntry:
     """What the other members of a sample say of its audio; DataError where one cannot be read."""
     metadata = SourceEntry(uri="")
     plain_text = None
     columns: list[str] = []
-    for member in sample:
-        where = f"{redact_uri(tar.uri)}:{member.name}"
-        if _ending(member) not in AUDIO:
-            columns.append(f".{_ending(member)}")
-        if _ending(member) in TEXTS:
-            text = decode_text(_content(archive, member), where).strip()
-            if _ending(member) == "lab" and _HTK_LABEL.match(text):
+    for member in members:
+        columns.append(f".{member.ending}")
+        if member.ending in TEXTS:
+            text = decode_text(member.data, member.where).strip()
+            if member.ending == "lab" and _HTK_LABEL.match(text):
                 continue
-            plain_text = text if plain_text is None else plain_text
-        elif _ending(member) == "json":
-            row = parse_json(_content(archive, member), where)
+            plain_text = _TIMIT_TIMES.sub("", text) if plain_text is None else plain_text
+        elif member.ending == "json":
+            row = parse_json(member.data, member.where)
             if "sources" in row:  # of lhotse's Shar: it tells how the audio was cut, the cuts tell the rest
                 continue
-            if row.get("teacher") is not None:  # a shard of ours: its text is a teacher's label
-                row["text"] = row.get("reference")
-            metadata = _updated(metadata, metadata_of(row, where))
             columns.extend(row)
+            if row.get("teacher") is not None:  # a shard of ours: its text is a teacher's label
+                later = metadata_of({**row, "text": row.get("reference")}, member.where)
+            else:
+                later = _with_times(metadata_of(row, member.where), row, member.where)
+            metadata = _updated(metadata, later)
     return replace(
         metadata, text=plain_text if metadata.text is None else metadata.text, columns=tuple(dict.fromkeys(columns))
     )
+
+
+def ambiguous(name: str, num_audio: int) -> Failure:
+    """The failure of audio that shares a text with other audio."""
+    detail = f"`{name}` has one text and {num_audio} audio members; give each a name of its own"
+    return Failure(FailureKind.AMBIGUOUS, detail)
+
+
+def _with_times(metadata: SourceEntry, row: Mapping[str, object], where: str) -> SourceEntry:
+    """The description of a sample with the times in it; DataError where they are none."""
+    start_ms, end_ms, duration_ms = stretch_ms(row, where)
+    timed(metadata, start_ms, end_ms, where)
+    is_stretch = start_ms is not None or end_ms is not None
+    return replace(metadata, sample_ms=(start_ms, end_ms) if is_stretch else None, duration_ms=duration_ms)
 
 
 def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
@@ -191,12 +228,15 @@ def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
     return replace(
         metadata,
         id=known(later.id, metadata.id),
+        implied_id=metadata.implied_id if later.id is None else later.implied_id,
         text=known(later.text, metadata.text),
         info=UtteranceInfo(**info),
         split=known(later.split, metadata.split),
         implied_split=known(later.implied_split, metadata.implied_split),
         implied_info=(*metadata.implied_info, *later.implied_info),
         channel=known(later.channel, metadata.channel),
+        sample_ms=known(later.sample_ms, metadata.sample_ms),
+        duration_ms=known(later.duration_ms, metadata.duration_ms),
     )
 
 

@@ -1,0 +1,115 @@
+"""Splits by name: what lies in a folder named `test` or `dev` is held out, wherever in the source the folder stands.
+
+So Hugging Face lays out audio folders, LibriSpeech its parts (`dev-clean`), and Kaldi its data directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from voxstill.core.monitor import log
+from voxstill.core.records import Split
+from voxstill.indexing.formats.entry import SourceEntry, split_named
+from voxstill.indexing.formats.webdataset import AUDIO, file_name
+from voxstill.storage.redaction import redact_uri
+
+_FOLDERS_SHOWN = 5
+_DECIDES = (
+    "a column `split` in a manifest decides otherwise, and so do `source.test_speakers` and `source.dev_speakers`"
+)
+
+
+def with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
+    """The entry with this split, where it has none."""
+    is_known = split is None or entry.split is not None or entry.implied_split is not None
+    return entry if is_known else replace(entry, implied_split=split)
+
+
+def is_held_out(split: Split | None) -> bool:
+    """Whether nobody may learn from it."""
+    return split in ("dev", "test")
+
+
+class FolderSplits:
+    """The splits that folders of one source are named after; `folders_in` lists the folders in one of them.
+
+    The outermost name counts. One of training counts beside a folder that is held out, else nothing would be held out.
+    """
+
+    def __init__(self, root: str, folders_in: Callable[[str], Iterable[str]]) -> None:
+        self._root = f"{root.rstrip('/')}/"
+        self._folders_in = folders_in
+        self._beside: dict[str, set[Split | None]] = {}
+        """The splits of the folders in a folder, where one of them is named after a split."""
+        self._last: tuple[str, Split | None] = ("", None)
+        self._held_out: dict[str, Split] = {}
+
+    def apply(self, entry: SourceEntry, file: str) -> SourceEntry:
+        """The entry with the split of its folder, or of the file that it was read from: held out where one of them is.
+
+        Audio may lie apart from its manifest, and what was unpacked from its tar.
+        """
+        by_file, by_audio = self._of(file), self._of(entry.uri)
+        return with_split(entry, by_audio if by_file is None or is_held_out(by_audio) else by_file)
+
+    def log(self) -> None:
+        """Name the folders that are held out; loudly where none for training lies beside them."""
+        named = [f"`{folder}` is {split}" for folder, split in self._held_out.items()]
+        if len(named) > _FOLDERS_SHOWN:
+            named[_FOLDERS_SHOWN:] = [f"{len(named) - _FOLDERS_SHOWN} more"]
+        is_alone = any("train" not in self._beside[folder.rpartition("/")[0]] for folder in self._held_out)
+        if is_alone:
+            log.warning("index: folders are held out by their names: %s; %s", ", ".join(named), _DECIDES)
+        elif named:
+            log.info("index: folders are named after splits: %s", ", ".join(named))
+
+    def _of(self, address: str) -> Split | None:
+        if not address.startswith(self._root):
+            return None
+        folder = address.removeprefix(self._root).rpartition("/")[0]
+        if folder != self._last[0]:  # files of one folder follow one another
+            self._last = (folder, self._named(folder.split("/")))
+        return self._last[1]
+
+    def _named(self, names: Sequence[str]) -> Split | None:
+        for depth, name in enumerate(names):
+            split = split_named(name)
+            if split is None:
+                continue
+            parent = "/".join(names[:depth])
+            if parent not in self._beside:
+                self._beside[parent] = set(map(split_named, self._folders_in(self._root + parent)))
+            if is_held_out(split):
+                self._held_out[f"{parent}/{name}" if parent else name] = split
+                return split
+            if any(map(is_held_out, self._beside[parent])):
+                return split
+        return None
+
+
+def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:
+    """The splits that addresses of sources are named after, such as `corpus/test` or `dev.jsonl`.
+
+    A name of training counts beside one that is held out. One address alone is no split, with a warning.
+    """
+    names = {uri: file_name(uri).rstrip("/").rpartition("/")[2] for uri in uris}
+    splits = {uri: split for uri, name in names.items() if (split := split_named(name)) is not None}
+    if not any(map(is_held_out, splits.values())):
+        return {}
+    if len(uris) > 1:
+        named = ", ".join(f"`{redact_uri(uri)}` is {split}" for uri, split in splits.items())
+        if "train" in splits.values():
+            log.info("index: sources are named after splits: %s", named)
+        else:
+            log.warning("index: sources are held out by their names: %s; %s", named, _DECIDES)
+        return splits
+    [(uri, name)] = names.items()
+    if name.rpartition(".")[2] not in AUDIO:
+        log.warning(
+            "index: `%s` is named after a split that is held out, but it is the only source: `source.dev_share` and "
+            "`source.test_share` of it are held out; %s",
+            redact_uri(uri),
+            _DECIDES,
+        )
+    return {}

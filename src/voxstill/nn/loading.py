@@ -1,0 +1,171 @@
+"""Weights of a checkpoint into a model of `transformers`: all of them, or an error that names what does not fit.
+
+`transformers` draws weights at random where a checkpoint lacks them or has them in another shape, and says so in a
+warning at most. The code that comes with a checkpoint never runs unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pickle
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from voxstill.core.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+HEADS = (
+    "classifier",
+    "ctc_head",
+    "decoder",
+    "encoder_projector",
+    "feature_extractor",
+    "joint",
+    "layer_weights",
+    "lm_head",
+    "objective",
+    "project_hid",
+    "project_q",
+    "projector",
+    "quantizer",
+    "tdnn",
+)
+"""First parts of the names of what stands above an encoder, for all tasks."""
+SUMS = "SHA256SUMS"
+"""The checksums of the weights in a student's model folder; `sha256sum -c SHA256SUMS` compares them too."""
+_MASK = "masked_spec_embed"
+"""Stands for masked frames. Models that mask none lack it: nothing but masking uses it."""
+_SHOWN = 5
+
+
+class Loadable(Protocol):
+    """A class of `transformers` that loads a model."""
+
+    def from_pretrained(self, checkpoint: str | Path, **options: object) -> Any:
+        """Load the checkpoint."""
+        ...
+
+
+def write_sums(folder: Path) -> None:
+    """Write the checksum of each file of weights in a model folder to `SHA256SUMS`, as `sha256sum` does."""
+    lines = (f"{_sum_of(path)}  {path.name}\n" for path in sorted(folder.glob("*.safetensors")))
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def sum_faults(folder: Path) -> dict[str, str]:
+    """The files that are not what `SHA256SUMS` of a model folder says, and why; none where it has no such file."""
+    if not (folder / SUMS).is_file():
+        return {}
+    reasons = {}
+    for line in (folder / SUMS).read_bytes().decode("utf-8", "replace").splitlines():
+        wanted, _, name = line.partition("  ")
+        path = folder / Path(name).name
+        if not path.is_file():
+            reasons[path.name] = "it is missing"
+        elif _sum_of(path) != wanted:
+            reasons[path.name] = "its bytes do not add up to its checksum"
+    return reasons
+
+
+def _sum_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_config(checkpoint: str | Path, *, trust_remote_code: bool = False) -> PretrainedConfig:
+    """Read the `config.json` of a checkpoint; OSError or ValueError where there is none that `transformers` knows."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    local = Path(checkpoint).is_dir()
+    try:
+        return AutoConfig.from_pretrained(checkpoint, local_files_only=local, trust_remote_code=trust_remote_code)
+    except (StrictDataclassError, RecursionError) as error:  # values that cannot be, or nested without end
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def load_model(
+    model_class: Loadable,
+    checkpoint: str | Path,
+    *,
+    new_head: bool = False,
+    trust_remote_code: bool = False,
+    **options: object,
+) -> Any:
+    """Load a model with every weight of a checkpoint, a folder or a name on the Hugging Face Hub.
+
+    With `new_head` the weights of `HEADS` may be missing, too many or of another shape: the caller initialises the
+    head. DataError where anything else does not fit, or the weights are not those of `SHA256SUMS`; OSError, ValueError
+    or SafetensorError where nothing can be read.
+    """
+    from transformers.utils import logging
+
+    for name, reason in sum_faults(Path(checkpoint)).items():
+        raise DataError(
+            f"`{Path(checkpoint) / name}` is broken",
+            why=reason,
+            fix=f"restore it from a copy; or remove `{SUMS}` where the weights are other ones on purpose",
+        )
+    logging.disable_progress_bar()
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, info = model_class.from_pretrained(
+            checkpoint,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=Path(checkpoint).is_dir(),
+            trust_remote_code=trust_remote_code,
+            **options,
+        )
+    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        raise ValueError(str(error).strip() or type(error).__name__) from None
+    finally:
+        logging.set_verbosity(before)
+    missing, unexpected = (
+        {name for name in info[key] if not name.endswith(_MASK)} for key in ("missing_keys", "unexpected_keys")
+    )
+    shapes = {name: f"`{name}` is {(*is_,)}, not {(*wanted,)}" for name, is_, wanted in info["mismatched_keys"]}
+    if new_head:
+        missing, unexpected = _outside_heads(missing), _outside_heads(unexpected)
+        shapes = {name: shapes[name] for name in _outside_heads(shapes)}
+    reasons = [
+        *(["missing: " + _listed(f"`{name}`" for name in missing)] if missing else []),
+        *(["unknown: " + _listed(f"`{name}`" for name in unexpected)] if unexpected else []),
+        *(["of another shape: " + _listed(shapes.values())] if shapes else []),
+    ]
+    if reasons:
+        raise DataError(
+            f"the weights of `{checkpoint}` do not fit a {type(model).__name__}",
+            why="; ".join(reasons),
+            fix="take the folder as it was saved: config.json and all files of weights belong together",
+        )
+    return model
+
+
+@contextlib.contextmanager
+def loading_weights(checkpoint: str) -> Iterator[None]:
+    """Load weights within it: what `transformers` raises becomes a DataError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"the weights of `{checkpoint}` cannot be loaded",
+            why=str(error).splitlines()[0],
+            fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
+        ) from None
+
+
+def _outside_heads(names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.partition(".")[0] not in HEADS}
+
+
+def _listed(parts: Iterable[str]) -> str:
+    names = sorted(parts)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

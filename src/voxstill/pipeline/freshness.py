@@ -1,0 +1,90 @@
+"""Say once where what a step reads is older than what is before it, as after an index that has grown.
+
+A step reads the finished table before it. Where earlier steps have something new, it works on what was there before, or
+has nothing to do: then the log names the first step to run.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from voxstill.core.config import Config, identity, sources_of
+from voxstill.core.errors import DataError
+from voxstill.core.monitor import log
+from voxstill.core.records import Utterance
+from voxstill.filtering.verdicts import SPLITS
+from voxstill.storage import tables, workdir
+from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
+from voxstill.storage.store import Store
+
+
+def tell_other_index(cfg: Config, source: IndexFigures) -> None:
+    """Warn of other utterances than those of this configuration, where it says of what and how to index.
+
+    DataError where one of `source.test_speakers` or `source.dev_speakers` is in other splits there and not in that.
+    """
+    _refuse_learning_from_held_out(cfg, source)
+    sources = sources_of(cfg.source)
+    # the configuration of an experiment has every option set: one that is at its default says nothing
+    if any(one.uri for one in sources) or any(map(identity, (*sources, cfg.segment, cfg.audio))):
+        _warn(
+            f"`{Store(cfg.work).root}`: the options of `index` are not those of the only utterances, {source.recipe}, "
+            "which are taken: run `voxstill index` first for utterances of these"
+        )
+
+
+def _refuse_learning_from_held_out(cfg: Config, source: IndexFigures) -> None:
+    sources = sources_of(cfg.source)
+    wanted = [("dev", speaker) for one in sources for speaker in one.dev_speakers]
+    wanted += [("test", speaker) for one in sources for speaker in one.test_speakers]
+    if not wanted:
+        return
+    work = Store(cfg.work)
+    keys = tables.parts(work, workdir.prefix("utterances", source.recipe))
+    splits: dict[str, set[str]] = {}
+    for part in tables.columns(work, keys, Utterance, ("speaker", "split")):
+        for row in part.group_by(["speaker", "split"]).aggregate([]).to_pylist():
+            splits.setdefault(row["speaker"], set()).add(row["split"])
+    for split, speaker in wanted:
+        # of several sources, another may have a speaker of this name
+        if splits.get(speaker, {split}).isdisjoint({split}):
+            raise DataError(
+                f"`source.{split}_speakers` names `{speaker}`, whose split is {' and '.join(sorted(splits[speaker]))} "
+                f"in the only utterances, {source.recipe}, in `{work.root}`",
+                why="they were indexed with other options, and splits are decided by `voxstill index`",
+                fix="run `voxstill index` with these options first",
+            )
+
+
+def tell_unlabelled(work: Store, source: IndexFigures, labels: LabelFigures) -> bool:
+    """Warn of utterances that have no label, and return whether there are any."""
+    num = source.utterances - labels.labels
+    if num > 0:
+        _warn(f"`{work.root}`: {num:,} utterances have no label yet and are left out: run `voxstill label` first")
+    return num > 0
+
+
+def tell_unjudged(work: Store, source: IndexFigures, verdicts: VerdictFigures, wanted: str) -> None:
+    """Warn of utterances that have no verdict, or of other verdicts than those of the recipe `wanted`."""
+    num = sum(source.splits.get(split, 0) for split in SPLITS) - verdicts.judged - (verdicts.removed or 0)
+    if verdicts.utterances == source.recipe and num > 0:
+        _warn(f"`{work.root}`: {num:,} utterances have no verdict yet and are left out: run `voxstill filter` first")
+    elif verdicts.recipe != wanted:
+        _warn(
+            f"`{work.root}`: the labels or the options of `filter` are not those of the only verdicts, "
+            f"{verdicts.recipe}, which are taken: run `voxstill filter` first for verdicts of these"
+        )
+
+
+def tell_unsharded(work: Store, shards: ShardFigures, wanted: str) -> None:
+    """Warn of other shards than those of the recipe `wanted`."""
+    if shards.recipe != wanted:
+        _warn(
+            f"`{work.root}`: the verdicts or the options of `shard` are not those of the only shards, "
+            f"{shards.recipe}, which are taken: run `voxstill shard` first for shards of these"
+        )
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    log.warning("%s", text)

@@ -1,0 +1,122 @@
+"""Processes for tests to kill, forked from a server that has loaded what is slow to load, torch above all.
+
+They differ from a command in a shell by how they start alone; where the start is what is tested, start a command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from voxstill import cli
+
+SERVER = get_context("forkserver")
+# a thread would not be there after the fork; the one that these start, of pyarrow's jemalloc, starts again by itself
+SERVER.set_forkserver_preload(
+    [
+        *("av", "kaldialign", "lightning_fabric", "obstore.store", "pandas", "pyarrow.parquet", "tokenizers"),
+        *("torch.utils.tensorboard", "transformers.modeling_utils", "transformers.convert_slow_tokenizer"),
+        *("transformers.models.parakeet.modeling_parakeet", "transformers.models.wav2vec2.modeling_wav2vec2"),
+        *("voxstill.cli", "voxstill.pipeline.index", "voxstill.pipeline.filter", "voxstill.pipeline.end_to_end"),
+        *("voxstill.pipeline.evaluate", "voxstill.tasks.recognition", "voxstill.tasks.classification"),
+        "voxstill.tasks.pretraining",
+    ]
+)
+
+
+def start(
+    target: Callable[..., object],
+    *arguments: object,
+    log: Path,
+    output: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ForkServerProcess:
+    """A process that calls `target` in this environment or that of the test.
+
+    What it prints is added to `output`, or to `log` as what it says on stderr.
+    """
+    variables = dict(os.environ if environment is None else environment)
+    log.touch()
+    process = SERVER.Process(target=_run, args=(target, arguments, output or log, log, Path.cwd(), variables))
+    process.start()
+    return process
+
+
+def command(arguments: Sequence[object]) -> None:
+    """The command line, to be started: a process group of its own, which ends with its exit code."""
+    os.setsid()
+    sys.exit(cli.main([str(argument) for argument in arguments]))
+
+
+@contextlib.contextmanager
+def forked(
+    target: Callable[..., object], *arguments: object, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[ForkServerProcess]:
+    """`start`, and the end of the process at the end of the block at the latest."""
+    process = start(target, *arguments, log=log, environment=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def finish(*processes: ForkServerProcess, log: Path, within_s: float = 250) -> None:
+    """Wait for processes, which must all end well; where one does not, the others are killed."""
+    deadline = time.monotonic() + within_s
+    try:
+        while (codes := [process.exitcode for process in processes]) and not all(code == 0 for code in codes):
+            assert not any(codes), log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            wait([process.sentinel for process in processes if process.exitcode is None], timeout=1)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def call(target: Callable[..., object], *arguments: object, log: Path, ranks: int = 1) -> None:
+    """`target` in a process of its own, or in some that know each other as those of torchrun do; all must end well."""
+    variables: list[dict[str, str]] = [{}] if ranks == 1 else torchrun_variables(ranks)
+    processes = [start(target, *arguments, log=log, environment=os.environ | more) for more in variables]
+    finish(*processes, log=log)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def torchrun_variables(ranks: int) -> list[dict[str, str]]:
+    """What torchrun says to each of its processes."""
+    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "TORCHELASTIC_RUN_ID": "tests"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+def _run(
+    target: Callable[..., object],
+    arguments: tuple[object, ...],
+    output: Path,
+    log: Path,
+    folder: Path,
+    variables: dict[str, str],
+) -> None:
+    os.chdir(folder)
+    for stream, path in enumerate((output, log), start=1):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, stream)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(variables)
+    target(*arguments)
