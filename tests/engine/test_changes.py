@@ -45,6 +45,12 @@ class Asked:
         self.outcomes.append(error)
 
 
+class Slow:
+    def __call__(self, items: Sequence[Any], _: Any) -> list[Any]:
+        time.sleep(0.1)
+        return list(items)
+
+
 @dataclass(frozen=True)
 class NamedWork(StageWork):
     """A work that writes its name with each item, and where it was closed."""
@@ -193,6 +199,24 @@ def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None
     assert len(set(workers)) == 4
     assert len(set(workers[-20:])) == 1  # each of the others had a chunk or none in hand
     assert (summary.num_retries, summary.num_restarts) == (0, 0)
+
+
+def test_workers_that_wait_take_turns(ray: Any) -> None:
+    """Where the stage before is the slower one, none of them is left without a chunk."""
+    stages = (Stage(name="decode", work=FunctionWork(Slow), workers=1), *staged(NamedWork("one", delay_s=0.0), 3)[1:])
+    workers: list[str] = []
+
+    def commit(chunk: Chunk, rows: list[Any]) -> None:
+        workers.append(rows[0].split()[1])
+
+    def source() -> Iterator[Chunk]:
+        for chunk in chunks_of(range(200), 2, str):
+            if len(set(workers)) == 3:
+                return
+            yield chunk
+
+    engine.run(source(), stages, commit, aside, Engine(in_flight=1))
+    assert len(set(workers)) == 3
 
 
 def test_gpus_that_are_not_there_are_refused_and_the_run_goes_on(ray: Any) -> None:

@@ -96,7 +96,10 @@ class RayRun:
                 if not free:
                     break
                 part, payload = pool.queue.popleft()
-                self._call(min(free, key=lambda worker: len(worker.calls)), part, payload)
+                worker = min(free, key=lambda worker: len(worker.calls))
+                pool.workers.remove(worker)  # of those with equally few calls, the one called longest ago comes first
+                pool.workers.append(worker)
+                self._call(worker, part, payload)
 
     def _call(self, worker: Worker, part: ChunkPart, payload: object) -> None:
         status, result = worker.actor.call.options(num_returns=2).remote(part.items, payload)
