@@ -7,10 +7,10 @@ from dataclasses import replace
 from voxstill.core.config import Config, identity
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import fingerprint
-from voxstill.filtering import measures, rules
+from voxstill.filtering import measures, rules, unscored
 from voxstill.labelling import alignment, label
 from voxstill.labelling.so_far import begun_task
-from voxstill.pipeline import freshness, unscored
+from voxstill.pipeline import freshness
 from voxstill.sharding import generation
 from voxstill.storage import join, removals, shard_format, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, ShardFigures, VerdictFigures
