@@ -20,8 +20,9 @@ from voxstill.tasks.data import Corpus
 from voxstill.tasks.recognition import KINDS
 from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
-from voxstill.training import loop, optim
+from voxstill.training import optim
 from voxstill.training.guard import MemoryGuard
+from voxstill.training.step import one_step, prepare_step
 from voxstill.training.task import StepContext
 
 SIZES = (1, 4, 2, 3, 5, 1)
@@ -53,10 +54,8 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind)
         wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
         task = task_of(vocabulary, cfg.train, cfg.augment)
-        step = loop.prepare_step(fabric, task, batches, context.progress, cfg.seed, 0)
-        loop.one_step(
-            fabric, wrapped, task, step, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms)
-        )
+        step = prepare_step(fabric, task, batches, context.progress, cfg.seed, 0)
+        one_step(fabric, wrapped, task, step, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms))
         if fabric.global_rank == 0:
             gradients = {name: weight.grad for name, weight in model.named_parameters()}
             save_file(gradients, folder / f"{kind}.safetensors")

@@ -21,8 +21,9 @@ from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
 from voxstill.tasks.pretrain import ContrastiveTask, MaskedInput
-from voxstill.training import loop, optim
+from voxstill.training import optim
 from voxstill.training.guard import MemoryGuard
+from voxstill.training.step import PreparedStep, all_sums, one_step
 from voxstill.training.task import StepContext, make_generator
 
 SIZES = (1, 4, 2, 3)
@@ -57,11 +58,11 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         task.prepare(batch, 0.0, make_generator(fabric.device, cfg.seed, 0, fabric.global_rank * per_rank + i, 0))
         for i, batch in enumerate(batches)
     ]
-    prepared = loop.PreparedStep(batches, list(inputs))
-    loss, figures = loop.one_step(
+    prepared = PreparedStep(batches, list(inputs))
+    loss, figures = one_step(
         fabric, wrapped, task, prepared, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms)
     )
-    sums = loop.all_sums(fabric, {"loss": loss, **figures})
+    sums = all_sums(fabric, {"loss": loss, **figures})
     if fabric.global_rank == 0:
         gradients = {name: weight.grad for name, weight in model.named_parameters()}
         save_file({**gradients, "loss": torch.tensor(sums["loss"])}, folder / "gradient.safetensors")

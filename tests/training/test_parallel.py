@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tones import PLAIN, TEXTS, batch_of, loss_of
 from voxstill.core.config import Train
+from voxstill.core.errors import ConfigError
 from voxstill.core.records import Batch
 from voxstill.nn import students
 from voxstill.tasks.recognition import KINDS
@@ -102,3 +103,11 @@ def test_layers_are_compiled_once_for_batches_of_all_sizes_and_learn_the_same() 
     assert len(sizes) > 5
     assert counters["stats"]["unique_graphs"] <= 2
     assert not counters["graph_break"]
+
+
+def test_batchnorm_over_ranks_is_refused_off_cuda() -> None:
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    with pytest.raises(ConfigError, match="needs GPUs"):
+        parallel.shard_model(torch.nn.BatchNorm1d(2), fabric, Train(sync_batchnorm=True))

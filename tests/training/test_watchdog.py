@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -15,18 +15,20 @@ import pytest
 
 from forked import forked
 from seeds import seeded_random
-from training.train_once import train_once
+from training.train_once import train_in_own_group, train_once
 from voxstill.storage.rundir import RunDir
 
 LIMIT_S = 10
 
 
 @contextlib.contextmanager
-def started(work: Path, run: RunDir, *overrides: str) -> Iterator[ForkServerProcess]:
+def started(
+    work: Path, run: RunDir, *overrides: str, target: Callable[..., None] = train_once
+) -> Iterator[ForkServerProcess]:
     """A training without an end in sight, once it has made some steps; what it says is beside the folder of its run."""
     settings = ["train.steps=100000", "train.checkpoint_every=100000", "train.validate_every=100000", *overrides]
     log = log_of(run)
-    with forked(train_once, str(work), str(run.path), *settings, log=log) as process:
+    with forked(target, str(work), str(run.path), *settings, log=log) as process:
         give_up_at = time.monotonic() + 200
         while not (run.metrics.exists() and run.metrics.read_text().count("\n") > 3):
             assert process.is_alive(), log.read_text()
@@ -126,3 +128,16 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(work: Path, tmp_pa
     assert state["step"] == rows[-1]["step"] == state["rows"] > 3
     assert not run.summary.exists()
     assert not ranks(run)
+
+
+def test_sigterm_to_the_whole_group_saves_the_step(work: Path, tmp_path: Path) -> None:
+    """As `timeout` and systemd send it: to the process, and to its group with the workers of the loader."""
+    run = RunDir(tmp_path / "run")
+    with started(work, run, "train.loader_workers=1", target=train_in_own_group) as process:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.join(60)
+        assert process.exitcode == 0, log_of(run).read_text()
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert json.loads((run.last / "state.json").read_text())["step"] == rows[-1]["step"]

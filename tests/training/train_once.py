@@ -6,6 +6,7 @@ Arguments: the work folder, the run folder, then `key=value` overrides.
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,23 @@ OF_CLASSES = (
 
 
 def train_once(work: str, run: str, *overrides: str) -> None:
-    _train(recognition.build, work, run, *OF_STUDENT, *overrides)
+    train_with(recognition.build, work, run, *OF_STUDENT, *overrides)
+
+
+def train_in_own_group(work: str, run: str, *overrides: str) -> None:
+    os.setsid()
+    train_once(work, run, *overrides)
 
 
 def pretrain_once(work: str, run: str, *overrides: str) -> None:
-    _train(pretraining.build, work, run, *OF_PRETRAINING, *overrides)
+    train_with(pretraining.build, work, run, *OF_PRETRAINING, *overrides)
 
 
 def classify_once(work: str, run: str, *overrides: str) -> None:
-    _train(classification.build, work, run, *OF_CLASSES, *overrides)
+    train_with(classification.build, work, run, *OF_CLASSES, *overrides)
 
 
-def _train(build: Build, work: str, run: str, *overrides: str) -> None:
+def train_with(build: Build, work: str, run: str, *overrides: str) -> None:
     cfg, fabric = with_fabric(config.load(None, [f"work={work}", *SETTINGS, *overrides]))
     check(cfg)
     Path(run).mkdir(parents=True, exist_ok=True)

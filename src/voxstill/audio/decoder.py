@@ -121,7 +121,8 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also in the middle of an endless loop
     if os.getppid() != parent:
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the parent handles them
+        signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open(os.devnull, "r+b") as nowhere:
         for standard in (1, 2):

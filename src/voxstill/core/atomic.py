@@ -5,6 +5,7 @@ One process writes a path at a time; a draft that a dead process left is replace
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     draft = _draft_of(path)
     draft.unlink(missing_ok=True)
     yield draft
+    _share(draft)
     draft.replace(path)
 
 
@@ -36,8 +38,19 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     yield draft
+    for file in draft.rglob("*"):
+        _share(file)
     shutil.rmtree(path, ignore_errors=True)
     draft.rename(path)
+
+
+def _share(path: Path) -> None:
+    """Give a file that a library has made for its owner alone, as safetensors does, the rights of any new file."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_mode & 0o777 != 0o600:
+        return
+    umask = os.umask(0o077)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
 
 
 def _draft_of(path: Path) -> Path:

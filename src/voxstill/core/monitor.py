@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import ConfigError
+from voxstill.core.result import to_json
 from voxstill.core.terminal import printable
 
 log = logging.getLogger("voxstill")
@@ -291,9 +292,9 @@ class JsonLines:
                 write_atomically(path, whole)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one object."""
+        """Append one object; a number that is not finite is null."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(json.dumps(to_json(row), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 class _Formatter(logging.Formatter):

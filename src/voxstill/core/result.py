@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -124,7 +125,10 @@ def _rebuilt(hint: object, value: object) -> object:
 
 
 def to_json(value: object) -> object:
-    """A value as `json.dumps` takes it: results and mappings as dicts, sequences as lists."""
+    """A value as `json.dumps` takes it: results and mappings as dicts, sequences as lists.
+
+    JSON has neither NaN nor infinity: they are null.
+    """
     if isinstance(value, Figures):
         return value.to_dict()
     if isinstance(value, Mapping):
@@ -132,7 +136,9 @@ def to_json(value: object) -> object:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        return to_json(dataclasses.asdict(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 

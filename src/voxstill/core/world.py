@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -19,6 +20,7 @@ from typing import Any, Self
 from voxstill.core.errors import ConfigError
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
+ECHO_S = 2.0
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|ACCESS_?KEY|API_?KEY|ACCOUNT_?KEY|PRIVATE_?KEY|SAS", re.IGNORECASE)
 
 
@@ -126,13 +128,16 @@ def _uneven(counts: str) -> ConfigError:
 class Signals:
     """A `with` block in which the first SIGINT or SIGTERM is only noted, in `caught`; the second interrupts.
 
-    `on_first` is called with its name. Outside the main thread, which alone may do so, nothing is caught.
+    A SIGTERM within `ECHO_S` of the first is the same one: `timeout`, systemd and schedulers send it to a process and
+    to its group, and a parent passes it on. `on_first` is called with its name. Outside the main thread, which alone
+    may do so, nothing is caught.
     """
 
     def __init__(self, on_first: Callable[[str], None]) -> None:
         self.caught: str | None = None
         self._on_first = on_first
         self._before: dict[int, Any] = {}
+        self._since_s = 0.0
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -145,7 +150,11 @@ class Signals:
             signal.signal(number, handler)
 
     def _catch(self, number: int, _: FrameType | None) -> None:
+        now_s = time.monotonic()
         if self.caught is not None:
+            if number == signal.SIGTERM and now_s - self._since_s < ECHO_S:
+                return
             raise KeyboardInterrupt
+        self._since_s = now_s
         self.caught = signal.Signals(number).name
         self._on_first(self.caught)

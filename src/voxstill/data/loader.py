@@ -256,8 +256,10 @@ def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
 
 
 def _die_with_parent(parent: int, worker: int) -> None:
-    """Let this worker end when the thread that started it ends, even by SIGKILL; Ctrl-C is left to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Let this worker end when the thread that started it ends, even by SIGKILL; signals to the group are left to the
+    parent."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "SIGKILL") and os.uname().sysname == "Linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before the call

@@ -109,7 +109,7 @@ def replay(experiment: str, batch: str) -> ReplayResult:
         batches=whole,
         at_fault=at_fault,
         utterances=rows,
-        verdict=_verdict(broken, at_fault, all(row.finite for row in whole)),
+        verdict=_verdict(broken, at_fault, len(rows), all(row.finite for row in whole)),
     )
 
 
@@ -174,9 +174,14 @@ def _only(batch: Batch, i: int) -> Batch:
     return Batch(ids=(batch.ids[i],), **tensors)
 
 
-def _verdict(broken: list[str], at_fault: list[str], is_finite: bool) -> str:
+def _verdict(broken: list[str], at_fault: list[str], num_utterances: int, is_finite: bool) -> str:
     if broken:
         return f"the weights of the checkpoint are broken ({broken[0]}): go back to an older one, and lower `train.lr`"
+    if len(at_fault) == num_utterances > 1:
+        return (
+            "no utterance at all has a finite loss and gradient: the weights are at fault, not the audio; "
+            "lower `train.lr`"
+        )
     if at_fault:
         return (
             f"{len(at_fault)} utterances alone give a loss or gradient that is no number: look at their texts and audio"

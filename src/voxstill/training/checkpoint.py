@@ -11,6 +11,7 @@ has just saved is what a killed process left.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -58,8 +59,9 @@ def save(
     if not final.exists() or state_file.faults(final):
         _write(final, files, state, average.count)
     _point(run.last, final)
-    stay = [final, *best(run, cfg.keep_best)]
-    _point(run.best, stay[1] if len(stay) > 1 else final)
+    judged = best(run, cfg.keep_best)
+    _point(run.best, judged[0] if judged else final)
+    stay = [final, *judged, *_newest_sound(run)[:1]]
     _flush(run.checkpoints)  # the links are on disk before what they pointed to goes
     for old in sorted(run.checkpoints.iterdir()):
         if old.name.startswith(".") or (step := state_file.step_of(old)) is None:
@@ -104,6 +106,25 @@ def newest(run: RunDir) -> Path | None:
     return None
 
 
+def set_aside_diverged(run: RunDir, cfg: Train) -> None:
+    """Rename the checkpoints that were written since the loss began to rise: `last` then points to one from before.
+
+    Where there is none from before, nothing is renamed.
+    """
+    sound = _newest_sound(run)
+    if not sound:
+        return
+    for folder in run.checkpoints.glob("epoch=*"):
+        if (state := _state(folder)) is not None and state.is_diverging:
+            aside = folder.with_name(f"diverged-{folder.name}")
+            log.warning("the loss had risen to %.4g at `%s`: it is now `%s`", state.loss, folder, aside.name)
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+    _point(run.last, sound[0])
+    _point(run.best, next(iter(best(run, cfg.keep_best)), sound[0]))
+    log.warning("`last` is now `%s`, from before the training diverged", sound[0].name)
+
+
 def best(run: RunDir, num: int) -> list[Path]:
     """The checkpoints that were judged with the least error on the dev split, at most `num`, the best first.
 
@@ -125,16 +146,31 @@ def whole_best(run: RunDir, num: int) -> list[Path]:
     return folders
 
 
+def _newest_sound(run: RunDir) -> list[Path]:
+    """The checkpoints at which the loss had not risen, the newest first."""
+    states = ((folder, _state(folder)) for folder in run.checkpoints.glob("epoch=*"))
+    sound = [(state.step, folder) for folder, state in states if state is not None and not state.is_diverging]
+    return [folder for _, folder in sorted(sound, reverse=True)]
+
+
 def _judged(run: RunDir) -> list[Path]:
-    judged = []
-    for folder in run.checkpoints.glob("epoch=*"):
-        try:
-            state = state_file.read(folder).state
-        except (OSError, ValueError):  # what a killed process left, or a broken file: `newest` says so
-            continue
-        if state.error is not None:
-            judged.append((state.error, -state.step, folder))
+    states = ((folder, _state(folder)) for folder in run.checkpoints.glob("epoch=*"))
+    judged = [
+        (state.error, -state.step, folder)
+        for folder, state in states
+        if state is not None and state.error is not None and math.isfinite(state.error)
+    ]
     return [folder for _, _, folder in sorted(judged)]
+
+
+def _state(folder: Path) -> State | None:
+    """The state in a checkpoint; None in what a killed process left, and in a broken one: `newest` says so."""
+    if state_file.step_of(folder) is None:
+        return None
+    try:
+        return state_file.read(folder).state
+    except (OSError, ValueError):
+        return None
 
 
 def _fault(folder: Path) -> str | None:

@@ -129,9 +129,15 @@ def _must_see(run: RunDir) -> None:
 
 
 def _stopped(run: RunDir) -> NoReturn:
+    if not run.last.exists():
+        raise Interrupted(
+            "training was stopped before its first checkpoint",
+            why="a signal asked for it",
+            fix="the same command begins at step 0; a smaller `train.checkpoint_every` keeps more",
+        )
     raise Interrupted(
         f"training was stopped at step {state_file.read(run.last.resolve()).state.step:,}",
-        why="a signal asked for it; the checkpoint of that step is whole",
+        why="a signal asked for it; the checkpoint of that step is written",
         fix="the same command goes on from there",
     )
 

@@ -6,32 +6,28 @@ randomness is drawn from (seed, step, rank), so resuming needs no generator stat
 
 from __future__ import annotations
 
-import dataclasses
-import resource
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import numpy as np
-import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from voxstill.core import pcm, world
+from voxstill.core import world
 from voxstill.core.config import Config, Train
+from voxstill.core.errors import TrainingError
 from voxstill.core.monitor import Progress, clock, log
-from voxstill.core.records import Batch, fingerprint
+from voxstill.core.records import Batch
 from voxstill.data.plan import EpochPlan
-from voxstill.data.transfer import to_device
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
-from voxstill.training import checkpoint, optim, parallel
+from voxstill.training import checkpoint, optim, parallel, probe
 from voxstill.training.budget import Budget
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
 from voxstill.training.state import State
-from voxstill.training.task import DevBatch, ModelInput, StepContext, Task, make_generator, minimised
+from voxstill.training.step import PreparedStep, all_sums, one_step, prepare_step
+from voxstill.training.task import DevBatch, StepContext, Task, minimised
 from voxstill.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -40,6 +36,9 @@ if TYPE_CHECKING:
 Prepared = TypeVar("Prepared")
 LOSS_MEMORY = 0.05
 """The loss reported is a running mean over about 1 / LOSS_MEMORY steps."""
+LEAST_LOSS_MEMORY = 0.001
+"""The least loss follows the loss within about 1 / LEAST_LOSS_MEMORY steps: where word times are no longer trained on,
+and where layers begin to train, the loss jumps and stays."""
 
 
 class Data(Protocol):
@@ -68,14 +67,6 @@ class Data(Protocol):
     def dev_batches(self, beat: Callable[[], None]) -> Iterable[DevBatch]:
         """The batches of the dev split, always the same; none where there is nothing. Calls `beat` before each."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedStep:
-    """This rank's batches of a step, and what the model takes of each, or the error that the task raised."""
-
-    batches: list[Batch]
-    inputs: list[ModelInput] | Exception
 
 
 def train(
@@ -133,6 +124,8 @@ class _Trainer:
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
         self._guard = Guard(run, fabric.global_rank)
         self._memory = MemoryGuard(cfg.plan.budget_ms)
+        # Weights that make steps fail may be broken: they are neither judged nor saved before a step is taken again.
+        self._is_sound, self._is_judged_next, self._is_saved_next = True, False, False
 
     def _resumed(self) -> State:
         """The state of the newest whole checkpoint, which model, optimizer and average are brought to; else a new one.
@@ -153,14 +146,14 @@ class _Trainer:
             Progress("train", 1.0, "") as bar,
         ):
             self._frozen.set_modes(0.0)
-            self._meter.flops_per_s = probe_memory(
-                self._fabric, self._wrapped, self._task, self._data, cfg, self._memory
-            )
+            self._meter.flops_per_s = self._probe()
             while self._progress() < 1:
                 if self._epoch(signals, watchdog, bar):
-                    log.info("stopped at step %d, which is saved", state.step)
                     return None
-        self._save()
+        if self._is_sound:
+            self._save()
+        else:
+            log.warning("the last step was skipped: the newest checkpoint is of a step before")
         self._fabric.barrier()
         if cfg.train.average == "last":
             self._average.apply(self._model)
@@ -173,6 +166,29 @@ class _Trainer:
         validate(self._task, self._model, self._data, state, self._meter, None)
         log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
         return state
+
+    def _probe(self) -> float:
+        """Make the largest step of the first epoch beside all memory that the training will hold; it leaves no trace.
+
+        What does not fit is told now, not at hour 40. Returns the floating-point operations for a second of audio.
+        """
+        plan = self._data.plan(0, ascending=True)
+        worst = probe.largest_step(plan)
+        seed = self._cfg.seed
+
+        def prepare(_: int, batches: list[Batch]) -> PreparedStep:
+            return prepare_step(self._fabric, self._task, batches, 0.0, seed, 0)
+
+        step = next(iter(self._data.steps(plan, worst, prepare)))
+        context = probe.context_of(plan, worst)
+        averages = self._cfg.train.average == "last"
+        with (
+            self._memory.in_step(0),
+            probe.held(self._model, self._optimizer, self._average if averages else None),
+            probe.counted(self._model, step.batches) as count,
+        ):
+            one_step(self._fabric, self._wrapped, self._task, step, context, seed=seed, step=0, memory=self._memory)
+        return count()
 
     def _progress(self) -> float:
         return self._budget.progress(self._state.step, self._state.seconds, self._state.stale)
@@ -207,12 +223,16 @@ class _Trainer:
             context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
             norm, sums = self._step(step, context, start, signals)
             loss, stops = sums.pop("loss"), bool(sums.pop("stops"))
-            self._report(step, loss, sums, norm, progress, bar)
+            self._report(step, loss if self._is_sound else None, sums, norm, progress, bar)
             state.error = None
-            if state.step % cfg.train.validate_every == 0:
+            self._is_judged_next = self._is_judged_next or state.step % cfg.train.validate_every == 0
+            if self._is_judged_next and self._is_sound:
+                self._is_judged_next = False
                 validate(self._task, self._model, self._data, state, self._meter, watchdog)
             state.scaling = self._scaling.state()
-            if stops or is_saved(state, cfg.train):
+            self._is_saved_next = self._is_saved_next or stops or is_saved(state, cfg.train)
+            if self._is_saved_next and self._is_sound:
+                self._is_saved_next = False
                 self._save()
             if stops:
                 return True
@@ -257,28 +277,52 @@ class _Trainer:
         loss, state.seconds = sums["loss"], sums.pop("seconds")
         state.replaced = self._replaced_before + int(sums.pop("replaced"))
         overflows = self._scaling.overflows(loss, norm)
-        if overflows or self._guard.passes(loss, norm, state.step, step.batches, context):
+        self._is_sound = overflows or self._passes(loss, norm, step.batches, context)
+        if self._is_sound:
             self._optimizer.step()  # which fp16 leaves out where gradients are too large for it
         else:
             state.skipped += 1
             self._scaling.passed_over()
         self._optimizer.zero_grad(set_to_none=True)
-        if cfg.train.average == "last" and progress >= 1 - cfg.train.average_share:
+        if self._is_sound and cfg.train.average == "last" and progress >= 1 - cfg.train.average_share:
             self._average.add(self._model)
         state.step += 1
         state.step_in_epoch += 1
         self._seconds += time.perf_counter() - start
         return norm, sums
 
+    def _passes(self, loss: float, norm: float, batches: list[Batch], context: StepContext) -> bool:
+        """Whether the update of a step is taken; TrainingError where too many in a row were not.
+
+        Then the training goes on, if it does, from a checkpoint of before it diverged.
+        """
+        try:
+            return self._guard.passes(loss, norm, self._state.step, batches, context)
+        except TrainingError:
+            if self._is_first:
+                self._check_owned()
+                checkpoint.set_aside_diverged(self._run, self._cfg.train)
+            raise
+
     def _report(
-        self, step: PreparedStep, loss: float, figures: dict[str, float], norm: float, progress: float, bar: Progress
+        self,
+        step: PreparedStep,
+        loss: float | None,
+        figures: dict[str, float],
+        norm: float,
+        progress: float,
+        bar: Progress,
     ) -> None:
-        """Count and log a step."""
+        """Count and log a step; one that was skipped has no loss."""
         state = self._state
         self._meter.count(step.batches, loss, figures)
-        self._task.watch(state.step, figures)
-        state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
-        bar.set_done(progress, f"step {state.step:,}, loss {state.loss:.3f}")
+        if loss is not None:
+            self._task.watch(state.step, figures)
+            state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
+            least = state.loss if state.least_loss is None else state.least_loss
+            state.least_loss = min(state.loss, least + (state.loss - least) * LEAST_LOSS_MEMORY)
+        shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
+        bar.set_done(progress, f"step {state.step:,}, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
             self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress)
 
@@ -287,93 +331,6 @@ def is_saved(state: State, cfg: Train) -> bool:
     """Whether a step leaves a checkpoint: to resume from, because it was judged, or to be kept."""
     every = (cfg.checkpoint_every, cfg.keep_every)
     return state.error is not None or any(buffer and state.step % buffer == 0 for buffer in every)
-
-
-def one_step(
-    fabric: Fabric,
-    model: nn.Module,
-    task: Task,
-    prepared: PreparedStep,
-    context: StepContext,
-    *,
-    seed: int,
-    step: int,
-    memory: MemoryGuard,
-) -> tuple[float, dict[str, float]]:
-    """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures)."""
-    drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
-    torch.manual_seed(drawn % 2**63)
-    np.random.seed(drawn % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
-    total, figures = 0.0, dict[str, float]()
-    for micro, batch in enumerate(prepared.batches):
-        memory.before_batch(batch)
-        if isinstance(prepared.inputs, Exception):
-            raise prepared.inputs
-        last = micro == len(prepared.batches) - 1
-        with fabric.no_backward_sync(model, enabled=not last):
-            loss = task.loss(model, prepared.inputs[micro], context)
-            fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
-        total += float(loss.value.detach())
-        for name, value in loss.figures.items():
-            figures[name] = figures.get(name, 0.0) + float(value)
-    return total, figures
-
-
-def all_sums(fabric: Fabric, numbers: dict[str, float]) -> dict[str, float]:
-    """Each number summed over the ranks, which give the same names: the one collective of a step beside the gradients.
-
-    What one rank alone knows is 0 on the others.
-    """
-    whole = fabric.all_reduce(torch.tensor(list(numbers.values()), dtype=torch.float64), reduce_op="sum")
-    return dict(zip(numbers, whole.tolist(), strict=True))
-
-
-def prepare_step(
-    fabric: Fabric, task: Task, batches: list[Batch], progress: float, seed: int, step: int
-) -> PreparedStep:
-    """Let the task prepare the batches of a step on the device; equal arguments give equal tensors."""
-    inputs = []
-    try:
-        for micro, batch in enumerate(batches):
-            generator = make_generator(fabric.device, seed, step, micro, fabric.global_rank)
-            inputs.append(task.prepare(to_device(batch, fabric.device), progress, generator))
-    except Exception as error:  # it may happen in a thread: who takes the step raises it, and says what did not fit
-        return PreparedStep(batches, error)
-    return PreparedStep(batches, inputs)
-
-
-def probe_memory(fabric: Fabric, model: nn.Module, task: Task, data: Data, cfg: Config, memory: MemoryGuard) -> float:
-    """Run the largest step of the first epoch, forward and backward, before training; it leaves no trace in the model.
-
-    What does not fit is told now, not at hour 40. The largest has the most audio, padding included. Returns the
-    floating-point operations for a second of this rank's audio: of matrices and convolutions, forward and backward.
-    """
-    plan = data.plan(0, ascending=True)
-    augmented_ms = plan.augmented_ms()
-    padded_ms_B = np.maximum.reduceat(augmented_ms, plan.bounds[:-1]) * np.diff(plan.bounds)
-    worst = int(padded_ms_B.argmax()) // plan.batches_per_step
-    step = next(iter(data.steps(plan, worst, lambda _, batches: prepare_step(fabric, task, batches, 0.0, cfg.seed, 0))))
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    context = StepContext.of_step(plan, worst, 0.0)
-    context = dataclasses.replace(context, num_tokens=max(context.num_tokens, 1), num_frames=max(context.num_frames, 1))
-    # what is compiled cannot be counted
-    with memory.in_step(0), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
-        one_step(fabric, model, task, step, context, seed=cfg.seed, step=0, memory=memory)
-    model.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)
-    padded_s = pcm.samples_to_s(max(batch.audio_BT.numel() for batch in step.batches))
-    log.info("train: the largest step fits: batches of up to %.0f s, %s", padded_s, peak_memory(fabric.device))
-    return float(counter.get_total_flops()) / sum(pcm.samples_to_s(batch.audio_BT.numel()) for batch in step.batches)
-
-
-def peak_memory(device: torch.device) -> str:
-    """Describe the most memory that was taken until now."""
-    if device.type == "cuda":
-        taken, whole = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
-        return f"{taken / 2**30:.1f} of {whole / 2**30:.0f} GiB on the GPU"
-    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB of memory"
 
 
 def _after_this_step(name: str) -> None:
@@ -387,9 +344,11 @@ def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Mete
     model.train()
     if figures is None:
         return
-    state.error = minimised(task, figures)
-    state.stale = 0 if state.best_error is None or state.error < state.best_error else state.stale + 1
-    state.best_error = state.error if state.best_error is None else min(state.error, state.best_error)
+    error = minimised(task, figures)
+    state.error = error if math.isfinite(error) else None  # weights that give NaN are not the best
+    is_best = state.error is not None and (state.best_error is None or state.error < state.best_error)
+    state.stale = 0 if is_best else state.stale + 1
+    state.best_error = state.error if is_best else state.best_error
     meter.write_split("dev", state, figures)
 
 

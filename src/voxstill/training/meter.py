@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
@@ -30,12 +29,17 @@ class Meter:
             self._lines = JsonLines(run.metrics, state.rows)
             self._board = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1 if state.step else None)
 
-    def count(self, batches: list[Batch], loss: float, figures: dict[str, float]) -> None:
-        """Add one step to the line to come; the other ranks had as many utterances, of nearly the same lengths."""
+    def count(self, batches: list[Batch], loss: float | None, figures: dict[str, float]) -> None:
+        """Add one step to the line to come; the other ranks had as many utterances, of nearly the same lengths.
+
+        A step that was skipped has no loss and no figures, which may be NaN: it counts as time and audio alone.
+        """
         for batch in batches:
             self._audio_s += pcm.samples_to_s(self._ranks * float(batch.audio_len_B.sum()))
             self._padded_s += pcm.samples_to_s(self._ranks * batch.audio_BT.numel())
             self._tokens += self._ranks * int(batch.token_len_B.sum())
+        if loss is None:
+            return
         self._loss += loss
         self._num += 1
         for name, value in figures.items():
@@ -48,10 +52,10 @@ class Meter:
             "step": state.step,
             "epoch": state.epoch,
             "progress": round(progress, 4),
-            "loss": self._loss / max(self._num, 1),
+            "loss": self._loss / self._num if self._num else None,
             **{name: value / self._num for name, value in self._figures.items()},
             "lr": lr,
-            "grad_norm": norm if math.isfinite(norm) else None,  # JSON knows no other number
+            "grad_norm": norm,
             "audio_seconds_per_second": self._audio_s / elapsed,
             "tokens_per_second": self._tokens / elapsed,
             "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,

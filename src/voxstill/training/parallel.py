@@ -215,7 +215,13 @@ def shard_model(model: nn.Module, fabric: Fabric, cfg: Train) -> None:
     """
     if fabric.world_size == 1:
         return
-    if cfg.sync_batchnorm and fabric.device.type == "cuda":  # torch has it for CUDA alone
+    if cfg.sync_batchnorm:
+        if fabric.device.type != "cuda":
+            raise ConfigError(
+                "`train.sync_batchnorm` needs GPUs",
+                why=f"{fabric.world_size} processes train on the CPU, and torch counts over ranks on CUDA alone",
+                fix="set `train.sync_batchnorm: false`, or `train.devices: 1`",
+            )
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if sum(weight.numel() for weight in model.parameters()) > cfg.shard_above * 1e6:
         if getattr(fabric.strategy.precision, "scaler", None) is not None:

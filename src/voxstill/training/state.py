@@ -26,7 +26,7 @@ class State:
     """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error.
 
     `error` is that of just these weights on the dev split, None where nobody has measured it; `stale` says how often in
-    a row it was no better than the best.
+    a row it was no better than the best. `loss` is a running mean, and `least_loss` its least value of late.
     `rows` counts the lines of `metrics.jsonl`: those written after the checkpoint go when it is resumed.
     """
 
@@ -43,6 +43,14 @@ class State:
     replaced: int = 0
     loss: float | None = None
     rows: int = 0
+    least_loss: float | None = None
+
+    @property
+    def is_diverging(self) -> bool:
+        """Whether the loss has more than doubled since it was least of late, and risen by more than 1."""
+        if self.loss is None or self.least_loss is None:
+            return False
+        return self.loss - self.least_loss > max(abs(self.least_loss), 1.0)
 
 
 _NUMBERS = pydantic.TypeAdapter(State)
