@@ -1,9 +1,10 @@
-/* Makes the Nth write below a folder fail: preloaded, and armed by `faults_arm` in a process that is to suffer. */
+/* Makes the Nth write below a folder fail, or kills the process there: preloaded, and armed by `faults_arm`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum kind { NONE, IO_ERROR, FULL, SHORT };
+enum kind { NONE, IO_ERROR, FULL, SHORT, KILL };
 
 static char root[PATH_MAX];
 static long target;
@@ -46,12 +47,20 @@ static int absolute(int folder, const char *path, char *into) {
     return snprintf(into, PATH_MAX, "%s/%s", base, path) > 0;
 }
 
+/* No removal fails. TensorBoard writes in a thread of its own: a kill is not counted there, or it would strike elsewhere
+   each time. */
+static int is_counted(const char *operation, const char *path) {
+    return kind == KILL ? !strstr(path, "/tensorboard/") : strcmp(operation, "remove") != 0;
+}
+
 /* 0: go on. 1: do half of it, if it is a transfer. -1: fail, errno is set. */
 static int point(const char *operation, const char *path) {
     char line[PATH_MAX + 64];
-    long number = atomic_fetch_add(&seen, 1) + 1;
     int length = snprintf(line, sizeof line, "%s %s\n", operation, path + strlen(root));
     if (trace >= 0) syscall(SYS_write, trace, line, length);
+    if (!is_counted(operation, path)) return 0;
+    long number = atomic_fetch_add(&seen, 1) + 1;
+    if (kind == KILL) return number == target ? kill(getpid(), SIGKILL) : 0;
     if (kind == NONE || number < target || (number > target && kind != FULL)) return 0;
     int transfer = strcmp(operation, "write") == 0 || strcmp(operation, "copy") == 0;
     if (kind == SHORT) return transfer;
@@ -124,6 +133,13 @@ int mkdir(const char *path, mode_t mode) { return at_path("mkdir", AT_FDCWD, pat
 
 int mkdirat(int folder, const char *path, mode_t mode) {
     return at_path("mkdir", folder, path) < 0 ? -1 : REAL(mkdirat)(folder, path, mode);
+}
+
+int unlink(const char *path) { return at_path("remove", AT_FDCWD, path) < 0 ? -1 : REAL(unlink)(path); }
+int rmdir(const char *path) { return at_path("remove", AT_FDCWD, path) < 0 ? -1 : REAL(rmdir)(path); }
+
+int unlinkat(int folder, const char *path, int flags) {
+    return at_path("remove", folder, path) < 0 ? -1 : REAL(unlinkat)(folder, path, flags);
 }
 
 int symlink(const char *target_, const char *path) {

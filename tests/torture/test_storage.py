@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -20,58 +21,28 @@ import pytest
 from safetensors.torch import load_file
 
 from torture import runs
+from torture.faults import KINDS, Nursery, points_of
+from voxstill.storage.rundir import RunDir
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-NO_FAULT = 0
-KINDS = {"I/O error": 1, "full disk": 2, "short write": 3}
 TABLES = {"index": "utterances", "label": "labels", "filter": "verdicts", "shard": "shards"}
 STEPS = (*TABLES, "train", "evaluate", "report")
 FEW = (
     ("I/O error", "index"),
-    ("full disk", "label"),
+    ("short write", "label"),
     ("I/O error", "filter"),
     ("full disk", "shard"),
-    ("short write", "train"),
+    ("kill", "train"),
 )
 CASES = FEW if runs.SHARE is None else [(kind, step) for step in STEPS for kind in KINDS]
-TRANSFERS = ("write", "copy")
-TRAIN = {"steps": 4, "seed_mode": "debug", "loader_workers": 0, "checkpoint_every": 2, "validate_every": 2}
-
-
-class Nursery:
-    """The command line with a fault: `run` gives the exit code."""
-
-    def __init__(self, folder: Path) -> None:
-        shim = folder / "faults.so"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "faults.c", "-ldl"], check=True)
-        self._process = subprocess.Popen(
-            [sys.executable, HERE / "nursery.py"],
-            env=os.environ | {"LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._answer() == "ready"
-
-    def run(self, folder: Path, *arguments: object, at: int = 0, kind: int = NO_FAULT) -> int:
-        """The command with a fault at one write point below `folder`; words and points are beside it."""
-        for name in ("said", "points"):
-            folder.with_suffix(f".{name}").unlink(missing_ok=True)
-        order = {"log": f"{folder}.said", "trace": f"{folder}.points", "below": str(folder), "at": at, "kind": kind}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order | {"arguments": [str(argument) for argument in arguments]}) + "\n")
-        self._process.stdin.flush()
-        return int(self._answer())
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+TRAIN = {
+    **{"steps": 4, "seed_mode": "debug", "loader_workers": 0, "log_every": 1},
+    **{"checkpoint_every": 1, "validate_every": 2, "keep_best": 1},
+}
+"""A checkpoint at each step, and of those before it all but one are removed."""
+TIMES = ("path", "seconds", "sha256", "rtfx")
+"""What differs from one training to the next of the figures in its files."""
 
 
 @pytest.fixture(scope="module")
@@ -153,28 +124,25 @@ def check_whole(folder: Path, calm: Path) -> None:
 def is_reported(code: int, text: str) -> bool:
     """Whether a fault that matters ended in an error a user can act on; TensorBoard's thread may have had its say."""
     end = text.rpartition("Traceback")[2]
-    return code == 0 or (2 <= code <= 6 and all(f"{part}: " in end for part in ("error", "why", "fix")))
-
-
-def points_of(line: Line, step: str, kind: str) -> list[int]:
-    """Numbers of the points where this kind of fault can be."""
-    every = range(1, len(line.points[step]) + 1)
-    return [n for n in every if kind != "short write" or line.points[step][n - 1].split()[0] in TRANSFERS]
+    return code in (0, -signal.SIGKILL) or (
+        2 <= code <= 6 and all(f"{part}: " in end for part in ("error", "why", "fix"))
+    )
 
 
 @pytest.mark.parametrize(("kind", "step"), CASES)
 def test_a_failed_write_leaves_no_torn_object_and_is_repeated(
     nursery: Nursery, line: Line, torture: Any, step: str, kind: str
 ) -> None:
-    every = points_of(line, step, kind)
-    chosen = random.Random(0).sample(every, torture.sample_size(len(every), short=1))
+    every = points_of(line.points[step], kind)
+    chosen = random.Random(0).sample(list(every), torture.sample_size(len(every), short=1))
     codes: Counter[int] = Counter()
     wrong, untold = [], []
     for number in sorted(chosen):
         line.restore(step)
         code = nursery.run(line.folder, *line.command(step), at=number, kind=KINDS[kind])
         codes[code] += 1
-        where = f"{line.points[step][number - 1]} ({number}): exit {code}"
+        where = f"{every[number]} ({number}): exit {code}"
+        assert kind != "kill" or code == -signal.SIGKILL, where
         if not is_reported(code, log_of(line.folder)):
             untold.append(f"{where}: {log_of(line.folder)[-600:]}")
         try:
@@ -201,13 +169,30 @@ def check_end(line: Line, step: str) -> None:
         assert tables == calm
         assert list(line.folder.glob(f"work/{TABLES[step]}/*/_SUCCESS.json"))
         return
-    (run,), (calm_run,) = (
-        [path.parent for path in folder.glob("exp/*/summary.json")] for folder in (line.folder, line.calm)
-    )
-    weights = Path("model", "model.safetensors")
-    assert (run / weights).read_bytes() == (calm_run / weights).read_bytes()
+    run, calm = (experiment_of(folder) for folder in (line.folder, line.calm))
+    assert what_was_learnt(run) == what_was_learnt(calm)
+    assert [path.name for path in run.path.parent.iterdir()] == [run.path.name]
     if step == "report":
-        assert (run / "report.html").exists()
+        assert run.report.exists()
+
+
+def experiment_of(folder: Path) -> RunDir:
+    (summary,) = folder.glob("exp/*/summary.json")
+    return RunDir(summary.parent)
+
+
+def what_was_learnt(run: RunDir) -> dict[str, object]:
+    """Every weight, loss and figure of an experiment; and every name, but for those of TensorBoard."""
+    files: dict[str, object] = {}
+    for path in sorted(run.path.rglob("*")):
+        name = str(path.relative_to(run.path))
+        if name.startswith(("tensorboard/", "leases/")):
+            continue
+        files[name] = path.read_bytes() if path.suffix == ".safetensors" else None
+        if path.suffix == ".json":
+            files[name] = {name: value for name, value in json.loads(path.read_bytes()).items() if name not in TIMES}
+    losses = [json.loads(row) for row in run.metrics.read_bytes().splitlines()]
+    return files | {"losses": [(row["step"], row.get("split"), row.get("loss")) for row in losses]}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
+import errno
 import functools
 import itertools
 import json
@@ -52,25 +52,30 @@ def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], 
     recipe = fingerprint("train", settings, shards.recipe)
     root = Path(cfg.train.root)
     version = functools.cache(lambda: sidecars.version(Store(cfg.work), workdir.prefix(shards.kind, shards.recipe)))
-    if run := _same_experiment(root, cfg, shards, settings, version):
-        return run
     opening = root.absolute() / f".{recipe}"
+    if run := _same_experiment(root, cfg, shards, settings, version):
+        shutil.rmtree(opening, ignore_errors=True)  # a process that was killed here left it
+        return run
     own = lease.acquire(Store(str(opening)), "experiment", command, waits=True)
     try:
-        return _same_experiment(root, cfg, shards, settings, version) or _new_experiment(cfg, shards, recipe, version())
+        run = _same_experiment(root, cfg, shards, settings, version)
+        return run or _new_experiment(cfg, shards, recipe, version(), opening / "experiment")
     finally:
         own.release()
         shutil.rmtree(opening, ignore_errors=True)
 
 
-def _new_experiment(cfg: Config, shards: ShardFigures, recipe: str, version: str) -> RunDir:
-    run = _new_folder(Path(cfg.train.root), cfg.train.name)
+def _new_experiment(cfg: Config, shards: ShardFigures, recipe: str, version: str, draft: Path) -> RunDir:
+    """Make an experiment folder, whole or not at all; this process alone writes the draft."""
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    run = RunDir(draft)
     run.config.write_text(snapshot(cfg), encoding="utf-8")
     run.config.chmod(0o444)
     shutil.copytree(PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     data = {**shards.to_dict(), "sidecars_sha256": version}
     note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
-    return run
+    return _placed(run, Path(cfg.train.root), cfg.train.name)
 
 
 def _same_experiment(
@@ -86,14 +91,18 @@ def _same_experiment(
     return None
 
 
-def _new_folder(root: Path, name: str) -> RunDir:
-    """Make an experiment folder that nobody else has made."""
+def _placed(run: RunDir, root: Path, name: str) -> RunDir:
+    """An experiment folder, under a name that no other has."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     for number in itertools.count(1):
-        run = RunDir(root / (f"{stamp}_{name}" if number == 1 else f"{stamp}-{number}_{name}"))
-        with contextlib.suppress(FileExistsError):
-            run.path.mkdir(parents=True)
-            return run
+        path = root / (f"{stamp}_{name}" if number == 1 else f"{stamp}-{number}_{name}")
+        try:
+            run.path.rename(path)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                continue
+            raise
+        return RunDir(path)
     raise AssertionError("numbers do not end")
 
 
