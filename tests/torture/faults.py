@@ -15,15 +15,19 @@ TRANSFERS = ("write", "copy")
 
 
 def points_of(points: list[str], kind: str) -> dict[int, str]:
-    """The points where a fault of this kind can be, by the number under which `faults.c` counts them."""
+    """The points where a fault of this kind can be, by the number under which `faults.c` counts them.
+
+    An experiment gets a copy of the code, some hundred files into a draft: of these points the first and the last.
+    """
     if kind == "kill":
         counted = [point for point in points if "/tensorboard/" not in point]
     else:
         counted = [point for point in points if not point.startswith("remove ")]
+    copied = [number for number, point in enumerate(counted, start=1) if "/src_backup/" in point]
     return {
         number: point
         for number, point in enumerate(counted, start=1)
-        if kind != "short write" or point.split()[0] in TRANSFERS
+        if (kind != "short write" or point.split()[0] in TRANSFERS) and number not in copied[1:-1]
     }
 
 
