@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,63 @@ def test_a_folder_is_replaced_as_a_whole_and_a_stale_draft_is_no_part_of_it(tmp_
         with atomic_folder(folder) as draft:
             (draft / name).touch()
         assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_two_that_write_one_path_at_once_leave_what_the_last_one_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    with atomic_file(path) as first:
+        first.write_text("half of the first")
+        with atomic_file(path) as second:
+            second.write_text("all of the second")
+        assert path.read_text() == "all of the second"
+        first.write_text("all of the first")
+    assert path.read_text() == "all of the first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_that_write_one_folder_at_once_leave_what_the_last_one_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kaldi"
+    move = Path.rename
+
+    def second() -> None:
+        with atomic_folder(folder) as draft:
+            (draft / "second").touch()
+
+    def rename(self: Path, target: Path) -> Path:
+        if target == folder:  # the first has moved the old folder away, and is about to put its own there
+            monkeypatch.undo()
+            second()
+        return move(self, target)
+
+    second()
+    monkeypatch.setattr(Path, "rename", rename)
+    with atomic_folder(folder) as first:
+        (first / "first").touch()
+    assert [path.name for path in folder.iterdir()] == ["first"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_draft_of_a_killed_process_goes_with_the_next_and_that_of_a_running_one_stays(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+import subprocess
+import sys
+from pathlib import Path
+from voxstill.core.atomic import atomic_file, atomic_folder
+path = Path(sys.argv[1])
+with atomic_file(path / "file") as file, atomic_folder(path / "folder") as folder:
+    file.write_text("half")
+    (folder / "half").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=120)
+    assert len(list(tmp_path.iterdir())) == 2
+    with atomic_file(tmp_path / "file") as mine:
+        mine.touch()
+        write_atomically(tmp_path / "file", "whole")
+        assert mine.exists()
+    with atomic_folder(tmp_path / "folder"):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "folder"}

@@ -1,15 +1,26 @@
 """Local files and folders that are whole or absent: written as a draft beside their place, then renamed.
 
-One process writes a path at a time; a draft that a dead process left is replaced by the next one.
+Several processes may write one path at once: each has a draft of its own, and the last to end replaces what the others
+wrote. A draft that a killed process of this machine left is removed by the next one that writes the path.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import glob
+import hashlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from voxstill.core import process
+
+_NUMBERS = itertools.count()
+"""Of the drafts of this process."""
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -21,11 +32,10 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """The path of a draft, a file or a link that the block makes; it replaces `path` where nothing is raised."""
-    draft = _draft_of(path)
-    draft.unlink(missing_ok=True)
-    yield draft
-    _share(draft)
-    draft.replace(path)
+    with _draft_of(path) as draft:
+        yield draft
+        _share(draft)
+        draft.replace(path)
 
 
 @contextmanager
@@ -34,14 +44,31 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     A folder cannot be renamed over another that is not empty: for a moment there is none.
     """
-    draft = _draft_of(path)
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    yield draft
-    for file in draft.rglob("*"):
-        _share(file)
-    shutil.rmtree(path, ignore_errors=True)
-    draft.rename(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _draft_of(path) as draft, _draft_of(path) as old:
+        draft.mkdir()
+        yield draft
+        for file in draft.rglob("*"):
+            _share(file)
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(old)
+            try:
+                draft.rename(path)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                remove(old)  # another process has put its folder there meanwhile
+            else:
+                return
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all that is in it; nothing happens where there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _share(path: Path) -> None:
@@ -53,5 +80,19 @@ def _share(path: Path) -> None:
     path.chmod(0o666 & ~umask)
 
 
-def _draft_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.draft")
+@contextmanager
+def _draft_of(path: Path) -> Iterator[Path]:
+    """A name beside `path` that nobody else uses; what is there at the end of the block is removed."""
+    machine = hashlib.sha256(process.machine().encode()).hexdigest()[:8]
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{machine}-*-*-*.draft"):
+        pid, start, _ = left.name.removesuffix(".draft").rpartition(".")[2].split("-")[1:]
+        if process.started(int(pid)) != start:
+            with contextlib.suppress(OSError):  # another process removes it, too
+                remove(left)
+    owner = f"{machine}-{os.getpid()}-{process.started(os.getpid())}-{next(_NUMBERS)}"
+    draft = path.with_name(f".{path.name}.{owner}.draft")
+    try:
+        yield draft
+    finally:
+        with contextlib.suppress(OSError):  # the error of the block says more
+            remove(draft)

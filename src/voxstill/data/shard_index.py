@@ -157,7 +157,7 @@ def open_index(
     index_folder = folder / fingerprint(*content)
     if not (index_folder / _ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        # not `atomic_folder`, whose draft has one writer: several processes may write this index at once
+        # not `atomic_folder`, which replaces: another process may have written this index and opened it meanwhile
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
         try:
             _write(new, store, prefix, splits, encode, column)

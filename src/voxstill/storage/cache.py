@@ -72,7 +72,7 @@ class Cache:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # not `atomic_file`, whose draft has one writer: several processes may store the same object at once
+            # not `atomic_file`: eviction tells drafts by their prefix, in one listing
             descriptor, draft = tempfile.mkstemp(prefix=_DRAFT_PREFIX, dir=self.folder)
         except OSError as error:
             raise StorageError(

@@ -8,22 +8,20 @@ the former holder sees that at its next beat and ends.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import json
 import os
-import platform
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from voxstill.core.errors import StorageError
 from voxstill.core.monitor import log
+from voxstill.core.process import machine, started
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
@@ -31,7 +29,6 @@ BEAT_S = 10.0
 """Between two beats of a holder."""
 STALE_S = 60.0
 """A lease without a beat for so long is stale."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +56,9 @@ class Holder:
         now = time.time()
         return cls(
             id=uuid.uuid4().hex,
-            machine=_machine(),
+            machine=machine(),
             process=os.getpid(),
-            started=_started(os.getpid()),
+            started=started(os.getpid()),
             command=command,
             since=datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds"),
             beat_s=now,
@@ -72,7 +69,7 @@ class Holder:
         """Whether it gave the lease back, or was a process of this machine that is gone."""
         if self.is_released:
             return True
-        return self.machine == _machine() and _started(self.process) != self.started
+        return self.machine == machine() and started(self.process) != self.started
 
     def to_json(self) -> bytes:
         """The object as it is stored."""
@@ -190,7 +187,7 @@ def _held(work: Store, table: str, holder: Holder) -> StorageError:
 def _is_free(work: Store, table: str, number: int, holder: Holder, waits: bool) -> bool:
     """Whether its beats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
     fresh_s = holder.beat_s + STALE_S - time.time()
-    if fresh_s > 0 and (not waits or holder.machine == _machine()):  # a process that runs here has not stopped
+    if fresh_s > 0 and (not waits or holder.machine == machine()):  # a process that runs here has not stopped
         return False
     if fresh_s > 0:
         log.info(
@@ -235,31 +232,3 @@ def _read(work: Store, table: str, number: int) -> Holder | None:
             why="it was damaged, or another program wrote it",
             fix="remove it if no process of voxstill works there",
         ) from None
-
-
-def _machine() -> str:
-    """Host name, and on Linux the boot and the namespace in which process ids mean something: that of a container."""
-    facts = [platform.node()]
-    with contextlib.suppress(OSError):
-        facts += [_BOOT_ID.read_text(encoding="ascii").strip(), os.readlink("/proc/self/ns/pid")]
-    return " ".join(facts)
-
-
-def _started(process: int) -> str:
-    """When a process of this machine began; empty where there is none, or where it has ended and is not reaped yet."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return "" if not _is_running(process) else "unknown"
-    fields = stat.rpartition(")")[2].split()  # from field 3 of proc(5) on, the state; field 22 is the start
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

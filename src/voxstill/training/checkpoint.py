@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from voxstill.core.atomic import atomic_file, atomic_folder
+from voxstill.core.atomic import atomic_file, atomic_folder, remove
 from voxstill.core.config import Train
 from voxstill.core.errors import StorageError, TrainingError
 from voxstill.core.monitor import log
@@ -70,10 +69,7 @@ def save(
         if old not in stay and not is_kept:
             old.rename(_unused(old))
     for left in run.checkpoints.glob(".*"):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left)
-        else:
-            left.unlink()
+        remove(left)
 
 
 def newest(run: RunDir) -> Path | None:
