@@ -22,7 +22,7 @@ from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.storage.workdir import finished
-from voxstill.training import owner, parallel
+from voxstill.training import experiment, owner, parallel
 from voxstill.training.experiment import open_run
 from voxstill.training.launch import train_rank
 
@@ -123,3 +123,26 @@ def test_equal_commands_that_begin_at_once_make_one_folder(tmp_path: Path) -> No
     assert list((tmp_path / "exp").iterdir()) == list(paths)
     assert all("voxstill train" in outcome.why for outcome in outcomes if isinstance(outcome, StorageError))
     assert open_run(cfg, shards, {"seed": 1}).path in paths
+
+
+def test_an_experiment_folder_that_was_not_made_to_its_end_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    write_shards(Store(str(work)), "shards/r", {"train": 8})
+    cfg = Config.model_validate({"work": str(work), "train": {"root": str(tmp_path / "exp")}})
+    shards = finished(Store(str(work)), ShardFigures, "r")
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "note", interrupt)  # the last of what is written
+        with pytest.raises(KeyboardInterrupt):
+            open_run(cfg, shards, {"seed": 1})
+    assert not list((tmp_path / "exp").iterdir())
+    run = open_run(cfg, shards, {"seed": 1})
+    killed = tmp_path / "exp" / f".{experiment.noted(run)['recipe']}"
+    (killed / "experiment").mkdir(parents=True)
+    assert open_run(cfg, shards, {"seed": 1}).path == run.path
+    assert list((tmp_path / "exp").iterdir()) == [run.path]
+
+
+def interrupt(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
