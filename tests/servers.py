@@ -247,7 +247,12 @@ def _etag(data: bytes) -> str:
 
 
 @contextlib.contextmanager
-def http_server(objects: Mapping[str, bytes], status: int = 200, asks_for: str = "") -> Iterator[int]:
+def http_server(
+    objects: Mapping[str, bytes],
+    status: int = 200,
+    asks_for: str = "",
+    content_type: str = "application/octet-stream",
+) -> Iterator[int]:
     """The port of a plain web server; `asks_for` must stand in the query or in the decoded `Authorization`."""
 
     class Web(Handler):
@@ -263,7 +268,8 @@ def http_server(objects: Mapping[str, bytes], status: int = 200, asks_for: str =
                 self.refuse(404, "NoSuchKey", f"you sent {self.path}")
             else:
                 data = objects[unquote(url.path[1:])]
-                self.answer(200, data, ETag=_etag(data), Last_Modified="Mon, 01 Jan 2024 00:00:00 GMT")
+                date = "Mon, 01 Jan 2024 00:00:00 GMT"
+                self.answer(200, data, ETag=_etag(data), Last_Modified=date, Content_Type=content_type)
 
         do_HEAD = do_GET
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,6 +74,29 @@ def test_a_page_of_a_web_server_is_no_source_and_a_file_there_is() -> None:
         assert "does not list its files" in refused(f"http://127.0.0.1:{port}/calls/").why
         assert [row.num_bytes for row in entries_in(f"http://127.0.0.1:{port}/a")] == [len(wav())]
         assert "does not exist" in refused(f"http://127.0.0.1:{port}/none").why
+
+
+def test_a_login_in_place_of_audio_is_tried_again_by_the_next_index(tmp_path: Path) -> None:
+    objects = {"a.wav": b"<!DOCTYPE html><html>Please log in</html>"}
+    with http_server(objects, content_type="text/html; charset=utf-8") as port:
+        (tmp_path / "m.jsonl").write_text(f'{{"audio": "http://127.0.0.1:{port}/a.wav"}}\n')
+        [row] = indexed(tmp_path / "m.jsonl")
+        assert row.recording.failure is not None
+        assert row.recording.failure.is_transient
+        assert "web page" in str(row.recording.error)
+        assert "web page" in refused(f"http://127.0.0.1:{port}/a.wav").what
+        objects["a.wav"] = wav()  # a server that takes every file for a page
+        assert [row.recording.error for row in indexed(tmp_path / "m.jsonl")] == [None]
+
+
+def test_a_file_of_another_size_than_the_server_stated_is_tried_again_by_the_next_index() -> None:
+    Store("memory://sized").replace("a.wav", wav())
+    [file] = by_file(scan(Source(uri="memory://sized/a.wav")))
+    for etag, num_bytes, is_whole in ((None, len(wav()), True), (None, len(wav()) + 100, False), ("other", 0, False)):
+        entry = replace(file.entries[0], etag=etag, num_bytes=num_bytes)
+        failure = index(replace(file, entries=(entry,)), Segment(), Source(), 0).recording.failure
+        assert (failure is None) == is_whole
+        assert failure is None or failure.is_transient
 
 
 @pytest.mark.parametrize("name", ["metadata.parquet", "manifest.parquet", "m.parquet"])

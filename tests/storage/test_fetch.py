@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faulty_proxy import faulty_proxy
-from servers import SetEnvironment, http_server, oss_environment, s3_environment
+from servers import Handler, SetEnvironment, http_server, oss_environment, s3_environment, serve
 from voxstill.core.errors import StorageError
 from voxstill.storage import fetch as fetch_module
 from voxstill.storage.cache import Cache
@@ -100,6 +100,25 @@ def test_a_page_of_the_web_is_read_with_its_user_and_with_its_signed_query() -> 
         web = Store(f"http://127.0.0.1:{port}/a%20dir")
         assert web.read("ä 100%.wav") == b"audio" == read_uri(web.uri("ä 100%.wav"))
         assert not web.exists("gone")
+
+
+def test_an_answer_that_is_shorter_than_the_server_says_is_an_error(impatient: None) -> None:
+    data = bytes(range(100))
+
+    class Short(Handler):
+        def answer_short(self) -> None:
+            if "Range" in self.headers:  # its lengths do not agree with one another
+                self.answer(206, data[10:15], Content_Range="bytes 10-29/100")
+            else:  # it hangs up in the middle
+                self.answer(200, data[:50], Content_Length="100")
+                self.close_connection = True
+
+        do_GET = answer_short
+
+    with serve(Short) as port:
+        for uri in (f"http://127.0.0.1:{port}/a", f"http://127.0.0.1:{port}/a#10+20"):
+            with pytest.raises(StorageError):
+                fetch(uri)
 
 
 @pytest.mark.parametrize("kind", ["s3", "oss", "http"])

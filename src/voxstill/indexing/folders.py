@@ -40,6 +40,7 @@ from voxstill.indexing.formats.tables import (
 )
 from voxstill.indexing.formats.transcripts import is_fairseq, is_mls, read_fairseq, read_mls
 from voxstill.indexing.formats.webdataset import file_name, is_compressed, read_tar
+from voxstill.storage.fetch import WebPageError
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Entry, Store
 from voxstill.storage.uri import is_local
@@ -212,17 +213,20 @@ def _is_of_work(uri: str, folder: Store, work: Store) -> bool:
 
 def _single_object(uri: str) -> SourceEntry:
     """The object at an address; DataError where there is none, or where it is a page of a web server."""
+    is_web = uri.startswith(("http://", "https://"))
     try:
         with closing(RemoteFile(uri)) as file:
-            is_page = uri.startswith(("http://", "https://")) and file.read(1) == b"<"
+            is_page = is_web and file.read(1) == b"<"
             entry = SourceEntry(uri=uri, etag=file.etag, num_bytes=file.seek(0, os.SEEK_END))
+    except WebPageError:
+        is_page = True
     except StorageError as error:
         raise DataError(f"there is no source `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`") from None
     if is_page:
         raise DataError(
             f"`{redact_uri(uri)}` is a web page",
-            why="a web server does not list its files as a bucket does",
-            fix="name a file there, or a manifest or list of addresses",
+            why="a web server does not list its files as a bucket does, and may answer with a login",
+            fix="name a file there, or a manifest or list of addresses; put a user and password into ~/.netrc",
         )
     return entry
 

@@ -148,7 +148,7 @@ def index(
         blob = fetch(first.uri) if blob is None else blob
         if isinstance(blob, StorageError):
             raise blob
-        if first.etag and blob.etag and first.etag != blob.etag:
+        if _is_another_version(first, blob):
             return failed(file, Failure(FailureKind.UNREADABLE, "it changed while it was indexed"))
         if by_header is not None:
             by_channel: channels.AudioByChannel = {entry.channel: by_header for entry in file.entries}
@@ -246,6 +246,14 @@ def _segment(
         origin=first.origin,
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
+
+
+def _is_another_version(entry: SourceEntry, blob: Blob) -> bool:
+    """Whether what was read is not what the source listed: its etag tells, or else its size."""
+    if entry.etag and blob.etag:
+        return entry.etag != blob.etag
+    _, byte_range = split_range(entry.uri)
+    return byte_range is None and entry.num_bytes not in (0, blob.num_bytes)
 
 
 def _num_bytes(entry: SourceEntry, blob: Blob) -> int:

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 from voxstill.core.errors import StorageError
 from voxstill.storage.cache import Cache, CacheEntry
 from voxstill.storage.clients import client
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.retry import storage_error
 from voxstill.storage.uri import ByteRange, is_local, local_path, locate, split_range
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import Attributes, GetOptions
 
 AHEAD_BYTES = 64 * 2**20
 """`read_many` holds about so much at a time, or one object."""
 _PIECE_BYTES = 1 << 20
+_HTML_TYPES = ("text/html", "application/xhtml+xml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,10 @@ class Blob:
     data: bytes
     etag: str | None
     num_bytes: int
+
+
+class WebPageError(StorageError):
+    """A web server answers with a page for people, such as a login, in place of what was asked for."""
 
 
 def read_uri(uri: str, cache: Cache | None = None) -> bytes:
@@ -138,6 +144,8 @@ def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: C
     try:
         response = client(location.base).get(location.key, options=options)
         data, meta = bytes(response.bytes()), response.meta
+        start = 0 if byte_range is None else byte_range.start
+        _refuse_other_content(uri, data, start, _num_asked(meta["size"], byte_range), response.attributes)
     except NotModifiedError:
         if cached is None:
             raise
@@ -145,6 +153,28 @@ def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: C
     if cache is not None and meta["e_tag"]:
         cache.put(uri, CacheEntry(meta["e_tag"], meta["size"], data))
     return Blob(uri=uri, data=data, etag=meta["e_tag"] or None, num_bytes=meta["size"])
+
+
+def _num_asked(num_bytes: int, byte_range: ByteRange | None) -> int:
+    """How many bytes of an object of `num_bytes` a request is answered with."""
+    return num_bytes if byte_range is None else min(byte_range.end, num_bytes) - byte_range.start
+
+
+def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, attributes: Attributes) -> None:
+    """StorageError where the answer is shorter than the server says; WebPageError where it is a page.
+
+    Some servers call everything a page, so the bytes must look like one too.
+    """
+    if len(data) != num_asked:
+        why = f"the server says that it sends {num_asked} bytes, and sends {len(data)}"
+        raise StorageError(f"cannot read `{redact_uri(uri)}`", why=why, fix="run the step again, or check the server")
+    is_html = attributes.get("Content-Type", "").partition(";")[0].strip().lower() in _HTML_TYPES
+    if is_html and (data.lstrip().startswith(b"<") if start == 0 else b"\0" not in data):
+        raise WebPageError(
+            f"cannot read `{redact_uri(uri)}`",
+            why="the server answers with a web page, such as a login or an error",
+            fix="check the address, and the user and password in ~/.netrc, then run the step again",
+        )
 
 
 def _fetch_or_error(uri: str, cache: Cache | None) -> Blob | StorageError:
