@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from voxstill.indexing.formats.entry import COLUMN_NAMES, LATER_NAMES, NUMBER_COLUMNS
+from voxstill.indexing.formats.column_names import COLUMN_NAMES, LATER_NAMES, NUMBER_COLUMNS, spelling
 
 _READ_AS = {
     **{name: column for column, names in COLUMN_NAMES.items() for name in names},
@@ -62,4 +62,4 @@ def _meanings(columns: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
         known = {**{name: column for name, column in known.items() if name not in unread}, "reference": "text"}
     for name in columns:
         if name not in ("supervisions", ".json"):  # whose columns are told
-            yield name, known.get(name)
+            yield name, known.get(spelling(name))

@@ -27,7 +27,8 @@ from voxstill.indexing.columns import ColumnsRead
 from voxstill.indexing.failure import Failure
 from voxstill.indexing.folder_splits import is_held_out, splits_of_addresses, with_split
 from voxstill.indexing.folders import scan_bucket, scan_folder, tar_entries
-from voxstill.indexing.formats.entry import INFO_COLUMNS, NO_METADATA, SourceEntry, local_entry
+from voxstill.indexing.formats.column_names import INFO_COLUMNS
+from voxstill.indexing.formats.entry import NO_METADATA, SourceEntry, local_entry
 from voxstill.indexing.formats.kaldi import KALDI_NAME
 from voxstill.indexing.formats.parquet_audio import holds_audio
 from voxstill.indexing.formats.registry import reader_for

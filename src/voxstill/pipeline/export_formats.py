@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from voxstill.core.errors import DataError
 from voxstill.core.records import Word
-from voxstill.indexing.formats.entry import INFO_COLUMNS
+from voxstill.indexing.formats.column_names import INFO_COLUMNS
 from voxstill.pipeline.exported import ExportedLabel, ExportedLabels
 from voxstill.pipeline.transcribe import shifted
 from voxstill.storage.redaction import redact_uri

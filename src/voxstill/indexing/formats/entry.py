@@ -1,6 +1,7 @@
 """One row of a source: a file, or one stretch of it, and what its manifest says of it; and the columns of manifests.
 
-A new column is a field of `UtteranceInfo` in `records.py`, and a line in `OTHER_NAMES` where tools call it otherwise.
+A new column is a field of `UtteranceInfo` in `records.py`, and a line in `column_names.py` for the names that other
+tools have for it.
 """
 
 from __future__ import annotations
@@ -10,47 +11,37 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, get_args
 
 from voxstill.core.errors import DataError
 from voxstill.core.records import Split, UtteranceInfo, fingerprint, recording_id
 from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.formats.column_names import (
+    COLUMN_NAMES,
+    END_NAMES,
+    INFO_COLUMNS,
+    LATER_NAMES,
+    START_NAMES,
+    like_times,
+    spelling,
+)
 from voxstill.storage.fetch import local_etag
 from voxstill.storage.uri import is_local, local_path
 
-INFO_COLUMNS = tuple(field.name for field in fields(UtteranceInfo))
-OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "audio": ("path", "audio_filepath", "file_name", "wav"),
-    "text": ("transcription", "transcript", "sentence", "txt"),
-    "speaker": ("speaker_id", "client_id"),
-    "language": ("lang", "locale"),
-}
-"""What other tools call a column; where a row has several of the names, our own comes first."""
-LATER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "dialect": ("accent", "accents"),
-    "language": ("source_lang", "target_lang"),
-}
-"""Names that came to be known when tables of such rows were there: they count where they are text and no other name has
-a value, and are no part of the metadata."""
 SPLIT_NAMES: Mapping[str, Split] = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
-    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout", "heldout"), "test"),
+    **dict.fromkeys(("train", "training", "trainset"), "train"),
+    **dict.fromkeys(("dev", "devel", "development", "devset"), "dev"),
+    **dict.fromkeys(("val", "valid", "validation", "valset"), "dev"),
+    **dict.fromkeys(("test", "tests", "testing", "testset", "tst", "holdout", "heldout", "unseen"), "test"),
+    **dict.fromkeys(("eval", "evals", "evalset", "evaluation"), "test"),
 }
 """What data sets call a split, in small letters; more may follow behind `-`, `_` or `.`, and a number: `test-clean`,
 `eval92`."""
 _SPLIT_WORD = re.compile(r"(?:(h[eo]ld)[-_. ](out)|([a-z]+?))\d*(?![^-_. ])")
 NO_SPLIT = {"", "-", "all", "none", "null", "unlabelled", "unlabeled"}
 """Values of a column `split` that name none."""
-COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
-    column: (column, *OTHER_NAMES.get(column, ())) for column in ("audio", "id", "text", "split", *INFO_COLUMNS)
-}
-START_NAMES = ("start_ms", "offset", "start", "start_time", "start_sec", "begin", "begin_time", "onset")
-END_NAMES = ("end_ms", "end", "end_time", "end_sec", "stop", "stop_time")
-"""Names of the times of a stretch, in seconds but for the first."""
-NUMBER_COLUMNS = ("channel", *START_NAMES, *END_NAMES, "duration")
 _SAME_TIME_MS = 10
 """Times that are no further apart were rounded differently."""
 _HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
@@ -197,17 +188,17 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
         isinstance(channel, bool) or not isinstance(channel, int | float) or not 0 <= channel < 1 << 15
     ):
         raise bad_row(where, f"`channel` is {channel!r}, not a number of a channel from 0")
-    name = (texts["split"] or "").strip()
+    name = (texts["split"] or _split_of_later_names(row) or "").strip()
     implied_split = None if name.lower() in NO_SPLIT else split_named(name)
     if name.lower() not in NO_SPLIT and implied_split is None:
         raise bad_row(where, f"`split` is {name!r}: write train, dev or test, or leave it out")
     later = {
         column: next((value for name in names if isinstance(value := row.get(name), str) and value), None)
         for column, names in LATER_NAMES.items()
-        if texts[column] is None
+        if column in INFO_COLUMNS and texts[column] is None
     }
     _refuse_translation(row, where)
-    split: Any = name if name in get_args(Split) else None
+    split: Any = name if texts["split"] and name in get_args(Split) else None
     return SourceEntry(
         uri="",
         id=texts["id"],
@@ -221,6 +212,12 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
         implied_info=tuple(column for column, value in later.items() if value is not None),
         columns=tuple(row),
     )
+
+
+def _split_of_later_names(row: Mapping[str, object]) -> str | None:
+    """What a column such as `subset` calls a split; other subsets are none."""
+    values = (row.get(name) for name in LATER_NAMES["split"])
+    return next((value for value in values if isinstance(value, str) and split_named(value.strip())), None)
 
 
 def stripped(name: str | None) -> str | None:
@@ -252,7 +249,19 @@ def stretch_ms(row: Mapping[str, object], where: str) -> tuple[int | None, int |
     if end_ms is None and start_ms is not None and duration_ms is not None:
         end_ms = start_ms + duration_ms
     is_whole = start_ms is None and end_ms is None
+    if not is_whole:
+        _refuse_half_stretch(row, start_ms, end_ms, where)
     return start_ms, end_ms, duration_ms if is_whole else None
+
+
+def _refuse_half_stretch(row: Mapping[str, object], start_ms: int | None, end_ms: int | None, where: str) -> None:
+    """DataError where the other end of a stretch has a name that is not known: the stretch would be another one."""
+    starts, ends = like_times(tuple(row))
+    unread = (*(starts if start_ms is None else ()), *(ends if end_ms is None else ()))
+    for name in unread:
+        if row[name] not in (None, ""):
+            why = f"`{name}` is {row[name]!r}, which looks like a time but is no name that is known"
+            raise bad_row(where, f"{why}: call it `start_ms` or `end_ms`, or in seconds `start`, `end` or `duration`")
 
 
 def _one_time_ms(row: Mapping[str, object], names: Sequence[str], where: str) -> int | None:
@@ -273,6 +282,21 @@ def timed(entry: SourceEntry, start_ms: int | None, end_ms: int | None, where: s
     if (start_ms or 0) < 0 or (end_ms is not None and end_ms <= (start_ms or 0)):
         raise bad_row(where, f"it starts at {start_ms or 0} ms and ends at {end_ms} ms")
     return replace(entry, start_ms=start_ms, end_ms=end_ms)
+
+
+def with_known_names(row: Mapping[str, object], where: str) -> Mapping[str, object]:
+    """The row with its columns as they are known, such as `text` for `Text`; DataError where that makes two of one."""
+    if all(name == spelling(name) for name in row):
+        return row
+    spelled: dict[str, object] = {}
+    for name, value in row.items():
+        known = spelling(name)
+        if spelled.get(known) in (None, ""):
+            spelled[known] = value
+        elif value not in (None, "", spelled[known]):
+            values = f"{spelled[known]!r} and {value!r}"
+            raise bad_row(where, f"two columns are `{known}`, of {values}: which of them is right cannot be known")
+    return spelled
 
 
 def value_of(row: Mapping[str, object], column: str) -> object:

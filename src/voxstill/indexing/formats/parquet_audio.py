@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING
 
 from voxstill.core.errors import DataError
 from voxstill.core.records import Split
-from voxstill.indexing.formats.entry import COLUMN_NAMES, split_named
+from voxstill.indexing.formats.column_names import COLUMN_NAMES, spelling
+from voxstill.indexing.formats.entry import split_named
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import AUDIO, file_name
 
@@ -44,7 +45,6 @@ def holds_audio(uri: str) -> bool:
 
 def audio_column(metadata: pq.FileMetaData) -> str | None:
     """The column with audio, of bytes or of structs with `bytes`, by the footer; None where it has no value."""
-    leaves = {name: name for name in COLUMN_NAMES["audio"]} | {f"{name}.bytes": name for name in COLUMN_NAMES["audio"]}
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             column = metadata.row_group(group).column(index)
@@ -52,8 +52,10 @@ def audio_column(metadata: pq.FileMetaData) -> str | None:
                 column.physical_type == "BYTE_ARRAY" and metadata.schema.column(index).logical_type.type == "NONE"
             )
             nulls = column.statistics.null_count if column.statistics is not None else 0
-            if column.path_in_schema in leaves and is_bytes and (nulls or 0) < column.num_values:
-                return leaves[column.path_in_schema]
+            name = column.path_in_schema.removesuffix(".bytes")
+            is_audio = spelling(name) in COLUMN_NAMES["audio"]
+            if is_audio and is_bytes and (nulls or 0) < column.num_values:
+                return str(name)
     return None
 
 

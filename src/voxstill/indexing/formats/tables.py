@@ -19,10 +19,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from voxstill.core.errors import DataError
+from voxstill.indexing.formats.column_names import COLUMN_NAMES, NUMBER_COLUMNS, is_read, spelling
 from voxstill.indexing.formats.entry import (
-    COLUMN_NAMES,
-    LATER_NAMES,
-    NUMBER_COLUMNS,
     SourceEntry,
     bad_row,
     decode_text,
@@ -35,6 +33,7 @@ from voxstill.indexing.formats.entry import (
     stretch_ms,
     timed,
     value_of,
+    with_known_names,
 )
 from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, is_half_of_cut, nemo_tar_entry
 from voxstill.indexing.formats.parquet_audio import audio_column
@@ -65,7 +64,7 @@ def names_audio(uri: str) -> bool:
             import pyarrow.parquet as pq
 
             try:
-                return not columns.isdisjoint(pq.read_schema(file).names)
+                return not columns.isdisjoint(map(spelling, pq.read_schema(file).names))
             except (pa.ArrowException, OSError, UnicodeDecodeError):
                 return True  # reading it says what is wrong
         lines = _unzipped(file, uri)
@@ -77,8 +76,8 @@ def names_audio(uri: str) -> bool:
     text = line.decode("utf-8-sig", "replace")
     if uri.endswith((".csv", ".tsv")):
         separator = "\t" if uri.endswith(".tsv") else ","
-        return not columns.isdisjoint(cell.strip('"\r\n') for cell in text.split(separator))
-    return any(f'"{name}"' in text for name in (columns if is_metadata else {*columns, "recording"}))
+        return not columns.isdisjoint(spelling(cell.strip('" \r\n')) for cell in text.split(separator))
+    return any(f'"{name}"' in text.lower() for name in (columns if is_metadata else {*columns, "recording"}))
 
 
 def read_jsonl(uri: str) -> Iterator[SourceEntry]:
@@ -162,9 +161,12 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
                 return
             if None in row:
                 raise bad_row(where, "it has more cells than there are columns")
-            cells = {str(name): cell or None for name, cell in row.items()}
-            numbers = {name: number_of(cell) for name in NUMBER_COLUMNS if (cell := cells.get(name))}
-            yield {**cells, **numbers}, where
+            cells = ((str(name), cell or None) for name, cell in row.items())
+            yield {name: number_of(cell) if cell and _is_number(name) else cell for name, cell in cells}, where
+
+
+def _is_number(column: str) -> bool:
+    return spelling(column) in NUMBER_COLUMNS
 
 
 def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
@@ -182,7 +184,6 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    known = {name for names in (*COLUMN_NAMES.values(), *LATER_NAMES.values()) for name in names} | set(NUMBER_COLUMNS)
     with open_manifest(uri) as file:
         try:
             table = pq.ParquetFile(file)
@@ -195,7 +196,7 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
             number, names = 0, tuple(table.schema_arrow.names)
             _refuse_doubled_columns(names, redact_uri(uri))
             leaves = (table.metadata.schema.column(index).path for index in range(table.metadata.num_columns))
-            columns = [leaf for leaf in leaves if leaf.partition(".")[0] in known and leaf != "audio.bytes"]
+            columns = [leaf for leaf in leaves if is_read(leaf.partition(".")[0]) and leaf != "audio.bytes"]
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
                 for row in batch.to_pylist():
                     number += 1
@@ -226,6 +227,7 @@ def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     """What one row of a manifest means, whichever tool wrote it."""
     if is_cut(row):
         return cut_entry(row, manifest, where)
+    row = with_known_names(row, where)
     audio = value_of(row, "audio")
     if isinstance(audio, Mapping):  # as Hugging Face writes it
         audio = audio.get("path")

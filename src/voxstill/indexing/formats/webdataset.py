@@ -14,8 +14,8 @@ import numpy as np
 from voxstill.core.errors import DataError
 from voxstill.core.records import UtteranceInfo, hash64
 from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.formats.column_names import INFO_COLUMNS
 from voxstill.indexing.formats.entry import (
-    INFO_COLUMNS,
     SourceEntry,
     decode_text,
     local_entry,
@@ -23,6 +23,7 @@ from voxstill.indexing.formats.entry import (
     parse_json,
     stretch_ms,
     timed,
+    with_known_names,
 )
 from voxstill.indexing.formats.remote_file import RemoteFile, open_manifest
 from voxstill.storage.redaction import redact_uri
@@ -190,10 +191,11 @@ def description(members: Iterable[Member]) -> SourceEntry:
                 continue
             plain_text = _TIMIT_TIMES.sub("", text) if plain_text is None else plain_text
         elif member.ending == "json":
-            row = parse_json(member.data, member.where)
+            row: Mapping[str, object] = parse_json(member.data, member.where)
             if "sources" in row:  # of lhotse's Shar: it tells how the audio was cut, the cuts tell the rest
                 continue
             columns.extend(row)
+            row = with_known_names(row, member.where)
             if row.get("teacher") is not None:  # a shard of ours: its text is a teacher's label
                 later = metadata_of({**row, "text": row.get("reference")}, member.where)
             else:
