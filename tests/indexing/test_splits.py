@@ -11,9 +11,11 @@ import pytest
 
 from manifests import refused, wav, write_tar
 from voxstill.core.config import Source, load
+from voxstill.core.errors import DataError
 from voxstill.core.records import Utterance
-from voxstill.indexing.formats.entry import split_named
-from voxstill.indexing.scan import by_file, scan
+from voxstill.indexing.folder_splits import FolderSplits
+from voxstill.indexing.formats.entry import SourceEntry, split_named
+from voxstill.indexing.scan import by_file, scan, split_of
 from voxstill.pipeline.index import index
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -157,12 +159,16 @@ def test_several_sources_are_splits_by_their_names_and_one_alone_is_warned_of(
     assert "is named after a split that is held out, but it is the only source" in caplog.text
 
 
-def test_what_is_indexed_keeps_its_split_where_a_folder_becomes_one(tmp_path: Path) -> None:
+def test_what_is_indexed_keeps_its_split_where_a_folder_becomes_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Store(str(tmp_path / "corpus"))
     store.replace("test/0.wav", wav())
     assert splits(tmp_path / "corpus/test", tmp_path / "work") == {"0.wav": "train"}
     store.replace("test/1.wav", wav(400))
+    assert "stay there" not in caplog.text
     assert splits(tmp_path / "corpus", tmp_path / "work") == {"0.wav": "train", "1.wav": "test"}
+    assert "1 recordings that the source holds out were indexed for training before and stay there" in caplog.text
 
 
 def test_metadata_of_hugging_face_in_the_folder_of_a_split_is_of_that_split(tmp_path: Path) -> None:
@@ -207,3 +213,71 @@ def test_a_tar_named_after_a_held_out_split_is_held_out(tmp_path: Path) -> None:
     entries = scan(Source(uri=str(tmp_path)))
     splits = {entry.uri.rpartition("/")[2].partition("#")[0]: entry.implied_split for entry in entries}
     assert splits == {"train.tar": None, "test.tar": "test", "dev-000.tar": "dev", "contest.tar": None}
+
+
+@pytest.mark.parametrize("place", ["beside", "elsewhere", "bucket"])
+def test_audio_that_a_manifest_names_is_held_out_by_its_folder(
+    tmp_path: Path, place: str, s3: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = s3 if place == "bucket" else Store(str(tmp_path / "corpus"))
+    names = ["train-clean/0.wav", "test-clean/1.wav", "more/unseen/2.wav", "3.wav"]
+    for number, name in enumerate(names):
+        store.replace(name, wav(300 + 20 * number))
+    rows = [{"audio": store.uri(name), "speaker": "ann"} for name in names]
+    if place == "beside":
+        rows = [{"audio": name, "speaker": "ann"} for name in names]
+    manifest = tmp_path / ("corpus/all.jsonl" if place == "beside" else "lists/all.jsonl")
+    manifest.parent.mkdir(exist_ok=True)
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expected = {"0.wav": "train", "1.wav": "test", "2.wav": "test", "3.wav": "train"}
+    assert splits(manifest, tmp_path / "work") == expected
+    assert "folders are held out by their names" in caplog.text
+    assert splits(manifest.parent, tmp_path / "again") == expected
+
+
+def test_the_folders_of_a_mount_are_no_splits_and_what_a_manifest_is_named_comes_before_folders_elsewhere() -> None:
+    outside = FolderSplits("/home/ann/lists", lambda _: ())
+    for folder, split in {"/dev/shm": None, "/test": None, "/home/ann/eval": "test", "/mnt/dev/x": "dev"}.items():
+        assert outside.apply(SourceEntry(uri=f"{folder}/a.wav"), "/home/ann/lists/all.jsonl").implied_split == split
+    named = FolderSplits("/home/ann/lists", lambda _: (), "train")
+    for folder, split in {"/mnt/dev/x": "train", "/home/ann/lists/dev": "dev"}.items():
+        assert named.apply(SourceEntry(uri=f"{folder}/a.wav"), "/home/ann/lists/train.jsonl").implied_split == split
+
+
+@pytest.mark.parametrize("text", ["", '{"audio": "0.wav", "text": "hello"}', '{"audio": "0.wav", "id": "u"}'])
+@pytest.mark.parametrize("names", [("all", "test"), ("test", "zoo"), ("train", "valid")])
+def test_of_two_names_of_a_folder_the_one_that_is_held_out_counts(
+    tmp_path: Path, names: tuple[str, str], text: str
+) -> None:
+    store = Store(str(tmp_path / "far"))
+    store.replace("0.wav", wav())
+    if text:
+        store.replace("manifest.jsonl", text.encode())
+    (tmp_path / "corpus").mkdir()
+    for name in names:
+        (tmp_path / "corpus" / name).symlink_to(tmp_path / "far")
+    if names[0] == "train" and text:
+        with pytest.raises(DataError, match=r"two rows say different things|said twice"):
+            splits(tmp_path / "corpus", tmp_path / "work")
+    else:
+        assert splits(tmp_path / "corpus", tmp_path / "work")["0.wav"] in ("dev", "test")
+
+
+def test_a_link_to_a_part_of_the_corpus_holds_that_part_out(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "corpus"))
+    for number, folder in enumerate(["all/a", "all/b"]):
+        store.replace(f"{folder}/{number}.wav", wav(300 + 20 * number))
+    (tmp_path / "corpus/test").symlink_to(tmp_path / "corpus/all/b")
+    (tmp_path / "corpus/all/b/dev").symlink_to(tmp_path / "corpus")  # leads to where it lies itself
+    assert splits(store.root, tmp_path / "work") == {"0.wav": "train", "1.wav": "test"}
+
+
+def test_speakers_that_the_source_names_leave_held_out_what_a_manifest_holds_out(tmp_path: Path) -> None:
+    rows = []
+    for number, split in enumerate(["train", "test", "validation", None]):
+        (tmp_path / f"{number}.wav").write_bytes(wav(300 + 20 * number))
+        rows.append({"audio": f"{number}.wav", "speaker": f"s{number}", "split": split})
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = Source(uri=str(tmp_path / "m.jsonl"), dev_speakers=["s0"])
+    found = [split_of(entry, source, 0) for entry in scan(source)]
+    assert found == ["dev", "test", "dev", "train"]

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import takewhile
+from operator import eq
 
 from voxstill.core.monitor import log
 from voxstill.core.records import Split
@@ -15,9 +18,7 @@ from voxstill.indexing.formats.webdataset import AUDIO, file_name
 from voxstill.storage.redaction import redact_uri
 
 _FOLDERS_SHOWN = 5
-_DECIDES = (
-    "a column `split` in a manifest decides otherwise, and so do `source.test_speakers` and `source.dev_speakers`"
-)
+_DECIDES = "a column `split` in a manifest decides otherwise"
 
 
 def with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
@@ -35,27 +36,36 @@ class FolderSplits:
     """The splits that folders of one source are named after; `folders_in` lists the folders in one of them.
 
     The outermost name counts. One of training counts beside a folder that is held out, else nothing would be held out.
+    Of audio that does not lie below `root`, as a manifest may name it, the folders count from where both part. `split`
+    is what the source is named after.
     """
 
-    def __init__(self, root: str, folders_in: Callable[[str], Iterable[str]]) -> None:
+    def __init__(self, root: str, folders_in: Callable[[str], Iterable[str]], split: Split | None = None) -> None:
+        self._split = split
         self._root = f"{root.rstrip('/')}/"
         self._folders_in = folders_in
         self._beside: dict[str, set[Split | None]] = {}
         """The splits of the folders in a folder, where one of them is named after a split."""
-        self._last: tuple[str, Split | None] = ("", None)
+        self._of_folder = lru_cache(maxsize=16)(self._split_of)  # files of one folder follow one another
         self._held_out: dict[str, Split] = {}
 
     def apply(self, entry: SourceEntry, file: str) -> SourceEntry:
         """The entry with the split of its folder, or of the file that it was read from: held out where one of them is.
 
-        Audio may lie apart from its manifest, and what was unpacked from its tar.
+        Audio may lie apart from its manifest. Where it lies outside of the source, that of the manifest comes first.
         """
-        by_file, by_audio = self._of(file), self._of(entry.uri)
-        return with_split(entry, by_audio if by_file is None or is_held_out(by_audio) else by_file)
+        audio = entry.origin or entry.uri
+        by_file, by_audio = self.of(file) or self._split, self.of(audio)
+        is_audio_first = by_file is None or (is_held_out(by_audio) and audio.startswith(self._root))
+        return with_split(entry, by_audio if is_audio_first else by_file)
+
+    def of(self, address: str) -> Split | None:
+        """The split of what lies at an address; None where no folder says one."""
+        return self._of_folder(address.rpartition("/")[0])
 
     def log(self) -> None:
         """Name the folders that are held out; loudly where none for training lies beside them."""
-        named = [f"`{folder}` is {split}" for folder, split in self._held_out.items()]
+        named = [f"`{redact_uri(folder)}` is {split}" for folder, split in self._held_out.items()]
         if len(named) > _FOLDERS_SHOWN:
             named[_FOLDERS_SHOWN:] = [f"{len(named) - _FOLDERS_SHOWN} more"]
         is_alone = any("train" not in self._beside[folder.rpartition("/")[0]] for folder in self._held_out)
@@ -64,22 +74,25 @@ class FolderSplits:
         elif named:
             log.info("index: folders are named after splits: %s", ", ".join(named))
 
-    def _of(self, address: str) -> Split | None:
-        if not address.startswith(self._root):
-            return None
-        folder = address.removeprefix(self._root).rpartition("/")[0]
-        if folder != self._last[0]:  # files of one folder follow one another
-            self._last = (folder, self._named(folder.split("/")))
-        return self._last[1]
+    def _split_of(self, folder: str) -> Split | None:
+        if f"{folder}/".startswith(self._root):
+            return self._named(folder.removeprefix(self._root[:-1]).strip("/").split("/"), self._root)
+        names, of_root = folder.split("/"), self._root.split("/")
+        # a bucket or host, or a folder such as /dev, is no split
+        num_common = max(sum(1 for _ in takewhile(bool, map(eq, names, of_root))), 3 if "://" in folder else 2)
+        return self._named(names[num_common:], f"{'/'.join(names[:num_common])}/")
 
-    def _named(self, names: Sequence[str]) -> Split | None:
+    def _named(self, names: Sequence[str], root: str) -> Split | None:
+        """The split that the folders of these names, each in the one before it, are named after."""
+        is_source = root == self._root
         for depth, name in enumerate(names):
             split = split_named(name)
             if split is None:
                 continue
-            parent = "/".join(names[:depth])
+            inside = "/".join(names[:depth])
+            parent = inside if is_source else f"{root}{inside}".rstrip("/")
             if parent not in self._beside:
-                self._beside[parent] = set(map(split_named, self._folders_in(self._root + parent)))
+                self._beside[parent] = set(map(split_named, self._folders_in(root + inside))) if is_source else set()
             if is_held_out(split):
                 self._held_out[f"{parent}/{name}" if parent else name] = split
                 return split

@@ -77,10 +77,10 @@ class _Walk:
 # ------------------------------------------------------------------------------------------------- folders
 
 
-def scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
+def scan_folder(path: str, work: Store | None, split: Split | None = None) -> Iterator[SourceEntry]:
     """The files of a folder, with the splits that its folders are named after; links to folders are followed last."""
     work_path = os.path.realpath(work.root) if work is not None and is_local(work.root) else None
-    walk = _Walk(work, FolderSplits(path, _folders_in), work_path)
+    walk = _Walk(work, FolderSplits(path, folders_in, split), work_path)
     is_empty = True
     for entry in _follow(path, walk):
         is_empty = False
@@ -89,7 +89,8 @@ def scan_folder(path: str, work: Store | None) -> Iterator[SourceEntry]:
     walk.splits.log()
 
 
-def _folders_in(path: str) -> list[str]:
+def folders_in(path: str) -> list[str]:
+    """Names of the folders in a folder of this machine."""
     try:
         with os.scandir(path) as children:
             return [child.name for child in children if _is_folder(child)]
@@ -98,7 +99,10 @@ def _folders_in(path: str) -> list[str]:
 
 
 def _follow(path: str, walk: _Walk) -> Iterator[SourceEntry]:
-    """Everything below a folder, each real folder once: a link to one that was read already leads nowhere new."""
+    """Everything below a folder, each real folder once: a link to one that was read already leads nowhere new.
+
+    A link that is held out by its name is followed also then, so that its files come once more, as held out.
+    """
     yield from _scan_folder(path, walk, is_linked=False)
     seen = [os.path.realpath(path)]
     if walk.work_path is not None:
@@ -107,11 +111,21 @@ def _follow(path: str, walk: _Walk) -> Iterator[SourceEntry]:
         link = walk.links.popleft()
         target = os.path.realpath(link)
         if _is_inside(target, (*seen, *walk.skip)):
+            if _holds_out(link, target, walk):
+                yield from _scan_folder(link, _Walk(walk.work, walk.splits, walk.work_path), is_linked=False)
+                continue
             log.info("index: the link `%s` leads to a folder that is read or left out already", link)
             continue
         walk.skip.extend(seen)
         seen = [target]
         yield from _scan_folder(link, walk, is_linked=True)
+
+
+def _holds_out(link: str, target: str, walk: _Walk) -> bool:
+    """Whether a link to a folder of the source is held out by its name; not one to where it lies itself, or to work."""
+    is_loop = _is_inside(os.path.realpath(os.path.dirname(link)), [target])
+    is_work = walk.work_path is not None and _is_inside(target, [walk.work_path])
+    return not is_loop and not is_work and is_held_out(walk.splits.of(f"{link}/"))
 
 
 def _is_inside(path: str, folders: Iterable[str]) -> bool:
@@ -155,7 +169,7 @@ def _is_work(path: str, folders: Sequence[str]) -> bool:
     """Whether a folder is a work folder, of this or of another corpus."""
     if not {"recordings", "utterances"} <= set(folders):
         return False
-    return any(_RECIPE.fullmatch(name) for name in _folders_in(f"{path.rstrip('/')}/utterances"))
+    return any(_RECIPE.fullmatch(name) for name in folders_in(f"{path.rstrip('/')}/utterances"))
 
 
 def _is_folder(child: os.DirEntry[str]) -> bool:
@@ -175,11 +189,11 @@ def _read_common_voice(path: str, tables: Sequence[str]) -> Iterator[SourceEntry
 # ------------------------------------------------------------------------------------------------- buckets
 
 
-def scan_bucket(uri: str, work: Store | None) -> Iterator[SourceEntry]:
+def scan_bucket(uri: str, work: Store | None, split: Split | None = None) -> Iterator[SourceEntry]:
     """The objects below an address, or the one that is there."""
     is_missing = True
     if not uri.startswith(("http://", "https://")):  # where nothing can be listed
-        folder, walk = Store(uri), _Walk(work, FolderSplits(uri, lambda prefix: Store(prefix).folders()))
+        folder, walk = Store(uri), _Walk(work, FolderSplits(uri, lambda prefix: Store(prefix).folders(), split))
         items = folder.list()
         first, is_empty = next(items, None), True
         is_missing = first is None

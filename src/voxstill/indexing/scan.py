@@ -25,10 +25,10 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Split, UtteranceInfo, fingerprint, hash64
 from voxstill.indexing.columns import ColumnsRead
 from voxstill.indexing.failure import Failure
-from voxstill.indexing.folder_splits import is_held_out, splits_of_addresses, with_split
-from voxstill.indexing.folders import scan_bucket, scan_folder, tar_entries
+from voxstill.indexing.folder_splits import FolderSplits, is_held_out, splits_of_addresses, with_split
+from voxstill.indexing.folders import folders_in, scan_bucket, scan_folder, tar_entries
 from voxstill.indexing.formats.column_names import INFO_COLUMNS
-from voxstill.indexing.formats.entry import NO_METADATA, SourceEntry, local_entry
+from voxstill.indexing.formats.entry import NO_METADATA, SourceEntry, folder_of, local_entry
 from voxstill.indexing.formats.kaldi import KALDI_NAME
 from voxstill.indexing.formats.parquet_audio import holds_audio
 from voxstill.indexing.formats.registry import reader_for
@@ -75,7 +75,7 @@ def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterat
         columns = ColumnsRead()
         for uri in uris:
             is_empty = True
-            for entry in _scan_one(uri, work):
+            for entry in _scan_one(uri, work, splits.get(uri)):
                 is_source_empty = is_empty = False
                 columns.add(entry.columns)
                 _refuse_credentials(entry)
@@ -105,20 +105,24 @@ def _refuse_credentials(entry: SourceEntry) -> None:
         )
 
 
-def _scan_one(uri: str, work: Store | None) -> Iterator[SourceEntry]:
+def _scan_one(uri: str, work: Store | None, split: Split | None) -> Iterator[SourceEntry]:
+    """What is at one address of a source, which is named after a split where there is one."""
     path = str(local_path(uri).expanduser().absolute()) if is_local(uri) else None
     if path is not None and os.path.basename(path) == KALDI_NAME and os.path.isfile(path):
         path = os.path.dirname(path)
     if path is not None and os.path.isdir(path):
-        yield from scan_folder(path, work)
+        yield from scan_folder(path, work, split)
     elif work is not None and (is_compressed(uri) or holds_audio(uri)):
         file = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
         yield from tar_entries(file, work)
     elif (read := reader_for(uri)) is not None:
-        for entry in read(uri):
-            yield from tar_entries(entry, work) if read is read_list else (entry,)
+        splits = FolderSplits(folder_of(uri), folders_in if path is not None else lambda _: (), split)
+        for row in read(uri):
+            for entry in tar_entries(row, work) if read is read_list else (row,):
+                yield splits.apply(entry, path or uri)
+        splits.log()
     elif path is None:
-        yield from scan_bucket(uri.rstrip("/"), work)
+        yield from scan_bucket(uri.rstrip("/"), work, split)
     elif not os.path.exists(path):
         raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
     else:
@@ -126,15 +130,21 @@ def _scan_one(uri: str, work: Store | None) -> Iterator[SourceEntry]:
 
 
 def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:
-    """What the source says of the speaker, else the manifest, else by hash of the speaker, else of the recording."""
+    """What the source says of the speaker, else the manifest, else by hash of the speaker, else of the recording.
+
+    Where the source names speakers, all others but those that the manifest holds out are learnt from.
+    """
     speaker = entry.info.speaker
     if speaker is not None and speaker in source.test_speakers:
         return "test"
     if speaker is not None and speaker in source.dev_speakers:
         return "dev"
+    named = entry.split or entry.implied_split
+    if named is not None and is_held_out(named):
+        return named
     if source.test_speakers or source.dev_speakers:
         return "train"
-    if (named := entry.split or entry.implied_split) is not None:
+    if named is not None:
         return named
     share = int(fingerprint("split", seed, speaker or entry.recording_id), 16) / 16**16
     if share < source.test_share:
@@ -249,7 +259,7 @@ class SourceFiles:
             entry = entry if first is None else _by_first_address(first, entry)
             if first is None or first.utterance_id != entry.utterance_id:
                 first = entry
-            elif first != entry:
+            elif not _is_same_row(first, entry):
                 if first.uri == entry.uri:
                     _refuse_two_sources((first, entry))
                 if first.uri == entry.uri or (first.sample is None and entry.sample is None):
@@ -259,6 +269,12 @@ class SourceFiles:
                     )
                 self._shared_ids.add(str(entry.utterance_id))
                 first = entry if entry.sample is None else first  # whose id nobody else may have
+
+
+def _is_same_row(first: SourceEntry, entry: SourceEntry) -> bool:
+    """Whether two entries are one row of a source; a link that is held out by its name gives a row once more."""
+    is_split_open = None in (first.implied_split, entry.implied_split)
+    return first == (replace(entry, implied_split=first.implied_split) if is_split_open else entry)
 
 
 def _grouped(key_N: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -291,12 +307,18 @@ def _files(rows: Sequence[SourceEntry]) -> Iterator[SourceFile]:
         if len(entries) > 1:  # a listing knows version and folder, a manifest the words
             held_out = next((entry.implied_split for entry in entries if is_held_out(entry.implied_split)), None)
             same = (
-                with_split(replace(entry, etag=versioned.etag, num_bytes=versioned.num_bytes), held_out)
+                _held_out(replace(entry, etag=versioned.etag, num_bytes=versioned.num_bytes), held_out)
                 for entry in described
             )
             described = list(dict.fromkeys(same))
         _refuse_two_descriptions(described)
         yield SourceFile(versioned.recording_id, tuple(described))
+
+
+def _held_out(entry: SourceEntry, split: Split | None) -> SourceEntry:
+    """The entry with the split that another entry of its file has; a manifest may say otherwise, a folder may not."""
+    is_listed = split is not None and entry.metadata == NO_METADATA
+    return replace(entry, implied_split=split) if is_listed else with_split(entry, split)
 
 
 def _from_manifests(entries: Sequence[SourceEntry]) -> Sequence[SourceEntry]:

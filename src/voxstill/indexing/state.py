@@ -19,6 +19,7 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.core.records import content_hash, hash64
 from voxstill.indexing.archives import ArchiveCheck, Archives
 from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.folder_splits import is_held_out
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import parquet, tables
@@ -76,6 +77,8 @@ class IndexState:
         self._segment_reasons: Counter[str] = Counter()
         self._num_clipped = self._num_offset = 0
         self._archives = Archives(work.uri("unpacked/"))
+        self._held_out = array("Q")
+        """The recordings of the tables that the source holds out."""
         self.read()
 
     def read(self) -> bool:
@@ -138,6 +141,8 @@ class IndexState:
             for file, is_done in zip(batch, self._are_done(batch), strict=True):
                 status = Status.DONE if is_done else self.status(file)
                 mask.append(status in (Status.NEW, Status.RETRY))
+                if is_done and any(is_held_out(entry.split or entry.implied_split) for entry in file.entries):
+                    self._held_out.append(int(file.id, 16))
                 if is_done or status == Status.NEW or _holds(self._sound_uri_N, file.entries[0].uri):
                     archives.add(file.entries[0], is_kept=status != Status.NEW)
                 if status == Status.NEW:
@@ -152,6 +157,17 @@ class IndexState:
         if Status.EDITED in refused:
             raise self._edited(refused[Status.EDITED].entries[0], counts[Status.EDITED])
         return mask
+
+    def num_kept_in_training(self) -> int:
+        """How many recordings the source holds out, as `missing` saw it, and the tables give to training."""
+        held_out_N = np.unique(np.frombuffer(self._held_out, np.uint64))
+        is_learnt_N = np.zeros(len(held_out_N), np.bool_)
+        for key in sorted(self._parts) if len(held_out_N) else ():
+            part = _columns(self._work, key, ("recording_id", "split"))
+            id_N = np.frombuffer(_hex64(part["recording_id"]), np.uint64)
+            is_train_N = np.array([split == "train" for split in part["split"].to_pylist()], np.bool_)
+            is_learnt_N |= np.isin(held_out_N, id_N[is_train_N])
+        return int(is_learnt_N.sum())
 
     def left(self, files: Iterable[SourceFile]) -> Iterator[str]:
         """The ids of the files that were never indexed."""

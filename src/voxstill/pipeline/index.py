@@ -75,6 +75,12 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
     files = by_file(scan(cfg.source, work))
     state, removed = IndexState(work, recordings, prefix), removals.record(work)
     missing = state.missing(files)
+    if num_kept := state.num_kept_in_training():
+        log.warning(
+            "index: %d recordings that the source holds out were indexed for training before and stay there: to hold "
+            "them out, index into another work folder (copy `labels` there, and nothing is labelled twice)",
+            num_kept,
+        )
     if part is not None:
         missing = bytearray(todo and part.takes(file.id) for file, todo in zip(files, missing, strict=True))
     log.info("index: %d files found, %d of them to do", len(files), sum(missing))

@@ -25,9 +25,9 @@ class Source(Section):
     """Channels of recordings whose manifest names none: `mix` takes their mean, or the loudest where they cancel;
     `split` makes utterances of each; a number, from 0, takes that one alone."""
     test_speakers: list[str] = option([])
-    """Speakers to judge on; everybody not named here or in `dev_speakers` is then learnt from."""
+    """Speakers to judge on; all not named here or in `dev_speakers` nor held out by the source are then learnt from."""
     dev_speakers: list[str] = option([])
-    """Speakers to stop training on; everybody not named here or in `test_speakers` is then learnt from."""
+    """Speakers to stop training on; all others are then learnt from, as with `test_speakers`."""
     dev_share: float = option(0.1, unit="share", ge=0, lt=1)
     """Share of speakers put aside to stop training on, where the manifest has no `split`."""
     test_share: float = option(0.1, unit="share", ge=0, lt=1)
