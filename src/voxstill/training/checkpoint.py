@@ -114,7 +114,7 @@ def set_aside_diverged(run: RunDir, cfg: Train) -> None:
         if (state := _state(folder)) is not None and state.is_diverging:
             aside = folder.with_name(f"diverged-{folder.name}")
             log.warning("the loss had risen to %.4g at `%s`: it is now `%s`", state.loss, folder, aside.name)
-            shutil.rmtree(aside, ignore_errors=True)
+            remove(aside)
             folder.rename(aside)
     _point(run.last, sound[0])
     _point(run.best, next(iter(best(run, cfg.keep_best)), sound[0]))
