@@ -51,6 +51,7 @@ ELSEWHERE = {
     "shard SOURCE": "repack(sources)",
     "shard --from": "repack(sources)",
     "train CONFIG": "load_config(file)",
+    "train --continue": "train(experiment)",
     "transcribe MODEL": "Recognizer.from_pretrained(model)",
     "transcribe --format": "write_transcripts(form)",
     "transcribe --output": "write_transcripts(folder)",

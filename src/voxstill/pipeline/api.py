@@ -280,8 +280,10 @@ def pretrain(cfg: Config) -> TrainingSummary:
     return pretraining.pretrain(cfg)
 
 
-def train(cfg: Config) -> TrainingSummary:
+def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a student in an experiment folder; the same call again resumes it, or returns what is finished.
+
+    An `experiment` goes on with this configuration: another rate, length, budget or precision.
 
     >>> summary = voxstill.train(cfg)
     >>> summary.steps, summary.dev_metric
@@ -289,7 +291,7 @@ def train(cfg: Config) -> TrainingSummary:
     """
     from voxstill.pipeline import train as training
 
-    return training.train(cfg)
+    return training.train(cfg, experiment)
 
 
 def replay(experiment: str | Path, batch: str | Path) -> ReplayResult:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from voxstill.core.config import Config
 from voxstill.pipeline.mixture import labelled_shards, shards_to_listen_to
+from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
 from voxstill.training.check import check
 from voxstill.training.experiment import train_settings
@@ -11,9 +14,13 @@ from voxstill.training.launch import launch
 from voxstill.training.summary import TrainingSummary
 
 
-def train(cfg: Config) -> TrainingSummary:
-    """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss."""
+def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
+    """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss.
+
+    An `experiment` goes on with this configuration instead of a new one.
+    """
     task = registry.find(cfg.student.task)
     check(cfg)
     shards_of = labelled_shards if task.needs_labels(cfg) else shards_to_listen_to
-    return launch(cfg, shards_of, task.build, train_settings(cfg))
+    run = None if experiment is None else RunDir(Path(experiment))
+    return launch(cfg, shards_of, task.build, train_settings(cfg), experiment=run)

@@ -51,14 +51,14 @@ def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], 
     """
     recipe = fingerprint("train", settings, shards.recipe)
     root = Path(cfg.train.root)
-    version = functools.cache(lambda: sidecars.version(Store(cfg.work), workdir.prefix(shards.kind, shards.recipe)))
+    version = _version_of(cfg, shards)
     opening = root.absolute() / f".{recipe}"
-    if run := _same_experiment(root, cfg, shards, settings, version):
+    if run := _same_experiment(cfg, shards, settings, version):
         shutil.rmtree(opening, ignore_errors=True)  # a process that was killed here left it
         return run
     own = lease.acquire(Store(str(opening)), "experiment", command, waits=True)
     try:
-        run = _same_experiment(root, cfg, shards, settings, version)
+        run = _same_experiment(cfg, shards, settings, version)
         return run or _new_experiment(cfg, shards, recipe, version(), opening / "experiment")
     finally:
         own.release()
@@ -70,20 +70,46 @@ def _new_experiment(cfg: Config, shards: ShardFigures, recipe: str, version: str
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     run = RunDir(draft)
-    run.config.write_text(snapshot(cfg), encoding="utf-8")
-    run.config.chmod(0o444)
+    write_snapshot(run.config, cfg)
     shutil.copytree(PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     data = {**shards.to_dict(), "sidecars_sha256": version}
     note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
     return _placed(run, Path(cfg.train.root), cfg.train.name)
 
 
+def named(cfg: Config) -> list[RunDir]:
+    """The experiments of the name of this configuration, the newest first."""
+    paths = Path(cfg.train.root).glob("*")
+    names = (path for path in paths if _FOLDER.fullmatch(path.name.removesuffix(f"_{cfg.train.name}")))
+    return [RunDir(path) for path in sorted(names, reverse=True)]
+
+
+def is_trained_on(run: RunDir, cfg: Config, shards: ShardFigures) -> bool:
+    """Whether an experiment has these shards, or had others of the same content: removed ones that are made again."""
+    return _is_trained_on(run, shards, _version_of(cfg, shards))
+
+
+def write_snapshot(path: Path, cfg: Config) -> None:
+    """Write a configuration as YAML, whole or not at all and read-only, without what signs or opens addresses."""
+    write_atomically(path, snapshot(cfg))
+    path.chmod(0o444)
+
+
+def recipe_of(run: RunDir, settings: Mapping[str, object]) -> str:
+    """The recipe of these settings on the shards of an experiment."""
+    return fingerprint("train", settings, _noted_data(run).get("recipe"))
+
+
+def _version_of(cfg: Config, shards: ShardFigures) -> Callable[[], str]:
+    prefix = workdir.prefix(shards.kind, shards.recipe)
+    return functools.cache(lambda: sidecars.version(Store(cfg.work), prefix))
+
+
 def _same_experiment(
-    root: Path, cfg: Config, shards: ShardFigures, settings: Mapping[str, object], version: Callable[[], str]
+    cfg: Config, shards: ShardFigures, settings: Mapping[str, object], version: Callable[[], str]
 ) -> RunDir | None:
     """The newest experiment of these settings on these shards; None where there is none."""
-    names = (path for path in root.glob("*") if _FOLDER.fullmatch(path.name.removesuffix(f"_{cfg.train.name}")))
-    experiments = [run for run in map(RunDir, sorted(names, reverse=True)) if _is_trained_on(run, shards, version)]
+    experiments = [run for run in named(cfg) if _is_trained_on(run, shards, version)]
     for is_same in (_is_same_training, _is_same_in_0_1):
         for run in experiments:
             if is_same(run, cfg, settings):
@@ -107,13 +133,12 @@ def _placed(run: RunDir, root: Path, name: str) -> RunDir:
 
 
 def _is_trained_on(run: RunDir, shards: ShardFigures, version: Callable[[], str]) -> bool:
-    """Whether an experiment has these shards, or had others of the same content: removed ones that are made again."""
     data = _noted_data(run)
     return shards.recipe == data.get("recipe") or ("recipe" in data and version() == data.get("sidecars_sha256"))
 
 
 def _is_same_training(run: RunDir, cfg: Config, settings: Mapping[str, object]) -> bool:
-    return noted(run).get("recipe") == fingerprint("train", settings, _noted_data(run).get("recipe"))
+    return noted(run).get("recipe") == recipe_of(run, settings)
 
 
 def _is_same_in_0_1(run: RunDir, cfg: Config, settings: Mapping[str, object]) -> bool:

@@ -54,7 +54,8 @@ class Guard:
             raise TrainingError(
                 f"the loss was not finite in {LIMIT} steps in a row",
                 why=f"the last one had loss {loss} and gradient norm {grad_norm} on {shown}",
-                fix=f"lower `train.lr`, or ask `voxstill doctor {self._run.path} --batch {path}`",
+                fix=f"go on with a lower `train.lr`: `voxstill train CONFIG --continue {self._run.path}`; "
+                f"`voxstill doctor {self._run.path} --batch {path}` says whether the audio is at fault",
             )
         return False
 
@@ -107,7 +108,8 @@ def oom_error(batch: Batch, step: int, budget_ms: int, passed_ms: int, error: Ba
     return TrainingError(
         f"memory ran out in step {step}: a batch of {num} utterances, {padded_ms / 1000:.1f} s with their padding",
         why=f"{str(error).splitlines()[0]}; the longest utterance has {pcm.samples_to_s(longest):.1f} s",
-        fix=f"set `plan.budget_ms` to {min(fits, budget_ms)} ({known}), or take a smaller `student.size`",
+        fix=f"set `plan.budget_ms` to {min(fits, budget_ms)} ({known}), with `--continue EXP` where there is a "
+        "checkpoint; or take a smaller `student.size`",
     )
 
 

@@ -23,10 +23,10 @@ from voxstill.storage import workdir
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.training import checkpoint, loop, owner, parallel, upload
+from voxstill.training import checkpoint, loop, owner, parallel, segments, upload
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
-from voxstill.training.experiment import finished_summary, note, open_run, write_whole
+from voxstill.training.experiment import finished_summary, named, note, open_run, write_whole
 from voxstill.training.setup import Build
 from voxstill.training.summary import TrainingSummary
 
@@ -40,28 +40,42 @@ def launch(
     build: Build,
     settings: Mapping[str, object],
     command: str = "train",
+    experiment: RunDir | None = None,
 ) -> TrainingSummary:
     """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
-    `settings` are the options that change what is learnt: equal ones have the same folder. The finished model is
-    uploaded to `train.upload`, of several processes by the first. StorageError where another process trains in the
-    folder; it is told that `command` does so here.
+    `settings` are the options that change what is learnt: equal ones have the same folder. An `experiment` goes on
+    with them instead. The finished model is uploaded to `train.upload`, of several processes by the first.
+    StorageError where another process trains in the folder; it is told that `command` does so here.
     """
-    summary = _launch(cfg, shards_of, build, settings, command)
+    summary = _launch(cfg, shards_of, build, settings, command, experiment)
     if cfg.train.upload and world.is_first():
         upload.upload(RunDir(Path(summary.path)), cfg.train.upload)
     return summary
 
 
 def _launch(
-    cfg: Config, shards_of: Callable[[Config], ShardFigures], build: Build, settings: Mapping[str, object], command: str
+    cfg: Config,
+    shards_of: Callable[[Config], ShardFigures],
+    build: Build,
+    settings: Mapping[str, object],
+    command: str,
+    experiment: RunDir | None,
 ) -> TrainingSummary:
     ranks = world.ranks()
     cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
     shards = shards_of(cfg)
+
+    def opened() -> RunDir:
+        if experiment is None:
+            return _open(cfg, shards, settings, command)
+        owner.check_free(experiment, command)
+        segments.begin(experiment, cfg, shards, settings)
+        return experiment
+
     if ranks:
-        return _as_one_of(ranks, cfg, shards, build, settings, command)
-    run = open_run(cfg, shards, settings, command)
+        return _as_one_of(ranks, cfg, shards, build, opened, command)
+    run = opened()
     done = finished_summary(run)
     if done is not None:
         log.info("train: nothing to do, %s is finished", run.path)
@@ -84,18 +98,27 @@ def _launch(
     return finished_summary(run) or _stopped(run)
 
 
+def _open(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], command: str) -> RunDir:
+    """The experiment folder of these settings; where it is new, an unfinished one of the same name is told."""
+    others = {run.path: run for run in named(cfg)}
+    run = open_run(cfg, shards, settings, command)
+    if run.path not in others:
+        segments.tell_unfinished(others.values(), cfg)
+    return run
+
+
 def _as_one_of(
     ranks: world.Ranks,
     cfg: Config,
     shards: ShardFigures,
     build: Build,
-    settings: Mapping[str, object],
+    opened: Callable[[], RunDir],
     command: str,
 ) -> TrainingSummary:
     """This process as one of those that torchrun, srun or Ray has started; rank 0 opens the folder for all."""
     fabric = parallel.fabric(cfg.train, ranks)
     fabric.launch()
-    run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: open_run(cfg, shards, settings, command).path))
+    run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: opened().path))
     _must_see(run)
     if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
         _train_rank(fabric, cfg, run, _prefix(shards), build, command)

@@ -21,7 +21,7 @@ from voxstill.core.records import Batch
 from voxstill.data.plan import EpochPlan
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
-from voxstill.training import checkpoint, optim, parallel, probe
+from voxstill.training import checkpoint, optim, parallel, probe, segments
 from voxstill.training.budget import Budget
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
@@ -135,7 +135,12 @@ class _Trainer:
         folder = parallel.broadcast_from_rank0(self._fabric, lambda: checkpoint.newest(self._run))
         if folder is None:
             return State()
-        return checkpoint.load(folder, self._model, self._optimizer, self._average)
+        state = checkpoint.load(folder, self._model, self._optimizer, self._average)
+        if state.step_in_epoch and parallel.broadcast_from_rank0(
+            self._fabric, lambda: segments.starts_epoch(self._run, state.step)
+        ):
+            state.epoch, state.step_in_epoch = state.epoch + 1, 0
+        return state
 
     def train(self) -> State | None:
         """Make all steps, then the averaged student, and judge it; None where a signal has ended it before."""

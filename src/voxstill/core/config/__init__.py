@@ -7,7 +7,7 @@ from voxstill.core.config.evaluation import Decode, Evaluate
 from voxstill.core.config.explain import Option, suggestion, validated
 from voxstill.core.config.loading import ENVIRONMENT_PREFIX, changed, current_name, dump, load, options, template, tree
 from voxstill.core.config.root import Config
-from voxstill.core.config.section import Section, first_defaults, former_names, identity, is_pace, option
+from voxstill.core.config.section import Section, differences, first_defaults, former_names, identity, is_pace, option
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
 from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train, TrainingCorpus
 
@@ -38,6 +38,7 @@ __all__ = [
     "TrainingCorpus",
     "changed",
     "current_name",
+    "differences",
     "dump",
     "first_defaults",
     "former_names",

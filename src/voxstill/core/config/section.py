@@ -114,6 +114,16 @@ def identity(section: BaseModel) -> dict[str, object]:
     return options if version == 1 else {"schema_version": version, **options}
 
 
+def differences(before: BaseModel, after: BaseModel, prefix: str) -> dict[str, tuple[object, object]]:
+    """The options of two equal sections that differ and change what is made: both values, by prefix and name."""
+    pairs = {
+        f"{prefix}{name}": (_identity_of(getattr(before, name)), _identity_of(getattr(after, name)))
+        for name, field in type(before).model_fields.items()
+        if not is_pace(field)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def _identity_of(value: object) -> object:
     """A value as a recipe hashes it, sections in lists and mappings by their identity."""
     if isinstance(value, BaseModel):

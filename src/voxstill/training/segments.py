@@ -1,0 +1,160 @@
+"""A training that goes on with other options: each change begins a segment, which `environment.json` notes.
+
+`config.yaml` is that of the last segment, and `config.segment=N.yaml` those before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pydantic
+
+from voxstill.core import config
+from voxstill.core.config import Config, differences
+from voxstill.core.errors import ConfigError, TrainingError
+from voxstill.core.monitor import log
+from voxstill.storage.rundir import RunDir
+from voxstill.training import checkpoint, experiment
+from voxstill.training import state as state_file
+from voxstill.training.budget import Budget
+
+if TYPE_CHECKING:
+    from voxstill.storage.figures import ShardFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a training after the first: the step that it began at, and its options with their values before."""
+
+    step: int
+    changed: Mapping[str, tuple[object, object]]
+
+
+_ORDER = ("plan.", "augment.")
+"""Options that may make other batches of an epoch: the one that was begun is then not gone on with."""
+_NO_EPOCH_ENDS = 1 << 62
+_SEGMENTS = pydantic.TypeAdapter(list[Segment])
+
+
+def changes(run: RunDir, cfg: Config) -> dict[str, tuple[object, object]]:
+    """The options of a configuration that differ from those of the last segment, as they were and as they are."""
+    before = config.load(str(run.config), [], {})
+    names = ("student", "plan", "augment", "train")
+    changed: dict[str, tuple[object, object]] = {}
+    if before.seed != cfg.seed:
+        changed["seed"] = (before.seed, cfg.seed)
+    for name in names:
+        changed |= differences(getattr(before, name), getattr(cfg, name), f"{name}.")
+    return {name: pair for name, pair in changed.items() if name != "train.name"}
+
+
+def describe(changed: Mapping[str, tuple[object, object]]) -> str:
+    """Changed options in words."""
+    return ", ".join(f"`{name}` {before} -> {after}" for name, (before, after) in changed.items())
+
+
+def begin(run: RunDir, cfg: Config, shards: ShardFigures, settings: Mapping[str, object]) -> None:
+    """Let the experiment go on with this configuration, from its last checkpoint, also where it was finished.
+
+    The same once more changes nothing. ConfigError where there is nothing to go on from or nothing left to do, and
+    where the student, the seed or the shards are others. The caller owns the experiment.
+    """
+    if not run.config.is_file():
+        raise ConfigError(
+            f"`{run.path}` is no experiment",
+            why="there is no config.yaml in it",
+            fix="name a folder below `train.root`",
+        )
+    if not experiment.is_trained_on(run, cfg, shards):
+        raise ConfigError(
+            f"`{run.path}` was trained on other shards",
+            why="the steps that it has made are of another corpus",
+            fix="leave out `--continue`: a new experiment begins, with this one's `model/` as `student.checkpoint`",
+        )
+    changed = changes(run, cfg)
+    if not changed:
+        return
+    fixed = [name for name in changed if name == "seed" or name.startswith("student.")]
+    if fixed:
+        raise ConfigError(
+            f"`{run.path}` cannot go on with another `{fixed[0]}`",
+            why=f"it is {changed[fixed[0]][0]} there, and {changed[fixed[0]][1]} here",
+            fix="leave out `--continue`: a new experiment begins",
+        )
+    state = _state(run)
+    if Budget.of(cfg.train, _NO_EPOCH_ENDS).progress(state.step, state.seconds) >= 1:
+        raise ConfigError(
+            f"`{run.path}` has nothing left to do",
+            why=f"it has made {state.step:,} steps in {state.seconds / 60:.0f} minutes",
+            fix="raise `train.steps`, `train.epochs` or `train.max_minutes`",
+        )
+    _note(run, cfg, experiment.recipe_of(run, settings), state.step, changed)
+    log.info("train: `%s` goes on at step %d with %s", run.path, state.step, describe(changed))
+
+
+def starts_epoch(run: RunDir, step: int) -> bool:
+    """Whether a segment begins at this step that may have other batches than the epoch that was begun."""
+    last = next(reversed(of(run)), None)
+    return last is not None and last.step == step and any(name.startswith(_ORDER) for name in last.changed)
+
+
+def of(run: RunDir) -> list[Segment]:
+    """The segments after the first, as `environment.json` notes them; TrainingError where those are none."""
+    try:
+        return _SEGMENTS.validate_python(experiment.noted(run).get("segments", []))
+    except pydantic.ValidationError as error:
+        raise TrainingError(
+            f"`{run.environment}` is broken",
+            why=f"`segments`: {error.errors()[0]['msg']}",
+            fix="restore it from a copy; without it nobody knows with which options the training went on",
+        ) from None
+
+
+def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
+    """Warn of the newest unfinished experiment that this configuration could go on with, where a new one begins."""
+    for run in runs:
+        if experiment.finished_summary(run) is not None or not run.last.exists():
+            continue
+        try:
+            changed = changes(run, cfg)
+        except ConfigError:  # of another version, or broken
+            continue
+        if changed and not any(name == "seed" or name.startswith("student.") for name in changed):
+            log.warning(
+                "train: a new experiment begins at step 0; `%s` is not finished and differs in %s: "
+                "`--continue %s` goes on with it",
+                run.path,
+                describe(changed),
+                run.path,
+            )
+            return
+
+
+def _state(run: RunDir) -> state_file.State:
+    newest = checkpoint.newest(run)
+    if newest is None:
+        raise ConfigError(
+            f"`{run.path}` has no checkpoint to go on from",
+            why="it was stopped before its first",
+            fix="leave out `--continue`: a new experiment begins",
+        )
+    return state_file.read(newest).state
+
+
+def _note(run: RunDir, cfg: Config, recipe: str, step: int, changed: Mapping[str, tuple[object, object]]) -> None:
+    """Note the segment, then write its configuration: after a kill in between, the same once more completes it."""
+    segments = of(run)
+    if not segments or segments[-1] != Segment(step, changed):
+        segments.append(Segment(step, changed))
+    number = len(segments) - 1
+    with contextlib.suppress(FileNotFoundError):  # else it would be finished already
+        os.replace(run.summary, run.summary.with_name(f"summary.segment={number}.json"))
+    before = run.config.with_name(f"config.segment={number}.yaml")
+    if not before.exists():
+        experiment.write_snapshot(before, config.load(str(run.config), [], {}))
+    experiment.note(run, recipe=recipe, segments=_SEGMENTS.dump_python(segments, mode="json"))
+    experiment.write_snapshot(run.config, cfg)

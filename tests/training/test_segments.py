@@ -1,0 +1,119 @@
+"""A training goes on with other options in the same experiment, and says so; without changes it is what it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tones import TEXTS, speak
+from voxstill import cli
+from voxstill.audio import codec
+from voxstill.storage.rundir import RunDir
+
+SETTINGS = """
+work: {folder}/work
+engine: inline
+source: {{dev_share: 0, test_share: 0}}
+student: {{size: tiny}}
+plan: {{budget_ms: 6000}}
+train: {{steps: 6, loader_workers: 0, seed_mode: debug, validate_every: 3, log_every: 1, root: {folder}/exp}}
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration whose work folder has shards."""
+    folder: Path = tmp_path_factory.mktemp("corpus")
+    path = folder / "my.yaml"
+    path.write_text(SETTINGS.format(folder=folder))
+    rows = []
+    for number in range(14):
+        text = TEXTS[number % len(TEXTS)]
+        (folder / f"{number}.flac").write_bytes(codec.encode(speak(text, number)[0], "flac"))
+        split = "dev" if number < 2 else "train"
+        rows.append(json.dumps({"id": f"u{number}", "audio": f"{number}.flac", "text": text, "split": split}))
+    manifest = folder / "all.jsonl"
+    manifest.write_text("\n".join(rows) + "\n")
+    assert cli.main(["shard", str(folder / "work"), "--from", str(manifest), "--config", str(path)]) == 0
+    return path
+
+
+def train(capsys: pytest.CaptureFixture[str], config: Path, root: Path, *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.main(["train", str(config), "--set", f"train.root={root}", *words, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def noted(run: RunDir) -> list[dict[str, Any]]:
+    segments: list[dict[str, Any]] = json.loads(run.environment.read_text())["segments"]
+    return segments
+
+
+def epochs(run: RunDir) -> dict[int, int]:
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    return {row["step"]: row["epoch"] for row in rows if "split" not in row}
+
+
+def test_a_finished_training_goes_on_longer_and_with_another_rate(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    first = train(capsys, config, tmp_path)
+    run, more = RunDir(Path(first["path"])), ("--set", "train.steps=9", "--set", "train.lr=1e-4")
+    second = train(capsys, config, tmp_path, "--continue", first["path"], *more)
+    assert (second["path"], second["steps"]) == (first["path"], 9)
+    (segment,) = noted(run)
+    assert segment["step"] == 6
+    assert segment["changed"].keys() == {"train.steps", "train.lr"}
+    assert segment["changed"]["train.steps"] == [6, 9]
+    assert json.loads((run.path / "summary.segment=0.json").read_text()) == first
+    assert "steps: 6" in (run.path / "config.segment=0.yaml").read_text()
+    assert "steps: 9" in run.config.read_text()
+    assert list(epochs(run)) == list(range(1, 10))
+    for words in ((), ("--continue", first["path"])):  # it is the experiment of these options now
+        assert train(capsys, config, tmp_path, *more, *words) == second
+    assert len(noted(run)) == 1
+
+
+def test_another_budget_begins_another_epoch(capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path) -> None:
+    first = train(capsys, config, tmp_path, "--set", "train.steps=3")
+    run = RunDir(Path(first["path"]))
+    more = ("--continue", first["path"], "--set", "plan.budget_ms=9000", "--set", "train.steps=5")
+    train(capsys, config, tmp_path, *more)
+    assert epochs(run)[4] == epochs(run)[3] + 1
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [("student.size=small", "student.size"), ("seed=5", "seed"), ("train.steps=1", "nothing left to do")],
+)
+def test_what_cannot_go_on_is_refused(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path, option: str, word: str
+) -> None:
+    first = train(capsys, config, tmp_path, "--set", "train.steps=2")
+    words = ["train", str(config), "--continue", first["path"], "--set", f"train.root={tmp_path}", "--set", option]
+    assert cli.main(words) == 2
+    assert word in capsys.readouterr().err
+    assert "segments" not in json.loads(RunDir(Path(first["path"])).environment.read_text())
+
+
+def test_an_unfinished_experiment_beside_a_new_one_is_told(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    first = train(capsys, config, tmp_path, "--set", "train.steps=2")
+    RunDir(Path(first["path"])).summary.unlink()
+    words = ("--set", f"train.root={tmp_path}", "--set", "train.steps=2", "--set", "train.lr=1e-4")
+    assert cli.main(["train", str(config), *words]) == 0
+    error = capsys.readouterr().err
+    assert "a new experiment begins at step 0" in error
+    assert f"--continue {first['path']}" in error
+
+
+def test_a_folder_that_is_no_experiment_is_refused(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    assert cli.main(["train", str(config), "--continue", str(tmp_path)]) == 2
+    assert "is no experiment" in capsys.readouterr().err
