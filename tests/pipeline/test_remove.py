@@ -273,6 +273,36 @@ def test_an_unknown_id_is_an_error_and_nothing_is_removed(
     assert json.loads(capsys.readouterr().out)["removed"] == 1
 
 
+def test_comments_behind_ids_are_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_text("u1  # asked 2026-01-02\nu2 #\n\tu3\t# by letter\n  # all\n#\n#u4\ncall#0-95\nu5 #6\n")
+    assert read_ids(str(file)) == ["u1", "u2", "u3", "#u4", "call#0-95", "u5 #6"]
+
+
+def test_an_id_that_two_tables_give_to_different_audio_is_refused(cfg: Config, tmp_path: Path) -> None:
+    index(cfg)
+    (tmp_path / "other").mkdir()
+    source(tmp_path / "other", 6)
+    for number, name in enumerate(("other.wav", "4.wav")):  # u03 is other audio there, u04 a copy
+        (tmp_path / f"other/{number + 3}.wav").write_bytes(
+            wav(999, 3.0) if number == 0 else (tmp_path / name).read_bytes()
+        )
+    other = config.changed(cfg, f"source.uri={tmp_path / 'other/manifest.jsonl'}", "segment.min_ms=210")
+    index(other)
+    for ids in (["u03"], ["u02", "u03"]):
+        with pytest.raises(DataError, match="`u03` is that of different audio in two tables") as caught:
+            remove(cfg, ids)
+        assert str(tmp_path / "3.wav") in caught.value.why
+        assert str(tmp_path / "other/3.wav") in caught.value.why
+    assert not removals.record(Store(cfg.work))
+    [recording_id] = {
+        row.recording_id for row in tables.read(Store(cfg.work), "utterances", Utterance) if row.uri.endswith("r/3.wav")
+    }
+    assert recording_id in caught.value.fix
+    assert remove(cfg, [recording_id]).removed == 1
+    assert remove(cfg, ["u04"]).removed == 1  # whose id is one in both tables
+
+
 def test_one_process_at_a_time_removes(cfg: Config) -> None:
     index(cfg)
     with lease.hold(Store(cfg.work), removals.PREFIX, "remove"), pytest.raises(StorageError, match="another process"):

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
-from voxstill.core.records import Recording, Utterance
+from voxstill.core.records import Utterance
 from voxstill.core.result import Result
+from voxstill.indexing.segment import IndexRow
 from voxstill.storage import lease, removals, tables
 from voxstill.storage.removals import Removal
 from voxstill.storage.store import Store
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _SHOWN = 5
 _STRETCH = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms")
+_COMMENT = re.compile(r"(?:^|\s)\s*#(?:\s.*)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +43,16 @@ class RemoveResult(Result):
 
 
 def read_ids(file: str) -> list[str]:
-    """The ids in a file, one a line; blank lines, and comments (`#` alone or before a space), are passed over.
+    """The ids in a file, one a line; blank lines are passed over.
 
-    DataError where it cannot be read or holds no id.
+    A `#` that stands alone or before a space begins a comment, at the beginning of a line or behind a space. DataError
+    where the file cannot be read or holds no id.
     """
     try:
         lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read `{file}`", why=str(error), fix="give a text file with one id a line") from None
-    ids = [id_ for line in lines if (id_ := line.strip()) and id_ != "#" and not id_.startswith("# ")]
+    ids = [id_ for line in lines if (id_ := _COMMENT.sub("", line).strip())]
     if not ids:
         raise DataError(f"`{file}` holds no id", why="nothing would be removed", fix="give a file with one id a line")
     return ids
@@ -53,7 +61,8 @@ def read_ids(file: str) -> list[str]:
 def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
     """Record that utterances or recordings are removed; those that were removed before are passed over.
 
-    DataError where an id is not known in the work folder: then nothing is recorded.
+    Copies of their files that are indexed under other addresses go with them. DataError where an id is not known in the
+    work folder, or is that of different audio in two of its tables: then nothing is recorded.
     """
     work = Store(cfg.work)
     if not tables.parts(work, removals.UTTERANCES):
@@ -64,8 +73,9 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
         before = removals.of(work)
         recorded = {removal.id for removal in removals.record(work)}
         new = [id_ for id_ in dict.fromkeys(ids) if id_ not in recorded]
-        by_id = _removals(work, new, reason)
-        unknown = [id_ for id_ in new if id_ not in by_id]
+        found = list(_removals(work, new, reason))
+        known = {removal.id for removal in found}
+        unknown = [id_ for id_ in new if id_ not in known]
         if unknown:
             shown = ", ".join(f"`{id_}`" for id_ in unknown[:_SHOWN])
             more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
@@ -74,29 +84,94 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
                 why="they are in none of its tables; nothing was removed",
                 fix="give ids as they stand in the tables `utterances` and `recordings`",
             )
-        if by_id:
+        if found:
             held.check()
-            removals.append(work, [by_id[id_] for id_ in new])
+            removals.append(work, found)
         after = removals.of(work)
     log.info("remove: %d utterances removed", len(after) - len(before))
     return RemoveResult(removed=len(after) - len(before), all_removed=len(after))
 
 
-def _removals(work: Store, ids: Sequence[str], reason: str | None) -> dict[str, Removal]:
-    """The removal of each id that is an utterance or a recording of any table."""
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What an id means in one table: a recording, or an utterance of it."""
+
+    table: str
+    recording_id: str
+    removal: Removal
+
+    def __str__(self) -> str:
+        of = self.removal
+        stretch = "" if of.is_recording else f" from {of.start_ms} to {of.end_ms} ms"
+        channel = "" if of.channel is None else f", channel {of.channel}"
+        return f"`{of.uri}`{stretch}{channel} in `{self.table}`"
+
+
+def _removals(work: Store, ids: Sequence[str], reason: str | None) -> Iterator[Removal]:
+    """The removals of each id that is an utterance or a recording of any table: of its file and of copies of that.
+
+    DataError where an id means different audio.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not ids:
-        return {}
+        return
+    meanings = _meanings(work, ids, reason)
+    recording_ids = {meaning.recording_id for of_id in meanings.values() for meaning in of_id}
+    contents: dict[str, str] = {}
+    for _, part in _parts(work, "recordings", ("id", "content_hash")):
+        rows = part.filter(pc.is_in(part["id"], pa.array(sorted(recording_ids), pa.string()))).to_pylist()
+        contents |= {row["id"]: row["content_hash"] for row in rows if row["content_hash"] is not None}
+    uris: dict[str | None, set[str]] = {}
+    for _, part in _parts(work, "recordings", ("uri", "content_hash")):
+        for row in part.filter(
+            pc.is_in(part["content_hash"], pa.array(list(contents.values()), pa.string()))
+        ).to_pylist():
+            uris.setdefault(row["content_hash"], set()).add(row["uri"])
+    for of_id in meanings.values():
+        first = of_id[0]
+        content = contents.get(first.recording_id)
+        for other in of_id[1:]:
+            is_one_file = first.removal.uri == other.removal.uri or content == contents.get(other.recording_id, "")
+            if not is_one_file or first.removal.stretch != other.removal.stretch:
+                raise _ambiguous(first, other)
+        removal = replace(first.removal, content=content)
+        yield removal
+        yield from (replace(removal, uri=uri) for uri in sorted(uris.get(content, set()) - {removal.uri}))
+
+
+def _meanings(work: Store, ids: Sequence[str], reason: str | None) -> dict[str, list[_Meaning]]:
+    """What each id that is known means, in the order of the ids and then of the tables."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    wanted = pa.array(ids, pa.string())
-    by_id: dict[str, Removal] = {}
-    for part in tables.columns(work, tables.parts(work, "recordings"), Recording, ("id", "uri")):
+    wanted, meanings = pa.array(ids, pa.string()), dict[str, list[_Meaning]]()
+    for table, part in _parts(work, "recordings", ("id", "uri")):
         for row in part.filter(pc.is_in(part["id"], wanted)).to_pylist():
-            by_id[row["id"]] = Removal(id=row["id"], uri=row["uri"], time=time, reason=reason)
-    for part in tables.columns(work, tables.parts(work, removals.UTTERANCES), Utterance, _STRETCH):
+            removal = Removal(id=row["id"], uri=row["uri"], time=time, reason=reason)
+            meanings.setdefault(removal.id, []).append(_Meaning(table, removal.id, removal))
+    for table, part in _parts(work, removals.UTTERANCES, _STRETCH):
         for row in part.filter(pc.is_in(part["id"], wanted)).to_pylist():
-            stretch = {name: row[name] for name in ("id", "uri", "channel", "start_ms", "end_ms")}
-            by_id.setdefault(row["id"], Removal(**stretch, time=time, reason=reason))
-    return by_id
+            recording_id = row.pop("recording_id")
+            removal = Removal(**{name: row[name] for name in row if name in _STRETCH}, time=time, reason=reason)
+            meanings.setdefault(removal.id, []).append(_Meaning(table, recording_id, removal))
+    return {id_: meanings[id_] for id_ in ids if id_ in meanings}
+
+
+def _parts(work: Store, prefix: str, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Columns of each part of all recordings, or of all utterances, with the table that it is of."""
+    keys = tables.parts(work, prefix)
+    kind = Utterance if prefix == removals.UTTERANCES else IndexRow
+    for key, part in zip(keys, tables.columns(work, keys, kind, names), strict=True):
+        yield key.rpartition("/")[0], part
+
+
+def _ambiguous(first: _Meaning, other: _Meaning) -> DataError:
+    return DataError(
+        f"the id `{first.removal.id}` is that of different audio in two tables",
+        why=f"{first} and {other}; nothing was removed",
+        fix=f"give the id of the recording that is meant, `{first.recording_id}` or `{other.recording_id}`, and all of "
+        "it is removed; or delete the table that is not used any more with `voxstill clean`",
+    )

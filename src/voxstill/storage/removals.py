@@ -1,7 +1,7 @@
 """The record of removed utterances, `WORK/removed/`: every later table and shard leaves them out.
 
 A removal names an utterance or a recording. In a table that has the utterance it is that one; in a table of another
-segmentation it is every utterance that overlaps it.
+segmentation, and in copies of the file under other addresses, it is every utterance that overlaps it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Removal:
     """One utterance, or one recording, that was removed at a `time` (UTC, ISO 8601) for a `reason`.
 
     `id` is that of the utterance or of the recording. The utterance is the stretch of its recording from `start_ms` to
-    `end_ms`, which is None where the whole recording was removed.
+    `end_ms`, which is None where the whole recording was removed. Copies of the recording that were indexed by then
+    have removals of their own, of the same id.
     """
 
     id: str
@@ -45,6 +46,8 @@ class Removal:
     end_ms: int | None = None
     time: str
     reason: str | None = None
+    content: str | None = None
+    """`content_hash` of the recording; None where it is not known, and in records of earlier versions."""
 
     @property
     def is_recording(self) -> bool:
@@ -52,10 +55,8 @@ class Removal:
         return self.end_ms is None
 
     def overlaps(self, utterance: Utterance) -> bool:
-        """Whether an utterance has audio of what was removed."""
-        return self.uri == utterance.uri and overlap(
-            self.stretch, (utterance.channel, utterance.start_ms, utterance.end_ms)
-        )
+        """Whether an utterance of the same audio has some of what was removed."""
+        return overlap(self.stretch, (utterance.channel, utterance.start_ms, utterance.end_ms))
 
     @property
     def stretch(self) -> Stretch:
@@ -93,24 +94,33 @@ def identity(removed: Iterable[str]) -> str | None:
     return fingerprint(ids) if ids else None
 
 
-def covered(removals: Sequence[Removal], utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Those of the utterances that were removed.
+def covered(
+    removals: Sequence[Removal], utterances: Sequence[Utterance], contents: Mapping[str, str | None] | None = None
+) -> list[Utterance]:
+    """Those of the utterances that were removed; `contents` are the content hashes of their recordings by id.
 
-    All utterances of a recording have to be among them: an utterance that is there itself removes no other.
+    All utterances of a recording have to be among them: an utterance that is there itself removes no other of its file.
     """
+    contents = contents or {}
     ids = {removal.id for removal in removals}
-    present = {utterance.id for utterance in utterances}
-    stretches: dict[str, list[Removal]] = {}
+    present = {(utterance.id, utterance.uri) for utterance in utterances}
+    by_uri, by_content = dict[str, list[Removal]](), dict[str | None, list[Removal]]()
     for removal in removals:
-        if removal.id not in present:
-            stretches.setdefault(removal.uri, []).append(removal)
-    return [
-        utterance
-        for utterance in utterances
-        if utterance.id in ids
-        or utterance.recording_id in ids
-        or any(removal.overlaps(utterance) for removal in stretches.get(utterance.uri, ()))
-    ]
+        if (removal.id, removal.uri) not in present:
+            by_uri.setdefault(removal.uri, []).append(removal)
+        if removal.content is not None:
+            by_content.setdefault(removal.content, []).append(removal)
+
+    def is_covered(utterance: Utterance) -> bool:
+        copies = by_content.get(contents.get(utterance.recording_id), ())
+        return (
+            utterance.id in ids
+            or utterance.recording_id in ids
+            or any(removal.overlaps(utterance) for removal in by_uri.get(utterance.uri, ()))
+            or any(removal.uri != utterance.uri and removal.overlaps(utterance) for removal in copies)
+        )
+
+    return [utterance for utterance in utterances if is_covered(utterance)]
 
 
 @functools.lru_cache(maxsize=16)
