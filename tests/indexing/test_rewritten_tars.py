@@ -77,7 +77,7 @@ def test_another_unpacked_file_is_new_and_an_interrupted_index_goes_on(tmp_path:
     cfg = load(None, [f"work={work}", f"source.uri={corpus}", "engine.name=inline", "engine.chunk=1"], {})
     recipe = index(cfg).recipe
     next((work / "utterances" / recipe).glob("*.parquet")).unlink()
-    write(corpus / "b.tgz", 1)
+    write(corpus / "b.tgz", 3, 2)
     assert index(cfg).utterances == 3
 
 

@@ -99,7 +99,7 @@ def test_times_in_the_description_of_a_sample_are_read_too(
 
 
 def test_times_beside_audio_inside_parquet_are_read_too(tmp_path: Path) -> None:
-    rows = {"audio": [wav(seconds=14.0)] * 2, "text": ["two seconds", "all"], "offset": [3.0, 0.0]}
+    rows = {"audio": [wav(300, 14.0), wav(400, 14.0)], "text": ["two seconds", "all"], "offset": [3.0, 0.0]}
     pq.write_table(pa.table({**rows, "duration": [2.0, 14.0]}), tmp_path / "a.parquet")
     cfg = Config(work=str(tmp_path / "work"), source=Source(uri=str(tmp_path / "a.parquet")), engine="inline")
     assert voxstill.index(cfg).hours == 16 / 3600

@@ -107,7 +107,7 @@ def test_files_that_storage_failed_to_give_are_retried_until_it_does(tmp_path: P
     assert index(tmp_path, uri) == first
     assert parts(tmp_path) == before  # trying in vain leaves nothing behind
     for number, name in enumerate(["late.wav", "later.wav"]):
-        write(tmp_path / name, 400)
+        write(tmp_path / name, 400 + number)
         now = index(tmp_path, uri)
         assert (now.recordings - now.damaged, now.utterances) == (number + 2, number + 2)
     assert now.reasons == {"cannot be read": 1}

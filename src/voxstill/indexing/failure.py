@@ -27,6 +27,8 @@ class FailureKind(StrEnum):
     COMMAND = "is a command"
     COMPRESSED_TAR = "compressed tar"
     DAMAGED_TAR = "damaged tar"
+    DUPLICATE = "duplicate"
+    """Other recordings hold its audio: it is no damage."""
     IN_PARQUET = "audio inside Parquet"
     NO_AUDIO = "no audio"
     NO_SPEECH = "no speech"

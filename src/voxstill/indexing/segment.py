@@ -35,8 +35,7 @@ class IndexRow(Recording):
     segment_errors: tuple[str, ...] = ()
     """Why some of its segments or channels cannot be used, where others can."""
     content_hash: str | None = None
-    """Of the bytes of a file on this machine; None of others, whose storage knows their versions, and in tables of
-    earlier versions."""
+    """Of the bytes of the file; None of one that was not read whole, and in tables of earlier versions."""
     clipped: float | None = None
     """Share of samples at or beyond full scale before any gain, of the channel that has most."""
     dc_offset: float | None = None
@@ -153,7 +152,8 @@ def index(
         if by_header is not None:
             by_channel: channels.AudioByChannel = {entry.channel: by_header for entry in file.entries}
             row = _segment(file, file.entries, by_channel, blob, cfg, source, seed)
-            return replace(row, recording=replace(row.recording, clipped=None, dc_offset=None))  # which were not heard
+            unheard = replace(row.recording, content_hash=None, clipped=None, dc_offset=None)
+            return replace(row, recording=unheard)
         entries, by_channel = channels.decoded(file.entries, source.channels, functools.partial(decode, blob.data))
         return _segment(file, entries, by_channel, blob, cfg, source, seed)
     except StorageError as error:
@@ -239,7 +239,7 @@ def _segment(
         duration_ms=duration_ms,
         metadata_hash=file.metadata_hash,
         segment_errors=tuple(Failure.of(error).text for error in errors),
-        content_hash=content_hash(blob.data) if is_local(first.uri) else None,
+        content_hash=content_hash(blob.data),
         clipped=max(level.clipped for level in levels),
         dc_offset=max((level.dc_offset for level in levels), key=abs),
         louder_channel=audio.louder_channel,

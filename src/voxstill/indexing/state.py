@@ -228,6 +228,11 @@ class IndexState:
         is_described_so = (metadata_N == int(file.metadata_hash, 16)) | (metadata_N == 0)
         return Status.DONE if is_described_so.any() else Status.EDITED
 
+    def shared_contents(self) -> NDArray[np.uint64]:
+        """The contents that several recordings have, sorted; duplicates of others count too."""
+        content_N = np.sort(self._content_N[self._content_N != 0])
+        return np.unique(content_N[1:][content_N[1:] == content_N[:-1]])
+
     def figures(self, recipe: str) -> IndexFigures:
         """How many there are of everything, and why recordings cannot be used; of an address the best row counts."""
         order_N = np.lexsort((self._state_N, self._uri_N))
@@ -237,10 +242,12 @@ class IndexState:
         names = list(self._states)
         counts = np.bincount(state_N[is_first_N], minlength=len(names)).tolist()
         reasons = {name: count for name, count in zip(names[1:], counts[1:], strict=True) if count}
+        duplicates = reasons.pop(FailureKind.DUPLICATE, 0)
         return IndexFigures(
             recipe=recipe,
             recordings=sum(counts),
             damaged=sum(reasons.values()),
+            duplicates=duplicates,
             utterances=len(self._utterance_id_N),
             hours=self._milliseconds / 3_600_000,
             splits=dict(sorted(self._splits.items())),

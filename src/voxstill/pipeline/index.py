@@ -12,7 +12,7 @@ from voxstill.core.config import Config, sources_of
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Normalization, Utterance
-from voxstill.indexing import segment
+from voxstill.indexing import duplicates, segment
 from voxstill.indexing.audio_estimate import estimated_ms
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan
 from voxstill.indexing.state import IndexState
@@ -46,6 +46,13 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     if figures.damaged_segments:
         why = ", ".join(f"{reason}: {num}" for reason, num in figures.segment_reasons.items())
         log.warning("index: %d segments of other recordings cannot be used: %s", figures.damaged_segments, why)
+    if figures.duplicates:
+        log.warning(
+            "index: %d recordings hold audio that is in the table under another address, and are not taken again: "
+            "`error` in `recordings` names it. Words, speakers and splits stay those of the first; where the audio was "
+            "moved, link its old place to the new one (`ln -s NEW OLD`), for all steps read it there",
+            figures.duplicates,
+        )
     _warn_of_levels(figures, cfg.audio.normalize)
     return figures
 
@@ -96,7 +103,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         nonlocal shares_voices
         held.check()
         shares_voices |= any(is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items)
-        utterances = _without_removed(removed, [utterance for row in rows for utterance in row.utterances])
+        utterances = _without_removed(removed, rows)
         errors = (row.recording.error for row in rows if row.recording.error is not None)
         meter.count_done(sum(utterance.duration_ms for utterance in utterances), errors)
         new = [row.recording for row in rows if not is_still_unreadable(row.recording)]
@@ -125,11 +132,14 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
             "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "
             "better than they are; a manifest with `speaker` or `split` mends that"
         )
-    return _finish(work, state, files, recipe, part)
+    return _finish(work, state, files, recipe, held, part)
 
 
-def _finish(work: Store, state: IndexState, files: SourceFiles, recipe: str, part: parts.Part | None) -> IndexFigures:
+def _finish(
+    work: Store, state: IndexState, files: SourceFiles, recipe: str, held: lease.Lease, part: parts.Part | None
+) -> IndexFigures:
     """The figures of all that is there; written where that is everything."""
+    recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     state.read()
     if part is not None and not parts.is_finished("index", part, state.left(files)):
         return dataclasses.replace(state.figures(recipe), finished=False)
@@ -137,6 +147,8 @@ def _finish(work: Store, state: IndexState, files: SourceFiles, recipe: str, par
         if part is not None:
             state.refuse_versions()
         state.refuse_doubled()
+        if duplicates.drop(work, recordings, prefix, state.shared_contents(), files, held.check):
+            state = IndexState(work, recordings, prefix)
         figures = state.figures(recipe)
         if figures.damaged == figures.recordings and UNREADABLE not in figures.reasons:
             raise _nothing_usable(figures)
@@ -153,8 +165,10 @@ def _postponed(row: segment.IndexedFile) -> segment.IndexedFile | engine.Postpon
     return engine.Postponed(error)
 
 
-def _without_removed(removed: Sequence[removals.Removal], utterances: Sequence[Utterance]) -> list[Utterance]:
-    gone = {utterance.id for utterance in removals.covered(removed, utterances)}
+def _without_removed(removed: Sequence[removals.Removal], rows: Sequence[segment.IndexedFile]) -> list[Utterance]:
+    utterances = [utterance for row in rows for utterance in row.utterances]
+    contents = {row.recording.id: row.recording.content_hash for row in rows}
+    gone = {utterance.id for utterance in removals.covered(removed, utterances, contents)}
     return [utterance for utterance in utterances if utterance.id not in gone]
 
 

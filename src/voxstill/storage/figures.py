@@ -35,6 +35,8 @@ class IndexFigures(TableFigures):
     step: ClassVar[str] = "index"
     recordings: int = 0
     damaged: int = 0
+    duplicates: int = 0
+    """Recordings that hold the audio of others, under another address, and were not taken again."""
     utterances: int = 0
     hours: float = 0.0
     splits: Mapping[str, int] = field(default_factory=dict)
