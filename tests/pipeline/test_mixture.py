@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,55 @@ def test_what_was_removed_from_one_work_folder_comes_from_no_other(tmp_path: Pat
     figures = labelled_shards(both)
     assert {row.id for row in rows_of(Store(first.work), figures)} == {"u0", "u1", "u3", "u4"}
     assert figures.dropped == {"removed": 1, "in an earlier corpus": 4}
+
+
+def clips(folder: Path, texts: list[str], seed: int) -> None:
+    folder.mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"{number}.wav").write_bytes(codec.encode(speak(text, seed + number)[0], "wav"))
+
+
+def rows_below(folder: str, num: int, id_: str, tests: int = 0) -> list[dict[str, object]]:
+    splits = ["test"] * tests + ["train"] * (num - tests)
+    return [{"audio": f"{folder}/{i}.wav", "id": f"{id_}{i}", "split": split} for i, split in enumerate(splits)]
+
+
+def of_both(first: Config, second: Config) -> Config:
+    return config.changed(first, f"train.corpora=[{{work: {first.work}}}, {{work: {second.work}}}]")
+
+
+def test_other_audio_under_the_same_ids_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where one is as long; but what has the id and the length of a test utterance may be that, encoded anew."""
+    texts = [TEXTS[0], TEXTS[2], TEXTS[0], TEXTS[0], TEXTS[0]]
+    clips(tmp_path / "x", texts, seed=0)
+    clips(tmp_path / "y", [TEXTS[0]] * 5, seed=50)
+    first = prepared(tmp_path, "a", rows_below("x", 5, "u", tests=2))
+    second = prepared(tmp_path, "b", rows_below("y", 5, "u"))
+    figures = labelled_shards(of_both(first, second))
+    ids = sorted(row.id for row in rows_of(Store(first.work), figures))
+    assert ids == ["u1", "u2", "u2", "u3", "u3", "u4", "u4"]
+    assert figures.dropped == {"of a test split": 1}
+    assert "1 utterances are left out that have id and length of a held-out or removed one" in caplog.text
+    assert plan_(first.work, None, 0, of_both(first, second)).steps
+
+
+def test_copies_of_a_file_are_one_file(tmp_path: Path) -> None:
+    clips(tmp_path / "x", [TEXTS[0]] * 6, seed=0)
+    shutil.copytree(tmp_path / "x", tmp_path / "y")
+    clips(tmp_path / "z", [TEXTS[0]], seed=50)
+    (tmp_path / "z/0.wav").rename(tmp_path / "y/6.wav")
+    first = prepared(tmp_path, "a", rows_below("x", 6, "u", tests=2))
+    second = prepared(tmp_path, "b", rows_below("y", 7, "v"))
+    both = of_both(first, second)
+    figures = labelled_shards(both)
+    assert {row.id for row in rows_of(Store(first.work), figures)} == {"u2", "u3", "u4", "u5", "v6"}
+    assert figures.dropped == {"of a test split": 2, "in an earlier corpus": 4}
+    remove(first, ["u3"])
+    for step in (label_utterances, filter_labels, shard):
+        step(first)
+    figures = labelled_shards(both)
+    assert {row.id for row in rows_of(Store(first.work), figures)} == {"u2", "u4", "u5", "v6"}
+    assert figures.dropped == {"of a test split": 2, "removed": 1, "in an earlier corpus": 3}
 
 
 def prepared(folder: Path, name: str, rows: list[dict[str, object]]) -> Config:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
 
 from voxstill.core.config import Config, TrainingCorpus
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
-from voxstill.core.records import Utterance, audio_hash, fingerprint
-from voxstill.pipeline import recipes
+from voxstill.core.records import fingerprint
+from voxstill.pipeline import left_out, recipes
 from voxstill.pipeline.shard import audio_shards
 from voxstill.sharding import generation, mixture, references
-from voxstill.storage import manifest, removals, tables, workdir
+from voxstill.storage import removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, MixtureFigures, ShardFigures, VerdictFigures
-from voxstill.storage.removals import Removal, Stretch, overlap
+from voxstill.storage.removals import Removal
 from voxstill.storage.store import Store
-
-_TEST = ("id", "uri", "channel", "start_ms", "end_ms", "split")
-_AUDIO = ("recording_id", "channel", "start_ms", "end_ms")
 
 
 def labelled_shards(cfg: Config) -> ShardFigures:
@@ -37,13 +31,14 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
     """The mixture of `train.corpora`: written where it is not there, which copies no audio."""
     work = Store(cfg.work)
     corpora = [_corpus(cfg, entry, with_labels=with_labels) for entry in cfg.train.corpora]
+    indexed = [list(_indexed(corpus)) for corpus in corpora]
     tests, removed = _tests(cfg, corpora), _removed(cfg, corpora)
     recipe = _recipe(corpora, tests, removed)
     done = workdir.success(work, MixtureFigures, recipe)
     if done is not None:
         return done
     prefix = workdir.prefix("mixtures", recipe)
-    mixed = mixture.write(work, prefix, corpora, _left_out(corpora, tests, removed))
+    mixed = mixture.write(work, prefix, corpora, left_out.left_out(corpora, indexed, tests, removed))
     figures = MixtureFigures(
         recipe=recipe,
         teacher=" + ".join(dict.fromkeys(corpus.figures.teacher or "no teacher" for corpus in corpora)),
@@ -58,13 +53,13 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
             for corpus in corpora
         ],
     )
-    left_out = ", ".join(f"{num:,} {reason}" for reason, num in figures.dropped.items()) or "none"
+    dropped = ", ".join(f"{num:,} {reason}" for reason, num in figures.dropped.items()) or "none"
     log.info(
         "train: %d corpora mixed: %s utterances, %.2f h; left out: %s",
         len(corpora),
         f"{figures.utterances:,}",
         figures.hours,
-        left_out,
+        dropped,
     )
     workdir.finish(work, figures)
     return figures
@@ -76,13 +71,12 @@ def recipe(cfg: Config) -> str:
     return _recipe(corpora, _tests(cfg, corpora), _removed(cfg, corpora))
 
 
-def _recipe(
-    corpora: Sequence[references.ShardSet], tests: Sequence[tuple[str, str]], removed: Sequence[Removal]
-) -> str:
+def _recipe(corpora: Sequence[references.ShardSet], tests: Sequence[left_out.Table], removed: Sequence[Removal]) -> str:
     sources = [(corpus.store.root, corpus.figures.to_dict(), corpus.dataset) for corpus in corpora]
-    held_out = [(root, prefix, tables.parts_hash(Store(root), prefix)) for root, prefix in tests]
-    left_out = [removals.identity(removal.id for removal in removed)] if removed else []
-    return fingerprint("mixture", sources, held_out, *left_out)
+    prefixes = [(root, workdir.prefix("utterances", of)) for root, of in tests]
+    held_out = [(root, prefix, tables.parts_hash(Store(root), prefix)) for root, prefix in prefixes]
+    without = [removals.identity(removal.id for removal in removed)] if removed else []
+    return fingerprint("mixture", sources, held_out, *without)
 
 
 def _removed(cfg: Config, corpora: Sequence[references.ShardSet]) -> list[Removal]:
@@ -91,7 +85,7 @@ def _removed(cfg: Config, corpora: Sequence[references.ShardSet]) -> list[Remova
     return [removal for store in stores.values() for removal in removals.record(store)]
 
 
-def _tests(cfg: Config, corpora: Sequence[references.ShardSet]) -> list[tuple[str, str]]:
+def _tests(cfg: Config, corpora: Sequence[references.ShardSet]) -> list[left_out.Table]:
     """The tables of utterances whose test split no corpus may hold."""
     return list(dict.fromkeys([*_own_test(cfg), *(table for corpus in corpora for table in _indexed(corpus))]))
 
@@ -144,67 +138,19 @@ def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
     )
 
 
-def _own_test(cfg: Config) -> Iterator[tuple[str, str]]:
+def _own_test(cfg: Config) -> Iterator[left_out.Table]:
     """The utterances that students of this configuration are judged on, where they are indexed."""
     try:
         workdir.finished(Store(cfg.work), IndexFigures, recipes.utterances_recipe(cfg))
     except DataError:
         return
     indexed = recipes.finished_utterances(cfg)
-    yield Store(cfg.work).root, workdir.prefix("utterances", indexed.recipe)
+    yield Store(cfg.work).root, indexed.recipe
 
 
-def _indexed(corpus: references.ShardSet) -> Iterator[tuple[str, str]]:
+def _indexed(corpus: references.ShardSet) -> Iterator[left_out.Table]:
     """The utterances that the shards of a corpus were made of, where they are still known."""
     recipe = corpus.figures.verdicts
     verdicts = None if recipe is None else workdir.success(corpus.store, VerdictFigures, recipe)
     if verdicts is not None:
-        yield corpus.store.root, workdir.prefix("utterances", verdicts.utterances)
-
-
-def _left_out(
-    corpora: Sequence[references.ShardSet], tests: Sequence[tuple[str, str]], removed: Sequence[Removal]
-) -> list[mixture.LeftOut]:
-    """What each corpus has that is held out, was removed elsewhere, or is audio of an earlier corpus under another id.
-
-    Audio is compared where the utterances of a corpus are still known.
-    """
-    test_ids: list[str] = []
-    stretches, removed_stretches = dict[str, list[Stretch]](), dict[str, list[Stretch]]()
-    for removal in removed:
-        removed_stretches.setdefault(removal.uri, []).append(removal.stretch)
-    for root, prefix in tests:
-        for rows in _stretches(root, prefix):
-            for id_, uri, channel, start_ms, end_ms, split in zip(*(rows[name] for name in _TEST), strict=True):
-                if split == "test":
-                    test_ids.append(id_)
-                    stretches.setdefault(uri, []).append((channel, start_ms, end_ms))
-    left_out: list[mixture.LeftOut] = []
-    earlier: list[tables.IdSet] = []
-    for corpus in corpora:
-        written = tables.IdSet(id_ for ids in corpus.utterances() for id_ in ids)
-        held_out, double, audio = list(test_ids), list[str](), list[str]()
-        gone = [removal.id for removal in removed]
-        for root, prefix in _indexed(corpus):
-            for rows in _stretches(root, prefix):
-                ids = rows["id"]
-                chosen = np.flatnonzero(written.has(ids)).tolist()
-                for row in chosen:
-                    uri, stretch = rows["uri"][row], (rows["channel"][row], rows["start_ms"][row], rows["end_ms"][row])
-                    if any(overlap(stretch, other) for other in stretches.get(uri, ())):
-                        held_out.append(ids[row])
-                    if any(overlap(stretch, other) for other in removed_stretches.get(uri, ())):
-                        gone.append(ids[row])
-                hashes = [audio_hash(*(rows[name][row] for name in _AUDIO)) for row in chosen]
-                is_double_N = np.any([other.has(hashes) for other in (tables.IdSet(()), *earlier)], axis=0)
-                double += [ids[row] for row, is_double in zip(chosen, is_double_N.tolist(), strict=True) if is_double]
-                audio += hashes
-        left_out.append(mixture.LeftOut(*map(tables.IdSet, (held_out, gone, double))))
-        earlier.append(tables.IdSet(audio))
-    return left_out
-
-
-def _stretches(root: str, prefix: str) -> Iterator[dict[str, list[Any]]]:
-    """Columns of the parts of a table of utterances."""
-    store, names = Store(root), tuple(dict.fromkeys((*_TEST, *_AUDIO)))
-    return (part.to_pydict() for part in tables.columns(store, manifest.parts(store, prefix), Utterance, names))
+        yield corpus.store.root, verdicts.utterances

@@ -1,7 +1,7 @@
 """Mix the shards of several corpora: sidecars that name the tars where they are, so no audio is copied.
 
 Each utterance is in the mixture once, from the first corpus that has it. What is held out to judge on is in none. Two
-utterances are the same where they have one id, or are one stretch of one file.
+utterances are the same where they are one stretch of one file, or have one id and are not known to be other audio.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ class Mixture:
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """The ids of a corpus that are left out: those held out to judge on, those that were removed from another work
-    folder, and those of audio in an earlier corpus."""
+    folder, and those of audio in an earlier corpus. Those of `other` audio than earlier corpora have under the same id
+    are not."""
 
     held_out: tables.IdSet
     removed: tables.IdSet
     double: tables.IdSet
+    other: tables.IdSet
 
 
 def write(work: Store, prefix: str, corpora: Sequence[ShardSet], left_out: Sequence[LeftOut]) -> Mixture:
@@ -61,7 +63,8 @@ def _chosen(corpora: Sequence[ShardSet], left_out: Sequence[LeftOut], dropped: C
             earlier.append(tables.IdSet(id_ for ids in corpora[number - 1].utterances() for id_ in ids))
         for index, ids in enumerate(corpus.utterances()):
             is_held_out_N = left.held_out.has(ids)
-            is_double_N = np.any([other.has(ids) for other in (left.double, *earlier)], axis=0)
+            is_known_N = np.any([of_corpus.has(ids) for of_corpus in (tables.IdSet(()), *earlier)], axis=0)
+            is_double_N = left.double.has(ids) | (is_known_N & ~left.other.has(ids))
             is_removed_N = left.removed.has(ids) & ~is_held_out_N
             is_double_N &= ~is_held_out_N & ~is_removed_N
             reasons = {HELD_OUT: is_held_out_N, REMOVED: is_removed_N, DOUBLE: is_double_N}
