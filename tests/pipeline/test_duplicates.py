@@ -14,6 +14,7 @@ import pytest
 from manifests import wav, write_tar
 from voxstill.core import config
 from voxstill.core.config import Config
+from voxstill.core.errors import DataError
 from voxstill.core.records import Utterance
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.index import index
@@ -86,6 +87,20 @@ def test_a_corpus_under_another_address_is_not_taken_again(
     assert parts(cfg) == written
     (other / "new.wav").write_bytes(wav(2000))
     assert index(cfg).utterances == NUM + 1
+
+
+def test_a_moved_corpus_with_ids_of_its_own_is_refused_and_goes_on_by_a_link(corpus: Path, tmp_path: Path) -> None:
+    rows = [{"audio": f"{number}.wav", "id": f"u{number}"} for number in range(NUM)]
+    (corpus / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cfg = configured(tmp_path, corpus)
+    first, before = index(cfg), parts(cfg)
+    corpus.rename(tmp_path / "B")
+    with pytest.raises(DataError, match="the id `u0` is taken") as caught:
+        index(configured(tmp_path, tmp_path / "B"))
+    assert "leave a link at its old place" in caught.value.fix
+    corpus.symlink_to(tmp_path / "B")
+    assert index(cfg) == first
+    assert parts(cfg) == before
 
 
 def test_what_was_removed_stays_out_of_every_table_where_its_audio_was_moved(corpus: Path, tmp_path: Path) -> None:

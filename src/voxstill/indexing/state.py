@@ -297,7 +297,8 @@ class IndexState:
                 raise DataError(
                     f"the id `{entry.utterance_id}` is taken",
                     why=f"{entry.where} gives it to `{redact_uri(entry.uri)}`, `{self._work.root}` to another file",
-                    fix="give each utterance its own id, or index into another work folder",
+                    fix="give each utterance its own id, or index into another work folder; where the audio was moved, "
+                    "leave a link at its old place and index that",
                 )
 
     def _changed(self, first: SourceEntry, num_files: int) -> DataError:
