@@ -147,7 +147,9 @@ def _finish(
         if part is not None:
             state.refuse_versions()
         state.refuse_doubled()
-        if duplicates.drop(work, recordings, prefix, state.shared_contents(), files, held.check):
+        shared_N = state.shared_contents()
+        is_changed = duplicates.drop(work, recordings, prefix, shared_N, files, held.check)
+        if is_changed or (part is not None and len(shared_N)):  # another part that ends now may have done it
             state = IndexState(work, recordings, prefix)
         figures = state.figures(recipe)
         if figures.damaged == figures.recordings and UNREADABLE not in figures.reasons:

@@ -36,7 +36,7 @@ class IndexFigures(TableFigures):
     recordings: int = 0
     damaged: int = 0
     duplicates: int = 0
-    """Recordings that hold the audio of others, under another address, and were not taken again."""
+    """Of the recordings those that hold the audio of others, under another address, and were not taken again."""
     utterances: int = 0
     hours: float = 0.0
     splits: Mapping[str, int] = field(default_factory=dict)
