@@ -157,6 +157,27 @@ def test_a_truncated_m4a_is_not_shortened(tmp_path: Path) -> None:
     assert reason(data[: len(data) // 2]).what == "truncated"
 
 
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_an_ogg_that_ends_in_the_middle_of_a_page_is_truncated(subtype: str) -> None:
+    data = in_a_file(speech_like(6).astype(np.float32) / 32768, form="OGG", subtype=subtype)
+    assert len(codec.decode(data + b"TAG" + bytes(125)).samples_T) == 6 * 16_000
+    last = data.rfind(b"OggS")
+    for end in (last + 10, last + 27, last + 40, len(data) - 1):
+        assert reason(data[:end]).what == "truncated"
+    if subtype == "OPUS":
+        whole_pages = data[:last]  # none is marked as the last, as in what telephones record
+        assert 16_000 < len(codec.decode(whole_pages).samples_T) < 6 * 16_000
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_an_mp3_with_fewer_frames_than_its_header_states_is_truncated(share: float) -> None:
+    data = in_a_file(speech_like(6).astype(np.float32) / 32768, form="MP3", subtype="MPEG_LAYER_III")
+    assert len(codec.decode(data).samples_T) == 6 * 16_000
+    error = reason(data[: int(len(data) * share)])
+    assert error.what == "truncated"
+    assert "6.00 s promised" in error.why
+
+
 def with_total(flac: bytes, total: int) -> bytes:
     return flac[:21] + bytes([flac[21] & 0xF0 | total >> 32]) + (total & 0xFFFFFFFF).to_bytes(4, "big") + flac[26:]
 

@@ -19,7 +19,7 @@ import soundfile
 from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
-from voxstill.audio import flac, wav
+from voxstill.audio import flac, ogg, wav
 from voxstill.audio.level import Gain, Level, level_of, normalized
 from voxstill.audio.mono import MonoResampler
 from voxstill.audio.sandbox import FFMPEG_OPTIONS
@@ -93,12 +93,14 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
     readers: list[_Reader] = [_decode_with_libsndfile, _decode_with_ffmpeg]
     if not (data[:4] == b"fLaC" or (data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE")):
         readers.reverse()
-    faults, header = [], flac.stream_info(data)
+    faults, header, stated_s = [], flac.stream_info(data), None
     for reader in readers:
         mono = MonoResampler(channel, max_s, gain, header)
         end = reader(data, mono)
+        stated_s = end.stated_s or stated_s  # libsndfile decodes what is left of an MP3 and knows no length
+        end = end._replace(stated_s=stated_s)
         samples_T = mono.finish()
-        fault = end.fault or _length_fault(data, mono, end) or mono.checksum_fault()
+        fault = _page_fault(data, mono) or end.fault or _length_fault(data, mono, end) or mono.checksum_fault()
         if fault is not None:
             faults.append((mono.num_samples, fault))
             continue
@@ -287,6 +289,15 @@ def _decode_fault(codec: str, mono: MonoResampler, error: Exception) -> DataErro
         return DataError("not audio", why=message, fix="remove the file, or convert it")
     decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
     return DataError("damaged", why=f"after {decoded_s:.2f} s: {message}", fix="find a sound copy of the file")
+
+
+def _page_fault(data: bytes, mono: MonoResampler) -> DataError | None:
+    """The error of an Ogg file that ends in the middle of a page; else None."""
+    if not ogg.is_cut_off(data):
+        return None
+    decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
+    why = f"{decoded_s:.2f} s found, and its last page is cut off"
+    return DataError("truncated", why=why, fix="find a whole copy of the file")
 
 
 def _length_fault(data: bytes, mono: MonoResampler, end: _DecodeResult) -> DataError | None:
