@@ -173,3 +173,15 @@ def test_making_a_store_of_a_folder_makes_its_root_absolute(tmp_path: Path, monk
     store = Store("w")
     assert store.root == str(tmp_path / "w")
     assert store.uri("k") == str(tmp_path / "w" / "k")
+
+
+@pytest.mark.parametrize(
+    ("root", "why"),
+    {"file": "it is a file", "file/below": "a part of the path is a file", "/proc/x": "no folder can be made"}.items(),
+)
+def test_a_root_that_is_no_folder_is_refused_with_the_cause(tmp_path: Path, root: str, why: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError) as caught:
+        Store(str(tmp_path / root)).create("k", b"1")
+    assert why in caught.value.why
+    assert "folder" in caught.value.fix

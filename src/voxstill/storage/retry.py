@@ -24,6 +24,8 @@ _CAUSES = {
     r"kind: Timeout|TimedOut|timed out": "no answer in time, again and again",
     _BROKEN_CONNECTION: "the connection breaks again and again",
 }
+_NO_FOLDER = {2: "no folder can be made there", 17: "it is a file", 20: "a part of the path is a file"}
+"""Why the system makes no folder, by its number of the error."""
 
 
 class Retries:
@@ -59,7 +61,7 @@ def is_broken_connection(error: Exception) -> bool:
 
 def storage_error(verb: str, uri: str, error: Exception) -> StorageError:
     """The StorageError for what a client raised when it was to `verb` what is at `uri`; it shows no credentials."""
-    why, fix = _why_and_fix(error)
+    why, fix = (error.why, error.fix) if isinstance(error, StorageError) else _why_and_fix(error)
     return StorageError(f"cannot {verb} `{redact_uri(uri)}`", why=why, fix=fix)
 
 
@@ -73,6 +75,8 @@ def _why_and_fix(error: Exception) -> tuple[str, str]:
         return why, "check the path"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror, "check the path, the rights and the free space"
+    if match := re.fullmatch(r"(.+) \(os error (\d+)\)", text):
+        return _NO_FOLDER.get(int(match[2]), match[1]), "name a folder that you may write to"
     if re.search(r"/latest/(api/token|meta-data)|computeMetadata", text):  # the last place where they are looked for
         fix = "set them in the environment, such as AWS_ACCESS_KEY_ID; AWS_SKIP_SIGNATURE=true for a public bucket"
         return "there are no credentials", fix
