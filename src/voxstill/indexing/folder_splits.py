@@ -16,6 +16,7 @@ from voxstill.core.records import Split
 from voxstill.indexing.formats.entry import SourceEntry, split_named
 from voxstill.indexing.formats.webdataset import AUDIO, file_name
 from voxstill.storage.redaction import redact_uri
+from voxstill.storage.uri import split_range
 
 _FOLDERS_SHOWN = 5
 _DECIDES = "a column `split` in a manifest decides otherwise"
@@ -54,7 +55,7 @@ class FolderSplits:
 
         Audio may lie apart from its manifest. Where it lies outside of the source, that of the manifest comes first.
         """
-        audio = entry.origin or entry.uri
+        audio = _place(entry)
         by_file, by_audio = self.of(file) or self._split, self.of(audio)
         is_audio_first = by_file is None or (is_held_out(by_audio) and audio.startswith(self._root))
         return with_split(entry, by_audio if is_audio_first else by_file)
@@ -99,6 +100,12 @@ class FolderSplits:
             if any(map(is_held_out, self._beside[parent])):
                 return split
         return None
+
+
+def _place(entry: SourceEntry) -> str:
+    """Where audio lies; a member of a tar lies where the tar would be unpacked."""
+    address = entry.origin or split_range(entry.uri)[0]
+    return address if entry.sample is None else f"{address.rpartition('/')[0]}/{entry.sample}"
 
 
 def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:

@@ -22,14 +22,12 @@ from voxstill.indexing import unpack
 from voxstill.indexing.beside import with_descriptions
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.folder_splits import FolderSplits, is_held_out, with_split
-from voxstill.indexing.formats import common_voice
+from voxstill.indexing.formats import aishell, common_voice
 from voxstill.indexing.formats.entry import SourceEntry, local_entry, split_named
 from voxstill.indexing.formats.kaldi import KALDI_NAME, is_kaldi, read_kaldi
 from voxstill.indexing.formats.lhotse_nemo import SHAR_CUTS
-from voxstill.indexing.formats.librispeech import ENDING as LIBRISPEECH_ENDING
-from voxstill.indexing.formats.librispeech import is_librispeech, read_librispeech
 from voxstill.indexing.formats.parquet_audio import holds_audio, split_of_name
-from voxstill.indexing.formats.registry import reader_for
+from voxstill.indexing.formats.registry import reader_for, transcripts_reader
 from voxstill.indexing.formats.remote_file import RemoteFile
 from voxstill.indexing.formats.tables import (
     MANIFEST_NAMES,
@@ -38,7 +36,6 @@ from voxstill.indexing.formats.tables import (
     read_jsonl,
     read_list,
 )
-from voxstill.indexing.formats.transcripts import is_fairseq, is_mls, read_fairseq, read_mls
 from voxstill.indexing.formats.webdataset import file_name, is_compressed, read_tar
 from voxstill.storage.fetch import WebPageError
 from voxstill.storage.redaction import redact_uri
@@ -133,6 +130,12 @@ def _is_inside(path: str, folders: Iterable[str]) -> bool:
 
 
 def _scan_folder(path: str, walk: _Walk, is_linked: bool) -> Iterator[SourceEntry]:
+    """What is in a folder, with the texts of the transcript beside it where it is of AISHELL."""
+    entries, transcript = _scan_files(path, walk, is_linked), aishell.transcript_beside(path)
+    yield from aishell.with_texts(entries, transcript) if transcript is not None else entries
+
+
+def _scan_files(path: str, walk: _Walk, is_linked: bool) -> Iterator[SourceEntry]:
     """Files of a folder, then those of its folders; what is known by its name or its layout is read."""
     if is_kaldi(path):
         for entry in read_kaldi(path):
@@ -253,6 +256,12 @@ def _refuse_layout(uri: str, name: str) -> None:
             why="its paths start in a folder of a machine, and its tables are looked up line by line",
             fix="copy the directory (not the audio) to this machine, with addresses in `wav.scp`, and name it",
         )
+    if uri.rpartition("/")[0].endswith(f"/{aishell.TRANSCRIPT}") and aishell.is_transcript(uri):
+        raise DataError(
+            f"`{redact_uri(uri)}` is the transcript of AISHELL, whose folder is not read from a bucket",
+            why="the transcript does not say where the audio of a line lies",
+            fix="write a manifest with addresses, or copy the folder to this machine",
+        )
     if name in common_voice.SPLIT_TABLES and common_voice.is_common_voice(uri):
         raise DataError(
             f"`{redact_uri(uri)}` is of Common Voice, whose folder is not read from a bucket",
@@ -277,6 +286,8 @@ def _entries(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]
         return
     if ending == ".parquet" and holds_audio(file.uri):
         yield from tar_entries(file, walk.work)
+    elif (read_transcripts := transcripts_reader(file.uri)) is not None:
+        yield from read_transcripts(file.uri)
     elif name in METADATA_NAMES or name in MANIFEST_NAMES:
         read = reader_for(file.uri)
         if read is not None and names_audio(file.uri):
@@ -289,12 +300,6 @@ def _entries(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]
             yield from tar_entries(entry, walk.work)
     elif SHAR_CUTS.fullmatch(name):
         yield from read_jsonl(file.uri)
-    elif name.endswith(LIBRISPEECH_ENDING) and is_librispeech(file.uri):
-        yield from read_librispeech(file.uri)
-    elif is_mls(file.uri):
-        yield from read_mls(file.uri)
-    elif ending == ".tsv" and is_fairseq(file.uri):
-        yield from read_fairseq(file.uri)
     elif ending == ".tar" or is_compressed(name):
         yield from tar_entries(file, walk.work)
     elif ending not in SIDECARS:

@@ -112,14 +112,10 @@ def _scan_one(uri: str, work: Store | None, split: Split | None) -> Iterator[Sou
         path = os.path.dirname(path)
     if path is not None and os.path.isdir(path):
         yield from scan_folder(path, work, split)
-    elif work is not None and (is_compressed(uri) or holds_audio(uri)):
-        file = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
-        yield from tar_entries(file, work)
-    elif (read := reader_for(uri)) is not None:
+    elif (rows := _rows(uri, path, work)) is not None:
         splits = FolderSplits(folder_of(uri), folders_in if path is not None else lambda _: (), split)
-        for row in read(uri):
-            for entry in tar_entries(row, work) if read is read_list else (row,):
-                yield splits.apply(entry, path or uri)
+        for entry in rows:
+            yield splits.apply(entry, path or uri)
         splits.log()
     elif path is None:
         yield from scan_bucket(uri.rstrip("/"), work, split)
@@ -127,6 +123,17 @@ def _scan_one(uri: str, work: Store | None, split: Split | None) -> Iterator[Sou
         raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
     else:
         yield local_entry(path)
+
+
+def _rows(uri: str, path: str | None, work: Store | None) -> Iterator[SourceEntry] | None:
+    """What a manifest or tar holds; None where it is neither."""
+    if work is not None and (is_compressed(uri) or holds_audio(uri)):
+        file = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
+        return tar_entries(file, work)
+    read = reader_for(uri)
+    if read is not read_list:
+        return None if read is None else read(uri)
+    return (entry for row in read(uri) for entry in tar_entries(row, work))
 
 
 def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, cast
 
 from voxstill.core.errors import DataError
 from voxstill.indexing.formats.column_names import COLUMN_NAMES, NUMBER_COLUMNS, is_read, spelling
@@ -38,16 +38,14 @@ from voxstill.indexing.formats.entry import (
 from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, is_half_of_cut, nemo_tar_entry
 from voxstill.indexing.formats.parquet_audio import audio_column
 from voxstill.indexing.formats.remote_file import open_manifest
-from voxstill.indexing.formats.webdataset import file_name
+from voxstill.indexing.formats.webdataset import AUDIO, file_name, is_compressed
 from voxstill.storage.redaction import redact_uri
-
-if TYPE_CHECKING:
-    pass
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""
 MANIFEST_NAMES = tuple(f"manifest.{ending}" for ending in ("jsonl", "jsonl.gz", "json", "csv", "tsv", "parquet"))
 """Names by which a manifest in a folder is known."""
+_SEPARATORS = ",;|\t"
 _PARQUET_ROWS = 1024
 _JSON_PART = 1 << 20
 _MAX_JSON_ROW = 16 << 20
@@ -75,9 +73,15 @@ def names_audio(uri: str) -> bool:
             return True
     text = line.decode("utf-8-sig", "replace")
     if uri.endswith((".csv", ".tsv")):
-        separator = "\t" if uri.endswith(".tsv") else ","
-        return not columns.isdisjoint(spelling(cell.strip('" \r\n')) for cell in text.split(separator))
+        return any(
+            not columns.isdisjoint(_names(text, mark)) for mark in ("\t" if uri.endswith(".tsv") else _SEPARATORS)
+        )
     return any(f'"{name}"' in text.lower() for name in (columns if is_metadata else {*columns, "recording"}))
+
+
+def _names(header: str, separator: str) -> list[str]:
+    """The columns that the first line of a table names."""
+    return [spelling(cell.strip('" \r\n')) for cell in header.split(separator)]
 
 
 def read_jsonl(uri: str) -> Iterator[SourceEntry]:
@@ -136,8 +140,14 @@ def _array(file: BinaryIO, name: str) -> Iterator[object]:
 
 
 def read_csv(uri: str) -> Iterator[SourceEntry]:
-    """A row for each line of a CSV manifest, whose first line names the columns; an empty cell says nothing."""
-    for cells, where in read_separated(uri, ",", csv.QUOTE_MINIMAL):
+    """A row for each line of a CSV manifest, whose first line names the columns; an empty cell says nothing.
+
+    Columns are separated by what separates the names of the first line: a comma, a semicolon, `|` or a tab.
+    """
+    with open_manifest(uri) as file:
+        header = file.readline(1 << 20).decode("utf-8-sig", "replace")
+    marks = (mark for mark in _SEPARATORS if not set(COLUMN_NAMES["audio"]).isdisjoint(_names(header, mark)))
+    for cells, where in read_separated(uri, next(marks, ","), csv.QUOTE_MINIMAL):
         yield row_entry(cells, uri, where)
 
 
@@ -152,6 +162,7 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
             try:
                 if is_first:
                     _refuse_doubled_columns(rows.fieldnames or (), where)
+                    _refuse_without_audio(rows.fieldnames or (), where)
                     is_first = False
                     where = f"{redact_uri(uri)}:{rows.line_num + 1}"
                 row: Mapping[str | None, str] | None = next(rows, None)
@@ -163,6 +174,16 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
                 raise bad_row(where, "it has more cells than there are columns")
             cells = ((str(name), cell or None) for name, cell in row.items())
             yield {name: number_of(cell) if cell and _is_number(name) else cell for name, cell in cells}, where
+
+
+def _refuse_without_audio(names: Sequence[str], where: str) -> None:
+    """DataError where a first line names no column of audio, as that of a table without names; an empty one may."""
+    if names and set(COLUMN_NAMES["audio"]).isdisjoint(map(spelling, names)):
+        raise DataError(
+            f"{where} names no column of audio",
+            why="the first line of a table names its columns, and one of them is `audio`",
+            fix="put a line such as `audio,text` before the others, with the separator that they have",
+        )
 
 
 def _is_number(column: str) -> bool:
@@ -220,7 +241,26 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
         for number, line in enumerate(file, start=1):
             where = f"{redact_uri(uri)}:{number}"
             if audio := decode_text(line, where).strip():
-                yield SourceEntry(uri="", where=where).located(resolve_either(audio, uri))
+                file_entry = resolve_either(audio, uri)
+                if not file_entry.etag and _is_row_of_table(audio):
+                    raise DataError(
+                        f"{where} is not a path",
+                        why="there is more in the line, such as a text, and a list has one path or address a line",
+                        fix="write a `.csv` whose first line names the columns, such as `audio,text`, or a `.jsonl`",
+                    )
+                yield SourceEntry(uri="", where=where).located(file_entry)
+
+
+def _is_row_of_table(line: str) -> bool:
+    """Whether a line of a list begins with a path and goes on with something else, or is a text."""
+    first = re.split(r"[|\t;,\s]", line, maxsplit=1)[0]
+    is_text = "://" not in line and len(line.split()) > 1
+    return not _is_recording(line) and (is_text or (first != line and _is_recording(first)))
+
+
+def _is_recording(path: str) -> bool:
+    name = file_name(path)
+    return name.rpartition(".")[2] in {*AUDIO, "tar"} or is_compressed(name)
 
 
 def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:

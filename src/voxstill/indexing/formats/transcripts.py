@@ -1,4 +1,4 @@
-"""Transcripts that lie apart from their audio: `transcripts.txt` of MLS, and the lists of fairseq with their texts."""
+"""Transcripts that lie apart from their audio: those of MLS and LJSpeech, and the lists of fairseq with their texts."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from voxstill.storage.uri import is_local
 MLS_NAME = "transcripts.txt"
 _MLS_ID = re.compile(r"(\d+)_(\d+)_\d+")
 """Speaker, book and utterance."""
+LJSPEECH_NAME = "metadata.csv"
+_LJSPEECH_AUDIO = "wavs"
 _FAIRSEQ_TEXTS = (".wrd", ".ltr")
 """Endings of the texts beside a list of fairseq: words, and letters with `|` behind each word."""
 _FAIRSEQ_ROW = re.compile(rb"[^\t\r\n]+\t\d+\r?\n?")
@@ -57,6 +59,27 @@ def read_mls(uri: str) -> Iterator[SourceEntry]:
                 yield metadata.located(local_entry(stem + ending))
             else:
                 yield metadata.located(SourceEntry(uri=f"{stem}.flac"))
+
+
+def is_ljspeech(uri: str) -> bool:
+    """Whether a file is the metadata of LJSpeech: its name, and `|` behind the name of audio in `wavs` beside it."""
+    if uri.rpartition("/")[2] != LJSPEECH_NAME:
+        return False
+    with open_manifest(uri) as file:
+        name, mark, _ = file.readline(1 << 16).decode("utf-8-sig", "replace").partition("|")
+    return bool(mark) and bool(name) and Store(folder_of(uri)).exists(f"{_LJSPEECH_AUDIO}/{name}.wav")
+
+
+def read_ljspeech(uri: str) -> Iterator[SourceEntry]:
+    """A row for each line `name|text|normalised text`, of which the normalised one counts where it is there."""
+    with open_manifest(uri) as file:
+        for number, line in enumerate(file, start=1):
+            where = f"{redact_uri(uri)}:{number}"
+            name, *texts = decode_text(line, where).strip("\r\n").split("|")
+            if not 1 <= len(texts) <= 2 or not name:
+                raise bad_row(where, "it is not `name|text|normalised text`")
+            metadata = SourceEntry(uri="", id=name, text=texts[-1].strip() or texts[0].strip() or None, where=where)
+            yield metadata.located(resolve(f"{_LJSPEECH_AUDIO}/{name}.wav", uri))
 
 
 def is_fairseq(uri: str) -> bool:

@@ -41,6 +41,7 @@ _HTK_LABEL = re.compile(r"\d+\s+\d+\s+\S")
 """How a line of HTK's `.lab` begins, which is no text but phones with their times."""
 _TIMIT_TIMES = re.compile(r"\A0\s+\d{4,}\s+(?=\S)")
 """First and last sample, which TIMIT writes before its text."""
+_AGAIN = Failure(FailureKind.AMBIGUOUS, "its name is in the tar before, as after `tar --append`; repack the tar")
 COMPRESSED_ENDINGS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 _COMPRESSED_STARTS = (
     b"\x1f\x8b",
@@ -65,14 +66,16 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
         file.seek(0)
         num_audio = 0
         fault = None
-        apart = _Apart()
+        apart, names, num_again = _Apart(), _Names(), 0
         try:
             archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # closes with its file
             for sample in _samples(archive):
                 apart.count(sample)
-                for entry in _sample_entries(archive, sample, tar):
-                    num_audio += 1
-                    yield entry
+                is_again = sum(names.add(member.name) for member in sample) > 0
+                entries = list(_sample_entries(archive, sample, tar))
+                num_audio += len(entries)
+                num_again += is_again and not entries
+                yield from (replace(entry, failure=_AGAIN) if is_again else entry for entry in entries)
             file.seek(archive.offset)  # `tarfile` takes a header that it cannot read for the end
             rest = file.read(tarfile.BLOCKSIZE)
             if rest.strip(b"\0") or len(rest) % tarfile.BLOCKSIZE:
@@ -84,6 +87,8 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
     elif num_apart := len(apart):
         detail = f"{num_apart} samples have text that does not lie beside their audio; repack it, sorted by name"
         yield replace(tar, failure=Failure(FailureKind.APART, detail))
+    elif num_again:
+        yield replace(tar, failure=Failure(FailureKind.AMBIGUOUS, f"{num_again} texts are in it again; repack it"))
     elif not num_audio:
         yield replace(tar, failure=Failure(FailureKind.NO_AUDIO, "no member has the ending of an audio file"))
 
@@ -116,6 +121,25 @@ def _samples(archive: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
         sample.append(member)
     if sample:
         yield sample
+
+
+class _Names:
+    """The names of the members of a tar, in some 20 bytes for each."""
+
+    def __init__(self) -> None:
+        self._new: set[int] = set()
+        self._sorted_N = np.empty(0, np.uint64)
+
+    def add(self, name: str) -> bool:
+        """Note a name, and return whether it was there before."""
+        key = hash64(name)
+        at = int(self._sorted_N.searchsorted(np.uint64(key)))
+        is_known = key in self._new or (at < len(self._sorted_N) and int(self._sorted_N[at]) == key)
+        self._new.add(key)
+        if len(self._new) > max(1 << 16, len(self._sorted_N) // 16):
+            self._sorted_N = np.union1d(self._sorted_N, np.fromiter(self._new, np.uint64))
+            self._new.clear()
+        return is_known
 
 
 class _Apart:
@@ -187,9 +211,16 @@ def description(members: Iterable[Member]) -> SourceEntry:
         columns.append(f".{member.ending}")
         if member.ending in TEXTS:
             text = decode_text(member.data, member.where).strip()
-            if member.ending == "lab" and _HTK_LABEL.match(text):
-                continue
-            plain_text = _TIMIT_TIMES.sub("", text) if plain_text is None else plain_text
+            if not text or (member.ending == "lab" and _HTK_LABEL.match(text)):
+                continue  # an empty file is no transcript of silence: more often nobody has written it yet
+            text = _TIMIT_TIMES.sub("", text)
+            if plain_text is not None and text.split() != plain_text.split():
+                raise DataError(
+                    f"`{member.where}` has another text than the file of another ending beside it",
+                    why="which of them is spoken cannot be known",
+                    fix="take one of them away",
+                )
+            plain_text = text if plain_text is None else plain_text
         elif member.ending == "json":
             row: Mapping[str, object] = parse_json(member.data, member.where)
             if "sources" in row:  # of lhotse's Shar: it tells how the audio was cut, the cuts tell the rest
