@@ -24,7 +24,7 @@ from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Utterance, content_hash, recording_id
 from voxstill.engine import StageWork
 from voxstill.storage.cache import Cache
-from voxstill.storage.fetch import Blob, fetch, read_many
+from voxstill.storage.fetch import Blob, RefusedError, fetch, read_many
 from voxstill.storage.uri import is_local, local_path
 
 RETRY_PAUSES_S = (0.5, 2.0)
@@ -75,7 +75,7 @@ def samples(
         for (uri, channel, gain_db), members in by_source.items():
             try:
                 blob = fetch(uri) if is_local(uri) else _or_raise(next(remote_blobs))
-            except StorageError as error:
+            except (StorageError, RefusedError) as error:
                 yield from ((utterance, error) for utterance in members)
                 continue
             unchanged = []
@@ -182,7 +182,7 @@ def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.
     return recording_T[start:] if len(recording_T) - end < one_ms else recording_T[start:end]
 
 
-def _or_raise(blob: Blob | StorageError) -> Blob:
-    if isinstance(blob, StorageError):
+def _or_raise(blob: Blob | StorageError | RefusedError) -> Blob:
+    if not isinstance(blob, Blob):
         raise blob
     return blob

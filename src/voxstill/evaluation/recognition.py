@@ -24,7 +24,7 @@ from voxstill.evaluation.results import Evaluation
 from voxstill.scoring import checks, words
 from voxstill.scoring import figures as scoring
 from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp
-from voxstill.storage.fetch import read_uri
+from voxstill.text import transcripts
 from voxstill.text.normalize import normalizer
 
 DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
@@ -117,8 +117,7 @@ def hidden_texts(cfg: Config) -> dict[str, str]:
     """Human texts by utterance id from `evaluate.texts`, which no other step reads."""
     if cfg.evaluate.texts is None:
         return {}
-    rows = (json.loads(line) for line in read_uri(cfg.evaluate.texts).decode().splitlines() if line.strip())
-    return {row["id"]: row["text"] for row in rows}
+    return {row.id: row.text for row in transcripts.read(cfg.evaluate.texts, "jsonl")}
 
 
 def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:

@@ -12,7 +12,7 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.formats.webdataset import AUDIO, TEXTS, Member, ambiguous, description
-from voxstill.storage.fetch import Blob, read_many
+from voxstill.storage.fetch import Blob, RefusedError, read_many
 from voxstill.storage.redaction import redact_uri
 
 _AT_ONCE = 1024
@@ -66,12 +66,13 @@ def _rows(sample: Sequence[SourceEntry]) -> Iterator[_Audio]:
             yield _Audio(file)
 
 
-def _described(row: _Audio, answers: Sequence[Blob | StorageError]) -> SourceEntry:
+def _described(row: _Audio, answers: Sequence[Blob | StorageError | RefusedError]) -> SourceEntry:
     members = []
     for file, answer in zip(row.descriptions, answers, strict=True):
-        if isinstance(answer, StorageError):
+        if not isinstance(answer, Blob):
             detail = f"`{redact_uri(file.uri)}` beside it: {answer.why}"
-            return replace(row.file, failure=Failure(FailureKind.UNREADABLE, detail))
+            kind = FailureKind.UNREADABLE if isinstance(answer, StorageError) else FailureKind.BAD_DESCRIPTION
+            return replace(row.file, failure=Failure(kind, detail))
         members.append(Member(_ending(file), redact_uri(file.uri), answer.data))
     try:
         metadata = description(members)

@@ -33,6 +33,7 @@ class FailureKind(StrEnum):
     NO_AUDIO = "no audio"
     NO_SPEECH = "no speech"
     NOT_AUDIO = "not audio"
+    NOT_READ = "not read"
     NOT_THERE = "not there"
     SPARSE = "sparse"
     TOO_SHORT = "too short"

@@ -284,7 +284,9 @@ def _entries(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]
     ending = os.path.splitext(name)[1].lower()
     if name.startswith("."):
         return
-    if ending == ".parquet" and holds_audio(file.uri):
+    if file.failure is not None:
+        yield file
+    elif ending == ".parquet" and holds_audio(file.uri):
         yield from tar_entries(file, walk.work)
     elif (read_transcripts := transcripts_reader(file.uri)) is not None:
         yield from read_transcripts(file.uri)

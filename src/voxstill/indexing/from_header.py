@@ -9,7 +9,7 @@ import numpy as np
 from voxstill.audio import codec
 from voxstill.audio.header import HEAD_BYTES, Header, read_header
 from voxstill.core.config import Segment
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import VoxstillError
 from voxstill.core.records import RATE_HZ
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
@@ -34,8 +34,8 @@ def _head_uri(file: SourceFile) -> str:
     return f"{address}#{byte_range.start}+{min(byte_range.length, HEAD_BYTES)}"
 
 
-def _audio(file: SourceFile, head: Blob | StorageError, cfg: Segment) -> tuple[Blob, codec.Audio] | None:
-    if isinstance(head, StorageError):
+def _audio(file: SourceFile, head: Blob | VoxstillError, cfg: Segment) -> tuple[Blob, codec.Audio] | None:
+    if isinstance(head, VoxstillError):
         return None
     _, byte_range = split_range(file.entries[0].uri)
     header = read_header(head.data, head.num_bytes if byte_range is None else byte_range.length)

@@ -20,7 +20,7 @@ from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.from_header import audio_by_header
 from voxstill.indexing.scan import SourceFile, split_of
-from voxstill.storage.fetch import Blob, fetch, read_many
+from voxstill.storage.fetch import Blob, RefusedError, fetch, read_many
 from voxstill.storage.uri import is_local, split_range
 
 _CONTRADICTION_MS = 500  # a manifest whose lengths are further off speaks of other audio
@@ -130,7 +130,7 @@ def index(
     cfg: Segment,
     source: Source,
     seed: int,
-    blob: Blob | StorageError | tuple[Blob, codec.Audio] | None = None,
+    blob: Blob | StorageError | RefusedError | tuple[Blob, codec.Audio] | None = None,
     decode: Callable[..., codec.Audio] = codec.decode,
 ) -> IndexedFile:
     """Read (unless `blob` was), decode and segment one file; whatever is wrong with it is its recording's `error`.
@@ -145,7 +145,7 @@ def index(
         if isinstance(blob, tuple):
             blob, by_header = blob
         blob = fetch(first.uri) if blob is None else blob
-        if isinstance(blob, StorageError):
+        if not isinstance(blob, Blob):
             raise blob
         if _is_another_version(first, blob):
             return failed(file, Failure(FailureKind.UNREADABLE, "it changed while it was indexed"))
@@ -158,6 +158,8 @@ def index(
         return _segment(file, entries, by_channel, blob, cfg, source, seed)
     except StorageError as error:
         return failed(file, Failure(FailureKind.UNREADABLE, error.why))
+    except RefusedError as error:
+        return failed(file, Failure(FailureKind.NOT_READ, error.why))
     except DataError as error:
         return failed(file, Failure.of(error))
     except VoxstillError:

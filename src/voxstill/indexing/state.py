@@ -23,7 +23,7 @@ from voxstill.indexing.folder_splits import is_held_out
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import parquet, tables
-from voxstill.storage.fetch import fetch
+from voxstill.storage.fetch import RefusedError, fetch
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
@@ -219,7 +219,7 @@ class IndexState:
             return Status.CHANGED
         try:
             content = int(content_hash(fetch(uri).data), 16)
-        except StorageError:
+        except (StorageError, RefusedError):
             return Status.CHANGED
         same_N = row_N[self._content_N[row_N] == content]
         if not len(same_N):

@@ -122,6 +122,8 @@ def _parts(uri: str) -> Iterator[bytes | str]:
     import pyarrow as pa
 
     with open_manifest(uri) as file:
+        num_bytes, num_unpacked = file.seek(0, io.SEEK_END), 0
+        file.seek(0)
         head = file.read(8)
         file.seek(0)
         decompress = next(
@@ -137,6 +139,10 @@ def _parts(uri: str) -> Iterator[bytes | str]:
                 yield str(error).splitlines()[0]
                 return
             if not part:
+                return
+            num_unpacked += len(part)
+            if why := parquet_audio.unpacks_to_too_much(num_unpacked, num_bytes):
+                yield why
                 return
             yield part
 

@@ -6,16 +6,16 @@ import datetime
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.core.result import Result
 from voxstill.indexing.segment import IndexRow
 from voxstill.storage import lease, removals, tables
+from voxstill.storage.fetch import read_uri
 from voxstill.storage.removals import Removal
 from voxstill.storage.store import Store
 
@@ -49,9 +49,10 @@ def read_ids(file: str) -> list[str]:
     where the file cannot be read or holds no id.
     """
     try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read `{file}`", why=str(error), fix="give a text file with one id a line") from None
+        lines = read_uri(file).decode("utf-8-sig").splitlines()
+    except (VoxstillError, UnicodeDecodeError) as error:
+        why = error.why if isinstance(error, VoxstillError) else str(error)
+        raise DataError(f"cannot read `{file}`", why=why, fix="give a text file with one id a line") from None
     ids = [id_ for line in lines if (id_ := _COMMENT.sub("", line).strip())]
     if not ids:
         raise DataError(f"`{file}` holds no id", why="nothing would be removed", fix="give a file with one id a line")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -10,9 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.storage.cache import Cache, CacheEntry
 from voxstill.storage.clients import client
+from voxstill.storage.files import NOT_A_FILE, open_file
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.retry import storage_error
 from voxstill.storage.uri import ByteRange, is_local, local_path, locate, split_range
@@ -22,8 +25,15 @@ if TYPE_CHECKING:
 
 AHEAD_BYTES = 64 * 2**20
 """`read_many` holds about so much at a time, or one object."""
+MAX_BYTES = 4 << 30
+"""Nothing larger is read whole. Six hours of audio in this project's format are 0.7 GB."""
 _PIECE_BYTES = 1 << 20
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
+_OPEN_PIPES = ("/dev/fd/", "/proc/self/fd/")
+
+
+class RefusedError(DataError):
+    """What lies there is not read, however often that is tried: it is too large, or is not a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +51,21 @@ class WebPageError(StorageError):
 
 
 def read_uri(uri: str, cache: Cache | None = None) -> bytes:
-    """All bytes behind a path or address, or the range it names; StorageError where they cannot be read."""
+    """All bytes behind a path or address, or the range it names; errors as those of `fetch`.
+
+    A pipe that a shell opens in place of a file, `<(...)`, is read to its end.
+    """
+    if uri.startswith(_OPEN_PIPES):
+        try:
+            with open(uri, "rb") as pipe:
+                return pipe.read()
+        except OSError as error:
+            raise storage_error("read", uri, error) from None
     return fetch(uri, cache).data
 
 
 def fetch(uri: str, cache: Cache | None = None) -> Blob:
-    """What `uri` names and which version of it; StorageError where it cannot be read.
+    """What `uri` names and which version of it; StorageError where it cannot be read, RefusedError where it is not.
 
     What is far away comes out of the cache where the server says that it has not changed, and goes into it.
     """
@@ -56,7 +75,7 @@ def fetch(uri: str, cache: Cache | None = None) -> Blob:
             return _fetch_local(uri, address.removeprefix("file://"), byte_range)
         cache = cache if not address.startswith("memory://") else None
         return _fetch_remote(uri, address, byte_range, cache)
-    except StorageError:
+    except VoxstillError:
         raise
     except Exception as error:
         raise storage_error("read", uri, error) from None
@@ -67,7 +86,7 @@ def read_head(uri: str, num_bytes: int) -> bytes:
     data = b""
     try:
         if is_local(uri):
-            with local_path(uri).open("rb") as file:
+            with open_file(local_path(uri)) as file:
                 return file.read(num_bytes)
         for piece in stream(f"{uri}#0+{num_bytes}"):
             data += piece
@@ -92,12 +111,14 @@ def stream(uri: str) -> Iterator[memoryview]:
         raise storage_error("read", uri, error) from None
 
 
-def read_many(uris: Iterable[str], concurrency: int = 16, cache: Cache | None = None) -> Generator[Blob | StorageError]:
+def read_many(
+    uris: Iterable[str], concurrency: int = 16, cache: Cache | None = None
+) -> Generator[Blob | StorageError | RefusedError]:
     """For each address, in order, what `fetch` gives or the error it raises; at most `concurrency` at a time.
 
     Reading runs ahead of the caller, at first by two objects, then by more, as long as they fit into `AHEAD_BYTES`.
     """
-    waiting: deque[Future[Blob | StorageError]] = deque()
+    waiting: deque[Future[Blob | StorageError | RefusedError]] = deque()
     rest, largest_bytes, max_ahead = iter(uris), 1, 2
     pool = ThreadPoolExecutor(concurrency, thread_name_prefix="read_many")
     try:
@@ -120,17 +141,35 @@ def local_etag(stat: os.stat_result) -> str:
 
 
 def _fetch_local(uri: str, path: str, byte_range: ByteRange | None) -> Blob:
-    with open(path, "rb", buffering=0) as file:  # no client, no `Path`: half the time of a small file
-        stat = os.fstat(file.fileno())
+    try:
+        file = open_file(path)  # no client, no `Path`: half the time of a small file
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            raise _refused(uri, NOT_A_FILE) from None
+        raise
+    with file:
+        version = os.fstat(file.fileno())
         if byte_range is None:
-            data = file.readall()
-        elif byte_range.start >= stat.st_size:
-            why = f"it starts after the end: there are {stat.st_size} bytes"
+            _check_size(uri, version.st_size)
+            data = file.readall() if version.st_size else b""  # what the kernel makes up has no size, and maybe no end
+        elif byte_range.start >= version.st_size:
+            why = f"it starts after the end: there are {version.st_size} bytes"
             raise StorageError(f"cannot read `{uri}`", why=why, fix="run `voxstill index` again")
         else:
+            num_bytes = min(byte_range.length, version.st_size - byte_range.start)
+            _check_size(uri, num_bytes)
             file.seek(byte_range.start)
-            data = file.read(byte_range.length)
-    return Blob(uri=uri, data=data, etag=local_etag(stat), num_bytes=stat.st_size)
+            data = io.BufferedReader(file).read(num_bytes)  # the file itself gives no more than 2 GiB at once
+    return Blob(uri=uri, data=data, etag=local_etag(version), num_bytes=version.st_size)
+
+
+def _check_size(uri: str, num_bytes: int) -> None:
+    if num_bytes > MAX_BYTES:
+        raise _refused(uri, f"it has {num_bytes / 1e6:,.0f} MB, and at most {MAX_BYTES / 1e6:,.0f} MB are read")
+
+
+def _refused(uri: str, why: str) -> RefusedError:
+    return RefusedError(f"`{redact_uri(uri)}` is not read", why=why, fix="give another file, or take it out")
 
 
 def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: Cache | None) -> Blob:
@@ -143,6 +182,8 @@ def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: C
         options["range"] = (byte_range.start, byte_range.end)
     try:
         response = client(location.base).get(location.key, options=options)
+        start, end = response.range
+        _check_size(uri, end - start)
         data, meta = bytes(response.bytes()), response.meta
         start = 0 if byte_range is None else byte_range.start
         _refuse_other_content(uri, data, start, _num_asked(meta["size"], byte_range), response.attributes)
@@ -177,8 +218,8 @@ def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, att
         )
 
 
-def _fetch_or_error(uri: str, cache: Cache | None) -> Blob | StorageError:
+def _fetch_or_error(uri: str, cache: Cache | None) -> Blob | StorageError | RefusedError:
     try:
         return fetch(uri, cache)
-    except StorageError as error:
+    except (StorageError, RefusedError) as error:
         return error

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.storage.clients import Purpose, client
+from voxstill.storage.files import check_file
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.retry import Retries, is_broken_connection, is_transient, storage_error
 from voxstill.storage.uri import is_local, locate, normalize_root
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+
+_MAX_JSON_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +168,8 @@ class Store:
         return True
 
     def read_json(self, key: str) -> dict[str, object] | None:
-        """The object in `key`, None where there is none; DataError where it is no JSON object."""
-        data = self._read_or_none(key)
+        """The object in `key`, None where there is none; DataError where it is no JSON object, or too long a one."""
+        data = self._read_or_none(key, _MAX_JSON_BYTES)
         if data is None:
             return None
         try:
@@ -199,20 +203,31 @@ class Store:
         mode: Literal["create", "overwrite"] = "create" if purpose == "create" and not uses_header else "overwrite"
         client(self._base, purpose).put(self._path(key), data, mode=mode, use_multipart=False)
 
-    def _read_or_none(self, key: str) -> bytes | None:
+    def _read_or_none(self, key: str, max_bytes: int | None = None) -> bytes | None:
         try:
-            return self._bytes(key)
+            return self._bytes(key, max_bytes)
         except FileNotFoundError:
             return None
+        except VoxstillError:
+            raise
         except Exception as error:
             raise storage_error("read", self.uri(key), error) from None
 
-    def _bytes(self, key: str) -> bytes:
+    def _bytes(self, key: str, max_bytes: int | None = None) -> bytes:
         """The client asks again by itself, but not where an answer that there is no such object breaks off."""
+        if is_local(self.root):  # the client would wait at a pipe
+            check_file(f"{self.root}/{key}")
         retries = Retries()
         while True:
             try:
-                return bytes(self._reader().get(self._path(key)).bytes())
+                response = self._reader().get(self._path(key))
+                if max_bytes is not None and (num_bytes := response.meta["size"]) > max_bytes:
+                    raise DataError(
+                        f"`{self.uri(key)}` is not read",
+                        why=f"it has {num_bytes / 1e6:,.0f} MB, and at most {max_bytes / 1e6:,.0f} MB are read",
+                        fix="remove the file and run the step again",
+                    )
+                return bytes(response.bytes())
             except Exception as error:
                 if not is_broken_connection(error) or retries.are_spent:
                     raise

@@ -8,6 +8,7 @@ is added and the shorter history is tried (Katz 1987). Boosted phrases are the s
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import math
 import zlib
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.errors import DataError
-from voxstill.storage.fetch import read_head, read_uri
+from voxstill.storage.fetch import MAX_BYTES, read_head, read_uri
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 _UNKNOWN_LOG10 = -100.0  # of `<unk>` where a file has none, as kenlm takes it
@@ -110,10 +111,21 @@ def read(uri: str) -> LanguageModel:
     """Read an ARPA file, plain or gzipped, local or in a bucket; DataError where it is not one."""
     data = read_uri(uri)
     try:
-        text = (gzip.decompress(data) if data[:2] == _GZIPPED else data).decode()
+        text = (_unzipped(data) if data[:2] == _GZIPPED else data).decode()
         return _build(_sections(iter(text.split("\n"))))
-    except (ValueError, KeyError, EOFError, OSError) as error:
+    except (ValueError, KeyError, EOFError, OSError, zlib.error) as error:
         raise _no_model(uri, f"the word {error} is no 1-gram" if isinstance(error, KeyError) else str(error)) from None
+
+
+def _unzipped(data: bytes) -> bytes:
+    parts, num_bytes = [], 0
+    with gzip.open(io.BytesIO(data)) as file:
+        while part := file.read(_HEAD_BYTES):
+            num_bytes += len(part)
+            if num_bytes > MAX_BYTES:
+                raise ValueError(f"it unpacks to more than {MAX_BYTES / 1e6:,.0f} MB")
+            parts.append(part)
+    return b"".join(parts)
 
 
 def check(uri: str) -> None:

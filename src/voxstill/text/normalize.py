@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from voxstill.core.errors import ConfigError
 from voxstill.storage.fetch import read_uri
+from voxstill.storage.redaction import redact_uri
 
 _APOSTROPHES = dict.fromkeys(map(ord, "‘’ʼ´`＇"), "'")  # before NFKC, which turns ´ into a space and a mark
 _OUTER_APOSTROPHE = re.compile(r"(?<![^\s'])'|'(?![^\s'])")
@@ -155,16 +156,25 @@ def _stream_safe(text: str) -> str:
 
 def _whisper(language: str, spellings: str) -> Callable[[str], str]:
     """Radford et al. 2022, appendix C, as transformers has it."""
+    words = _spellings(spellings)  # which takes no libraries
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
-    rules = EnglishTextNormalizer(_spellings(spellings)) if language == "en" else BasicTextNormalizer()
+    rules = EnglishTextNormalizer(words) if language == "en" else BasicTextNormalizer()
     return lambda text: " ".join(str(rules(_stream_safe(text))).split())
 
 
 def _spellings(uri: str) -> dict[str, str]:
-    spellings = json.loads(read_uri(uri)) if uri else {}
-    if not isinstance(spellings, dict):
-        raise ConfigError(f"`{uri}` holds no spellings", fix="name the `normalizer.json` of a Whisper checkpoint")
+    try:
+        spellings = json.loads(read_uri(uri)) if uri else {}
+    except (ValueError, RecursionError) as error:
+        spellings, why = None, str(error)
+    else:
+        why = "it is no object of words by words"
+    is_of_words = isinstance(spellings, dict) and all(isinstance(word, str) for word in spellings.values())
+    if spellings is None or not is_of_words:
+        raise ConfigError(
+            f"`{redact_uri(uri)}` holds no spellings", why=why, fix="name the `normalizer.json` of a Whisper checkpoint"
+        )
     return spellings
 
 

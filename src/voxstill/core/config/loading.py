@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -170,6 +169,7 @@ def _yaml() -> Any:
     return yaml
 
 
+_MAX_BYTES = 4 << 20
 _TOO_DEEP = "its brackets are nested too deeply"
 
 
@@ -177,7 +177,12 @@ def _read_yaml(path: str) -> dict[str, object]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            why = f"it is longer than {_MAX_BYTES >> 20} MiB"
+            raise ConfigError(f"configuration `{path}` is not read", why=why, fix="check the path")
+        text = data.decode("utf-8")
     except OSError as error:
         raise ConfigError(
             f"configuration `{path}` cannot be read",
@@ -198,6 +203,12 @@ def _read_yaml(path: str) -> dict[str, object]:
     except RecursionError:
         raise ConfigError(
             f"configuration `{path}` cannot be used", why=_TOO_DEEP, fix="compare with the output of: voxstill init"
+        ) from None
+    except Exception as error:  # of the constructor of a value, which may be any
+        raise ConfigError(
+            f"configuration `{path}` cannot be used",
+            why=f"it has a value that cannot be read: {_shortened(error)}",
+            fix="compare with the output of: voxstill init",
         ) from None
     if tree is None:
         return {}
@@ -220,3 +231,11 @@ def _scalar(text: str, where: str) -> object:
         raise ConfigError(f"the value in `{where}` is not YAML", why=str(why), fix="put quotes round it") from None
     except RecursionError:
         raise ConfigError(f"the value in `{where[:60]}` cannot be used", why=_TOO_DEEP, fix="shorten it") from None
+    except Exception as error:
+        raise ConfigError(
+            f"the value in `{where[:60]}` cannot be read", why=_shortened(error), fix="put quotes round it"
+        ) from None
+
+
+def _shortened(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -28,6 +28,7 @@ from voxstill.indexing.formats.column_names import (
     spelling,
 )
 from voxstill.storage.fetch import local_etag
+from voxstill.storage.files import NOT_A_FILE, is_file
 from voxstill.storage.uri import is_local, local_path
 
 SPLIT_NAMES: Mapping[str, Split] = {
@@ -149,7 +150,8 @@ def local_entry(path: str) -> SourceEntry:
         stat = os.stat(_BYTE_RANGE.sub("", path) if "#" in path else path)
     except (OSError, ValueError):
         return SourceEntry(uri=path)
-    return SourceEntry(uri=path, etag=local_etag(stat), num_bytes=stat.st_size)
+    failure = None if is_file(stat) else Failure(FailureKind.NOT_READ, NOT_A_FILE)
+    return SourceEntry(uri=path, etag=local_etag(stat), num_bytes=stat.st_size, failure=failure)
 
 
 def resolve(audio: str, manifest: str) -> SourceEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 from array import array
@@ -10,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from voxstill.indexing.formats.entry import (
     time_ms,
     timed,
 )
-from voxstill.indexing.formats.remote_file import open_manifest
+from voxstill.indexing.formats.remote_file import open_manifest, read_lines
+from voxstill.storage.files import open_file
 from voxstill.storage.uri import is_local, local_path
 
 KALDI_NAME = "wav.scp"
@@ -102,7 +103,7 @@ def _rxfile(rxfile: str, recording: str, folder: str) -> SourceEntry:
         return local_entry(_resolve(rxfile, folder))
     ark = local_entry(_resolve(path, folder))
     try:
-        with open(ark.uri, "rb") as archive:
+        with open_file(ark.uri) as archive:
             archive.seek(int(offset))
             head = archive.read(12)
     except OSError:
@@ -123,7 +124,7 @@ def _resolve(path: str, folder: str) -> str:
 def _pairs(path: str) -> Iterator[tuple[str, str]]:
     """First word and rest of each line; an empty line is an error, as in Kaldi."""
     with open_manifest(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in read_lines(file, path):
             where = f"{path}:{number}"
             words = decode_text(line, where).split(None, 1)
             if not words:
@@ -139,9 +140,12 @@ class KeyValueFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file: BinaryIO | None = open(path, "rb") if os.path.exists(path) else None  # noqa: SIM115
+        try:
+            self._file = io.BufferedReader(open_file(path)) if os.path.exists(path) else None
+        except OSError as error:
+            raise DataError(f"cannot read `{path}`", why=error.strerror or str(error), fix="check the file") from None
         keys, starts, start = array("Q"), array("Q"), 0
-        for line in self._file or ():
+        for _, line in read_lines(self._file, path) if self._file else ():
             words = line.split(None, 1)
             if words:
                 keys.append(hash64(words[0].decode("utf-8", "replace")))

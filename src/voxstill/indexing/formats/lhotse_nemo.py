@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import re
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,7 @@ from voxstill.indexing.formats.entry import (
     timed,
 )
 from voxstill.indexing.formats.remote_file import open_manifest
-from voxstill.indexing.formats.webdataset import AUDIO, member_entry, tar_entry
+from voxstill.indexing.formats.webdataset import AUDIO, TAR_ERRORS, member_entry, open_tar, tar_entry
 from voxstill.storage.uri import is_local
 
 SHAR_CUTS = re.compile(r"cuts(\.\d+)\.jsonl(\.gz)?$")
@@ -137,8 +136,8 @@ def _in_shar_tar(manifest: str, metadata: SourceEntry) -> SourceEntry:
 def _members(uri: str) -> dict[str, SourceEntry] | None:
     """Each member of a tar by its name; None where no such tar can be opened."""
     try:
-        with open_manifest(uri) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        with open_manifest(uri) as file, open_tar(file) as archive:
             tar = tar_entry(uri, file)
             return {member.name: member_entry(tar, member) for member in archive if member.isfile()}
-    except (DataError, tarfile.TarError):
+    except (DataError, *TAR_ERRORS):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from voxstill.core.records import UtteranceInfo
 from voxstill.indexing.formats.entry import SourceEntry, bad_row, decode_text, folder_of, local_entry
-from voxstill.indexing.formats.remote_file import open_manifest
+from voxstill.indexing.formats.remote_file import open_manifest, read_lines
 from voxstill.indexing.formats.webdataset import AUDIO
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local
@@ -29,7 +29,7 @@ def is_librispeech(uri: str) -> bool:
 def read_librispeech(uri: str) -> Iterator[SourceEntry]:
     """A row for each line of a transcript, whose audio lies beside it; its speaker where the name has the number."""
     with open_manifest(uri) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in read_lines(file, redact_uri(uri)):
             where = f"{redact_uri(uri)}:{number}"
             words = decode_text(line, where).split(None, 1)
             if not words:

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_ROWS_AT_ONCE = 16
+_ROWS_AT_ONCE = 2
+"""Few: all of them may be the same long value, which the file holds once."""
+_MAX_ROWS_PER_BYTE = 64
+_MAX_RATIO = 1000
+_ALWAYS_BYTES = 1 << 30
 _BUFFER_BYTES = 1 << 20
 """Read at a time of each column, so that one page is the most that is held."""
 _PART_OF_SPLIT = re.compile(r"([\w.]+)-\d{5}-of-\d{5}(-[0-9a-f]+)?\.parquet")
@@ -65,6 +69,22 @@ def split_of_name(uri: str) -> Split | None:
     return None if match is None else split_named(match[1])
 
 
+def too_much(metadata: pq.FileMetaData, num_bytes: int) -> str | None:
+    """Why a Parquet file of this size is not read: what it states to hold has no place in it, or hardly differs."""
+    num_rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+    if num_rows > _MAX_ROWS_PER_BYTE * num_bytes:
+        return f"it states {num_rows:,} rows in {num_bytes:,} bytes"
+    num_unpacked = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    return unpacks_to_too_much(num_unpacked, num_bytes)
+
+
+def unpacks_to_too_much(num_unpacked: int, num_bytes: int) -> str | None:
+    """Why a compressed file is not unpacked further: no audio can be compressed so."""
+    if num_unpacked <= max(_ALWAYS_BYTES, _MAX_RATIO * num_bytes):
+        return None
+    return f"its {num_bytes:,} bytes unpack to more than {_MAX_RATIO:,} times as many"
+
+
 def write_tar(uri: str, out: IO[bytes]) -> str | None:
     """Write the rows as samples of a tar: the audio, and the other columns as JSON; returns why it breaks off.
 
@@ -97,7 +117,11 @@ def _rows(uri: str) -> Iterator[_Row | str]:
     import pyarrow.parquet as pq
 
     with open_manifest(uri) as file:
+        num_bytes, num_unpacked = file.seek(0, io.SEEK_END), 0
         table = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        if why := too_much(table.metadata, num_bytes):
+            yield why
+            return
         audio = audio_column(table.metadata)
         assert audio is not None, "the caller has looked"
         schema = table.schema_arrow
@@ -117,6 +141,10 @@ def _rows(uri: str) -> Iterator[_Row | str]:
             for row in rows:
                 value = row.pop(audio)
                 value = value if isinstance(value, dict) else {"bytes": value}
+                num_unpacked += len(value.get("bytes") or b"")
+                if why := unpacks_to_too_much(num_unpacked, num_bytes):
+                    yield why
+                    return
                 for column, names in classes.items():
                     if isinstance(number := row.get(column), int):
                         row[column] = names[number] if 0 <= number < len(names) else None

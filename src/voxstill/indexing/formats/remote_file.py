@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxstill.core.errors import DataError, StorageError
 from voxstill.storage.fetch import fetch
+from voxstill.storage.files import open_file
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local, local_path
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+MAX_LINE_BYTES = 16 << 20
+"""No line of a manifest is longer."""
 _BUFFER_BYTES = 1 << 20
 """Fetched at a time of a manifest far away: of a tar, small files in one go and large ones without their middle."""
 
@@ -25,8 +28,8 @@ def open_manifest(uri: str) -> Iterator[BinaryIO]:
     """Open a manifest or tar for reading; DataError where it cannot be read."""
     try:
         if is_local(uri):
-            with local_path(uri).expanduser().open("rb") as file:
-                yield file
+            with io.BufferedReader(open_file(local_path(uri).expanduser())) as file:
+                yield cast(BinaryIO, file)
         else:
             with io.BufferedReader(RemoteFile(uri), _BUFFER_BYTES) as remote:
                 yield cast(BinaryIO, remote)
@@ -37,6 +40,20 @@ def open_manifest(uri: str) -> Iterator[BinaryIO]:
     except OSError as error:
         why = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise DataError(f"cannot read the manifest `{redact_uri(uri)}`", why=why, fix="check `source.uri`") from None
+
+
+def read_lines(file: BinaryIO, name: str, start: int = 1) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number, which begins at `start`; DataError for one that is too long to be of a manifest."""
+    number = start
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{name}:{number} is not a line of a manifest",
+                why=f"it is longer than {MAX_LINE_BYTES >> 20} MiB",
+                fix="check that the file is a manifest",
+            )
+        yield number, line
+        number += 1
 
 
 class RemoteFile(io.RawIOBase):

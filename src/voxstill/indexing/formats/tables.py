@@ -36,8 +36,8 @@ from voxstill.indexing.formats.entry import (
     with_known_names,
 )
 from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, is_half_of_cut, nemo_tar_entry
-from voxstill.indexing.formats.parquet_audio import audio_column
-from voxstill.indexing.formats.remote_file import open_manifest
+from voxstill.indexing.formats.parquet_audio import audio_column, too_much
+from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, open_manifest, read_lines
 from voxstill.indexing.formats.webdataset import AUDIO, file_name, is_compressed
 from voxstill.storage.redaction import redact_uri
 
@@ -46,9 +46,9 @@ METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 MANIFEST_NAMES = tuple(f"manifest.{ending}" for ending in ("jsonl", "jsonl.gz", "json", "csv", "tsv", "parquet"))
 """Names by which a manifest in a folder is known."""
 _SEPARATORS = ",;|\t"
-_PARQUET_ROWS = 1024
+_PARQUET_ROWS = 16
+"""Read at a time. Few: all of them may be the same long text, which the file holds once."""
 _JSON_PART = 1 << 20
-_MAX_JSON_ROW = 16 << 20
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 
@@ -89,7 +89,7 @@ def read_jsonl(uri: str) -> Iterator[SourceEntry]:
     with open_manifest(uri) as file:
         lines = _unzipped(file, uri)
         try:
-            for number, line in enumerate(lines, start=1):
+            for number, line in read_lines(lines, redact_uri(uri)):
                 if line.strip():
                     yield row_entry(parse_json(line, f"{redact_uri(uri)}:{number}"), uri, f"{redact_uri(uri)}:{number}")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -129,7 +129,7 @@ def _array(file: BinaryIO, name: str) -> Iterator[object]:
         try:
             row, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            if is_whole or len(text) - place > _MAX_JSON_ROW:
+            if is_whole or len(text) - place > MAX_LINE_BYTES:
                 raise bad_row(f"{name}:{number}", f"it is not JSON: {error}") from None
             part = stream.read(_JSON_PART)
             is_whole = not part
@@ -155,7 +155,7 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
     """The cells of each line by their columns, and where it stands; an empty cell is None, times are numbers."""
     with open_manifest(uri) as file:
         text = io.TextIOWrapper(file, "utf-8-sig", newline="")
-        rows = csv.DictReader(text, delimiter=separator, quoting=quoting)
+        rows = csv.DictReader(_csv_lines(text), delimiter=separator, quoting=quoting)
         is_first = True
         while True:
             where = f"{redact_uri(uri)}:{rows.line_num + 1}"
@@ -190,6 +190,14 @@ def _is_number(column: str) -> bool:
     return spelling(column) in NUMBER_COLUMNS
 
 
+def _csv_lines(text: io.TextIOWrapper) -> Iterator[str]:
+    """Lines as the csv module wants them, which may end in a carriage return alone; csv.Error for one too long."""
+    while line := text.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise csv.Error(f"it is longer than {MAX_LINE_BYTES >> 20} MiB")
+        yield line
+
+
 def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
     """DataError where two columns have one name; those without a name are not read."""
     doubled = [name for name, count in Counter(names).items() if count > 1 and name]
@@ -198,16 +206,20 @@ def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
 
 
 def read_parquet(uri: str) -> Iterator[SourceEntry]:
-    """A row for each row of a Parquet manifest, a thousand held at a time; only columns that are known are read.
+    """A row for each row of a Parquet manifest, a few held at a time; only columns that are known are read.
 
-    DataError where it has audio inside: a page of Parquet is compressed as a whole, so no file can be read alone.
+    DataError where it has audio inside: a page of Parquet is compressed as a whole, so no file can be read alone. And
+    where it is small and states to hold much, or a row is too long for a manifest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with open_manifest(uri) as file:
         try:
+            num_bytes = file.seek(0, io.SEEK_END)
             table = pq.ParquetFile(file)
+            if why := too_much(table.metadata, num_bytes):
+                raise DataError(f"`{redact_uri(uri)}` is not read", why=why, fix="write the file anew")
             if audio_column(table.metadata) is not None:
                 raise DataError(
                     f"`{redact_uri(uri)}` holds the audio itself",
@@ -221,6 +233,8 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
                 for row in batch.to_pylist():
                     number += 1
+                    if sum(len(value) for value in row.values() if isinstance(value, str)) > MAX_LINE_BYTES:
+                        raise bad_row(f"{redact_uri(uri)}:{number}", f"it is longer than {MAX_LINE_BYTES >> 20} MiB")
                     yield replace(row_entry(row, uri, f"{redact_uri(uri)}:{number}"), columns=names)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(
@@ -238,7 +252,7 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
         if is_json:
             yield from read_jsonl(uri)
             return
-        for number, line in enumerate(file, start=1):
+        for number, line in read_lines(file, redact_uri(uri)):
             where = f"{redact_uri(uri)}:{number}"
             if audio := decode_text(line, where).strip():
                 file_entry = resolve_either(audio, uri)
@@ -266,7 +280,10 @@ def _is_recording(path: str) -> bool:
 def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEntry:
     """What one row of a manifest means, whichever tool wrote it."""
     if is_cut(row):
-        return cut_entry(row, manifest, where)
+        try:
+            return cut_entry(row, manifest, where)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise bad_row(where, f"a value in it is not as lhotse writes it: {error}") from None
     row = with_known_names(row, where)
     audio = value_of(row, "audio")
     if isinstance(audio, Mapping):  # as Hugging Face writes it

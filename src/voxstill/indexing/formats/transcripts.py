@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import zip_longest
-from typing import BinaryIO
 
 from voxstill.core.records import UtteranceInfo
 from voxstill.indexing.formats.entry import (
@@ -19,7 +18,7 @@ from voxstill.indexing.formats.entry import (
     resolve,
     split_named,
 )
-from voxstill.indexing.formats.remote_file import open_manifest
+from voxstill.indexing.formats.remote_file import open_manifest, read_lines
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
@@ -46,7 +45,7 @@ def is_mls(uri: str) -> bool:
 def read_mls(uri: str) -> Iterator[SourceEntry]:
     """A row for each line `speaker_book_number<tab>text`, whose audio lies in `audio/speaker/book` beside it."""
     with open_manifest(uri) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in read_lines(file, redact_uri(uri)):
             where = f"{redact_uri(uri)}:{number}"
             name, tab, text = decode_text(line, where).strip("\r\n").partition("\t")
             match = _MLS_ID.fullmatch(name)
@@ -97,8 +96,8 @@ def read_fairseq(uri: str) -> Iterator[SourceEntry]:
     stem = uri.removesuffix(".tsv")
     split = split_named(stem.rpartition("/")[2])
     with ExitStack() as files:
-        paths = files.enter_context(open_manifest(uri))
-        root = decode_text(paths.readline(), f"{redact_uri(uri)}:1").strip()
+        paths = _lines(uri, files)
+        root = decode_text(next(paths, b""), f"{redact_uri(uri)}:1").strip()
         if not is_local(uri) and "://" not in root:
             raise bad_row(f"{redact_uri(uri)}:1", f"`{root}` is a folder of another machine: write its address there")
         texts, ending = _texts_beside(stem, files)
@@ -114,12 +113,16 @@ def read_fairseq(uri: str) -> Iterator[SourceEntry]:
             yield metadata.located(resolve(f"{root.rstrip('/')}/{path}", uri))
 
 
-def _texts_beside(stem: str, files: ExitStack) -> tuple[BinaryIO | None, str]:
-    """The opened texts of a list, and their ending; None where there are none."""
+def _lines(uri: str, files: ExitStack) -> Iterator[bytes]:
+    return (line for _, line in read_lines(files.enter_context(open_manifest(uri)), redact_uri(uri)))
+
+
+def _texts_beside(stem: str, files: ExitStack) -> tuple[Iterator[bytes] | None, str]:
+    """The lines of the texts of a list, and their ending; None where there are none."""
     folder = Store(folder_of(stem))
     for ending in _FAIRSEQ_TEXTS:
         if folder.exists(stem.rpartition("/")[2] + ending):
-            return files.enter_context(open_manifest(stem + ending)), ending
+            return _lines(stem + ending, files), ending
     return None, ""
 
 

@@ -17,6 +17,7 @@ from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.column_names import INFO_COLUMNS
 from voxstill.indexing.formats.entry import (
     SourceEntry,
+    bad_row,
     decode_text,
     local_entry,
     metadata_of,
@@ -25,7 +26,7 @@ from voxstill.indexing.formats.entry import (
     timed,
     with_known_names,
 )
-from voxstill.indexing.formats.remote_file import RemoteFile, open_manifest
+from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, RemoteFile, open_manifest
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import local_path
 
@@ -43,6 +44,9 @@ _TIMIT_TIMES = re.compile(r"\A0\s+\d{4,}\s+(?=\S)")
 """First and last sample, which TIMIT writes before its text."""
 _AGAIN = Failure(FailureKind.AMBIGUOUS, "its name is in the tar before, as after `tar --append`; repack the tar")
 COMPRESSED_ENDINGS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+TAR_ERRORS = (tarfile.TarError, ValueError, OverflowError, RecursionError)
+"""What `tarfile` raises of headers that cannot be."""
+_MAX_HEADER_BYTES = 1 << 16
 _COMPRESSED_STARTS = (
     b"\x1f\x8b",
     b"BZh",
@@ -68,11 +72,11 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
         fault = None
         apart, names, num_again = _Apart(), _Names(), 0
         try:
-            archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # closes with its file
+            archive = open_tar(file)
             for sample in _samples(archive):
                 apart.count(sample)
                 is_again = sum(names.add(member.name) for member in sample) > 0
-                entries = list(_sample_entries(archive, sample, tar))
+                entries = list(_sample_entries(file, sample, tar))
                 num_audio += len(entries)
                 num_again += is_again and not entries
                 yield from (replace(entry, failure=_AGAIN) if is_again else entry for entry in entries)
@@ -80,8 +84,8 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
             rest = file.read(tarfile.BLOCKSIZE)
             if rest.strip(b"\0") or len(rest) % tarfile.BLOCKSIZE:
                 fault = f"there is no header at byte {archive.offset}"
-        except tarfile.TarError as error:
-            fault = str(error)
+        except TAR_ERRORS as error:
+            fault = str(error) if isinstance(error, tarfile.TarError) else "a header says what cannot be"
     if fault is not None:
         yield replace(tar, failure=Failure(FailureKind.DAMAGED_TAR, f"after {num_audio} recordings: {fault}"))
     elif num_apart := len(apart):
@@ -91,6 +95,25 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
         yield replace(tar, failure=Failure(FailureKind.AMBIGUOUS, f"{num_again} texts are in it again; repack it"))
     elif not num_audio:
         yield replace(tar, failure=Failure(FailureKind.NO_AUDIO, "no member has the ending of an audio file"))
+
+
+def open_tar(file: BinaryIO) -> tarfile.TarFile:
+    """A tar of which the headers are read; TAR_ERRORS where the first cannot be."""
+    return tarfile.open(fileobj=cast(BinaryIO, _Headers(file)), mode="r:")
+
+
+class _Headers:
+    """A file as `tarfile` may read it, which takes the size of a header from the header, and its parts by a pattern
+    that is slow on long ones."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, num_bytes: int) -> bytes:
+        """The next bytes, of which a header has not many."""
+        if not 0 <= num_bytes <= _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"there is a header of {num_bytes} bytes")
+        return self._file.read(num_bytes)
 
 
 def tar_entry(uri: str, file: BinaryIO) -> SourceEntry:
@@ -112,6 +135,8 @@ def _samples(archive: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
     key = None
     while (member := archive.next()) is not None:
         cast(Any, archive).members = []  # which would otherwise grow with the tar
+        if member.size < 0:
+            raise tarfile.ReadError(f"`{member.name}` has less than no bytes")
         if not member.isfile() or member.name.rpartition("/")[2].startswith("."):
             continue
         if _key(member) != key:
@@ -159,15 +184,13 @@ class _Apart:
         return len(np.intersect1d(audio_N, text_N))
 
 
-def _sample_entries(
-    archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], tar: SourceEntry
-) -> Iterator[SourceEntry]:
+def _sample_entries(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> Iterator[SourceEntry]:
     """A row for each audio member of a sample."""
     audio = [member for member in sample if _ending(member) in AUDIO]
     failure = None
     metadata = SourceEntry(uri="")
     try:
-        metadata = description(_members(archive, sample, tar)) if audio else metadata
+        metadata = description(_members(file, sample, tar)) if audio else metadata
     except DataError as error:
         failure = Failure(FailureKind.BAD_DESCRIPTION, f"{error.what}: {error.why}")
     if len(audio) > 1:
@@ -184,13 +207,13 @@ def _sample_entries(
         yield entry if failure is None else replace(entry, failure=failure)
 
 
-def _members(archive: tarfile.TarFile, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> Iterator[Member]:
+def _members(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> Iterator[Member]:
     """The members of a sample that are no audio; those that say nothing without their bytes."""
     for member in sample:
         ending = _ending(member)
         if ending not in AUDIO:
-            data = _content(archive, member) if ending in (*TEXTS, "json") else b""
-            yield Member(ending, f"{redact_uri(tar.uri)}:{member.name}", data)
+            where = f"{redact_uri(tar.uri)}:{member.name}"
+            yield Member(ending, where, _content(file, member, where) if ending in (*TEXTS, "json") else b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +306,11 @@ def _ending(member: tarfile.TarInfo) -> str:
     return member.name.rpartition("/")[2].rpartition(".")[2].lower()
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return b"" if file is None else file.read()
+def _content(file: BinaryIO, member: tarfile.TarInfo, where: str) -> bytes:
+    if member.size > MAX_LINE_BYTES or member.issparse():
+        raise bad_row(where, "its bytes are too many to describe audio, or do not lie together")
+    file.seek(member.offset_data)
+    return file.read(member.size)
 
 
 def is_compressed(uri: str) -> bool:

@@ -1,0 +1,79 @@
+"""Values of another type than a format has, and numbers that no machine holds, are errors in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from manifests import refused, wav
+from voxstill.core import config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.evaluation import recognition
+from voxstill.labelling import control
+from voxstill.storage.store import Store
+from voxstill.text import normalize, transcripts
+
+LONG = "9" * 5000
+CUT = {
+    "id": "c",
+    "start": 0.0,
+    "duration": 0.2,
+    "channel": 0,
+    "type": "MonoCut",
+    "supervisions": [{"text": "a", "speaker": "x", "start": 0.0, "duration": 0.2}],
+    "recording": {"sources": [{"type": "file", "channels": [0], "source": "a.wav"}], "duration": 0.2},
+}
+
+
+@pytest.mark.parametrize("value", ["!!int x", "!!float x", "!!bool x", "2001-13-45", "!!binary x", LONG, "!!set [a]"])
+def test_a_value_that_yaml_cannot_make_is_refused(tmp_path: Path, value: str) -> None:
+    (tmp_path / "c.yaml").write_text(f"teacher: {{name: {value}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(str(tmp_path / "c.yaml"))
+    assert len(str(caught.value)) < 1000
+    with pytest.raises(ConfigError) as caught:
+        config.load(None, [f"teacher.name={value}"])
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recording": {"sources": 1.5}},
+        {"recording": {"sources": [{"type": "file", "channels": 2, "source": "a.wav"}]}},
+        {"supervisions": [{"start": "x"}, {"start": 1}]},
+        {"supervisions": [{"text": "a", "speaker": {}}]},
+    ],
+)
+def test_an_odd_cut_is_named_by_its_line(tmp_path: Path, change: dict[str, object]) -> None:
+    (tmp_path / "a.wav").write_bytes(wav())
+    (tmp_path / "m.jsonl").write_text(json.dumps({**CUT, **change}) + "\n")
+    assert "m.jsonl:1" in refused(tmp_path / "m.jsonl").what
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"\xff", b"[1]", b'{"a": 1}', b"[" * 100_000, b'{"a": ' + LONG.encode() + b"}"]
+)
+def test_spellings_that_are_none_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "n.json").write_bytes(content)
+    with pytest.raises(ConfigError, match="holds no spellings"):
+        normalize.normalizer(f"whisper:{tmp_path}/n.json", "en")
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', '{"id": [], "text": ""}', f'{{"id": {LONG}}}', 9000 * "["])
+def test_texts_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "texts.jsonl").write_text(f'{{"id": "a", "text": "yes"}}\n{line}\n')
+    with pytest.raises(DataError) as caught:
+        recognition.hidden_texts(config.load(None, [f"evaluate.texts={tmp_path}/texts.jsonl"]))
+    assert "texts.jsonl:2" in caught.value.what
+    with pytest.raises(DataError):
+        transcripts.read(str(tmp_path / "texts.jsonl"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "1", f'{{"a": {LONG}}}', 100_000 * "[", "\ud800"])
+def test_a_note_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / control.REQUEST).write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError, match="no JSON object"):
+        control.requested(Store(str(tmp_path)))
