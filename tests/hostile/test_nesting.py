@@ -11,7 +11,17 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.text import grammar
 
 
-@pytest.mark.parametrize("text", ["teacher: " + 2_000 * "[", "teacher: " + 3_000 * "{a: ", 2_000 * "[" + 2_000 * "]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "teacher: " + 2_000 * "[",
+        "teacher: " + 3_000 * "{a: ",
+        2_000 * "[" + 2_000 * "]",
+        "teacher: {" + 200_000 * "[" + ": a}",  # on which the parser takes quadratic time
+        "teacher:\n  " + 4_000 * "- " + "a",
+    ],
+    ids=["open", "mappings", "closed", "very deep", "blocks"],
+)
 def test_a_deep_configuration_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "deep.yaml").write_text(text)
     with pytest.raises(ConfigError, match="cannot be used") as caught:

@@ -77,3 +77,11 @@ def test_a_note_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / control.REQUEST).write_bytes(content.encode("utf-8", "surrogatepass"))
     with pytest.raises(DataError, match="no JSON object"):
         control.requested(Store(str(tmp_path)))
+
+
+def test_lines_of_kaldi_with_odd_spaces_are_named(tmp_path: Path) -> None:
+    """What is a space to text is none to bytes."""
+    (tmp_path / "a.wav").write_bytes(wav())
+    (tmp_path / "wav.scp").write_text("u1 a.wav\n")
+    (tmp_path / "utt2spk").write_text("u1 anna\n\x1c\n\x1c\n")
+    assert "twice" in refused(tmp_path).what

@@ -7,6 +7,7 @@ YAML is read as version 1.2: `3e-4` is a number, `no` is a word and `1:30` is te
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -170,7 +171,19 @@ def _yaml() -> Any:
 
 
 _MAX_BYTES = 4 << 20
+_MAX_DEPTH = 100
+_BRACKETS = re.compile(r"[\[\]{}]")
 _TOO_DEEP = "its brackets are nested too deeply"
+
+
+def _parse(text: str) -> Any:
+    """What a YAML text holds; RecursionError where its brackets are nested too deeply, on which it would take long."""
+    depth = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > _MAX_DEPTH:
+            raise RecursionError
+    return _yaml().load(text)
 
 
 def _read_yaml(path: str) -> dict[str, object]:
@@ -192,7 +205,7 @@ def _read_yaml(path: str) -> dict[str, object]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"configuration `{path}` is not text", why=str(error), fix="save it as UTF-8") from None
     try:
-        tree = _yaml().load(text)
+        tree = _parse(text)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -225,7 +238,7 @@ def _scalar(text: str, where: str) -> object:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return _yaml().load(text)
+        return _parse(text)
     except YAMLError as error:
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"the value in `{where}` is not YAML", why=str(why), fix="put quotes round it") from None

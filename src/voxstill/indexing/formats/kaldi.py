@@ -181,4 +181,4 @@ class KeyValueFile:
         assert self._file is not None
         self._file.seek(start)
         words = decode_text(self._file.readline(), f"{self.path}: byte {start}").split(None, 1)
-        return words[0], words[1].strip() if len(words) > 1 else ""
+        return words[0] if words else "", words[1].strip() if len(words) > 1 else ""
