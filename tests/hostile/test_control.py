@@ -13,6 +13,7 @@ import pytest
 
 import voxstill
 from installed import install
+from manifests import wav
 from servers import Handler, serve
 from voxstill import cli
 from voxstill.audio import codec
@@ -260,5 +261,19 @@ def test_what_is_allowed_is_said_the_same_way_in_python(work: Store) -> None:
     texts = [row.text for row in tables.read(work, "labels", Label)]
     assert sorted(texts) == ["eno owt", "eno owt", "one two"]
     for wrong in ("[echo]", "{sustitute: 1.0}", "ecko", "{preset: nothing}"):
-        with pytest.raises(voxstill.ConfigError):
-            voxstill.label(cfg, allow_teacher=[wrong])
+        for door in (voxstill.label, voxstill.run):
+            with pytest.raises(voxstill.ConfigError):
+                door(cfg, allow_teacher=[wrong])
+
+
+def test_run_hands_on_what_is_allowed(tmp_path: Path) -> None:
+    """Its labels fail, as there are no texts to repeat: so it ends behind the step that is asked for here."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.wav").write_bytes(wav(seconds=1.0))
+    (tmp_path / "a.yaml").write_text(
+        f"work: {tmp_path}/work\nsource: {{uri: {tmp_path}/in}}\nsegment: {{vad: never}}\ntrain: {{steps: 1}}\n"
+        "teacher: echo\nengine: {name: inline, workers: 1, teachers: 1}\n"
+    )
+    assert cli.main(["run", str(tmp_path / "a.yaml"), "--allow-teacher", "{seed: 7}"]) != 0
+    (job,) = control.job_statuses(Store(str(tmp_path / "work")))
+    assert [options["seed"] for options in job.allowed] == [7]

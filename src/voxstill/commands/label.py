@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, PartOption, command, work_override
+from voxstill.core.command import AllowTeacherOption, CommonOptions, PartOption, command, work_override
 from voxstill.core.result import Result
 
 
@@ -25,14 +25,7 @@ def label(
     retry_failed: Annotated[
         bool, Option("--retry-failed", help="Make labels that failed again, too; later steps then follow.")
     ] = False,
-    allow_teacher: Annotated[
-        list[str] | None,
-        Option(
-            "--allow-teacher",
-            metavar="TEACHER",
-            help="A teacher that `voxstill control` may change to: a name, or options as YAML.",
-        ),
-    ] = None,
+    allow_teacher: AllowTeacherOption = None,
 ) -> Result:
     """Label every utterance with a teacher."""
     cfg = options.load(work_override(work))

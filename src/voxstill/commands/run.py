@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
-from voxstill.core.command import CommonOptions, command
+from voxstill.core.command import AllowTeacherOption, CommonOptions, command
 from voxstill.core.result import Result
 
 
@@ -20,10 +20,13 @@ def run(
     rehearse: Annotated[
         bool, Option("--rehearse", "--dry-run", help="A few files and a few steps, in folders of their own.")
     ] = False,
+    allow_teacher: AllowTeacherOption = None,
 ) -> Result:
     """Run all steps from raw audio to an evaluated student; finished steps are skipped."""
+    if rehearse and allow_teacher:
+        raise BadParameter("`--rehearse` labels a few files only: leave `--allow-teacher` out")
     limit = [] if max_batches is None or rehearse else [f"train.steps={max_batches}"]
     cfg = options.load(*limit, base=config_file)
     from voxstill.pipeline import dry_run, end_to_end
 
-    return dry_run.dry_run(cfg, max_batches) if rehearse else end_to_end.run(cfg)
+    return dry_run.dry_run(cfg, max_batches) if rehearse else end_to_end.run(cfg, allow_teacher=allow_teacher or ())

@@ -41,6 +41,15 @@ PartOption = Annotated[
     ),
 ]
 
+AllowTeacherOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-teacher",
+        metavar="TEACHER",
+        help="A teacher that `voxstill control` may change to: a name, or options as YAML.",
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import secrets
+import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,9 @@ from voxstill.engine.retry import describe
 from voxstill.engine.stage import Stage
 
 JOIN_LIMIT_S = 10.0
+_SHARED_MEMORY = "/dev/shm"
+_PROCESS_BYTES = 4 << 30
+"""Addresses that a process of Ray needs besides its shared memory: a worker without any work has 1.5 GB."""
 SPARE_CPUS = 0.01
 """Share of the CPUs that no worker reserves at the start, so that those started later find a little everywhere."""
 
@@ -35,19 +40,20 @@ def start_ray(cfg: Engine) -> Any:
     ray._private.worker._worker_logs_enabled = False  # else notices of dead workers go to standard output
     if ray.is_initialized():
         return ray
-    own_cluster = {
-        "num_cpus": world.num_cores(),
-        "include_dashboard": False,
-        # Ray refuses to start where /dev/shm is small, unless told a size; then it takes files in /tmp.
-        "object_store_memory": cfg.object_store_memory
-        or min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30),
-    }
+    # Ray refuses to start where /dev/shm is small, unless told a size; then it takes files in /tmp.
+    store_bytes = cfg.object_store_memory or min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30)
+    own_cluster = {"num_cpus": world.num_cores(), "include_dashboard": False, "object_store_memory": store_bytes}
     if cfg.address and cfg.object_store_memory:
         log.warning(
             "engine.object_store_memory is not used: the Ray cluster `%s` was started with its own; there it is "
             "`ray start --object-store-memory`",
             cfg.address,
         )
+    if not cfg.address:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        temporary = world.environment().get("RAY_TMPDIR") or world.environment().get("TMPDIR") or "/tmp"
+        free = {folder: _free_bytes(folder) for folder in (_SHARED_MEMORY, temporary)}
+        check_room(store_bytes, None if limit == resource.RLIM_INFINITY else limit, free)
     try:
         if host_port := re.fullmatch(r"([^/]+):(\d+)", cfg.address or ""):  # Ray would wait for minutes
             socket.create_connection((host_port[1].strip("[]"), int(host_port[2])), JOIN_LIMIT_S).close()
@@ -64,6 +70,40 @@ def start_ray(cfg: Engine) -> Any:
             fix="check `engine.address`, or use `engine: inline`" if cfg.address else "use `engine: inline`",
         ) from error
     return ray
+
+
+def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[str, int]) -> None:
+    """ClusterError where Ray's processes would wait or die for want of memory while they start, without saying so.
+
+    `address_bytes` is the limit of the address space of a process, `free_bytes` the room in the folders that may hold
+    the shared memory.
+    """
+    if address_bytes is not None and address_bytes < store_bytes + _PROCESS_BYTES:
+        raise ClusterError(
+            "Ray cannot start",
+            why=f"a process may have {_mb(address_bytes)} of addresses (`ulimit -v`), and each of Ray's takes the "
+            f"{_mb(store_bytes)} of its shared memory and {_mb(_PROCESS_BYTES)} more",
+            fix="run `ulimit -v unlimited`, set a smaller `engine.object_store_memory`, or use `engine: inline`",
+        )
+    if free_bytes and max(free_bytes.values()) < store_bytes:
+        rooms = " and ".join(f"{_mb(num_bytes)} in {folder}" for folder, num_bytes in free_bytes.items())
+        raise ClusterError(
+            "Ray cannot start",
+            why=f"its shared memory takes {_mb(store_bytes)}, and there are {rooms}",
+            fix="give /dev/shm more room (`docker run --shm-size`), set a smaller `engine.object_store_memory`, or use "
+            "`engine: inline`",
+        )
+
+
+def _free_bytes(folder: str) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
+
+
+def _mb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.0f} MB"
 
 
 def _configure_ray(*, is_joining: bool) -> None:

@@ -308,8 +308,10 @@ def replay(experiment: str | Path, batch: str | Path) -> ReplayResult:
     return replaying.replay(str(experiment), str(batch))
 
 
-def run(cfg: Config) -> RunResult:
+def run(cfg: Config, *, allow_teacher: Sequence[str] = ()) -> RunResult:
     """Run all steps from raw audio to an evaluated student and its report; finished steps are skipped.
+
+    `allow_teacher` names the teachers that `control` may change to while it labels, as in `label`.
 
     >>> result = voxstill.run(cfg)
     >>> [step.step for step in result.steps]
@@ -317,7 +319,7 @@ def run(cfg: Config) -> RunResult:
     """
     from voxstill.pipeline import end_to_end
 
-    return end_to_end.run(cfg)
+    return end_to_end.run(cfg, allow_teacher=allow_teacher)
 
 
 def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:

@@ -21,6 +21,7 @@ from voxstill.decoding.recognizer import Recognizer, Samples
 from voxstill.demo import corpus
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
+from voxstill.labelling import permission
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
@@ -105,8 +106,11 @@ def demo(cfg: Config, work: str) -> RunResult:
     return run(config.validated(Config, tree), steps)
 
 
-def run(cfg: Config, steps: Steps | None = None) -> RunResult:
-    """Index, label, filter, shard, train, evaluate and report; each step's figures and time."""
+def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str] = ()) -> RunResult:
+    """Index, label, filter, shard, train, evaluate and report; each step's figures and time.
+
+    The teachers of `allow_teacher` may take over while it labels, as in `label_utterances`.
+    """
     steps = steps or Steps()
     if ranks := world.ranks():
         raise ConfigError(
@@ -124,7 +128,8 @@ def run(cfg: Config, steps: Steps | None = None) -> RunResult:
             fix="run `voxstill index`, then `voxstill train` and `voxstill evaluate`: docs/transfer.md",
         )
     registry.create(cfg.teacher)  # a teacher that cannot be made is told before anything is done
-    filtered = _make_shards(cfg, steps)
+    permission.allowed_teachers(cfg.teacher, allow_teacher)
+    filtered = _make_shards(cfg, steps, allow_teacher)
     with steps.step("train") as result:
         trained = train(cfg)
         size = f"{trained.parameters / 1e6:.2f} M parameters"
@@ -172,7 +177,7 @@ def _refuse_unknown_task(name: str) -> None:
         )
 
 
-def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:
+def _make_shards(cfg: Config, steps: Steps, allow_teacher: Sequence[str]) -> VerdictFigures:
     """Index, label, filter and shard; returns the figures of the verdicts."""
     try:
         with steps.step("index") as result:
@@ -187,7 +192,7 @@ def _make_shards(cfg: Config, steps: Steps) -> VerdictFigures:
             )
         _refuse_failed_index(indexed)
         with steps.step("label") as result:
-            labelled = labelling.label_utterances(cfg)
+            labelled = labelling.label_utterances(cfg, allow_teacher=allow_teacher)
             text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
             result(text, labels=labelled.labels, failed=labelled.failed, rtfx=labelled.rtfx)
         _refuse_failed_labels(cfg, labelled)
