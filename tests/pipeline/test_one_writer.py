@@ -15,7 +15,7 @@ from voxstill.core.config import Config, load
 from voxstill.core.errors import StorageError
 from voxstill.core.result import Result
 from voxstill.labelling import label
-from voxstill.pipeline import recipes
+from voxstill.pipeline import end_to_end, recipes
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
@@ -102,3 +102,12 @@ def test_two_indexes_and_two_labellings_at_once_double_nothing(tmp_path: Path) -
         assert all(row[count] == 120 for row in figures)
     assert filter_labels(cfg).judged == 120
     assert shard(cfg).utterances == 120
+
+
+def test_a_demo_is_refused_while_another_one_makes_its_corpus(tmp_path: Path) -> None:
+    with (
+        lease.hold(Store(str(tmp_path / "corpus")), "corpus", "demo"),
+        pytest.raises(StorageError, match="runs `voxstill demo` there since"),
+    ):
+        end_to_end.demo(Config(work=str(tmp_path)), str(tmp_path))
+    assert not (tmp_path / "corpus/audio").exists()

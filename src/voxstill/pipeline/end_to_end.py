@@ -30,8 +30,10 @@ from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
+from voxstill.storage import lease
 from voxstill.storage.figures import IndexFigures, LabelFigures, VerdictFigures
 from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
 from voxstill.tasks import registry as tasks
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Teacher
@@ -92,7 +94,8 @@ def demo(cfg: Config, work: str) -> RunResult:
     steps = Steps()
     folder = Path(work) / "corpus"
     with steps.step("corpus") as result:
-        manifest = corpus.make(folder, cfg.demo, cfg.seed)
+        with lease.hold(Store(str(folder)), "corpus", "demo"):
+            manifest = corpus.make(folder, cfg.demo, cfg.seed)
         voices = len(corpus.ACCENTS) * sum(map(len, corpus.VARIANTS.values()))
         sizes = (cfg.demo.train_utterances, cfg.demo.dev_utterances, cfg.demo.test_utterances)
         result(
