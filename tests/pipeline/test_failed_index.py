@@ -39,10 +39,16 @@ def test_segments_that_cannot_be_used_are_counted_by_reason(tmp_path: Path, capl
     assert figures.from_dict(figures.to_dict()) == figures
 
 
-@pytest.mark.parametrize(("second", "error", "code"), [("gone.wav", StorageError, 4), ("m.jsonl", DataError, 3)])
-def test_a_run_stops_after_an_index_that_failed(tmp_path: Path, second: str, error: type[Exception], code: int) -> None:
+@pytest.mark.parametrize(
+    ("second", "error", "code", "fix"),
+    [("gone.wav", StorageError, 4, "the same command tries again"), ("m.jsonl", DataError, 3, "mend the source")],
+)
+def test_a_run_stops_after_an_index_that_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, second: str, error: type[Exception], code: int, fix: str
+) -> None:
     cfg = config_of(tmp_path, {"audio": "a.wav"}, {"audio": second})
     assert index(cfg).exit_code == code
+    assert fix in caplog.text
     with pytest.raises(error, match="1 of 2 recordings cannot be used"):
         end_to_end.run(cfg)
     assert not (tmp_path / "work/labels").exists()

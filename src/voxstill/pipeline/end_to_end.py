@@ -14,7 +14,7 @@ from pathlib import Path
 from voxstill import engine
 from voxstill.core import config, world
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError, StorageError, TeacherError
+from voxstill.core.errors import ConfigError, DataError, TeacherError
 from voxstill.core.monitor import clock, log
 from voxstill.core.records import Utterance
 from voxstill.decoding.recognizer import Recognizer, Samples
@@ -31,7 +31,7 @@ from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
 from voxstill.storage import lease
-from voxstill.storage.figures import IndexFigures, LabelFigures, VerdictFigures
+from voxstill.storage.figures import LabelFigures, VerdictFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import registry as tasks
@@ -193,7 +193,8 @@ def _make_shards(cfg: Config, steps: Steps, allow_teacher: Sequence[str]) -> Ver
                 hours=indexed.hours,
                 damaged=indexed.damaged,
             )
-        _refuse_failed_index(indexed)
+        if indexed.damaged > indexed.max_failed_share * indexed.recordings:
+            raise indexing.unusable(indexed)
         with steps.step("label") as result:
             labelled = labelling.label_utterances(cfg, allow_teacher=allow_teacher)
             text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
@@ -216,17 +217,6 @@ def _make_shards(cfg: Config, steps: Steps, allow_teacher: Sequence[str]) -> Ver
     finally:
         engine.shutdown()  # Ray's processes would take their share of the cores while training
     return filtered
-
-
-def _refuse_failed_index(indexed: IndexFigures) -> None:
-    """StorageError or DataError where more of the corpus is missing than `engine.max_failed_share` allows."""
-    if indexed.damaged <= indexed.max_failed_share * indexed.recordings:
-        return
-    what = f"{indexed.damaged} of {indexed.recordings} recordings cannot be used"
-    why = ", ".join(f"{reason}: {num}" for reason, num in indexed.reasons.items())
-    if indexed.exit_code == StorageError.exit_code:
-        raise StorageError(what, why=why, fix="the same command tries again what storage did not give")
-    raise DataError(what, why=why, fix="mend the source, or raise `engine.max_failed_share` to go on with the rest")
 
 
 def _refuse_failed_labels(cfg: Config, labelled: LabelFigures) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from voxstill import engine
 from voxstill.audio import level, read_utterances
 from voxstill.core.config import Config, sources_of
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Normalization, Utterance
 from voxstill.indexing import duplicates, segment
@@ -41,8 +41,8 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
         figures = _index(cfg, work, recipe, held, own)
     figures = dataclasses.replace(figures, max_failed_share=cfg.engine.max_failed_share)
     if figures.exit_code:
-        why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
-        log.error("index: %d of %d recordings cannot be used: %s", figures.damaged, figures.recordings, why)
+        error = unusable(figures)
+        log.error("index: %s (%s): %s", error.what, error.why, error.fix)
     if figures.damaged_segments:
         why = ", ".join(f"{reason}: {num}" for reason, num in figures.segment_reasons.items())
         log.warning("index: %d segments of other recordings cannot be used: %s", figures.damaged_segments, why)
@@ -75,6 +75,15 @@ def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
             figures.dc_offset,
             100 * level.MAX_DC_OFFSET,
         )
+
+
+def unusable(figures: IndexFigures) -> VoxstillError:
+    """What is to be said of an index of which too much is missing: a StorageError where some could not be read."""
+    what = f"{figures.damaged} of {figures.recordings} recordings cannot be used"
+    why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
+    if figures.exit_code == StorageError.exit_code:
+        return StorageError(what, why=why, fix="the same command tries again what storage did not give")
+    return DataError(what, why=why, fix="mend the source, or raise `engine.max_failed_share` to go on with the rest")
 
 
 def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
