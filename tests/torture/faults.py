@@ -37,9 +37,10 @@ class Nursery:
     def __init__(self, folder: Path) -> None:
         shim = folder / "faults.so"
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "faults.c", "-ldl"], check=True)
+        path = os.pathsep.join([str(HERE.parent), *sys.path[1:]])
         self._process = subprocess.Popen(
             [sys.executable, HERE / "nursery.py"],
-            env=os.environ | {"LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -47,11 +48,14 @@ class Nursery:
         )
         assert self._answer() == "ready"
 
-    def run(self, folder: Path, *arguments: object, at: int = 0, kind: int = NO_FAULT) -> int:
+    def run(
+        self, folder: Path, *arguments: object, at: int = 0, kind: int = NO_FAULT, target: str = "voxstill.cli"
+    ) -> int:
         """The command with a fault at one write point below `folder`; words and points are beside it."""
         for name in ("said", "points"):
             folder.with_suffix(f".{name}").unlink(missing_ok=True)
         order = {"log": f"{folder}.said", "trace": f"{folder}.points", "below": str(folder), "at": at, "kind": kind}
+        order["target"] = target
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order | {"arguments": [str(argument) for argument in arguments]}) + "\n")
         self._process.stdin.flush()

@@ -1,4 +1,6 @@
-"""Runs the command line in children of itself, each with the fault it is told of: a line of JSON in, a line out.
+"""Runs `main` of the command line, or of another module, in children of itself, each with a fault.
+
+An order is a line of JSON in, the answer a line out.
 
 What is slow to load is loaded once. Nothing that starts a thread may happen before the fork.
 """
@@ -6,6 +8,7 @@ What is slow to load is loaded once. Nothing that starts a thread may happen bef
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -18,7 +21,8 @@ import pyarrow.parquet  # noqa: F401
 import torch.utils.tensorboard  # noqa: F401
 import transformers.modeling_utils  # noqa: F401
 
-from voxstill import cli
+from torture import small_training  # noqa: F401
+from voxstill import cli  # noqa: F401
 from voxstill.pipeline import end_to_end, evaluate, transcribe  # noqa: F401
 
 
@@ -30,7 +34,8 @@ def suffer(order: dict[str, object]) -> int:
     arm = ctypes.CDLL(None).faults_arm
     arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_char_p]
     arm(str(order["below"]).encode(), order["at"], order["kind"], str(order["trace"]).encode())
-    return cli.main([str(argument) for argument in order["arguments"]])  # type: ignore[attr-defined]
+    target = importlib.import_module(str(order["target"]))
+    return target.main([str(argument) for argument in order["arguments"]])  # type: ignore[attr-defined]
 
 
 def main() -> None:
