@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import sys
 import time
@@ -91,10 +92,12 @@ def call(target: Callable[..., object], *arguments: object, log: Path, ranks: in
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
+    """A port that nobody listens on, and none of those that are given out to whoever names none."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with socket.socket() as server, contextlib.suppress(OSError):
+            server.bind(("127.0.0.1", port))
+            return port
 
 
 def torchrun_variables(ranks: int) -> list[dict[str, str]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from voxstill.data.prefetch import CacheDir, shard_uses
 from voxstill.data.shard_index import ShardIndex
 from voxstill.storage.shard_format import tar_name
 from voxstill.storage.store import Store
+from waiting import until
 
 PLENTY = 1 << 30
 NAMES = itertools.count()
@@ -26,13 +25,6 @@ NAMES = itertools.count()
 
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.exists() else 0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -62,11 +54,12 @@ def test_the_folder_never_holds_more_than_its_limit(remote: ShardIndex, tmp_path
     needed = shard_uses(remote, epoch_plan, rank=0, ranks=1, first=0)
     cache_dir = CacheDir(tmp_path / "tars", max(use.num_bytes for use in needed) + 1)
     fetched = set()
-    for _ in Loader(Batches(remote, epoch_plan, cache_dir=cache_dir), workers=0):
-        time.sleep(0.02)
+    for k, _ in enumerate(Loader(Batches(remote, epoch_plan, cache_dir=cache_dir), workers=0)):
+        if k < epoch_plan.steps - 1:
+            until(lambda: list(cache_dir.folder.glob("[!.]*.tar")))
         assert size_of(cache_dir.folder) <= cache_dir.max_bytes
-        fetched |= {path.name for path in cache_dir.folder.glob("*.tar")}
-    assert len(fetched) > 1
+        fetched |= {path.name for path in cache_dir.folder.glob("[!.]*.tar")}
+    assert len(fetched) == len(needed) > 1
 
 
 def test_a_tar_is_needed_from_its_first_step_to_its_last(remote: ShardIndex) -> None:
@@ -110,6 +103,6 @@ def test_a_tar_that_cannot_be_fetched_is_logged_and_read_by_ranges(
     )
     with caplog.at_level(logging.WARNING):
         for _ in loader:
-            time.sleep(0.02)
+            until(lambda: caplog.messages)
     assert loader.replaced == PER_SHARD
     assert sum("read one by one" in line for line in caplog.messages) == 1

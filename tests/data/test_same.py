@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from forked import finish, start
 from hashes import SLOTS, read
 from noise_corpus import write_corpus
 from voxstill.storage.store import Store
+from waiting import until
 
 
 def lines_of(*paths: Path) -> dict[tuple[int, int], str]:
@@ -52,10 +52,7 @@ def test_a_killed_run_goes_on_with_the_same_bits_on_other_ranks_and_workers(
     outs = [tmp_path / f"killed{rank}" for rank in range(ranks)]
     log = tmp_path / "log"
     readers = [start(read, str(root), rank, ranks, workers, 0, 0.3, out, log=log) for rank, out in enumerate(outs)]
-    deadline = time.monotonic() + 60
-    while not all(out.exists() and len(lines_of(out)) >= 2 * SLOTS // ranks for out in outs):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: all(out.exists() and len(lines_of(out)) >= 2 * SLOTS // ranks for out in outs))
     for reader in readers:
         reader.kill()
         reader.join()

@@ -240,7 +240,7 @@ def test_a_million_scores_are_judged_in_seconds() -> None:
         for i in range(2_000)
     ]
     table = pa.concat_tables([tables.table(scores, Score)] * 500)
-    began = time.perf_counter()
+    began = time.process_time()  # others may have the processor too
     first_N = judge(table, Filter(keep_share=0.5))
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert (first_N < 0).sum() == pytest.approx(500_000, rel=0.02)

@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from forked import free_port
+from waiting import until
+
 pytestmark = pytest.mark.slow
 RAY = Path(sys.executable).with_name("ray")
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
@@ -43,10 +46,9 @@ def node(*options: str, environment: dict[str, str]) -> Iterator[subprocess.Pope
             process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
@@ -60,12 +62,7 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
         port = address.rpartition(":")[2]
         head = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--include-dashboard=false")
         nodes.enter_context(node(*head, environment=environment))
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", int(port))) == 0:
-                    break
-            time.sleep(0.2)
+        until(lambda: answers(int(port)), every_s=0.2)
         nodes.enter_context(node(f"--address={address}", environment=environment))
         time.sleep(5)
         for name in ("inline", "ray"):
@@ -107,5 +104,5 @@ def test_a_cluster_that_cannot_be_joined_is_not_reported_as_a_teacher_error(
     voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config)
     command = [sys.executable, "-m", "voxstill.cli", "label", str(work), "--config", str(config)]
     nowhere = ["--set", "engine=ray", "--set", f"engine.address=127.0.0.1:{free_port()}"]
-    process = subprocess.run([*command, *nowhere], check=False, capture_output=True, text=True, timeout=60)
+    process = subprocess.run([*command, *nowhere], check=False, capture_output=True, text=True, timeout=200)
     assert (process.returncode, "cannot be joined" in process.stderr) == (1, True), process.stderr[-2000:]

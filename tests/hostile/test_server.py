@@ -100,7 +100,7 @@ def test_a_byte_now_and_then_is_a_late_answer(data: bytes) -> None:
         answer, seconds = transcribed(url)
     assert answer.is_transient
     assert "timed out" in (answer.error or "")
-    assert 1.2 <= seconds < 15  # two tries and the pause between them; the time to import is not theirs
+    assert 1.2 <= seconds < 60  # two tries and the pause between them; all of it would take a quarter of an hour
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_an_answer_without_an_end_is_a_row(talk: Talk, monkeypatch: pytest.Monke
         answer, seconds = transcribed(url, timeout_s=20.0)
     assert answer.error == "the answer of the server is larger than 1,048,576 bytes"
     assert not answer.is_transient
-    assert seconds < 10
+    assert seconds < 20  # it is not the time limit that ends it
 
 
 def test_an_answer_is_not_unpacked() -> None:

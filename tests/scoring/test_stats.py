@@ -70,9 +70,9 @@ def test_utterances_are_drawn_and_named_where_there_are_fewer_than_two_speakers(
 
 def test_a_thousand_draws_of_ten_thousand_take_about_a_second() -> None:
     counts = [ErrorCounts(hits=i % 20, substitutions=i % 3) for i in range(10_000)]
-    began = time.perf_counter()
+    began = time.process_time()  # others may have the processor too
     interval(counts, 1000, 0)
-    assert time.perf_counter() - began < 5  # 0.3 s alone on the machine
+    assert time.process_time() - began < 5
 
 
 def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:

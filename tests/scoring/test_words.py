@@ -82,9 +82,9 @@ def test_confusions_are_counted_over_all_alignments() -> None:
 
 def test_ten_thousand_pairs_take_seconds() -> None:
     reference = " ".join(f"word{i % 7}" for i in range(20))
-    began = time.perf_counter()
+    began = time.process_time()  # others may have the processor too
     counts = wer([(reference, reference.replace("word3", "word4"))] * 10_000)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert counts.substitutions == 30_000
 
 

@@ -18,6 +18,7 @@ import pytest
 from voxstill.core.errors import StorageError
 from voxstill.storage import lease
 from voxstill.storage.store import Store
+from waiting import until
 
 TABLE = "labels/abc"
 
@@ -28,6 +29,22 @@ def other_process(work: Store, beats: int = 0) -> lease.Holder:
     holder = dataclasses.replace(holder, machine="elsewhere", beats=beats)
     assert work.create(f"leases/{TABLE}/00000001.json", holder.to_json())
     return holder
+
+
+def beat_until_done(work: Store, holder: lease.Holder, wanted: concurrent.futures.Future[lease.Lease]) -> None:
+    """Let another machine beat, by its clock, until whoever wants its lease has an answer."""
+    for beats in range(1, 600):
+        work.replace(f"leases/{TABLE}/00000001.json", dataclasses.replace(holder, beats=beats).to_json())
+        if concurrent.futures.wait([wanted], timeout=0.1).done:
+            return
+
+
+def is_lost(held: lease.Lease) -> bool:
+    try:
+        held.check()
+    except StorageError:
+        return True
+    return False
 
 
 def test_a_lease_is_taken_given_back_and_taken_again(store: Store) -> None:
@@ -62,8 +79,8 @@ def test_a_lease_of_another_machine_is_taken_over_once_its_beats_stop(
     holder = other_process(work)
     with pytest.raises(StorageError, match="on elsewhere"):
         lease.acquire(work, TABLE, "label")
-    monkeypatch.setattr(lease, "STALE_S", 0.2)
-    time.sleep(0.3)
+    stopped = dataclasses.replace(holder, beat_s=time.time() - lease.STALE_S)
+    work.replace(f"leases/{TABLE}/00000001.json", stopped.to_json())
     with lease.hold(work, TABLE, "label") as held:
         held.check()
     assert [entry.key for entry in work.list("leases")] == [f"leases/{TABLE}/00000002.json"]
@@ -74,22 +91,25 @@ def test_who_waits_takes_over_once_it_is_stale_and_is_refused_at_the_next_beat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "BEAT_S", 0.1)
-    monkeypatch.setattr(lease, "STALE_S", 0.6)
     work = Store(str(tmp_path))
     holder = other_process(work)
     key = f"leases/{TABLE}/00000001.json"
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         wanted = pool.submit(lease.acquire, work, TABLE, "label --part 1/4", waits=True)
-        time.sleep(0.2)
-        work.replace(key, dataclasses.replace(holder, beats=1, beat_s=time.time()).to_json())
+        beat_until_done(work, holder, wanted)
         with pytest.raises(StorageError, match="on elsewhere"):
             wanted.result()
+    nearly_stale = dataclasses.replace(holder, beat_s=time.time() - lease.STALE_S + 0.5)
+    work.replace(key, nearly_stale.to_json())
     with lease.hold(work, TABLE, "label --part 1/4", waits=True) as held:
         held.check()
     other = dataclasses.replace(holder, beats=1, beat_s=time.time() + 7200)  # a clock that is two hours ahead
     assert work.create(f"leases/{TABLE}/00000003.json", other.to_json())
-    with lease.hold(work, TABLE, "label --part 1/4", waits=True) as held:
-        held.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "STALE_S", 0.6)
+        held = lease.acquire(work, TABLE, "label --part 1/4", waits=True)
+    held.check()
+    held.release()
 
 
 def test_who_waits_need_not_wait_for_what_is_given_back_meanwhile(
@@ -102,19 +122,18 @@ def test_who_waits_need_not_wait_for_what_is_given_back_meanwhile(
         wanted = pool.submit(lease.acquire, work, TABLE, "label --part 1/4", waits=True)
         time.sleep(0.2)
         work.replace(f"leases/{TABLE}/00000001.json", dataclasses.replace(holder, is_released=True).to_json())
-        wanted.result(timeout=10).release()
+        wanted.result(timeout=lease.STALE_S / 2).release()
 
 
 def test_a_holder_whose_clock_is_wrong_is_not_taken_for_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_S", 0.2)
+    monkeypatch.setattr(lease, "BEAT_S", 2.0)
     work = Store(str(tmp_path))
     holder = dataclasses.replace(other_process(work), beat_s=time.time() - 7200)
     key = f"leases/{TABLE}/00000001.json"
     work.replace(key, holder.to_json())
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         wanted = pool.submit(lease.acquire, work, TABLE, "label")
-        time.sleep(0.1)
-        work.replace(key, dataclasses.replace(holder, beats=1).to_json())  # it beats, two hours behind
+        beat_until_done(work, holder, wanted)  # two hours behind
         with pytest.raises(StorageError, match="being written by another process"):
             wanted.result()
 
@@ -125,7 +144,7 @@ def test_whoever_was_taken_over_sees_it_and_writes_no_more(tmp_path: Path, monke
     held = lease.acquire(work, TABLE, "label")
     successor = dataclasses.replace(lease.Holder.of_this_process("label"), machine="elsewhere")
     assert work.create(f"leases/{TABLE}/00000002.json", successor.to_json())
-    time.sleep(0.3)
+    until(lambda: is_lost(held))
     with pytest.raises(StorageError, match="has taken over"):
         held.check()
     held.release()

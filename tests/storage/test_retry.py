@@ -118,7 +118,7 @@ def test_a_lasting_failure_is_an_error_in_bounded_time_with_the_fix(
             start = time.monotonic()
             with pytest.raises(StorageError) as caught:
                 act()
-            assert time.monotonic() - start < 6
+            assert time.monotonic() - start < 30  # with the limits as they are it takes a minute
             assert re.search(says, caught.value.why)
             assert "again" in caught.value.fix
 
@@ -130,7 +130,7 @@ def test_what_a_server_refuses_is_not_tried_again(set_environment: SetEnvironmen
         for act in (lambda: Store("s3://b").read("k"), lambda: Store("s3://b").create("k", b"")):
             with pytest.raises(StorageError, match=r"403 Forbidden \(SomeCode\)"):
                 act()
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 8  # the pauses between tries alone would take 16 s
 
 
 def test_an_address_that_no_storage_takes_is_an_error_with_its_cause() -> None:

@@ -218,10 +218,10 @@ def test_a_slow_answer_is_asked_for_again_and_a_clip_that_is_never_answered_is_a
     server: Server, opened: Callable[..., Any]
 ) -> None:
     def slow(number: int, before: int) -> None:
-        time.sleep(2.0 if number == 2 or (number == 1 and before == 0) else 0)
+        time.sleep(4.0 if number == 2 or (number == 1 and before == 0) else 0)
 
     server.mood = slow
-    results = opened(timeout_s=1.0, retries=1).transcribe_batch([clip(i) for i in range(4)])
+    results = opened(timeout_s=2.0, retries=1).transcribe_batch([clip(i) for i in range(4)])
     assert [result.text for result in results] == ["clip 0", "clip 1", "", "clip 3"]
     assert "timed out" in (results[2].error or "")
 

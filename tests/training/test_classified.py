@@ -107,7 +107,7 @@ def test_a_training_killed_and_resumed_equals_an_undisturbed_one(voices: Path, w
         *("train.unfreeze_share=0.6", "train.steps=10", "train.lr=1e-3"),
     ]
     straight, run = run_of(voices, tmp_path / "straight", *settings), RunDir(tmp_path / "killed")
-    wanted = seeded_random().randint(3, 8)
+    wanted = seeded_random().randint(3, 6)  # what is left takes longer than to see it and to kill it
     with forked(classify_once, str(voices), str(run.path), *settings, log=tmp_path / "log") as process:
         while process.is_alive() and not (run.metrics.exists() and len(figures(run)) >= wanted):
             time.sleep(0.002)

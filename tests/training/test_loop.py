@@ -94,7 +94,7 @@ def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
 ) -> None:
     run = RunDir(tmp_path / "killed")
     chance = seeded_random()
-    wanted = chance.randint(2, STEPS - 2)
+    wanted = chance.randint(2, STEPS - 4)  # what is left takes longer than to see it and to kill it
     with forked(train_once, str(work), str(run.path), f"train.steps={STEPS}", log=tmp_path / "log") as process:
         while process.is_alive() and not (run.metrics.exists() and len(figures_whole(run)) >= wanted):
             time.sleep(0.002)

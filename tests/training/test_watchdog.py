@@ -61,10 +61,10 @@ def test_a_stopped_rank_is_detected_and_all_ranks_end(work: Path, tmp_path: Path
         assert set(pids) == {0, 1}
         os.kill(pids[victim], signal.SIGSTOP)
         begun = time.monotonic()
-        process.join(60)
+        process.join(120)
         took_s = time.monotonic() - begun
         assert process.exitcode not in (None, 0)
-    assert took_s < 2 * LIMIT_S + 8  # and what it takes to write two stacks and to end
+    assert took_s < 2 * LIMIT_S + 60  # and what it takes to write two stacks and to end
     assert not any(map(is_alive, pids.values()))
     log = run.log.read_text()
     assert f"stacks of rank {victim}" in log
@@ -79,7 +79,7 @@ def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(wor
     with started(work, run, "train.devices=2", "plan.batches_per_step=2") as process:
         pids = ranks(run)
         os.kill(pids[0], signal.SIGSEGV)
-        process.join(60)
+        process.join(120)
         assert process.exitcode not in (None, 0)
     assert not any(map(is_alive, pids.values()))
     log = run.log.read_text()
@@ -95,7 +95,7 @@ def test_a_stalled_training_on_one_device_ends_with_its_stack(work: Path, tmp_pa
         (pid,) = ranks(run).values()
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGSTOP)
-        process.join(60)
+        process.join(120)
         assert process.exitcode == 6
     assert "stacks of rank 0" in run.log.read_text()
 
@@ -108,7 +108,7 @@ def test_a_training_that_was_stopped_and_continued_goes_on(work: Path, tmp_path:
         time.sleep(13)
         before = run.metrics.read_text().count("\n")
         os.kill(pid, signal.SIGCONT)
-        give_up_at = time.monotonic() + 30
+        give_up_at = time.monotonic() + 120
         while run.metrics.read_text().count("\n") < before + 5:
             assert process.is_alive()
             assert time.monotonic() < give_up_at
@@ -121,7 +121,7 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(work: Path, tmp_pa
     with started(work, run) as process:
         assert process.pid is not None
         os.kill(process.pid, number)
-        process.join(20)
+        process.join(120)
         assert not process.is_alive()
     state = json.loads((run.last / "state.json").read_text())
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
