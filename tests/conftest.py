@@ -14,6 +14,7 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from servers import SetEnvironment, moto_server, reset_moto, s3_environment  # noqa: E402
+from voxstill import engine  # noqa: E402
 from voxstill.storage import clients  # noqa: E402
 from voxstill.storage.store import Store  # noqa: E402
 
@@ -32,6 +33,21 @@ def shared_data() -> Callable[[str], Path]:
         return root / name
 
     return find
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_of_folder(request: pytest.FixtureRequest, folder_before: list[Path]) -> None:
+    """Ray that tests have started in this process goes on for the files of one folder, as its start takes seconds."""
+    if folder_before != [request.path.parent]:
+        engine.shutdown()
+        folder_before[:] = [request.path.parent]
+
+
+@pytest.fixture(scope="session")
+def folder_before() -> Iterator[list[Path]]:
+    """The folder of the file of tests before this one."""
+    yield []
+    engine.shutdown()
 
 
 @pytest.fixture

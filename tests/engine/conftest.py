@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from typing import Any
 
 import pytest
@@ -13,10 +13,11 @@ from voxstill.core.config import Engine
 
 
 @pytest.fixture(scope="module")
-def ray(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A cluster of our own, shared by the tests of one file and ended after them."""
-    ray = engine.start_ray(Engine())
+def ray(request: pytest.FixtureRequest, ray_of_folder: None) -> Any:
+    """A cluster of our own, shared by the files of this folder, with resources that no machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": 2, "big_disk": 2, "voice": 1}))
+        ray = engine.start_ray(Engine(object_store_memory=100_000_000))
     for module in (request.module, engine_works):  # workers cannot import a test file
         ray.cloudpickle.register_pickle_by_value(module)
-    yield ray
-    engine.shutdown()
+    return ray

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -129,14 +128,11 @@ def test_another_work_takes_over_between_chunks_and_the_one_before_is_closed(
     committed, summary, changes = run_and_ask({3: staged(new, 2)}, staged(old, 2), 6, after=30, name=name)
     names = names_of(committed)
     assert names.count("old") >= 3
-    assert names[-1] == "new"
+    assert names.count("new") > 20  # all of the 30 that follow but what the old ones had in hand
     assert changes.outcomes == ["applied"]
     assert (summary.num_retries, summary.num_restarts, summary.num_skipped) == (0, 0, 0)
-    closed = sorted(path.stem for path in tmp_path.iterdir())
-    if name == "ray":  # the second of the new ones may not have started before all was done
-        assert closed in (["new", "old", "old"], ["new", "new", "old", "old"])
-    else:
-        assert closed == ["new", "old"]
+    closed = {path.name for path in tmp_path.iterdir()}
+    assert {".".join(row.split()[:2]) for rows in committed for row in rows} <= closed
 
 
 @pytest.mark.parametrize(
@@ -176,7 +172,7 @@ def test_what_is_asked_for_before_the_first_chunk_holds_from_there_on(ray: Any, 
 
 
 def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None:
-    work, changes, workers = NamedWork("one"), Asked(), []
+    work, changes, workers, drained = NamedWork("one"), Asked(), list[str](), list[str]()
 
     def source() -> Iterator[Chunk]:
         countdown = 30
@@ -190,6 +186,8 @@ def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None
         workers.append(rows[0].split()[1])
         if len(workers) == 4:
             changes.next = Change(staged(work, 4), Engine(in_flight=1))
+        if len(changes.outcomes) == 2:
+            drained.append(workers[-1])
         if len(set(workers)) == 4 and len(changes.outcomes) == 1:
             changes.next = Change(staged(work, 1), Engine(in_flight=1))
 
@@ -197,7 +195,7 @@ def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None
     assert changes.outcomes == ["applied", "applied"]
     assert len(set(workers[:4])) == 1
     assert len(set(workers)) == 4
-    assert len(set(workers[-20:])) == 1  # each of the others had a chunk or none in hand
+    assert max(Counter(drained).values()) > len(drained) - 10  # each of the others had a chunk or none in hand
     assert (summary.num_retries, summary.num_restarts) == (0, 0)
 
 
@@ -269,47 +267,14 @@ def test_whatever_is_asked_for_each_item_is_done_once_by_the_last_work_that_pass
 
 
 @pytest.mark.slow
-def test_without_a_spare_gpu_one_worker_stops_for_the_canary_and_returns_if_it_fails() -> None:
-    code = """
-import os, time, ray
-from itertools import count
-from voxstill.core.config import Engine
-from voxstill.core.errors import TeacherError
-from voxstill import engine
-ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False)
-class Work(engine.StageWork):
-    def __init__(self, name):
-        self.name = name
-    def open(self):
-        if self.name == "bad":
-            raise TeacherError("no such revision")
-    def __call__(self, items, payload):
-        time.sleep(0.1)
-        return [f"{self.name} {os.environ['CUDA_VISIBLE_DEVICES']}" for _ in items]
-works = {name: Work(name) for name in ("old", "bad", "new")}
-def stages(name):
-    return (engine.Stage(name="teach", work=works[name], num_gpus=1),)
-class Changes:
-    todo, outcomes = ["bad", "new"], []
-    def poll(self):
-        now = self.todo and len(rows) >= 4 * (3 - len(self.todo))
-        return engine.Change(stages(self.todo.pop(0)), Engine(attempts=2)) if now else None
-    def applied(self, stages):
-        self.outcomes.append("applied")
-    def rejected(self, error):
-        self.outcomes.append(error.what)
-changes, rows = Changes(), []
-def source():
-    left = 10
-    for chunk in engine.chunks_of(count(), 1, str):
-        left -= len(changes.outcomes) == 2
-        if left < 0:
-            return
-        yield chunk
-cfg = Engine(attempts=2)
-engine.run(source(), stages("old"), lambda _, chunk_rows: rows.extend(chunk_rows), None, cfg, None, changes)
-print(changes.outcomes, sorted(set(rows)), rows[0], rows[-1])
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
-    expected = "['no such revision', 'applied'] ['new 0', 'old 0'] old 0 new 0"
-    assert process.stdout.strip() == expected, process.stderr[-2000:]
+def test_without_a_spare_gpu_one_worker_stops_for_the_canary_and_returns_if_it_fails(ray: Any) -> None:
+    def staged_on_all_gpus(work: StageWork) -> tuple[Stage, ...]:
+        return (Stage(name="teach", work=work, num_gpus=2),)
+
+    bad, new = (staged_on_all_gpus(work) for work in (NamedWork("bad", mischief="cannot start"), NamedWork("new")))
+    committed, _, changes = run_and_ask({4: bad, 12: new}, staged_on_all_gpus(NamedWork("old")), 8, after=10)
+    names = names_of(committed)
+    assert "no such revision" in changes.outcomes[0].what
+    assert changes.outcomes[1:] == ["applied"]
+    assert names == ["old"] * names.count("old") + ["new"] * names.count("new")
+    assert names.count("new") >= 10

@@ -9,20 +9,24 @@ from pathlib import Path
 import pytest
 
 from seeds import seeded_random
+from waiting import until
 
 DRIVER = Path(__file__).parents[1] / "torture" / "killed_driver.py"
 
 
 @pytest.mark.slow
 def test_a_run_whose_driver_was_killed_twice_ends_with_the_same_bytes_and_leaves_no_process(
-    tmp_path: Path,
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    def start(folder: str) -> subprocess.Popen[str]:
+    drivers: list[subprocess.Popen[bytes]] = []
+    request.addfinalizer(lambda: [driver.kill() for driver in drivers])
+
+    def start(folder: str, *name: str) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment["VOXSTILL_TORTURE"] = str(tmp_path)  # every process of the run inherits it: how we find them
-        return subprocess.Popen(
-            [sys.executable, str(DRIVER), str(tmp_path / folder)], stdout=subprocess.PIPE, text=True, env=environment
-        )
+        command = [sys.executable, str(DRIVER), str(tmp_path / folder), *name]
+        drivers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment))
+        return drivers[-1]
 
     def files(folder: str) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (tmp_path / folder).glob("*.parquet")}
@@ -34,14 +38,12 @@ def test_a_run_whose_driver_was_killed_twice_ends_with_the_same_bytes_and_leaves
         names = [_bytes(folder / "cmdline").replace(b"\0", b" ").decode().strip() for folder in marked]
         return [name for name in names if name and name not in {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}]
 
-    assert start("undisturbed").wait(120) == 0
+    assert start("undisturbed", "inline").wait(120) == 0
     chance = seeded_random()
     for targets in ((0, 5), (5, 13)):
         target = chance.randint(*targets)
         driver = start("killed")
-        deadline = time.monotonic() + 60
-        while len(files("killed")) < target and driver.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: len(files("killed")) >= target or driver.poll() is not None)  # noqa: B023
         time.sleep(chance.random())
         driver.kill()
         driver.wait()
@@ -49,10 +51,7 @@ def test_a_run_whose_driver_was_killed_twice_ends_with_the_same_bytes_and_leaves
     assert start("killed").wait(120) == 0
     assert files("killed") == files("undisturbed")
     assert len(before) < 15 or before == files("killed")
-    deadline = time.monotonic() + 20
-    while (survivors := processes()) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert survivors == []
+    until(lambda: not processes(), every_s=0.5)
 
 
 def _bytes(path: Path) -> bytes:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +13,13 @@ import pytest
 from engine_works import (
     FunctionWork,
     Twice,
+    aside,
+    flat,
     names,
     run,
 )
-from voxstill.core.config import Config
+from voxstill import engine
+from voxstill.core.config import Config, Engine
 from voxstill.core.errors import ConfigError
 from voxstill.engine import Chunk, Stage, chunks_of, ray_cluster
 
@@ -64,25 +69,16 @@ def test_as_many_workers_fit_as_each_machine_holds() -> None:
         ray_cluster.cpu_share(cluster, (worker(GPU=4),), [1])
 
 
-def test_workers_reserve_resources_and_ray_has_the_memory_that_is_set() -> None:
-    code = """
-import os, ray
-os.environ["RAY_OVERRIDE_RESOURCES"] = '{"big_disk": 2, "voice": 1}'
-from voxstill.core.config import Engine
-from voxstill import engine
-cfg = Engine(object_store_memory=100_000_000, workers=2, resources={"big_disk": 1})
-ray = engine.start_ray(cfg)
-print(int(ray.cluster_resources()["object_store_memory"]))
-class Work(engine.StageWork):
-    def __call__(self, items, payload):
-        return [ray.get_runtime_context().get_assigned_resources().get("big_disk") for _ in items]
-rows = []
-stage = engine.Stage(name="decode", work=Work(), workers=cfg.workers, resources=cfg.resources)
-engine.run(engine.chunks_of(range(4), 1, str), (stage,), lambda chunk, part: rows.extend(part), None, cfg)
-print(rows)
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert process.stdout.split("\n") == ["100000000", "[1.0, 1.0, 1.0, 1.0]", ""], process.stderr[-2000:]
+def test_workers_reserve_resources_and_ray_has_the_memory_that_is_set(ray: Any) -> None:
+    def disks() -> Any:
+        import ray
+
+        return lambda items, _: [ray.get_runtime_context().get_assigned_resources().get("big_disk") for _ in items]
+
+    assert int(ray.cluster_resources()["object_store_memory"]) == 100_000_000
+    stage = Stage(name="decode", work=FunctionWork(disks), workers=2, resources={"big_disk": 1})
+    committed, _ = run(chunks_of(range(4), 1, str), (stage,))
+    assert flat(committed) == [1.0] * 4
 
 
 @pytest.mark.parametrize(
@@ -116,23 +112,23 @@ def test_our_cluster_is_on_loopback_and_refuses_a_job_without_the_token(ray: Any
 
 
 @pytest.mark.slow
-def test_two_teachers_share_a_gpu_and_the_number_that_fits_is_started() -> None:
-    code = """
-import os, time, ray
-from voxstill.core.config import Engine
-from voxstill import engine
-ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False)
-class Work(engine.StageWork):
-    def __call__(self, items, payload):
-        time.sleep(0.2)
-        return [f"{os.environ['CUDA_VISIBLE_DEVICES']} {os.getpid()}" for _ in items]
-rows = []
-def commit(chunk, chunk_rows):
-    rows.extend(chunk_rows)
-stage = engine.Stage(name="teach", work=Work(), num_gpus=0.5)
-summary = engine.run(engine.chunks_of(range(80), 1, str), (stage,), commit, None, Engine())
-places = {row.split()[0]: {other.split()[1] for other in rows if other.split()[0] == row.split()[0]} for row in rows}
-print(sorted((gpu, len(pids)) for gpu, pids in places.items()), list(summary.busy))
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert process.stdout.strip() == "[('0', 2), ('1', 2)] ['teach']", process.stderr[-2000:]
+def test_two_teachers_share_a_gpu_and_the_number_that_fits_is_started(ray: Any) -> None:
+    def places() -> Any:
+        def work(items: Sequence[Any], _: Any) -> list[tuple[str, int]]:
+            time.sleep(0.2)
+            return [(os.environ["CUDA_VISIBLE_DEVICES"], os.getpid()) for _ in items]
+
+        return work
+
+    seen: set[tuple[str, int]] = set()
+
+    def source() -> Iterator[Chunk]:
+        for chunk in chunks_of(range(1000), 1, str):
+            if len(seen) == 4:
+                return
+            yield chunk
+
+    stage = Stage(name="teach", work=FunctionWork(places), num_gpus=0.5)
+    summary = engine.run(source(), (stage,), lambda _, rows: seen.update(rows), aside, Engine())
+    assert sorted(gpu for gpu, _ in seen) == ["0", "0", "1", "1"]
+    assert list(summary.busy) == ["teach"]

@@ -59,7 +59,7 @@ def test_an_item_that_raises_kills_or_hangs_is_one_row_with_its_reason(ray: Any,
     committed, summary = run(
         chunks_of(items, 2, str),
         (Stage(name="work", work=FunctionWork(lambda: plain), workers=2, calls=calls),),
-        lease_s=2.0,
+        lease_s=3.0,
         attempts=1,
     )
     rows = {row.split(":")[0]: row for row in flat(committed)}
@@ -68,7 +68,7 @@ def test_an_item_that_raises_kills_or_hangs_is_one_row_with_its_reason(ray: Any,
     )
     assert "this item is bad" in rows["aside raise"]
     assert "its worker died" in rows["aside die"]
-    assert "time limit of 2 s" in rows["aside hang"]
+    assert "time limit of 3 s" in rows["aside hang"]
     assert (summary.num_skipped, summary.num_items) == (3, 11)
     assert [row.split(":")[0].split()[-1] for part in chunks_of(items, 2, str) for row in committed[part.id]] == [
         str(item) for item in items
@@ -84,24 +84,22 @@ def test_chunks_queued_behind_a_deadly_one_are_not_charged(ray: Any) -> None:
 
 def test_a_call_that_hangs_beside_working_ones_is_detected(ray: Any) -> None:
     items = ["hang", *range(40)]
-    start = time.monotonic()
     stage = Stage(name="work", work=FunctionWork(lambda: slowly_but_for_hangs), workers=1, calls=2)
     committed, summary = run(chunks_of(items, 1, str), (stage,), lease_s=3.0, attempts=1)
     assert Counter(row.split()[0] for row in flat(committed)) == {"ok": 40, "aside": 1}
     assert summary.num_restarts == 2
-    assert time.monotonic() - start < 120
 
 
 def test_a_chunk_too_large_for_a_slow_work_is_halved_and_not_tried_again_whole(ray: Any) -> None:
     def slow() -> Any:
         def work(items: Sequence[Any], _: Any) -> list[str]:
-            time.sleep(2.0 * len(items))
+            time.sleep(600 if len(items) > 2 else 0)
             return [f"ok {item}" for item in items]
 
         return work
 
     stage = Stage(name="work", work=FunctionWork(slow), workers=1)
-    committed, summary = run(chunks_of(range(4), 4, str), (stage,), lease_s=6.0, attempts=3)
+    committed, summary = run(chunks_of(range(4), 4, str), (stage,), lease_s=4.0, attempts=3)
     assert flat(committed) == [f"ok {i}" for i in range(4)]
     assert summary.num_restarts == 1
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from voxstill import engine
 from voxstill.core.config import Engine
 from voxstill.core.errors import Interrupted
 from voxstill.engine import Chunk, Stage, chunks_of
+from waiting import until
 
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
@@ -49,7 +51,7 @@ def test_a_signal_finishes_chunks_in_progress_and_returns_the_rest(ray: Any, nam
     assert sorted(flat(committed) + flat(rest)) == sorted(f"{i}:{2 * i}" for i in range(400))
 
 
-def test_a_second_signal_stops_at_once(ray: Any, tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once(ray: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     begun = tmp_path / "begun"
 
     def make() -> Callable[..., list[str]]:
@@ -61,15 +63,14 @@ def test_a_second_signal_stops_at_once(ray: Any, tmp_path: Path) -> None:
         return work
 
     def impatient() -> None:
-        while not begun.exists():
-            time.sleep(0.1)
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)
+        until(begun.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: any("SIGINT" in line for line in caplog.messages))
+        os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=impatient)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with caplog.at_level(logging.INFO, "voxstill"), pytest.raises(KeyboardInterrupt):
         run(chunks_of(range(4), 2, str), (Stage(name="work", work=FunctionWork(make), workers=1),), name="ray")
     assert time.time() - begun.stat().st_mtime < 30  # and not the minute that the work takes
     thread.join()

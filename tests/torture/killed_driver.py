@@ -1,4 +1,4 @@
-"""A driver to be killed: labels 60 items in chunks of 4 under Ray into the folder given, resuming what is there."""
+"""A driver to be killed: labels 60 items in chunks of 4 into a folder, by Ray or another engine, and goes on there."""
 
 import sys
 import time
@@ -33,7 +33,7 @@ class Transcribe(engine.StageWork):
         ]
 
 
-def main(folder: str) -> None:
+def main(folder: str, name: str = "ray") -> None:
     store = Store(folder)
     finished_ids = {entry.key.removesuffix(".parquet") for entry in store.list()}
     engine.run(
@@ -44,10 +44,10 @@ def main(folder: str) -> None:
         ),
         lambda chunk, rows: store.create(f"{chunk.id}.parquet", tables.to_parquet(rows, Label)) and None,
         lambda item, reason: Label(utterance_id=str(item), recipe="r", teacher="t", error=reason),
-        Engine(name="ray"),
+        Engine.model_validate({"name": name}),
     )
     engine.shutdown()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
