@@ -175,7 +175,6 @@ def test_alignments_under_ray_have_the_bytes_of_inline(tmp_path: Path, tone_stud
     for table in ("alignments", "scores", "verdicts"):
         shutil.rmtree(tmp_path / "work" / table)
     reasons(config(tmp_path, tone_student, "ray"))
-    engine.shutdown()
     assert parts(cfg) == one
 
 

@@ -9,9 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill import cli, engine
+from voxstill import cli
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError
@@ -34,6 +33,7 @@ from voxstill.pipeline import shard as sharding
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
+from waiting import until
 
 PREFIX = "utterances/test"
 READING = read_utterances.reading(config.Config())
@@ -54,15 +54,9 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "POLL_REMOTE_S", 0.02)
 
 
-@pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
-    """One cluster for this file, ended after it."""
-    yield
-    engine.shutdown()
-
-
-def fill(work: Store, wav: Path, num: int) -> Store:
+def fill(root: str, wav: Path, num: int) -> WatchedStore:
     """A corpus of so many utterances, in one finished table."""
+    work = WatchedStore(root)
     common = {"recording_id": "r", "uri": str(wav), "start_ms": 0, "end_ms": 1000, "text": WORDS}
     rows = [Utterance(id=f"u{i:04}", **common) for i in range(num)]
     work.create(f"{PREFIX}/0.parquet", tables.to_parquet(rows, Utterance))
@@ -70,18 +64,34 @@ def fill(work: Store, wav: Path, num: int) -> Store:
     return work
 
 
+class WatchedStore(Store):
+    """Counts how often a job looks for a request."""
+
+    num_looks = 0
+
+    def read_json(self, key: str) -> dict[str, Any] | None:
+        self.num_looks += key == control.REQUEST
+        return super().read_json(key)
+
+    def wait_for_job(self) -> None:
+        """Return once the job has taken what was asked for before: it looks, takes it, and looks again."""
+        wanted = self.num_looks + 2
+        until(lambda: self.num_looks >= wanted)
+
+
 class Job(StepMeter):
     """Counts what is done, and asks for things when so many utterances are."""
 
-    def __init__(self, work: Store, asks: dict[int, list[str]], pause_s: float) -> None:
+    def __init__(self, work: WatchedStore, asks: dict[int, list[str]], waits: bool) -> None:
         super().__init__("label", None, "utterances")
-        self._work, self._asks, self._pause_s = work, asks, pause_s
+        self._work, self._asks, self._waits = work, asks, waits
 
     def update(self, summary: Any) -> None:
         super().update(summary)
         for number in [count for count in self._asks if count <= summary.num_items]:
             ask(self._work, *self._asks.pop(number))
-            time.sleep(self._pause_s)  # in which the job looks
+            if self._waits:
+                self._work.wait_for_job()
 
 
 def ask(work: Store, *overrides: str) -> None:
@@ -90,17 +100,17 @@ def ask(work: Store, *overrides: str) -> None:
 
 
 def run(
-    work: Store,
+    work: WatchedStore,
     teacher: dict[str, Any],
     asks: dict[int, list[str]] | None = None,
-    pause_s: float = 1.0,
+    waits: bool = True,
     allowed: Sequence[str] = (),
     **options: Any,
 ) -> tuple[LabelFigures, list[Label]]:
     task = label.task(config.Teacher.model_validate(teacher))
     others = permission.allowed_teachers(task.teacher, allowed)
     cfg = config.Engine(**{"name": "inline", "chunk": 2, "workers": 1, "teachers": 1} | options)
-    with Job(work, dict(asks or {}), pause_s) as meter:
+    with Job(work, dict(asks or {}), waits) as meter:
         figures = label.label(work, PREFIX, task, cfg, READING, meter, allowed=others)
     return figures, list(tables.read(work, task.prefix, Label))
 
@@ -161,11 +171,9 @@ def test_a_newly_named_teacher_keeps_no_option_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
-def test_a_teacher_takes_over_and_every_row_names_its_teacher(
-    wav: Path, tmp_path: Path, ray: None, fast: None, name: str
-) -> None:
+def test_a_teacher_takes_over_and_every_row_names_its_teacher(wav: Path, tmp_path: Path, fast: None, name: str) -> None:
     num = 20 if name == "inline" else 600  # a worker that starts takes its time
-    work = fill(Store(str(tmp_path)), wav, num)
+    work = fill(str(tmp_path), wav, num)
     slow = {"name": "echo", "delay_ms": 60}
     asks, allowed = {10: ["teacher.substitute=1.0", "teacher.delay_ms=0"]}, ["{substitute: 1.0, delay_ms: 0}"]
     figures, labels = run(work, slow, asks, allowed=allowed, name=name, chunk=5)
@@ -192,7 +200,7 @@ def test_a_teacher_takes_over_and_every_row_names_its_teacher(
 
 
 def test_a_standing_request_holds_from_the_start_and_can_be_withdrawn(wav: Path, tmp_path: Path, fast: None) -> None:
-    work, old, new = fill(Store(str(tmp_path)), wav, 40), task_of(), task_of(seed=1)
+    work, old, new = fill(str(tmp_path), wav, 40), task_of(), task_of(seed=1)
     ask(work, "teacher.seed=1")
     figures, labels = run(work, {"name": "echo"}, {8: []}, allowed=["{seed: 1}"])
     counts = makers(labels)
@@ -206,7 +214,7 @@ def test_a_standing_request_holds_from_the_start_and_can_be_withdrawn(wav: Path,
 def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_another(
     wav: Path, tmp_path: Path, fast: None
 ) -> None:
-    work, new = fill(Store(str(tmp_path)), wav, 8), task_of(seed=1)
+    work, new = fill(str(tmp_path), wav, 8), task_of(seed=1)
     ask(work, "teacher.seed=1")
     figures, labels = run(work, {"name": "echo"}, allowed=["{seed: 1}"])
     assert makers(labels) == {key(new): 8}
@@ -227,7 +235,7 @@ def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_anothe
 def test_a_teacher_that_cannot_take_over_ends_no_job(
     wav: Path, tmp_path: Path, fast: None, override: str, why: str
 ) -> None:
-    work = fill(Store(str(tmp_path)), wav, 20)
+    work = fill(str(tmp_path), wav, 20)
     allowed = ["{name: transformers, model: /nowhere/at/all}", "pocketsphinx", "{name: consensus, of: [aa, bb]}"]
     figures, labels = run(work, {"name": "echo"}, {4: [override, "engine.attempts=1"]}, allowed=allowed)
     assert makers(labels) == {key(task_of()): 20}
@@ -239,14 +247,12 @@ def test_a_teacher_that_cannot_take_over_ends_no_job(
 
 
 @pytest.mark.parametrize("name", ["inline", "ray"])
-def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
-    wav: Path, tmp_path: Path, ray: None, fast: None, name: str
-) -> None:
+def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(wav: Path, tmp_path: Path, fast: None, name: str) -> None:
     grammar = tmp_path / "g.jsgf"
     grammar.write_text("#JSGF V1.0; grammar g; public <g> = one;")
     unknown = tmp_path / "h.jsgf"
     unknown.write_text("#JSGF V1.0; grammar g; public <g> = qwertzuiop;")
-    work = fill(Store(str(tmp_path / "work")), wav, 12)
+    work = fill(str(tmp_path / "work"), wav, 12)
     teacher = {"name": "pocketsphinx", "grammar": str(grammar)}
     asks = {(4 if name == "inline" else 0): [f"teacher.grammar={unknown}"]}
     if 0 in asks:
@@ -258,7 +264,7 @@ def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
     assert "qwertzuiop" in job.refused
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(
     st.dictionaries(
         st.integers(0, 29),
@@ -270,12 +276,14 @@ def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(
 def test_every_utterance_is_labelled_once_whatever_is_asked_for(
     wav: Path, tmp_path_factory: pytest.TempPathFactory, asks: dict[int, str], chunk: int
 ) -> None:
-    work = fill(Store(str(tmp_path_factory.mktemp("work"))), wav, 30)
+    work = fill(str(tmp_path_factory.mktemp("work")), wav, 30)
     requests: dict[int, list[str]] = {number: [one] if one else [] for number, one in asks.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(control, "POLL_S", 0.001)
+        patch.setattr(control, "POLL_S", 0.005)
         allowed = ["{seed: 1}", "{seed: 2}", "{fail_on: [u0003, u0028]}"]
-        figures, labels = run(work, {"name": "echo", "delay_ms": 2}, requests, 0.0, allowed, chunk=chunk)
+        figures, labels = run(
+            work, {"name": "echo", "delay_ms": 2}, requests, waits=False, allowed=allowed, chunk=chunk
+        )
     assert sorted(row.utterance_id for row in labels) == [f"u{i:04}" for i in range(30)]
     counts = makers(labels)
     teachers = figures.teachers or [{"recipe": figures.recipe, "teacher": figures.teacher, "labels": 30}]
@@ -292,8 +300,8 @@ def _parts(work: Store) -> list[str]:
 
 
 @pytest.mark.slow
-def test_workers_and_limits_change_while_the_job_goes_on(wav: Path, tmp_path: Path, ray: None, fast: None) -> None:
-    work = fill(Store(str(tmp_path)), wav, 80)
+def test_workers_and_limits_change_while_the_job_goes_on(wav: Path, tmp_path: Path, fast: None) -> None:
+    work = fill(str(tmp_path), wav, 80)
     asks = {10: ["engine.teachers=3", "engine.in_flight=1"], 40: ["engine.teachers=1", "engine.workers=2"]}
     figures, labels = run(work, {"name": "echo", "delay_ms": 50}, asks, name="ray")
     assert makers(labels) == {key(task_of(delay_ms=50)): 80}
@@ -310,7 +318,7 @@ def test_the_log_level_is_that_asked_for_until_the_job_ends(
     wav: Path, tmp_path: Path, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monitor.start_logging("warning")
-    work = fill(Store(str(tmp_path)), wav, 40)
+    work = fill(str(tmp_path), wav, 40)
     run(work, {"name": "echo"}, {8: ["monitor.log_level=info"]})
     assert "control: done what was asked for" in capfd.readouterr().err
     assert monitor.level() == "warning"
@@ -321,7 +329,7 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
     wav: Path, tmp_path: Path, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monitor.start_logging("warning")
-    work = fill(Store(str(tmp_path)), wav, 12)
+    work = fill(str(tmp_path), wav, 12)
     (tmp_path / control.REQUEST).write_text("no JSON")
     (tmp_path / control.STATUS).write_text("a file where a folder should be")
     _, labels = run(work, {"name": "echo", "delay_ms": 10})
@@ -332,7 +340,7 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
 
 
 def test_a_malformed_request_is_refused_and_not_fatal(wav: Path, tmp_path: Path, fast: None) -> None:
-    work = fill(Store(str(tmp_path)), wav, 12)
+    work = fill(str(tmp_path), wav, 12)
     work.write_json(control.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
     _, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(task_of()): 12}
@@ -352,7 +360,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
 def test_the_command_writes_shows_extends_and_withdraws_requests(
     wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, name = fill(Store(str(tmp_path)), wav, 4), str(tmp_path)
+    work, name = fill(str(tmp_path), wav, 4), str(tmp_path)
     run(work, {"name": "echo"}, allowed=["{seed: 4}"])
     assert command(capsys, name)[1]["asked"] == {}
     assert command(capsys, name, "--set", "engine.workers=3")[0] == 0
@@ -380,16 +388,16 @@ def test_the_command_writes_shows_extends_and_withdraws_requests(
 def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
     s3: Store, wav: Path, fast: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = fill(Store(f"{s3.root}/work"), wav, 60)
+    work = fill(f"{s3.root}/work", wav, 60)
 
     class Commanded(Job):
         def update(self, summary: Any) -> None:
             if summary.num_items == 10:
                 assert cli.main(["control", work.root, "--set", "teacher.seed=9"]) == 0
-                time.sleep(3)
+                work.wait_for_job()
 
     task, cfg, allowed = task_of(), config.Engine(name="inline", chunk=2), [task_of(seed=9).teacher]
-    with Commanded(work, {}, 0.0) as meter:
+    with Commanded(work, {}, waits=False) as meter:
         label.label(work, PREFIX, task, cfg, READING, meter, allowed=allowed)
     labels = list(tables.read(work, task.prefix, Label))
     assert len({row.utterance_id for row in labels}) == len(labels) == 60
@@ -405,7 +413,7 @@ def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inline", "ray"])
 def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path, tmp_path: Path, name: str) -> None:
-    work = fill(Store(str(tmp_path / "work")), wav, 240)
+    work = fill(str(tmp_path / "work"), wav, 240)
     old, new = task_of(delay_ms=80), task_of(delay_ms=20, substitute=1.0)
     cfg = {"work": work.root, "engine": {"name": name, "chunk": 2, "workers": 1, "teachers": 1}}
     path = tmp_path / "config.yaml"
@@ -420,16 +428,14 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
     def label_counts() -> Counter[tuple[str, str]]:
         return makers(list(tables.read(work, old.prefix, Label)))
 
-    def until(who: Task, num: int, job: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 200
-        while label_counts()[key(who)] < num and job.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+    def wait_until(who: Task, num: int, job: subprocess.Popen[bytes]) -> None:
+        until(lambda: label_counts()[key(who)] >= num or job.poll() is not None, every_s=0.2)
 
     job = start()
-    until(old, 4, job)
+    wait_until(old, 4, job)
     asked = [*voxstill, "control", work.root, "--set", "teacher.substitute=1.0", "--set", "teacher.delay_ms=20"]
     subprocess.run(asked, check=True, env=environment)
-    until(new, 2, job)
+    wait_until(new, 2, job)
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
     before = {part: work.read(part) for part in tables.parts(work, "labels")}
@@ -445,7 +451,7 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
 
 
 def test_later_steps_see_one_table_of_labels_with_both_teachers(wav: Path, tmp_path: Path, fast: None) -> None:
-    work = fill(Store(str(tmp_path)), wav, 60)
+    work = fill(str(tmp_path), wav, 60)
     asks, allowed = {20: ["teacher.substitute=1.0"]}, ["{substitute: 1.0}"]
     figures, labels = run(work, {"name": "echo", "delay_ms": 20}, asks, allowed=allowed)
     run(work, {"name": "echo", "seed": 7})  # begins with what stands: another table, by another name
@@ -469,7 +475,7 @@ def test_later_steps_see_one_table_of_labels_with_both_teachers(wav: Path, tmp_p
 
 
 def test_human_texts_among_the_labels_are_nothing_to_judge_by(wav: Path, tmp_path: Path, fast: None) -> None:
-    work = fill(Store(str(tmp_path)), wav, 40)
+    work = fill(str(tmp_path), wav, 40)
     figures, _ = run(work, {"name": "echo", "delay_ms": 20}, {10: ["teacher=reference"]}, allowed=["reference"])
     assert label_figures.are_human_texts(figures)
     cfg = config.Config.model_validate(

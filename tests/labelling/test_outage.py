@@ -16,7 +16,7 @@ from voxstill.audio import read_utterances
 from voxstill.core.config import Config, load
 from voxstill.core.errors import StorageError, TeacherError
 from voxstill.core.records import Label
-from voxstill.engine import postponed
+from voxstill.engine import postponed, shutdown
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.storage import tables
@@ -92,6 +92,7 @@ def test_credentials_that_expire_lose_no_utterance(
     tmp_path: Path, engine: str, set_environment: SetEnvironment
 ) -> None:
     work = tmp_path / "work"
+    shutdown()  # workers have the environment in which Ray was started
     with moto_server("corpus") as port, faulty_proxy(port) as proxy:
         set_environment(s3_environment(proxy.port))
         cfg = configured(work, corpus(Store("s3://corpus/audio"), 12), f"engine.name={engine}")
