@@ -19,7 +19,7 @@ from voxstill.storage.store import Store
 def read_corpora(folder: Path, rank: int, ranks: int) -> None:
     """Print the figures of each corpus as a line of JSON."""
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=250)
     )
     for place in sorted(folder.glob("corpus-*")):
         prefix = next((f"shards/{shards.name}" for shards in place.glob("shards/*")), "s")

@@ -278,8 +278,8 @@ def runs(pid: int) -> bool:
 
 
 def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Path) -> None:
-    bad = {3, 500, 1000}
-    for num in (1, 7, 8, 9, 1000, 1001):
+    bad = {3, 120, 240}
+    for num in (1, 7, 8, 9, 240, 241):
         store = Store(str(tmp_path / f"corpus-{num:04}"))
         write_corpus(store, num)
         for row in bad & set(range(num)):
@@ -301,7 +301,7 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
     *plain, last = zip(*facts, strict=True)
     assert len({row["steps"] for row in last}) == 1
     assert len({name for row in last for name in row["ids"]}) == 30
-    for num, rows in zip((1, 7, 8, 9, 1000, 1001), plain, strict=True):
+    for num, rows in zip((1, 7, 8, 9, 240, 241), plain, strict=True):
         assert len({row["steps"] for row in rows}) == 1 <= rows[0]["steps"]
         count = Counter(name for row in rows for name in row["ids"])
         unread = {f"u/{row}" for row in bad if row < num}

@@ -105,7 +105,7 @@ def test_unreadable_audio_is_reported_and_an_evaluation_without_any_audio_is_an_
         shutil.copy2(digits / "m1-0.flac", path)
     rows = [{"audio": path.name, "text": "one", "split": "test"} for path in audio]
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "here.yaml").write_text(f"work: {tmp_path / 'work'}\n")
+    (tmp_path / "here.yaml").write_text(f"work: {tmp_path / 'work'}\nengine: inline\n")
     voxstill("index", tmp_path / "manifest.jsonl", "--work", tmp_path / "work")
     model = shutil.copytree(Path(line.summary["student"]["path"]) / "model", tmp_path / "model")
     judge = ["evaluate", model, "--on", "test", "--config", tmp_path / "here.yaml"]
