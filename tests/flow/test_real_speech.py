@@ -44,14 +44,14 @@ def test_every_awkward_file_is_labelled_or_a_row_with_its_reason(
     print(f"{len(recordings)} files, {len(damaged)} damaged {indexed['reasons']}, {len(labels)} labels")  # noqa: T201
 
 
-def test_hebrew_yes_and_no_are_learnt_from_human_texts_within_a_minute(
-    shared_data: Data, voxstill: Command, tmp_path: Path
-) -> None:
+def test_hebrew_yes_and_no_are_learnt_from_human_texts(shared_data: Data, voxstill: Command, tmp_path: Path) -> None:
     config = Path(__file__).parents[2] / "examples/yesno.yaml"
     here = {
         "source.uri": shared_data("yesno-hebrew") / "manifest.jsonl",
         "work": tmp_path / "work",
         "train.root": tmp_path / "exp",
+        "train.max_minutes": "null",  # in which a busy machine would make fewer steps
+        "train.steps": 400,
     }
     student = voxstill("run", config, *(f"--set={key}={value}" for key, value in here.items()))["student"]
     print(f"yesno: WER {student['wer']:.2%} on {student['path']}")  # noqa: T201
@@ -61,17 +61,17 @@ def test_hebrew_yes_and_no_are_learnt_from_human_texts_within_a_minute(
 def test_free_speech_gets_words_with_times_in_order(shared_data: Data, voxstill: Command, tmp_path: Path) -> None:
     files = sorted((shared_data("librispeech-unlabelled-30") / "audio").iterdir(), key=lambda file: file.stat().st_size)
     work = tmp_path / "work"
-    voxstill("index", *files[:4], "--work", work, "--set", "engine=inline")
+    voxstill("index", *files[:2], "--work", work, "--set", "engine=inline")
     labelled = voxstill("label", work, "--set", "engine=inline", "--set", "teacher=pocketsphinx")
     labels = list(tables.read(Store(str(work)), f"labels/{labelled['recipe']}", Label))
-    assert len(labels) == 4
+    assert len(labels) == 2
     for label in labels:
         assert label.error is None
         assert label.text
         assert [word.text for word in label.words] == label.text.split()
         assert all(word.start_ms < word.end_ms for word in label.words)
         assert all(before.end_ms <= after.start_ms for before, after in pairwise(label.words))
-    longest_ms = max(pcm.samples_to_ms(len(codec.decode(file.read_bytes()).samples_T)) for file in files[:4])
+    longest_ms = max(pcm.samples_to_ms(len(codec.decode(file.read_bytes()).samples_T)) for file in files[:2])
     assert max(label.words[-1].end_ms for label in labels) <= longest_ms
 
 
@@ -79,7 +79,7 @@ def test_three_imperfect_teachers_agree_on_better_labels_than_the_best_of_them_h
     shared_data: Data, voxstill: Command, tmp_path: Path
 ) -> None:
     folder, work = shared_data("fsdd"), tmp_path / "work"
-    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()][::15]
+    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()][::30]
     source = tmp_path / "manifest.jsonl"
     source.write_text("".join(json.dumps(row | {"audio": str(folder / row["audio"])}) + "\n" for row in rows))
     inline = ("--set", "engine=inline")
