@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,12 @@ def shared_data() -> Callable[[str], Path]:
         return root / name
 
     return find
+
+
+@pytest.fixture(autouse=True)
+def log_reaches_caplog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that another test ran in this process keeps the log from pytest."""
+    monkeypatch.setattr(logging.getLogger("voxstill"), "propagate", True)
 
 
 @pytest.fixture(scope="module", autouse=True)
