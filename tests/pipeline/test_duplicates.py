@@ -160,6 +160,15 @@ def test_the_copy_in_the_test_split_stays(corpus: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_the_copy_with_a_text_stays(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "B")
+    rows = [{"audio": f"B/{number}.wav", "text": f"words {number}"} for number in range(NUM)]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cfg = configured(tmp_path, corpus, tmp_path / "m.jsonl")
+    assert index(cfg).duplicates == NUM
+    assert [row.text for row in utterances(cfg)] == [f"words {number}" for number in range(NUM)]
+
+
 def test_copies_whose_manifests_cut_other_stretches_give_both(tmp_path: Path) -> None:
     for name in ("a.wav", "b.wav"):
         (tmp_path / name).write_bytes(wav(300, 3.0))

@@ -44,12 +44,13 @@ def test_tars_plain_and_compressed_become_shards_to_the_bit(tmp_path: Path, caps
     write_tar(folder / "wenet.tar.bz2", "w:bz2", dict(row for pair in zip(wenet, texts, strict=True) for row in pair))
     facts = json.dumps({"text": "no", "id": "said/b", "split": "dev", "speaker": "s"}).encode()
     write_tar(folder / "webdataset.tar", "w", {"b.flac": codec.encode(noise(9), "flac"), "b.json": facts})
-    write_tar(folder / "odd.tar", "w", {"none.wav": codec.encode(noise(1), "wav"), "bad.wav": b"no sound"})
+    again, none = codec.encode(noise(1), "wav"), codec.encode(noise(8), "wav")
+    write_tar(folder / "odd.tar", "w", {"again.wav": again, "none.wav": none, "bad.wav": b"no sound"})
     work = str(tmp_path / "work")
     code = cli.main(["shard", work, "--from", str(folder), "--json", "--set", "engine=inline"])
     assert code == 0
     figures = json.loads(capsys.readouterr().out)
-    assert (figures["utterances"], figures["left_out"]) == (6, {"damaged file": 1, "no text": 1})
+    assert (figures["utterances"], figures["left_out"]) == (6, {"damaged file": 1, "duplicate": 1, "no text": 1})
     store, prefix = Store(work), f"shards/{figures['recipe']}"
     utterances = {}
     for sidecar in shard_format.sidecars(store, prefix):

@@ -1,7 +1,8 @@
 """Recordings of equal bytes under several addresses: when an index ends, audio that several of them hold is taken once.
 
 What an earlier index finished stays as it is. New recordings are taken in turn: those that the source names as test,
-those of dev, and the others, each as the source lists them. What of one overlaps with those before it is left out.
+those of dev, and the others; each with those first that have a text, and then as the source lists them. What of one
+overlaps with those before it is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from voxstill.core.records import Utterance
 from voxstill.indexing.failure import Failure, FailureKind
-from voxstill.indexing.scan import SourceFile
+from voxstill.indexing.scan import SourceFiles
 from voxstill.indexing.segment import IndexRow
 from voxstill.storage import manifest, tables
 from voxstill.storage.removals import Stretch, overlap
@@ -75,7 +76,7 @@ def drop(
     recordings: str,
     utterances: str,
     shared_N: NDArray[np.uint64],
-    files: Iterable[SourceFile],
+    files: SourceFiles,
     check: Callable[[], None],
 ) -> bool:
     """Leave out what new recordings have in common with others, and return whether a part was written anew.
@@ -159,10 +160,10 @@ def _read(work: Store, recordings: str, keys: list[str], finished: set[str], sha
     )
 
 
-def _losses(copies: _Copies, files: Iterable[SourceFile]) -> _Losses:
+def _losses(copies: _Copies, files: SourceFiles) -> _Losses:
     """What goes: recordings of one content are taken in turn, and of each what none before it has."""
     num = len(copies.id_R)
-    order_R = np.lexsort((copies.id_R, *_places(copies, files), copies.state_R, copies.content_R))
+    order_R = np.lexsort((copies.id_R, _places(copies, files), copies.state_R, copies.content_R))
     by_recording_U = np.argsort(copies.recording_U, kind="stable")
     start_R = np.searchsorted(copies.recording_U[by_recording_U], np.arange(num + 1))
     losses = _Losses(np.zeros(len(copies.row_U), np.bool_), np.zeros(num, np.bool_), np.zeros(num, np.int64))
@@ -181,21 +182,19 @@ def _losses(copies: _Copies, files: Iterable[SourceFile]) -> _Losses:
     return losses
 
 
-def _places(copies: _Copies, files: Iterable[SourceFile]) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """The place of each recording in the source, and that of the split that the source names in `_SPLITS`.
-
-    What the source does not list any more comes behind all others.
-    """
+def _places(copies: _Copies, files: SourceFiles) -> NDArray[np.int64]:
+    """The turn of each new recording; those that the source does not list any more come behind all others."""
     place_R = np.full(len(copies.id_R), np.iinfo(np.int64).max, np.int64)
-    split_R = np.full(len(copies.id_R), len(_SPLITS), np.int8)
     rows_of: dict[int, list[int]] = {}
     for row in np.flatnonzero(copies.state_R == _NEW).tolist():
         rows_of.setdefault(int(copies.id_R[row]), []).append(row)
+    num_files = len(files)
     for place, file in enumerate(files):
         for row in rows_of.get(int(file.id, 16), ()):
-            place_R[row] = place
-            split_R[row] = min(_SPLITS.index(entry.split or entry.implied_split or "train") for entry in file.entries)
-    return place_R, split_R
+            split = min(_SPLITS.index(entry.split or entry.implied_split or "train") for entry in file.entries)
+            has_text = any(entry.text is not None for entry in file.entries)
+            place_R[row] = place + num_files * (2 * split + (not has_text))
+    return place_R
 
 
 def _write(

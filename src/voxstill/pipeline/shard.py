@@ -255,7 +255,7 @@ def repack(cfg: Config) -> ShardFigures:
     indexed, labelled = index(cfg), label_utterances(cfg)
     filtered = filter_labels(cfg)
     figures = shard(cfg)
-    left_out = Counter({"damaged file": indexed.damaged, "no text": labelled.failed})
+    left_out = Counter({"damaged file": indexed.damaged, "duplicate": indexed.duplicates, "no text": labelled.failed})
     left_out.update({name.replace("_", " "): num for name, num in filtered.reasons.items() if name != "failed"})
     left_out.update(figures.dropped)
     left_out[removals.REMOVED] = filtered.removed or 0
