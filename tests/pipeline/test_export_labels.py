@@ -59,9 +59,9 @@ def labelled(folder: Path, rows: list[dict[str, Any]], audio: bytes | None = Non
     """A work folder with finished labels, which are the texts of the manifest."""
     source = folder / "source"
     source.mkdir(exist_ok=True)
-    for row in rows:
-        (source / row["audio"]).parent.mkdir(parents=True, exist_ok=True)
-        (source / row["audio"]).write_bytes(audio or wav(seconds=1))
+    for number, name in enumerate(dict.fromkeys(row["audio"] for row in rows)):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(audio or wav(300 + number, 1))
     (source / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     cfg = config(folder)
     indexing.index(cfg)

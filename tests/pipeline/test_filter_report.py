@@ -33,7 +33,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, VerdictFig
     folder = tmp_path_factory.mktemp("judged")
     rows = []
     for number in range(24):
-        (folder / f"{number}.wav").write_bytes(wav(seconds=1))
+        (folder / f"{number}.wav").write_bytes(wav(300 + number, 1))
         split = ("train", "train", "dev", "test")[number % 4]
         row = {"audio": f"{number}.wav", "id": f"{number}{EVIL}", "text": TEXTS[number // 2 % 4], "split": split}
         rows.append(row | {"dataset": EVIL if number % 3 else "digits"})

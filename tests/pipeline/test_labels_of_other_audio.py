@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from manifests import wav
 from voxstill.audio import codec
 from voxstill.core import config
 from voxstill.core.config import Config
@@ -182,7 +183,7 @@ def test_nothing_is_opened_where_labelling_goes_on_with_the_same_utterances(
 def test_a_grown_index_is_labelled_where_it_grew(cfg: Config, tmp_path: Path) -> None:
     index(cfg)
     label_utterances(cfg)
-    shutil.copy(tmp_path / "0.wav", tmp_path / "new.wav")
+    (tmp_path / "new.wav").write_bytes(wav(2000, 1))
     with (tmp_path / "manifest.jsonl").open("a") as manifest:
         manifest.write("\n" + json.dumps({"audio": "new.wav", "id": "new", "text": "one"}))
     index(cfg)
