@@ -73,3 +73,8 @@ class Interrupted(VoxstillError):  # noqa: N818
     """A signal ended the work; what was done is safe, and the same command goes on from there."""
 
     exit_code = 130
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of a library says; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, first_line
 
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -29,7 +29,7 @@ def fetch(model: str, revision: str | None, patterns: Sequence[str]) -> Path:
     except (OSError, ValueError) as error:
         raise DataError(
             f"`{model}` cannot be fetched from the Hugging Face Hub",
-            why=str(error).strip().splitlines()[0],
+            why=first_line(error),
             fix="look at the name and `teacher.revision`, or give a folder",
         ) from None
 

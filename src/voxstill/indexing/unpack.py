@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, first_line
 from voxstill.core.monitor import clock, log
 from voxstill.core.records import fingerprint
 from voxstill.indexing.formats import parquet_audio
@@ -136,7 +136,7 @@ def _parts(uri: str) -> Iterator[bytes | str]:
             except (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
                 if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
                     raise
-                yield str(error).splitlines()[0]
+                yield first_line(error)
                 return
             if not part:
                 return

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from voxstill.core.config import Augment
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.conv_cpu import padding_ignored
 from voxstill.nn.frontends import Frontend, LogMelFrontend, WaveformFrontend, WhisperFrontend
@@ -50,7 +50,7 @@ def load(folder: Path) -> PreTrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student",
-            why=str(error).splitlines()[0],
+            why=first_line(error),
             fix="give the `model` folder of an experiment, or the experiment folder itself",
         ) from None
 
@@ -69,7 +69,7 @@ def read_config(checkpoint: str, also: Sequence[str] = ()) -> PretrainedConfig:
     except (OSError, ValueError) as error:
         raise DataError(
             f"`{checkpoint}` holds no student",
-            why=str(error).splitlines()[0],
+            why=first_line(error),
             fix="give the `model` folder of an experiment, or a folder with config.json and model.safetensors",
         ) from None
     return config

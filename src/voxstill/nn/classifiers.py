@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from voxstill.core.config import Student
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.nn import checkpoints, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
 from voxstill.nn.loading import load_model, loading_weights
@@ -96,7 +96,7 @@ def load(folder: Path) -> PreTrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student that tells classes apart",
-            why=str(error).splitlines()[0],
+            why=first_line(error),
             fix="give an experiment of `student.task: classes` or `speakers`, or the `model` folder in it",
         ) from None
 

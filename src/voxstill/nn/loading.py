@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import pickle
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -78,14 +77,15 @@ def _sum_of(path: Path) -> str:
 
 def load_config(checkpoint: str | Path, *, trust_remote_code: bool = False) -> PretrainedConfig:
     """Read the `config.json` of a checkpoint; OSError or ValueError where there is none that `transformers` knows."""
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     local = Path(checkpoint).is_dir()
     try:
         return AutoConfig.from_pretrained(checkpoint, local_files_only=local, trust_remote_code=trust_remote_code)
-    except (StrictDataclassError, RecursionError) as error:  # values that cannot be, or nested without end
-        raise ValueError(" ".join(str(error).split())) from None
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # any, of values that cannot be or are nested without end
+        raise ValueError(" ".join(f"{type(error).__name__}: {error}".split())) from None
 
 
 def load_model(
@@ -102,6 +102,7 @@ def load_model(
     head. DataError where anything else does not fit, or the weights are not those of `SHA256SUMS`; OSError, ValueError
     or SafetensorError where nothing can be read.
     """
+    from safetensors import SafetensorError
     from transformers.utils import logging
 
     for name, reason in sum_faults(Path(checkpoint)).items():
@@ -122,8 +123,10 @@ def load_model(
             trust_remote_code=trust_remote_code,
             **options,
         )
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise ValueError(str(error).strip() or type(error).__name__) from None
+    except (OSError, ValueError, SafetensorError):
+        raise
+    except Exception as error:  # any, of a file that others have written
+        raise ValueError(first_line(error)) from None
     finally:
         logging.set_verbosity(before)
     missing, unexpected = (
@@ -157,7 +160,7 @@ def loading_weights(checkpoint: str) -> Iterator[None]:
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"the weights of `{checkpoint}` cannot be loaded",
-            why=str(error).splitlines()[0],
+            why=first_line(error),
             fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
         ) from None
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config, Plan
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.data.batching import Ints
 from voxstill.data.plan import EpochPlan, SamplingRate, plan
@@ -216,7 +216,7 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
                 )
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"`{store.uri(key)}` is not a Parquet file", why=str(error).splitlines()[0], fix="check the path"
+                f"`{store.uri(key)}` is not a Parquet file", why=first_line(error), fix="check the path"
             ) from None
         if "shard" not in names:
             part = part.append_column("shard", pa.array([str(number)] * len(part), pa.string()))

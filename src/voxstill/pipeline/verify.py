@@ -9,7 +9,7 @@ from pathlib import Path
 
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError, VoxstillError
+from voxstill.core.errors import ConfigError, DataError, VoxstillError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.nn import loading
@@ -124,7 +124,7 @@ def _fault(path: Path) -> str | None:
         else:
             config.load(str(path), [], {})
     except (ValueError, OSError, VoxstillError) as error:
-        return str(error).splitlines()[0]
+        return first_line(error)
     return None
 
 
@@ -136,5 +136,5 @@ def _weights_fault(path: Path) -> str | None:
         with safe_open(path, "np") as weights:
             weights.keys()
     except (SafetensorError, OSError, ValueError) as error:
-        return str(error).splitlines()[0]
+        return first_line(error)
     return None

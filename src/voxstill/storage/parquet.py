@@ -11,7 +11,7 @@ import io
 import zlib
 from typing import TYPE_CHECKING
 
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ def decode(data: bytes, where: str, what: str = "table") -> pq.ParquetFile:
 
 def refused(error: Exception, where: str, what: str = "table") -> DataError:
     """The DataError for what Arrow says of a file."""
-    return _refused(where, what, str(error).splitlines()[0])
+    return _refused(where, what, first_line(error))
 
 
 def _refused(where: str, what: str, why: str) -> DataError:

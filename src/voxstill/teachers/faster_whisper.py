@@ -11,7 +11,7 @@ import numpy as np
 
 from voxstill.core import pcm
 from voxstill.core.config import Section, option
-from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.errors import ConfigError, TeacherError, first_line
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.decoding import checkpoint_files
 from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, by_language
@@ -111,7 +111,7 @@ class FasterWhisperTeacher:
         except (RuntimeError, ValueError, OSError) as error:
             raise TeacherError(
                 f"`{options.model}` cannot be loaded by faster-whisper",
-                why=str(error).strip().splitlines()[0],
+                why=first_line(error),
                 fix="look at `teacher.device`, `teacher.compute_type`, and at how the model was converted",
             ) from None
         self._known = model.supported_languages

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from voxstill.core import pcm
 from voxstill.core.config import Section, option
-from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.errors import ConfigError, TeacherError, first_line
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.decoding import checkpoint_files
 from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, by_language
@@ -103,7 +103,7 @@ class SherpaTeacher:
         except (RuntimeError, ValueError) as error:
             raise TeacherError(
                 f"`{options.model}` cannot be loaded by sherpa-onnx",
-                why=str(error).strip().splitlines()[0],
+                why=first_line(error),
                 fix="look at `teacher.kind` and `teacher.provider`",
             ) from None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.core.records import Word
 from voxstill.text.normalize import basic
 from voxstill.text.tokenizer import START
@@ -31,12 +31,9 @@ class WhisperTokenizer:
 
         try:
             tokenizer = WhisperTokenizerFast.from_pretrained(checkpoint, local_files_only=Path(checkpoint).is_dir())
-        except (OSError, ValueError, TypeError) as error:
-            raise DataError(
-                f"`{checkpoint}` holds no Whisper tokenizer",
-                why=str(error).splitlines()[0],
-                fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
-            ) from None
+            tokenizer("a")
+        except Exception as error:  # any, of files that others have written
+            raise _no_whisper(checkpoint, error) from None
         language = language or tokenizer.language  # that of a student is stored with it
         if language is None and vocab_size >= LANGUAGES_FROM:
             raise ConfigError(
@@ -48,6 +45,8 @@ class WhisperTokenizer:
             tokenizer.set_prefix_tokens(language, "transcribe" if language else None, False)
         except ValueError as error:
             raise ConfigError(f"`student.language` is `{language}`", why=str(error), fix="name another") from None
+        except Exception as error:  # that of another model knows no such tokens
+            raise _no_whisper(checkpoint, error) from None
         self._tokenizer: Any = tokenizer
         self.prefix: tuple[int, ...] = tuple(tokenizer.prefix_tokens)
         self.end_id: int = tokenizer.eos_token_id
@@ -80,6 +79,14 @@ class WhisperTokenizer:
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
 
 
+def _no_whisper(checkpoint: str, error: Exception) -> DataError:
+    return DataError(
+        f"`{checkpoint}` holds no Whisper tokenizer",
+        why=first_line(error),
+        fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
+    )
+
+
 class CheckpointVocabulary:
     """Vocabulary of a CTC or transducer checkpoint: `pieces` by id of the logits, `▁` where a word begins.
 
@@ -93,13 +100,14 @@ class CheckpointVocabulary:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             num_pieces = min(len(tokenizer), vocab_size)
             pieces: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(num_pieces)))
-        except (OSError, ValueError, TypeError) as error:
+            special_ids = {*tokenizer.all_special_ids, blank_id}
+            tokenizer("a")
+        except Exception as error:  # any, of files that others have written
             raise DataError(
                 f"`{folder}` holds no student's vocabulary",
-                why=str(error).splitlines()[0],
+                why=first_line(error),
                 fix="give a folder with the tokenizer that the model was trained with",
             ) from None
-        special_ids = {*tokenizer.all_special_ids, blank_id}
         delimiter = getattr(tokenizer, "word_delimiter_token", None)
         texts = [
             START if piece == delimiter else "" if piece is None or i in special_ids else piece

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, first_line
 from voxstill.core.records import Word
 
 UNKNOWN = "<unk>"
@@ -156,7 +156,7 @@ class Vocabulary:
                 raise ValueError(f"`{UNKNOWN}` is not the first of its pieces and `{BLANK}` the last")
             pairs = (m.split(" ") if isinstance(m, str) else m for m in model.get("merges", ()))
             merges = tuple((left, right) for left, right in pairs)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"`{folder}` holds no student's vocabulary",
                 why=f"tokenizer.json: {error}",
@@ -183,9 +183,9 @@ def from_checkpoint(checkpoint: str) -> Vocabulary:
     with tempfile.TemporaryDirectory() as folder:
         try:
             AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False).save_pretrained(folder)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # any, of a file that others have written
             raise DataError(
-                f"`{checkpoint}` has no vocabulary", why=str(error).splitlines()[0], fix="set other `student.units`"
+                f"`{checkpoint}` has no vocabulary", why=first_line(error), fix="set other `student.units`"
             ) from None
         return Vocabulary.load(Path(folder))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from voxstill.core import pcm
 from voxstill.core.atomic import atomic_file
-from voxstill.core.errors import DataError, TrainingError
+from voxstill.core.errors import DataError, TrainingError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.records import Batch
 from voxstill.storage.rundir import RunDir
@@ -87,7 +87,7 @@ def load(path: Path) -> tuple[list[Batch], StepContext, int, int]:
     except Exception as error:  # safetensors has an error of its own for a file that is none
         raise DataError(
             f"`{path}` is no saved batch",
-            why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            why=first_line(error),
             fix="name a file of the folder `skipped` of an experiment",
         ) from None
 
@@ -107,7 +107,7 @@ def oom_error(batch: Batch, step: int, budget_ms: int, passed_ms: int, error: Ba
     known = "the largest that passed" if fits == passed_ms else "half of it; none has passed yet"
     return TrainingError(
         f"memory ran out in step {step}: a batch of {num} utterances, {padded_ms / 1000:.1f} s with their padding",
-        why=f"{str(error).splitlines()[0]}; the longest utterance has {pcm.samples_to_s(longest):.1f} s",
+        why=f"{first_line(error)}; the longest utterance has {pcm.samples_to_s(longest):.1f} s",
         fix=f"set `plan.budget_ms` to {min(fits, budget_ms)} ({known}), with `--continue EXP` where there is a "
         "checkpoint; or take a smaller `student.size`",
     )

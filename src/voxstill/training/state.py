@@ -16,6 +16,8 @@ from pathlib import Path
 import pydantic
 from safetensors import SafetensorError, safe_open
 
+from voxstill.core.errors import first_line
+
 NAME = "state.json"
 _FOLDER = re.compile(r"epoch=(\d+)-step=(\d+)")
 _AVERAGE, _SUMS = "average", "sha256"
@@ -126,7 +128,7 @@ def faults(folder: Path) -> dict[str, str]:
     except FileNotFoundError:
         reasons[NAME] = "it is missing"
     except (OSError, ValueError) as error:
-        reasons[NAME] = str(error).splitlines()[0]
+        reasons[NAME] = first_line(error)
     sums = (saved and saved.sums) or {}
     for name in saved.files if saved else _files(averaged=0):
         reasons[name] = _fault(folder / name, sums.get(name))
@@ -147,7 +149,7 @@ def _fault(path: Path, sum_: str | None) -> str | None:
         with safe_open(path, "pt") as weights:
             weights.keys()
     except (SafetensorError, OSError, ValueError) as error:
-        return str(error).splitlines()[0]
+        return first_line(error)
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, first_line
 from voxstill.core.records import Split
 from voxstill.indexing.formats.column_names import COLUMN_NAMES, spelling
 from voxstill.indexing.formats.entry import split_named
@@ -136,7 +136,7 @@ def _rows(uri: str) -> Iterator[_Row | str]:
             except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
                     raise
-                yield str(error).splitlines()[0]
+                yield first_line(error)
                 return
             for row in rows:
                 value = row.pop(audio)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO, Literal, cast
 
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, first_line
 from voxstill.indexing.formats.column_names import COLUMN_NAMES, NUMBER_COLUMNS, is_read, spelling
 from voxstill.indexing.formats.entry import (
     SourceEntry,
@@ -239,7 +239,7 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"`{redact_uri(uri)}` is not a Parquet manifest",
-                why=str(error).splitlines()[0],
+                why=first_line(error),
                 fix="write the file anew",
             ) from None
 
