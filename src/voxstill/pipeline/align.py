@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxstill.audio import codec
+from voxstill.audio.decoder import Decoder
 from voxstill.core import config, pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
@@ -73,7 +73,8 @@ def align(
         )
     recognizer = Recognizer(config.validated(RecognizerOptions, {"model": model}, prefix="filter.aligner."))
     transcript = _read_text(text)
-    samples_T = codec.decode(read_uri(audio)).samples_T
+    with Decoder(cfg.engine.decode_s, cfg.engine.decode_mb) as decoder:
+        samples_T = decoder.decode(read_uri(audio)).samples_T
     recognizer.load()
     rows = list(_aligned(cfg, recognizer, samples_T, transcript, text))
     recognizer.close()

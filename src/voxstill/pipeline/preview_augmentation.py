@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from voxstill.audio import codec
+from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
 from voxstill.core.config import Augment, Config
 from voxstill.core.errors import DataError, VoxstillError
@@ -104,18 +105,19 @@ def _some_audio(cfg: Config) -> list[tuple[str, torch.Tensor]]:
     """Read the first files of the source that can be decoded; return their addresses and samples."""
     read: list[tuple[str, torch.Tensor]] = []
     reason = "the source is empty"
-    for entry in scan(cfg.source):
-        if entry.uri in {uri for uri, _ in read}:
-            continue
-        try:
-            samples_T = codec.decode(read_uri(entry.uri)).samples_T[: _LONGEST_S * RATE_HZ]
-        except VoxstillError as error:
-            reason = f"{redact_uri(entry.uri)}: {error.what}"
-            log.warning("%s", reason)
-            continue
-        read.append((entry.uri, torch.from_numpy(samples_T)))
-        if len(read) == _FILES:
-            break
+    with Decoder(cfg.engine.decode_s, cfg.engine.decode_mb) as decoder:
+        for entry in scan(cfg.source):
+            if entry.uri in {uri for uri, _ in read}:
+                continue
+            try:
+                samples_T = decoder.decode(read_uri(entry.uri)).samples_T[: _LONGEST_S * RATE_HZ].copy()
+            except VoxstillError as error:
+                reason = f"{redact_uri(entry.uri)}: {error.what}"
+                log.warning("%s", reason)
+                continue
+            read.append((entry.uri, torch.from_numpy(samples_T)))
+            if len(read) == _FILES:
+                break
     if not read:
         raise DataError("there is nothing to hear", why=reason, fix="name audio by `source.uri`")
     return read

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, TypeGu
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.audio import codec, samples, vad
-from voxstill.audio.level import Gain
+from voxstill.audio import samples, vad
+from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
@@ -118,6 +120,9 @@ class Recognizer:
             )
         self._student = recognition.recognizer(self._cfg, str(model))
         self._student.load()
+        self._decoder = Decoder(self._cfg.engine.decode_s, self._cfg.engine.decode_mb)
+        self._decoding = threading.Lock()  # threads of a server may share it
+        weakref.finalize(self, self._decoder.close)
 
     @classmethod
     def from_pretrained(cls, model: str | Path, cfg: Config | None = None) -> Self:
@@ -143,7 +148,7 @@ class Recognizer:
     def _transcribe(self, recording: object, rate_hz: int) -> Transcript:
         name = _name(recording)
         try:
-            samples_T = _samples(recording, rate_hz, self._cfg.audio.normalize)
+            samples_T = self._samples(recording, rate_hz)
         except VoxstillError as error:
             return Transcript(audio=name, text=None, error=f"{error.what}: {error.why}" if error.why else error.what)
         spans_ms = vad.segment(samples_T, self._cfg.segment)
@@ -163,6 +168,31 @@ class Recognizer:
             words=tuple(words),
             error=None,
         )
+
+    def _samples(self, recording: object, rate_hz: int) -> NDArray[np.int16]:
+        """The 16 kHz int16 samples of a recording; DataError where it is none, or cannot be decoded."""
+        gain = self._cfg.audio.normalize
+        if isinstance(recording, Bytes):
+            return self._decode(bytes(recording))
+        if isinstance(recording, str | os.PathLike):
+            return self._decode(read_uri(os.fsdecode(recording)))
+        if isinstance(recording, np.ndarray):
+            return samples.from_array(recording, rate_hz, gain)
+        if _is_tensor(recording):
+            samples_T = recording.detach().cpu()
+            samples_T = samples_T.float() if samples_T.is_floating_point() else samples_T
+            return samples.from_array(samples_T.numpy(), rate_hz, gain)
+        if isinstance(recording, Readable):
+            return self._decode(_content(recording))
+        raise DataError(
+            "no recording",
+            why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",
+            fix="give a path, the bytes of an audio file, or an array of samples",
+        )
+
+    def _decode(self, data: bytes) -> NDArray[np.int16]:
+        with self._decoding:
+            return self._decoder.decode(data, gain=self._cfg.audio.normalize).samples_T
 
 
 def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[Transcript]:
@@ -200,27 +230,6 @@ def _name(recording: object) -> str:
     if isinstance(recording, Bytes | Readable):
         return "bytes"
     return "samples" if isinstance(recording, np.ndarray) or _is_tensor(recording) else type(recording).__name__
-
-
-def _samples(recording: object, rate_hz: int, gain: Gain) -> NDArray[np.int16]:
-    """The 16 kHz int16 samples of a recording; DataError where it is none, or cannot be decoded."""
-    if isinstance(recording, Bytes):
-        return codec.decode(bytes(recording), gain=gain).samples_T
-    if isinstance(recording, str | os.PathLike):
-        return codec.decode(read_uri(os.fsdecode(recording)), gain=gain).samples_T
-    if isinstance(recording, np.ndarray):
-        return samples.from_array(recording, rate_hz, gain)
-    if _is_tensor(recording):
-        samples_T = recording.detach().cpu()
-        samples_T = samples_T.float() if samples_T.is_floating_point() else samples_T
-        return samples.from_array(samples_T.numpy(), rate_hz, gain)
-    if isinstance(recording, Readable):
-        return codec.decode(_content(recording), gain=gain).samples_T
-    raise DataError(
-        "no recording",
-        why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",
-        fix="give a path, the bytes of an audio file, or an array of samples",
-    )
 
 
 def _content(file: Readable) -> bytes:

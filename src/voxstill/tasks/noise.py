@@ -7,8 +7,8 @@ import random
 import torch
 from torch import Tensor
 
-from voxstill.audio import codec
-from voxstill.core.config import Augment, Source
+from voxstill.audio.decoder import Decoder
+from voxstill.core.config import Augment, Engine, Source
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ
@@ -36,17 +36,18 @@ def _read(option: str, uri: str | None) -> list[Tensor]:
     random.Random(0).shuffle(uris)  # of a corpus that is too large something of everything is kept
     kept: list[Tensor] = []
     num_left, reason = MOST_S[option] * RATE_HZ, f"there is no file in {redact_uri(uri)}"
-    for file_uri in uris:
-        try:
-            kept.append(torch.from_numpy(codec.decode(read_uri(file_uri)).samples_T[:num_left]))
-        except VoxstillError as error:
-            reason = f"{redact_uri(file_uri)}: {error.what}" + (f": {error.why}" if error.why else "")
-            log.warning("%s: %s", option, reason)
-            continue
-        num_left -= len(kept[-1])
-        if num_left <= 0:
-            log.info("%s: of %d files %d are kept, %.1f h", option, len(uris), len(kept), MOST_S[option] / 3600)
-            break
+    with Decoder(Engine().decode_s, Engine().decode_mb) as decoder:
+        for file_uri in uris:
+            try:
+                kept.append(torch.from_numpy(decoder.decode(read_uri(file_uri)).samples_T[:num_left].copy()))
+            except VoxstillError as error:
+                reason = f"{redact_uri(file_uri)}: {error.what}" + (f": {error.why}" if error.why else "")
+                log.warning("%s: %s", option, reason)
+                continue
+            num_left -= len(kept[-1])
+            if num_left <= 0:
+                log.info("%s: of %d files %d are kept, %.1f h", option, len(uris), len(kept), MOST_S[option] / 3600)
+                break
     if not kept:
         raise DataError(f"`{option}` has no audio", why=reason, fix="name a folder with audio files in it")
     return kept
