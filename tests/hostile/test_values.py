@@ -85,3 +85,8 @@ def test_lines_of_kaldi_with_odd_spaces_are_named(tmp_path: Path) -> None:
     (tmp_path / "wav.scp").write_text("u1 a.wav\n")
     (tmp_path / "utt2spk").write_text("u1 anna\n\x1c\n\x1c\n")
     assert "twice" in refused(tmp_path).what
+
+
+def test_a_word_of_more_digits_than_python_reads_is_normalized() -> None:
+    """A teacher may hear it; the rules of Whisper read numbers."""
+    assert normalize.normalizer("whisper", "en")(f"It is, {LONG}!") == f"it is {LONG}"

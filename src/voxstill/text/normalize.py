@@ -159,8 +159,16 @@ def _whisper(language: str, spellings: str) -> Callable[[str], str]:
     words = _spellings(spellings)  # which takes no libraries
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
-    rules = EnglishTextNormalizer(words) if language == "en" else BasicTextNormalizer()
-    return lambda text: " ".join(str(rules(_stream_safe(text))).split())
+    others = BasicTextNormalizer()
+    rules = EnglishTextNormalizer(words) if language == "en" else others
+
+    def normalized(text: str) -> str:
+        try:
+            return " ".join(str(rules(_stream_safe(text))).split())
+        except ValueError:  # Python takes no number of more than 4,300 digits, and these rules read numbers
+            return " ".join(str(others(_stream_safe(text))).split())
+
+    return normalized
 
 
 def _spellings(uri: str) -> dict[str, str]:
