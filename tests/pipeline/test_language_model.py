@@ -49,6 +49,20 @@ def test_a_work_folder_gives_the_labels_of_its_training_split_alone(
     assert words == {*TEXTS[0].split(), *TEXTS[1].split(), "train"}
 
 
+def test_a_corpus_that_has_grown_gives_the_labels_of_all_its_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, work, manifest = [], str(tmp_path / "work"), tmp_path / "manifest.jsonl"
+    options = ["--set", "engine=inline", "--set", "teacher=echo", "--set", f"source.uri={manifest}"]
+    for number, text in enumerate(TEXTS[:2]):
+        (tmp_path / f"{number}.flac").write_bytes(codec.encode(speak(text)[0], "flac"))
+        rows.append({"audio": f"{number}.flac", "text": text, "split": "train", "speaker": str(number)})
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for step in (["index", "--work", work], ["label", work], ["filter", work], ["shard", work]):
+            assert cli.main([*step, *options]) == 0
+    assert counted(capsys, work, "--output", str(tmp_path / "words.arpa"), *options)["sentences"] == 2
+
+
 def test_a_corpus_without_texts_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
     for source in (tmp_path, tmp_path / "empty.txt"):

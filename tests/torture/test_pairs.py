@@ -6,6 +6,7 @@ Then the line is run again in peace. Nothing is there twice, nothing is missing 
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 import shutil
@@ -119,8 +120,8 @@ class Folder:
             case ["transcribe"]:
                 return ["transcribe", f"{one}/model", *audio, "--output", str(output / "transcripts")]
             case ["align"]:
-                (output / "text.txt").write_text("one")
-                manifest = ["--output", str(output / "aligned.jsonl"), "--yes", "--set", "filter.min_alignment=0"]
+                (output / "text.txt").write_text(json.loads(self.source.read_text().splitlines()[0])["text"])
+                manifest = ["--output", str(output / "aligned.jsonl"), "--yes", "--set", "filter.min_alignment=-1000"]
                 return ["align", audio[0], str(output / "text.txt"), "--model", f"{one}/model", *manifest]
             case ["compare"]:
                 return ["compare", *self.experiments, "--report", str(output / "compare.html")]

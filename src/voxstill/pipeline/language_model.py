@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from voxstill.core.arguments import whole_number
-from voxstill.core.config import Config
+from voxstill.core.config import Config, changed
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.pipeline.mixture import labelled_shards
-from voxstill.pipeline.recipes import refuse_removed
+from voxstill.pipeline.recipes import finished_shards, refuse_removed
 from voxstill.storage import workdir
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.figures import ShardFigures
@@ -76,16 +77,23 @@ def learnt(cfg: Config, work: Store, shards: ShardFigures) -> Iterator[str]:
     yield from Corpus.texts(work, workdir.prefix(shards.kind, shards.recipe), "train", normalize)
 
 
+def _shards(cfg: Config, work: Store, source: str, recipes: Sequence[str]) -> ShardFigures:
+    """The only finished shards of a WORK, or of several those of the configuration, as of a corpus that has grown."""
+    if len(recipes) > 1:
+        return finished_shards(changed(cfg, f"work={json.dumps(source)}"))
+    shards = workdir.named(work, ShardFigures, recipes[0])
+    refuse_removed(work, shards)
+    return shards
+
+
 def texts(cfg: Config, source: str) -> Iterator[str]:
     """Yield the sentences of the source, one for each line of its files; DataError where there are none."""
     if Path(source).is_file():
         files = [source]
     else:
         store = Store(source)
-        if workdir.finished_recipes(store, "shards"):
-            shards = workdir.finished(store, ShardFigures)
-            refuse_removed(store, shards)
-            yield from learnt(cfg, store, shards)
+        if recipes := workdir.finished_recipes(store, "shards"):
+            yield from learnt(cfg, store, _shards(cfg, store, source, recipes))
             return
         files = [store.uri(entry.key) for entry in store.list() if entry.key.endswith(".txt")]
     if not files:
