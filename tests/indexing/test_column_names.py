@@ -62,6 +62,7 @@ def test_the_log_names_columns_as_they_are_written() -> None:
         ({"subset": "test-clean"}, "test"),
         ({"Subset": "dev"}, "dev"),
         ({"subset": "xl"}, None),
+        ({"subset": "xl", "partition": "test"}, "test"),
         ({"subset": "test", "split": "train"}, "train"),
     ],
 )
