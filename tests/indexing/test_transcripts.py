@@ -64,6 +64,13 @@ def test_a_transcript_of_aishell_is_refused_in_a_bucket_and_as_a_list(tmp_path: 
 
 
 @pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_other_texts_in_a_folder_named_transcript_are_left_alone(tmp_path: Path, place: str) -> None:
+    root = tmp_path / "calls" if place == "folder" else "memory://calls"
+    files = {"transcript__a_DOT_txt": "hello you\nhello there\n", "wav__a_DOT_wav": wav()}
+    assert [entry.text for entry in entries_in(write(root, **files))] == [None]
+
+
+@pytest.mark.parametrize("place", ["folder", "bucket"])
 @pytest.mark.parametrize("below", ["", "/metadata.csv"])
 def test_the_metadata_of_ljspeech_is_read_with_normalised_texts(tmp_path: Path, place: str, below: str) -> None:
     root = write(

@@ -256,7 +256,7 @@ def _refuse_layout(uri: str, name: str) -> None:
             why="its paths start in a folder of a machine, and its tables are looked up line by line",
             fix="copy the directory (not the audio) to this machine, with addresses in `wav.scp`, and name it",
         )
-    if uri.rpartition("/")[0].endswith(f"/{aishell.TRANSCRIPT}") and aishell.is_transcript(uri):
+    if aishell.is_in_bucket(uri):
         raise DataError(
             f"`{redact_uri(uri)}` is the transcript of AISHELL, whose folder is not read from a bucket",
             why="the transcript does not say where the audio of a line lies",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ from voxstill.indexing.formats.kaldi import KeyValueFile
 from voxstill.indexing.formats.remote_file import open_manifest
 
 TRANSCRIPT, AUDIO = "transcript", "wav"
+_NAME = re.compile(r"[A-Za-z]\w*\d\w*")
 
 
 def transcript_beside(path: str) -> str | None:
@@ -22,16 +24,19 @@ def transcript_beside(path: str) -> str | None:
     if os.path.basename(path.rstrip("/")) != AUDIO or not os.path.isdir(folder):
         return None
     paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".txt")]
-    return paths[0] if len(paths) == 1 and is_transcript(paths[0]) else None
+    return paths[0] if len(paths) == 1 and _is_transcript(paths[0]) else None
 
 
-def is_transcript(uri: str) -> bool:
-    """Whether the first line of a file is a name, which is no path, and its text."""
-    if not uri.endswith(".txt"):
-        return False
-    with open_manifest(uri) as file:
+def is_in_bucket(uri: str) -> bool:
+    """Whether an address is that of AISHELL's transcript, by its name alone: nothing is fetched to find out."""
+    return PurePosixPath(uri).match(f"{TRANSCRIPT}/aishell*.txt")
+
+
+def _is_transcript(path: str) -> bool:
+    """Whether the first line of a file is a name with a number in it, and its text."""
+    with open_manifest(path) as file:
         words = file.readline(1 << 16).decode("utf-8", "replace").split()
-    return len(words) > 1 and words[0].isalnum()
+    return len(words) > 1 and _NAME.fullmatch(words[0]) is not None
 
 
 def with_texts(entries: Iterable[SourceEntry], transcript: str) -> Iterator[SourceEntry]:
