@@ -149,3 +149,18 @@ def test_a_speaker_held_out_without_a_new_index_is_an_error(tmp_path: Path, spli
     label_utterances(other)
     filter_labels(other)
     assert shard(other).utterances == 2 + (split == "dev")
+
+
+def test_labels_of_other_utterances_do_not_count_as_labels_of_these(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = label_utterances(grown(tmp_path, 5))
+    others = (tmp_path / "manifest.jsonl").read_text().splitlines()[:3]
+    (tmp_path / "others.jsonl").write_text("\n".join(others).replace('"u', '"v'))
+    cfg = config.changed(grown(tmp_path, 5), f"source.uri={tmp_path}/others.jsonl", "seed=1")
+    work, source = Store(cfg.work), index(cfg)
+    warnings(caplog)
+    assert freshness.tell_unlabelled(work, source, labels)
+    (message,) = warnings(caplog)
+    assert "3 utterances have no label" in message
+    assert not freshness.tell_unlabelled(work, source, label_utterances(cfg))

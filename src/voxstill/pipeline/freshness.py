@@ -13,6 +13,7 @@ from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.filtering.verdicts import SPLITS
+from voxstill.labelling.so_far import num_labelled
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
@@ -57,8 +58,13 @@ def _refuse_learning_from_held_out(cfg: Config, source: IndexFigures) -> None:
 
 
 def tell_unlabelled(work: Store, source: IndexFigures, labels: LabelFigures) -> bool:
-    """Warn of utterances that have no label, and return whether there are any."""
-    num = source.utterances - labels.labels
+    """Warn of utterances that have no label, and return whether there are any.
+
+    Labels of other utterances, as of another segmentation, count for nothing.
+    """
+    utterances = workdir.prefix("utterances", source.recipe)
+    now = tables.parts_hash(work, utterances)
+    num = 0 if labels.source == now else _num_unlabelled(work.root, utterances, labels.recipe, (now, labels.listing))
     if num > 0:
         _warn(f"`{work.root}`: {num:,} utterances have no label yet and are left out: run `voxstill label` first")
     return num > 0
@@ -83,6 +89,14 @@ def tell_unsharded(work: Store, shards: ShardFigures, wanted: str) -> None:
             f"`{work.root}`: the verdicts or the options of `shard` are not those of the only shards, "
             f"{shards.recipe}, which are taken: run `voxstill shard` first for shards of these"
         )
+
+
+@functools.lru_cache(maxsize=16)
+def _num_unlabelled(root: str, utterances: str, labels: str, _: tuple[str | None, ...]) -> int:
+    """Utterances without a label: the ids of both tables are read, once for each of their states."""
+    work = Store(root)
+    total = sum(len(part) for part in tables.columns(work, tables.parts(work, utterances), Utterance, ("id",)))
+    return total - num_labelled(work, utterances, tables.parts(work, workdir.prefix("labels", labels)))
 
 
 @functools.cache
