@@ -33,6 +33,7 @@ from voxstill.pipeline.recipes import (
     unlabelled_recipe,
 )
 from voxstill.sharding import assign, generation, references, word_times, write
+from voxstill.sharding.label_texts import LabelTexts
 from voxstill.storage import join, lease, parts, removals, tables, workdir
 from voxstill.storage.figures import ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
@@ -130,7 +131,10 @@ def _assign(
     kept_ids = None if verdicts is None else assign.kept_ids(work, workdir.prefix("verdicts", verdicts.recipe))
     base = generation.begin(work, workdir.prefix("shards", recipe), None if in_place else lineage, listing)
     removed = removals.of(work, utterances)
-    reused = [] if base is None else generation.reusable(base, kept_ids, removals.of(work))
+    reused: list[references.Reference] = []
+    if base is not None:
+        texts = None if verdicts is None else LabelTexts(work, joined)
+        reused = generation.reusable(base, kept_ids, removals.of(work), texts)
     earlier = () if base is None else generation.ids(base, reused)
     without = tables.IdSet(itertools.chain(earlier, removed)) if base is not None or removed else None
     kept = assign.survey(work, joined, kept_ids, without=without, by_tar=in_place)

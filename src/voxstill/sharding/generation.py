@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.sharding import references
+from voxstill.sharding.label_texts import SAMPLE_TEXT, LabelTexts
 from voxstill.sharding.references import Reference, ShardSet
 from voxstill.sharding.write import WrittenShard
 from voxstill.storage import shard_format, tables, workdir
@@ -65,18 +66,26 @@ def is_grown(work: Store, prefix: str) -> bool:
     return (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe") is not None
 
 
-def reusable(base: ShardSet, kept: tables.IdSet | None, removed: Collection[str] = ()) -> list[Reference]:
+def reusable(
+    base: ShardSet,
+    kept: tables.IdSet | None,
+    removed: Collection[str] = (),
+    texts: LabelTexts | None = None,
+) -> list[Reference]:
     """The shards of a generation that a new one names, and their utterances that are kept; without `kept` all are.
 
-    A tar that holds the audio of one of the `removed` utterances is not named.
+    With `texts` an utterance whose label has another text now is none of them. A tar that holds the audio of one of the
+    `removed` utterances is not named.
     """
     sizes: dict[str, int] = {}
     holds_removed: dict[str, bool] = {}
     references = []
-    names = (*shard_format.UTTERANCE, "tar", "num_bytes")
+    names = (*SAMPLE_TEXT, "tar", "num_bytes")
     for index, rows in enumerate(tables.columns(base.store, base.sidecars(), Sample, names)):
         ids = shard_format.utterance_ids(rows)
         is_kept_N = np.ones(len(ids), np.bool_) if kept is None else kept.has(ids)
+        if texts is not None:
+            is_kept_N = is_kept_N & texts.agree(rows)
         tar = (rows["tar"][0].as_py() if ids else None) or f"{base.prefix}/{shard_format.tar_name(index)}"
         if tar not in sizes:
             sizes |= {entry.key: entry.num_bytes for entry in base.store.list(tar.rpartition("/")[0])}
