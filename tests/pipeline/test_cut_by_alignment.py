@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from older_tables import without_account
 from tones import PITCH_HZ, speak
 from voxstill.audio import codec
 from voxstill.core.config import Config
@@ -18,7 +19,7 @@ from voxstill.pipeline import recipes
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.shard import shard
 from voxstill.sharding import cut_labels
-from voxstill.storage import manifest, tables
+from voxstill.storage import tables
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
@@ -136,6 +137,6 @@ def test_alignments_of_an_earlier_version_are_read_and_cut_nothing(work: Path, t
     for key in tables.parts(store, "alignments"):
         old = pq.read_table(io.BytesIO(store.read(key))).drop_columns(["words"])
         store.replace(key, tables.arrow_to_parquet(old))
-        store.delete(f"{key.rpartition('/')[0]}/{manifest.NAME}")
+        without_account(work / key.rpartition("/")[0])
     assert {row.words for row in tables.read(store, "alignments", Alignment)} == {None}
     assert shard(cfg).uncut == {cut_labels.NO_WORDS: 2}

@@ -25,7 +25,7 @@ from voxstill.pipeline.remove import remove
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.pipeline.verify import verify
 from voxstill.sharding import generation, references
-from voxstill.storage import tables, workdir
+from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample, sidecar_name
 from voxstill.storage.store import Store
@@ -72,7 +72,8 @@ def rows_of(cfg: Config, figures: ShardFigures) -> list[Sample]:
 
 def stored(cfg: Config, figures: ShardFigures) -> dict[str, bytes]:
     folder = Path(cfg.work) / "shards" / figures.recipe
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.startswith("_lease")}
+    others = ("_lease", manifest.NAME)  # a manifest has etags, which go by times
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.startswith(others)}
 
 
 def audio_of(cfg: Config, figures: ShardFigures, folder: Path) -> int:

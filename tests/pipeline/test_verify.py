@@ -6,11 +6,13 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from manifests import wav
+from older_tables import without_account
 from voxstill import cli
 from voxstill.core.config import Config, changed, load
 from voxstill.core.errors import ConfigError, DataError
@@ -18,9 +20,12 @@ from voxstill.core.records import Label, Utterance
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.recipes import finished_shards
+from voxstill.pipeline.remove import remove
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.pipeline.verify import VerifyResult, verify
 from voxstill.storage import lease, manifest, parquet, tables
+from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
 NUM = 20
@@ -175,7 +180,7 @@ def test_shards_of_version_0_1_are_checked_by_size_and_headers(cfg: Config) -> N
 
     sidecar = one(cfg, "shards/*/*.parquet")
     pq.write_table(pq.read_table(sidecar).drop_columns(["crc32"]), sidecar, compression="zstd")
-    one(cfg, f"shards/*/{manifest.NAME}").unlink()
+    without_account(sidecar.parent)
     assert not checked(cfg).broken
     tar = sidecar.with_suffix(".tar")
     whole = tar.read_bytes()
@@ -229,7 +234,7 @@ def copy_as_another_part(cfg: Config, kind: str) -> None:
         recordings = one(cfg, "recordings/*/*.parquet")
         shutil.copy(recordings.with_name(part.name), recordings.with_name("zz.parquet"))
     for account in Path(cfg.work).glob(f"*/*/{manifest.NAME}"):
-        account.unlink()
+        without_account(account.parent)
 
 
 def test_a_doubled_index_is_refused_in_words_and_mended(cfg: Config) -> None:
@@ -332,3 +337,70 @@ def test_an_experiment_is_checked_as_far_as_it_speaks_of_itself(cfg: Config, tmp
     assert (paths(result), result.exit_code) == (names | {"checkpoints/best"}, 3)
     with pytest.raises(ConfigError, match="cannot be made again"):
         verify(str(exp), cfg, repair=True)
+
+
+# ------------------------------------------------------------------------------------------- accounts and other labels
+
+
+ACCOUNTS = ("utterances", "labels", "scores", "verdicts", "shards")
+TORN: dict[str, Callable[[Path], object]] = {
+    "flipped": lambda path: flip(path, path.stat().st_size // 2),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("harm", list(TORN))
+@pytest.mark.parametrize("name", [tables.SUCCESS, manifest.NAME])
+def test_broken_accounts_of_all_tables_at_once_are_written_again(cfg: Config, name: str, harm: str) -> None:
+    before = files(cfg)
+    struck = [one(cfg, f"{kind}/*/{name}") for kind in ACCOUNTS]
+    for path in (*struck, one(cfg, "scores/*/*.parquet"), one(cfg, "shards/*/*.tar")):
+        TORN[harm](path)
+    assert {key(cfg, path) for path in struck} <= paths(checked(cfg))
+    result = checked(cfg, repair=True)
+    assert result.exit_code == 0, result.to_text()
+    assert files(cfg) == before
+    assert not checked(cfg).broken
+
+
+@pytest.mark.parametrize("kind", ["utterances", "verdicts"])
+def test_a_part_of_another_table_is_named_and_goes(cfg: Config, kind: str) -> None:
+    before = files(cfg)
+    part = one(cfg, f"{kind}/*/*.parquet")
+    added = part.with_name("ffff.parquet")
+    shutil.copy(part, added)
+    assert key(cfg, added) in paths(checked(cfg))
+    assert checked(cfg, repair=True).exit_code == 0
+    assert files(cfg) == before
+
+
+def test_utterances_that_are_labelled_otherwise_now_are_written_anew(cfg: Config) -> None:
+    """A teacher that draws by chance: what the filter kept has another text, and old tars hold the old one."""
+    part = one(cfg, "labels/*/*.parquet")
+    rows = tables.from_parquet(part.read_bytes(), Label)
+    others = {row.utterance_id for row in rows}
+    part.write_bytes(tables.to_parquet([replace(row, text="two") for row in rows], Label))
+    one(cfg, f"labels/*/{tables.SUCCESS}").unlink()
+    for step in (label_utterances, filter_labels):
+        step(cfg)
+    figures = shard(cfg)
+    samples = list(tables.read(Store(cfg.work), f"shards/{figures.recipe}", Sample))
+    texts = {row.id: row.text for row in samples}
+    assert texts == {f"u{number}": "two" if f"u{number}" in others else "one" for number in range(NUM)}
+    assert not others & {row.id for row in samples if row.tar is not None}
+
+
+def test_shards_that_are_older_than_a_removal_are_not_made_again(cfg: Config, caplog: pytest.LogCaptureFixture) -> None:
+    remove(cfg, ["u3"])
+    flip(one(cfg, "shards/*/*.tar"), 2000)
+    with caplog.at_level("WARNING", logger="voxstill"):
+        logging.getLogger("voxstill").propagate = True
+        assert checked(cfg, repair=True).exit_code == 0
+    assert "voxstill remove" in caplog.text
+    assert not checked(cfg).broken
+    for step in (filter_labels, shard):
+        step(cfg)
+    assert not checked(cfg).broken
+    ids = {row.id for row in tables.read(Store(cfg.work), f"shards/{finished_shards(cfg).recipe}", Sample)}
+    assert ids == {f"u{number}" for number in range(NUM)} - {"u3"}

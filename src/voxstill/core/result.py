@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +15,8 @@ from voxstill.core.errors import DataError
 NOT_IN_JSON = {"in_json": False}
 """Metadata of a field that only `to_text()` shows; it has a default, and two results may differ in it and be equal."""
 T = TypeVar("T")
+_PLAIN: Mapping[object, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
+"""The types of JSON values that fit a hint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +105,15 @@ def _hints(result_type: type[Any]) -> dict[str, object]:
 
 
 def _rebuilt(hint: object, value: object) -> object:
-    """The value of a field from its JSON, by its type hint; TypeError where a dataclass or a tuple does not fit."""
+    """The value of a field from its JSON, by its type hint; TypeError where it does not fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         members = [member for member in arguments if member is not types.NoneType]
         return value if value is None or len(members) > 1 else _rebuilt(members[0], value)
+    if hint in _PLAIN and not (isinstance(value, _PLAIN[hint]) and isinstance(value, bool) == (hint is bool)):
+        raise TypeError(f"{hint}: {value!r} is no {getattr(hint, '__name__', hint)}")
+    if origin in (Mapping, Sequence) and not isinstance(value, Mapping if origin is Mapping else list | tuple):
+        raise TypeError(f"{origin.__name__}: {value!r} is no {origin.__name__.lower()}")
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise TypeError(f"{hint.__name__}: {value!r} is no mapping")

@@ -12,7 +12,7 @@ import numpy as np
 
 from voxstill.core.records import Label, Utterance, fingerprint, hash64
 from voxstill.filtering.measures import Score
-from voxstill.storage import removals, tables, workdir
+from voxstill.storage import manifest, removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures
 from voxstill.storage.store import Store
 
@@ -37,10 +37,10 @@ def _identity(root: str, utterances: str, labels: str, scores: str, _: tuple[str
     scored, labelled = (
         tables.IdSet(
             id_
-            for part in tables.columns(work, tables.parts(work, prefix), kind, ("utterance_id",))
+            for part in tables.columns(work, keys, kind, ("utterance_id",))
             for id_ in part["utterance_id"].to_pylist()
         )
-        for prefix, kind in ((scores, Score), (labels, Label))
+        for keys, kind in ((manifest.parts(work, scores), Score), (tables.parts(work, labels), Label))
     )
     num = total = 0
     for part in tables.columns(work, tables.parts(work, utterances), Utterance, ("id",)):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from voxstill.core.errors import VoxstillError
-from voxstill.storage import manifest, tables, workdir
+from voxstill.storage import checked_json, manifest, parquet, tables, workdir
 from voxstill.storage.figures import Kind, TableFigures
-from voxstill.storage.store import Store
+from voxstill.storage.store import MAX_JSON_BYTES, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Figures = TypeVar("Figures", bound=TableFigures)
 IS_MISSING = "it is missing"
+_IS_ADDED = "it was added since the table was finished"
+_IS_ANOTHER = "it is another than was written"
 _IS_DOUBLED = "it holds ids that stand in another part as well, or twice in it"
 
 
@@ -76,22 +78,25 @@ class FinishedTable(Generic[Figures]):
         self._findings, self._first = findings, len(findings.rows)
         self._keys: list[str] = []
         success, written = f"{self.prefix}/{tables.SUCCESS}", f"{self.prefix}/{manifest.NAME}"
-        crc32_of: dict[str, int | None] = {}
+        data, files = self.work.read_or_none(success, MAX_JSON_BYTES), None
         try:
-            crc32_of = {file.name: file.crc32 for file in manifest.read(self.work, self.prefix) or ()}
+            files = manifest.read(self.work, self.prefix)
+            if files is None and data is not None and checked_json.has_checksum(data):
+                self.add(written, IS_MISSING)
         except VoxstillError as error:
             self.add(written, error.why or error.what)
-        findings.checked += 1 + bool(crc32_of)
-        self._written = {name for name in crc32_of if name != tables.SUCCESS}
-        try:
-            self.figures = workdir.success(self.work, figures_type, recipe)
-            if self.figures is None:
-                self.add(success, IS_MISSING)
-            elif crc32_of.get(tables.SUCCESS) not in (None, zlib.crc32(self.work.read(success))):
-                self.figures = None
-                self.add(success, "it is not what was written")
-        except (VoxstillError, AttributeError, TypeError) as error:  # JSON, but no figures
-            self.add(success, str(error).splitlines()[0].removeprefix("error: "))
+        findings.checked += 1 + (files is not None)
+        self._written = {file.name: file for file in files or ()}
+        of_success = self._written.pop(tables.SUCCESS, None)
+        if data is None:
+            self.add(success, IS_MISSING)
+        elif of_success is not None and of_success.crc32 not in (None, zlib.crc32(data)):
+            self.add(success, "it is not what was written")
+        else:
+            try:
+                self.figures = workdir.parsed(self.work, figures_type, recipe, data)
+            except VoxstillError as error:
+                self.add(success, error.why or error.what)
 
     def add(self, path: str, reason: str, *, is_doubled: bool = False) -> None:
         """Add what is wrong with a file of the table."""
@@ -115,9 +120,23 @@ class FinishedTable(Generic[Figures]):
 
     def parts(self, kind: type[DataclassInstance], names: Iterable[str] = ()) -> Iterator[ReadPart]:
         """Every part in the order of the names, also those that are missing: that were written, or have these names."""
-        there = set(tables.parts(self.work, self.prefix))
+        entries = manifest.entries(self.work, self.prefix)
+        there = {entry.key for entry in entries.values()}
+        if self._written:
+            for name in manifest.added_parts(self.prefix, self._written, entries):
+                self.add(entries[name].key, _IS_ADDED)
         self._keys = sorted(there.union(f"{self.prefix}/{name}" for name in itertools.chain(self._written, names)))
-        yield from self.read(self._keys, there, kind)
+        for part in self.read(self._keys, there, kind):
+            self._compare_with_written(part)
+            yield part
+
+    def _compare_with_written(self, part: ReadPart) -> None:
+        """Add a part that is whole, and is not the one that was written."""
+        row = self._written.get(part.key.rpartition("/")[2])
+        if row is None or row.num_rows is None or part.rows is None:
+            return
+        if (row.crc32, row.num_rows) != (parquet.checksum(part.data), len(part.rows)):
+            self.add(part.key, _IS_ANOTHER)
 
     def read(self, keys: Sequence[str], there: set[str], kind: type[DataclassInstance]) -> Iterator[ReadPart]:
         """Read parts of any table, those among `there`; the next ones are read ahead. Adds those that are broken."""

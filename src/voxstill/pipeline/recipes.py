@@ -82,8 +82,21 @@ def scores_recipe(cfg: Config, source: IndexFigures, labels: LabelFigures) -> st
     return fingerprint(*_measured(cfg, source, labels), *measures.added_measures())
 
 
+def first_scores_recipe(cfg: Config, source: IndexFigures, labels: LabelFigures) -> str:
+    """Name of the scores of these labels where none of them were measured before."""
+    return fingerprint(*_first_measured(cfg, source, labels), *measures.added_measures())
+
+
 def _measured(cfg: Config, source: IndexFigures, labels: LabelFigures) -> tuple[object, ...]:
     """What the first measures of these labels depend on; verdicts are named after these alone."""
+    scores = workdir.success(Store(cfg.work), ScoreFigures, first_scores_recipe(cfg, source, labels))
+    more = unscored.identity(Store(cfg.work), source, labels, scores)
+    measured = _first_measured(cfg, source, labels)
+    return measured if more is None else (*measured, "more", more)
+
+
+def _first_measured(cfg: Config, source: IndexFigures, labels: LabelFigures) -> tuple[object, ...]:
+    """The same where none of these labels were measured before."""
     second, aligned = second_labels(cfg, labels), alignment_task(cfg, labels)
     beside = [] if second is None else ["second", second.recipe, second.sha256]
     beside += [] if aligned is None else ["aligned", aligned.recipe]
@@ -91,10 +104,7 @@ def _measured(cfg: Config, source: IndexFigures, labels: LabelFigures) -> tuple[
     beside += [] if removed is None else ["removed", removed]
     phrases = (*measures.PHRASES, *cfg.filter.phrases)
     of = (labels.recipe, labels.sha256, source.recipe)
-    measured = ("scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
-    scores = workdir.success(Store(cfg.work), ScoreFigures, fingerprint(*measured, *measures.added_measures()))
-    more = unscored.identity(Store(cfg.work), source, labels, scores)
-    return measured if more is None else (*measured, "more", more)
+    return ("scores", measures.VERSION, phrases, cfg.evaluate.normalizer, *of, *beside)
 
 
 def finished_verdicts(cfg: Config) -> VerdictFigures:

@@ -23,7 +23,7 @@ from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.sharding import generation
 from voxstill.storage import lease, manifest, tables, workdir
-from voxstill.storage.figures import IndexFigures, Kind, LabelFigures, ShardFigures
+from voxstill.storage.figures import IndexFigures, Kind, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 _DERIVED: tuple[Kind, ...] = ("scores", "verdicts", "shards")
@@ -52,7 +52,9 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> None:
             continue
         if not is_known:
             log.error(
-                "`%s` is not repaired, as this configuration makes other %s: give the one that made it with --config",
+                "`%s` is not repaired, as this configuration makes other %s now: give the one that made it with "
+                "--config. Where it is this one, the corpus has grown or utterances were removed since: then remove "
+                "the folder, and the step makes those of now",
                 table,
                 kind,
             )
@@ -80,7 +82,8 @@ def _recipes(cfg: Config, kind: Kind) -> set[str]:
         if kind == "alignments" and (task := recipes.alignment_task(cfg, labels)) is not None:
             names.add(task.recipe)
         if kind == "scores":
-            names.add(recipes.scores_recipe(cfg, source, labels))
+            names = {recipes.first_scores_recipe(cfg, source, labels)}  # stays where its figures cannot be read
+            names = {recipes.scores_recipe(cfg, source, labels)}
         if kind == "verdicts":
             names.add(recipes.verdicts_recipe(cfg, source, labels))
         if kind == "shards":
@@ -89,17 +92,24 @@ def _recipes(cfg: Config, kind: Kind) -> set[str]:
 
 
 def _is_earlier_generation(cfg: Config, kind: Kind, recipe: str) -> bool:
-    """Whether shards are an earlier generation of those that the configuration makes."""
+    """Whether shards are of those that the configuration makes, but of fewer labels, or older than a removal."""
     with contextlib.suppress(VoxstillError):
         figures = workdir.success(Store(cfg.work), ShardFigures, recipe) if kind == "shards" else None
-        lineages = {recipes.shard_lineage(cfg, None), recipes.shard_lineage(cfg, recipes.finished_verdicts(cfg))}
-        return figures is not None and figures.lineage in lineages
+        if figures is not None and figures.lineage is not None:
+            own = None if figures.verdicts is None else workdir.named(Store(cfg.work), VerdictFigures, figures.verdicts)
+            return figures.lineage == recipes.shard_lineage(cfg, own)
     return False
 
 
 def _set_aside(cfg: Config, kind: Kind, recipe: str) -> None:
     """Make a table unfinished: no new generation goes on from it, and the next training writes a mixture again."""
     work, table = Store(cfg.work), workdir.prefix(kind, recipe)
+    if kind == "shards":
+        log.warning(
+            "verify: `%s` is not made again, but counts as unfinished: it is older than the last labels or the last "
+            "`voxstill remove`. `voxstill filter` and `voxstill shard` write the shards of now",
+            table,
+        )
     with lease.hold(work, table, "verify --repair"):
         work.delete(f"{table}/{tables.SUCCESS}")
         for key in _files(work, table) if kind == "mixtures" else [f"{table}/{manifest.NAME}"]:

@@ -1,34 +1,58 @@
-"""The files of a finished table, written down when it was finished: what is missing or another later can be named."""
+"""The files of a finished table, written down when it was finished: what is missing, added or another is named.
+
+What is in a part is compared with its own checksum by whoever reads it (`storage/parquet.py`). Here the listing says
+whether it is the part that was there: where an etag is another, as after a copy of the folder, the checksum in its
+footer is compared with that written down.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import zlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from voxstill.core.errors import DataError
-from voxstill.storage import tables
+from voxstill.storage import checked_json, parquet, tables
 from voxstill.storage.redaction import redact_uri
-from voxstill.storage.store import Store
+from voxstill.storage.store import Entry, Store
 
 NAME = "_manifest"
+_GROWING = ("labels/", "alignments/")
+"""Tables that are read while parts are added: by `filter --partial`, and by steps whose input was judged before."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One file of a table; `crc32` is that of `_SUCCESS.json`, as parts have their checksum within.
+    """One part of a table; what an earlier version did not write down, or a part of version 0.1 does not have, is None.
 
-    `num_bytes` is None in manifests of earlier versions.
+    Earlier versions wrote the checksum of `_SUCCESS.json` here as well.
     """
 
     name: str
     crc32: int | None = None
     num_bytes: int | None = None
+    num_rows: int | None = None
+    etag: str | None = None
 
 
-def write(work: Store, prefix: str, success: bytes) -> None:
-    """Write down the parts of a table, and the checksum of the `_SUCCESS.json` that is written next."""
-    rows = [WrittenFile(name, num_bytes=num_bytes) for name, num_bytes in sorted(_sizes(work, prefix).items())]
-    rows.append(WrittenFile(tables.SUCCESS, zlib.crc32(success), len(success)))
+def write(work: Store, prefix: str) -> None:
+    """Write down the parts of a table; of those that are not in its last manifest the footers are read."""
+    before: Mapping[str, WrittenFile] = {}
+    with contextlib.suppress(DataError):  # a damaged one is written anew
+        before = {file.name: file for file in read(work, prefix) or ()}
+
+    def written(entry: Entry) -> WrittenFile:
+        name = entry.key.rpartition("/")[2]
+        known = before.get(name)
+        if known is not None and known.num_rows is not None and _is_same(known, entry):
+            return known
+        footer = parquet.read_footer(work, entry)
+        return WrittenFile(name, footer.crc32, entry.num_bytes, footer.num_rows, entry.etag or None)
+
+    with ThreadPoolExecutor(tables.READERS) as pool:
+        rows = list(pool.map(written, entries(work, prefix).values()))
     work.replace(f"{prefix}/{NAME}", tables.to_parquet(rows, WrittenFile))
 
 
@@ -42,38 +66,74 @@ def read(work: Store, prefix: str) -> list[WrittenFile] | None:
 
 
 def parts(work: Store, prefix: str) -> list[str]:
-    """The keys of the parts of a table, sorted: all that it was finished with, and those that were added since.
+    """The keys of the parts of a table, sorted: of a finished one those that it was finished with.
 
-    DataError where one is missing or has another size. What is in a part is compared with its own checksum by whoever
-    reads it.
+    DataError where one is missing, is not the one that was written, or was added. Labels and alignments may have been
+    added since.
     """
-    written = {file.name: file.num_bytes for file in read(work, prefix) or () if file.name != tables.SUCCESS}
-    sizes = _sizes(work, prefix)  # read after the manifest, which may be replaced by one of more parts meanwhile
-    if missing := sorted(written.keys() - sizes):
+    rows = _rows(work, prefix)
+    if rows is None:
+        return tables.parts(work, prefix)
+    there = entries(work, prefix)
+    if there.keys() - {row.name for row in rows}:  # the table may have grown since its manifest was read
+        rows = _rows(work, prefix) or []
+    written = {row.name: row for row in rows if row.name != tables.SUCCESS}
+    if missing := sorted(written.keys() - there):
         raise _broken(work, prefix, f"{len(missing)} of {len(written)} parts are missing, for one `{missing[0]}`")
-    for name, num_bytes in written.items():
-        if num_bytes not in (None, sizes[name]):
-            why = f"`{name}` has {sizes[name]} bytes, and had {num_bytes} when it was written"
-            raise _broken(work, prefix, why)
-    return sorted(f"{prefix}/{name}" for name in sizes)
+    if (added := added_parts(prefix, written, there)) and rows:
+        step = "run the step that makes it again, which may not have ended; where it has, "
+        raise _broken(work, prefix, f"{len(added)} parts were added since, for one `{added[0]}`", step)
+    with ThreadPoolExecutor(tables.READERS) as pool:
+        for fault in pool.map(lambda row: changed(work, row, there[row.name]), written.values()):
+            if fault is not None:
+                raise _broken(work, prefix, fault)
+    return [entry.key for entry in there.values()]
 
 
-def check_success(work: Store, prefix: str) -> None:
-    """DataError where `_SUCCESS.json` of a finished table is not what was written."""
+def added_parts(prefix: str, written: Iterable[str], there: Iterable[str]) -> list[str]:
+    """Names of parts that are `there` and were not `written`, of a table that is not read while it grows."""
+    return [] if prefix.startswith(_GROWING) else sorted(set(there).difference(written))
+
+
+def changed(work: Store, row: WrittenFile, entry: Entry) -> str | None:
+    """Why a part is not the one that was written down; None where it is."""
+    if row.num_bytes not in (None, entry.num_bytes):
+        return f"`{row.name}` has {entry.num_bytes} bytes, and had {row.num_bytes} when it was written"
+    if row.num_rows is None or _is_same(row, entry):
+        return None
+    footer = parquet.read_footer(work, entry)
+    if (footer.crc32, footer.num_rows) != (row.crc32, row.num_rows):
+        return f"`{row.name}` is another than was written: its checksum or the number of its rows differs"
+    return None
+
+
+def check_success(work: Store, prefix: str, success: bytes) -> None:
+    """DataError where a `_SUCCESS.json` is not what an earlier version wrote, which has no checksum of its own."""
     written = {file.name: file.crc32 for file in read(work, prefix) or ()}
-    if written.get(tables.SUCCESS) not in (None, zlib.crc32(work.read(f"{prefix}/{tables.SUCCESS}"))):
+    if written.get(tables.SUCCESS) not in (None, zlib.crc32(success)):
         raise _broken(work, prefix, f"its `{tables.SUCCESS}` is not what was written")
 
 
-def _sizes(work: Store, prefix: str) -> dict[str, int]:
-    return {
-        entry.key.rpartition("/")[2]: entry.num_bytes for entry in work.list(prefix) if entry.key.endswith(".parquet")
-    }
+def _rows(work: Store, prefix: str) -> list[WrittenFile] | None:
+    rows, success = read(work, prefix), f"{prefix}/{tables.SUCCESS}"
+    if rows is None and work.exists(success) and checked_json.has_checksum(work.read(success)):
+        raise _broken(work, prefix, f"its `{NAME}` is missing")
+    return rows
 
 
-def _broken(work: Store, prefix: str, why: str) -> DataError:
+def entries(work: Store, prefix: str) -> dict[str, Entry]:
+    """The parts that are there by their names, sorted."""
+    listed = (entry for entry in work.list(prefix) if entry.key.endswith(".parquet"))
+    return {entry.key.rpartition("/")[2]: entry for entry in sorted(listed, key=lambda entry: entry.key)}
+
+
+def _is_same(row: WrittenFile, entry: Entry) -> bool:
+    return row.num_bytes == entry.num_bytes and row.etag is not None and row.etag == entry.etag
+
+
+def _broken(work: Store, prefix: str, why: str, fix: str = "") -> DataError:
     return DataError(
         f"`{redact_uri(work.uri(prefix))}` is not the table that was finished",
         why=why,
-        fix=f"run: voxstill verify {redact_uri(work.root)} --repair",
+        fix=f"{fix}run: voxstill verify {redact_uri(work.root)} --repair",
     )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from voxstill.core.errors import DataError, first_line
+from voxstill.storage.store import Entry, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
 _MARK, _SUM = "voxstill.checksum", "voxstill.crc32"
 """Keys of the footer. Two, so that a flipped bit in the name of one does not make the file look like an old one."""
 _NO_SUM = "00000000"
+
+
+_TAIL_BYTES = 16_384
+"""Most footers are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What the footer of a file says: its checksum, None in files of version 0.1, and the number of its rows."""
+
+    crc32: int | None
+    num_rows: int
 
 
 def encode(table: pa.Table) -> bytes:
@@ -46,6 +60,34 @@ def decode(data: bytes, where: str, what: str = "table") -> pq.ParquetFile:
         return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise refused(error, where, what) from None
+
+
+def checksum(data: bytes) -> int | None:
+    """The checksum that stands in a file, or in the end of one; None in files of version 0.1."""
+    if _SUM.encode() not in data:
+        return None
+    place = _place(data)
+    return int(data[place : place + len(_NO_SUM)], 16)
+
+
+def read_footer(store: Store, entry: Entry) -> Footer:
+    """The footer of a file, and nothing else is read; DataError where it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    num_bytes = min(entry.num_bytes, _TAIL_BYTES)
+    try:
+        while True:
+            tail = store.read_range(entry.key, entry.num_bytes - num_bytes, entry.num_bytes) if num_bytes else b""
+            size = int.from_bytes(tail[-8:-4], "little") + 8
+            if size <= num_bytes or num_bytes == entry.num_bytes:
+                break
+            num_bytes = min(entry.num_bytes, size)
+        num_rows = pq.read_metadata(pa.BufferReader(tail)).num_rows
+        crc32 = checksum(tail)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise refused(error, store.uri(entry.key)) from None
+    return Footer(crc32, num_rows)
 
 
 def refused(error: Exception, where: str, what: str = "table") -> DataError:

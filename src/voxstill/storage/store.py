@@ -21,10 +21,11 @@ from voxstill.storage.retry import Retries, is_broken_connection, is_transient, 
 from voxstill.storage.uri import is_local, locate, normalize_root
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import ObjectStore
 
 
-_MAX_JSON_BYTES = 256 << 20
+MAX_JSON_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,17 @@ class Store:
         except Exception as error:
             raise storage_error("read", self.uri(key), error) from None
 
+    def read_or_none(self, key: str, max_bytes: int | None = None) -> bytes | None:
+        """`read`, or None where it is absent; DataError where it has more than `max_bytes`."""
+        try:
+            return self._bytes(key, max_bytes=max_bytes)
+        except FileNotFoundError:
+            return None
+        except VoxstillError:
+            raise
+        except Exception as error:
+            raise storage_error("read", self.uri(key), error) from None
+
     def create(self, key: str, data: bytes) -> bool:
         """Write `key` whole unless it exists; False says that another writer was first.
 
@@ -86,7 +98,7 @@ class Store:
             except AlreadyExistsError:
                 if not is_answer_lost and self.exists(key):
                     return False
-                if is_answer_lost and (current := self._read_or_none(key)) is not None:
+                if is_answer_lost and (current := self.read_or_none(key)) is not None:
                     return current == data
                 if retries.are_spent:
                     why = "the server says that it exists, and that it does not"
@@ -99,6 +111,13 @@ class Store:
                     raise storage_error("write", self.uri(key), error) from None
                 is_answer_lost = True
             retries.pause()
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """The bytes of `key` from `start` to before `end`; StorageError as for `read`."""
+        try:
+            return self._bytes(key, {"range": (start, end)})
+        except Exception as error:
+            raise storage_error("read", self.uri(key), error) from None
 
     def replace(self, key: str, data: bytes) -> None:
         """Write `key` whole, over what was there."""
@@ -169,7 +188,7 @@ class Store:
 
     def read_json(self, key: str) -> dict[str, object] | None:
         """The object in `key`, None where there is none; DataError where it is no JSON object, or too long a one."""
-        data = self._read_or_none(key, _MAX_JSON_BYTES)
+        data = self.read_or_none(key, MAX_JSON_BYTES)
         if data is None:
             return None
         try:
@@ -203,24 +222,14 @@ class Store:
         mode: Literal["create", "overwrite"] = "create" if purpose == "create" and not uses_header else "overwrite"
         client(self._base, purpose).put(self._path(key), data, mode=mode, use_multipart=False)
 
-    def _read_or_none(self, key: str, max_bytes: int | None = None) -> bytes | None:
-        try:
-            return self._bytes(key, max_bytes)
-        except FileNotFoundError:
-            return None
-        except VoxstillError:
-            raise
-        except Exception as error:
-            raise storage_error("read", self.uri(key), error) from None
-
-    def _bytes(self, key: str, max_bytes: int | None = None) -> bytes:
+    def _bytes(self, key: str, options: GetOptions | None = None, max_bytes: int | None = None) -> bytes:
         """The client asks again by itself, but not where an answer that there is no such object breaks off."""
         if is_local(self.root):  # the client would wait at a pipe
             check_file(f"{self.root}/{key}")
         retries = Retries()
         while True:
             try:
-                response = self._reader().get(self._path(key))
+                response = self._reader().get(self._path(key), options=options or {})
                 if max_bytes is not None and (num_bytes := response.meta["size"]) > max_bytes:
                     raise DataError(
                         f"`{self.uri(key)}` is not read",

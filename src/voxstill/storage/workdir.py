@@ -15,9 +15,10 @@ from voxstill.core import config, legacy
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
-from voxstill.storage import manifest, parts, tables
+from voxstill.storage import checked_json, manifest, parts, tables
 from voxstill.storage.figures import Kind, TableFigures
-from voxstill.storage.store import Store, json_bytes
+from voxstill.storage.redaction import redact_uri
+from voxstill.storage.store import MAX_JSON_BYTES, Store
 
 Figures = TypeVar("Figures", bound=TableFigures)
 OWN_NAMES = frozenset((*get_args(Kind), "leases", "unpacked", "removed", "control", "control.json"))
@@ -63,9 +64,28 @@ def _tell_former(root: str, kind: Kind, recipe: str, former: str) -> None:
 
 
 def success(work: Store, figures_type: type[Figures], recipe: str) -> Figures | None:
-    """The figures of a finished table; None where it is not finished."""
-    figures = work.read_json(f"{prefix(figures_type.kind, recipe)}/{tables.SUCCESS}")
-    return None if figures is None else figures_type.from_dict(figures)
+    """The figures of a finished table; None where it is not finished, DataError where they are not what was written."""
+    table = prefix(figures_type.kind, recipe)
+    data = work.read_or_none(f"{table}/{tables.SUCCESS}", MAX_JSON_BYTES)
+    if data is None:
+        return None
+    figures = parsed(work, figures_type, recipe, data)
+    if not checked_json.has_checksum(data):
+        manifest.check_success(work, table, data)
+    return figures
+
+
+def parsed(work: Store, figures_type: type[Figures], recipe: str, data: bytes) -> Figures:
+    """The figures in a `_SUCCESS.json`; DataError where they are not those of the table of this recipe."""
+    where = work.uri(f"{prefix(figures_type.kind, recipe)}/{tables.SUCCESS}")
+    figures = figures_type.from_dict(checked_json.decode(data, where))
+    if figures.recipe != recipe:
+        raise DataError(
+            f"`{redact_uri(where)}` is not what was written",
+            why=f"it holds figures of `{figures.recipe}`",
+            fix=f"run: voxstill verify {redact_uri(work.root)} --repair",
+        )
+    return figures
 
 
 def finish(work: Store, figures: TableFigures) -> None:
@@ -74,9 +94,8 @@ def finish(work: Store, figures: TableFigures) -> None:
     What is added later may be made in other parts.
     """
     table = prefix(figures.kind, figures.recipe)
-    success = json_bytes(figures.to_dict())
-    manifest.write(work, table, success)
-    work.replace(f"{table}/{tables.SUCCESS}", success)
+    manifest.write(work, table)
+    work.replace(f"{table}/{tables.SUCCESS}", checked_json.encode(figures.to_dict()))
     work.delete(f"{table}/{parts.AGREED}")
 
 
@@ -86,7 +105,6 @@ def finished(work: Store, figures_type: type[Figures], wanted: str | None = None
     DataError where there is none, or where several are finished and none is wanted: a guess would be silent.
     """
     if wanted is not None and (figures := success(work, figures_type, wanted)) is not None:
-        manifest.check_success(work, prefix(figures_type.kind, wanted))
         return figures
     kind, step = figures_type.kind, figures_type.step
     recipes = finished_recipes(work, kind)
@@ -121,5 +139,4 @@ def named(work: Store, figures_type: type[Figures], recipe: str) -> Figures:
             why=f"finished are: {there}",
             fix=f"name one of them, or run `voxstill {figures_type.step}` first",
         )
-    manifest.check_success(work, prefix(figures_type.kind, recipe))
     return figures
