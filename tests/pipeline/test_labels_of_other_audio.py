@@ -78,6 +78,24 @@ def assert_refused(step: Callable[[], object]) -> None:
     assert caught.value.fix
 
 
+def test_labels_of_another_language_are_refused(cfg: Config) -> None:
+    """`echo` is shown the language; `reference` takes the human text whatever it is."""
+    english = config.changed(cfg, "source.language=en")
+    german = config.changed(english, "source.language=de")
+    for teacher in ("echo", "reference"):
+        line(config.changed(english, f"teacher={teacher}"))
+    index(german)
+    with pytest.raises(DataError, match="another language") as caught:
+        label_utterances(config.changed(german, "teacher=echo"))
+    assert "voxstill label" in caught.value.fix
+    with pytest.raises(DataError, match="another language"):
+        filter_labels(config.changed(german, "teacher=echo"))
+    line(config.changed(german, "teacher=reference"))
+    shutil.rmtree(f"{cfg.work}/labels")
+    line(config.changed(german, "teacher=echo"))
+    assert filter_labels(config.changed(german, "teacher=echo")).reasons["wrong_language"] == 0
+
+
 CHANGES: dict[str, Callable[[dict[str, object]], object]] = {
     "another channel": lambda line: line.update(channel=1),
     "another stretch": lambda line: line.update(end=0.6),

@@ -50,6 +50,11 @@ def text_hash(audio: str, text: str | None) -> str:
     return fingerprint(audio, text)
 
 
+def language_hash(shown: str, language: str | None) -> str:
+    """The hash of a label whose teacher was shown the language of the manifest; without one it stays as it is."""
+    return shown if language is None else fingerprint("language", shown, language)
+
+
 def content_hash(data: bytes) -> str:
     """Equal for files of equal bytes, whatever their times: 16 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -145,8 +150,8 @@ class Label:
     words: tuple[Word, ...] = ()
     error: str | None = None
     audio: str | None = None
-    """`audio` of the utterance that was labelled, with its text where the teacher was shown it; None in tables of
-    earlier versions."""
+    """`audio` of the utterance that was labelled, with its text and its language where the teacher was shown them; None
+    in tables of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from voxstill.audio import read_utterances
 from voxstill.core import config, legacy
 from voxstill.core.errors import ConfigError, StorageError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter, level, log
-from voxstill.core.records import Label, Utterance, text_hash
+from voxstill.core.records import Label, Utterance, language_hash, text_hash
 from voxstill.engine import StageWork
 from voxstill.labelling import begun, control, label_figures
 from voxstill.labelling.answers import checked
@@ -36,7 +36,7 @@ from voxstill.storage.figures import LabelFigures
 from voxstill.storage.redaction import redact_options
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
-from voxstill.teachers.teacher import Clip, Teacher, Transcription
+from voxstill.teachers.teacher import MANIFEST, Clip, Teacher, Transcription
 
 
 def task(teacher: config.Teacher, work: Store | None = None) -> Task:
@@ -45,7 +45,9 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
     """
     unopened = registry.create(teacher)
     name = f"{teacher.name}@{unopened.revision()}"
-    task = Task(teacher, name, unopened.reads_texts, getattr(unopened, "calls_at_once", 1))
+    goes_by_manifest = getattr(registry.options(teacher), "language", None) == MANIFEST
+    reads_languages = getattr(unopened, "reads_languages", goes_by_manifest)
+    task = Task(teacher, name, unopened.reads_texts, getattr(unopened, "calls_at_once", 1), reads_languages)
     if work is None:
         return task
     begun = (former for former in _former(task) if _is_begun(work, task, former))
@@ -352,5 +354,10 @@ class Transcribe(StageWork):
             finish="failed" if transcription.error else transcription.finish,
             words=transcription.words,
             error=transcription.error,
-            audio=text_hash(utterance.audio, utterance.text) if self.task.reads_texts else utterance.audio,
+            audio=self._shown(utterance),
         )
+
+    def _shown(self, utterance: Utterance) -> str:
+        """Hash of what the teacher was shown of an utterance."""
+        shown = text_hash(utterance.audio, utterance.text) if self.task.reads_texts else utterance.audio
+        return language_hash(shown, utterance.info.language) if self.task.reads_languages else shown

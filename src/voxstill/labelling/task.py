@@ -20,6 +20,7 @@ class Task:
     name: str
     reads_texts: bool
     calls_at_once: int = 1
+    reads_languages: bool = False
     table: str | None = None
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -86,11 +85,10 @@ class FinishedTable(Generic[Figures]):
         except VoxstillError as error:
             self.add(written, error.why or error.what)
         findings.checked += 1 + (files is not None)
-        self._written = {file.name: file for file in files or ()}
-        of_success = self._written.pop(tables.SUCCESS, None)
+        self._written = {file.name: file for file in files or () if file.name != tables.SUCCESS}
         if data is None:
             self.add(success, IS_MISSING)
-        elif of_success is not None and of_success.crc32 not in (None, zlib.crc32(data)):
+        elif files and not checked_json.has_checksum(data) and not manifest.is_former_success(files, data):
             self.add(success, "it is not what was written")
         else:
             try:

@@ -109,9 +109,14 @@ def changed(work: Store, row: WrittenFile, entry: Entry) -> str | None:
 
 def check_success(work: Store, prefix: str, success: bytes) -> None:
     """DataError where a `_SUCCESS.json` is not what an earlier version wrote, which has no checksum of its own."""
-    written = {file.name: file.crc32 for file in read(work, prefix) or ()}
-    if written.get(tables.SUCCESS) not in (None, zlib.crc32(success)):
+    files = read(work, prefix)
+    if files is not None and not is_former_success(files, success):
         raise _broken(work, prefix, f"its `{tables.SUCCESS}` is not what was written")
+
+
+def is_former_success(files: Iterable[WrittenFile], success: bytes) -> bool:
+    """Whether a `_SUCCESS.json` without a checksum is the one that a manifest of an earlier version names."""
+    return any(file.name == tables.SUCCESS and file.crc32 == zlib.crc32(success) for file in files)
 
 
 def _rows(work: Store, prefix: str) -> list[WrittenFile] | None:

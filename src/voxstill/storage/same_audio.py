@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.errors import DataError
-from voxstill.core.records import Label, Utterance, audio_hash, text_hash
+from voxstill.core.records import Label, Utterance, audio_hash, language_hash, text_hash
 from voxstill.storage import tables
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
 NAME = "_utterances.json"
 _AUDIO = ("recording_id", "channel", "start_ms", "end_ms")
-_LABELLED = (*_AUDIO, "text")
+_LABELLED = (*_AUDIO, "text", "language")
 
 
 def check(work: Store, utterances: str, labels: str) -> None:
@@ -88,15 +88,18 @@ def _compare(root: str, utterances: str, state: str, labels: str, listing: str) 
         hashes = [audio_hash(*row) for row in zip(*columns, strict=True)]
         labelled_N = audio_L[place_N[place_N >= 0]]
         is_other_N = np.array(hashes, "S16") != labelled_N
-        for row in np.flatnonzero(is_other_N).tolist():  # of a teacher that was shown the text
-            is_other_N[row] = text_hash(hashes[row], rows["text"][row].as_py()).encode() != labelled_N[row]
+        for row in np.flatnonzero(is_other_N).tolist():  # of a teacher that was shown the text or the language
+            text, language = (rows[name][row].as_py() for name in ("text", "language"))
+            shown = hashes[row], text_hash(hashes[row], text)
+            of_now = {*shown, *(language_hash(one, language) for one in shown)}
+            is_other_N[row] = labelled_N[row].decode() not in of_now
         different += rows.filter(pa.array(is_other_N))["id"].to_pylist()
     if different:
         raise DataError(
             f"{len(different):,} labels in `{redact_uri(work.uri(labels))}` are of other audio than the utterances of "
-            f"their ids in `{utterances}`",
+            f"their ids in `{utterances}`, or of another language",
             why=f"`{different[0]}`, for one, was another recording, channel or stretch when it was labelled, "
-            "its file was changed since, or its text was where the teacher is shown it",
+            "its file was changed since, or its text or language was where the teacher is shown it",
             fix="index and label into another work folder, without these labels, or use the source and the options "
-            "of `index` of then",
+            f"of `index` of then. Where the language was corrected: remove `{labels}` and run `voxstill label`",
         )

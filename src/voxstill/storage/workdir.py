@@ -79,10 +79,10 @@ def parsed(work: Store, figures_type: type[Figures], recipe: str, data: bytes) -
     """The figures in a `_SUCCESS.json`; DataError where they are not those of the table of this recipe."""
     where = work.uri(f"{prefix(figures_type.kind, recipe)}/{tables.SUCCESS}")
     figures = figures_type.from_dict(checked_json.decode(data, where))
-    if figures.recipe != recipe:
+    if not figures.recipe:
         raise DataError(
             f"`{redact_uri(where)}` is not what was written",
-            why=f"it holds figures of `{figures.recipe}`",
+            why="it does not say the recipe of its table",
             fix=f"run: voxstill verify {redact_uri(work.root)} --repair",
         )
     return figures

@@ -47,6 +47,7 @@ class EchoTeacher:
 
     Options: ClassVar[type[Section]] = EchoOptions
     reads_texts: ClassVar[bool] = True
+    reads_languages: ClassVar[bool] = True
 
     def __init__(self, options: EchoOptions) -> None:
         self.options = options
