@@ -101,8 +101,8 @@ def test_unreadable_audio_is_reported_and_an_evaluation_without_any_audio_is_an_
     line: Line, voxstill: Command, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     audio = [tmp_path / f"{i}.flac" for i in range(2)]
-    for path in audio:
-        shutil.copy2(digits / "m1-0.flac", path)
+    for i, path in enumerate(audio):
+        shutil.copy2(digits / f"m1-{i}.flac", path)
     rows = [{"audio": path.name, "text": "one", "split": "test"} for path in audio]
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "here.yaml").write_text(f"work: {tmp_path / 'work'}\nengine: inline\n")
