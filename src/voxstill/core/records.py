@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import xxhash
+
 if TYPE_CHECKING:
     import torch
 
@@ -56,8 +58,11 @@ def language_hash(shown: str, language: str | None) -> str:
 
 
 def content_hash(data: bytes) -> str:
-    """Equal for files of equal bytes, whatever their times: 16 hexadecimal digits."""
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    """Equal for files of equal bytes, whatever their times: 16 hexadecimal digits.
+
+    XXH3, as every file of a corpus goes through it: BLAKE2 takes twice as long as reading a WAV file.
+    """
+    return str(xxhash.xxh3_64_hexdigest(data))
 
 
 LOGPROB_ROUNDING = 1e-3
