@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core.errors import DataError
 from voxstill.core.records import Utterance
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.scan import SourceFiles
@@ -113,7 +114,11 @@ def drop(
 def _finished_parts(work: Store, utterances: str) -> set[str]:
     """The keys of the parts that an earlier index finished; one that was made again since, by a repair, is new."""
     num_bytes = {entry.key: entry.num_bytes for entry in work.list(utterances)}
-    written = {f"{utterances}/{file.name}": file.num_bytes for file in manifest.read(work, utterances) or ()}
+    try:
+        files = manifest.read(work, utterances) or ()
+    except DataError:  # a repair writes it anew: then nothing may become a duplicate that was none
+        return set(num_bytes)
+    written = {f"{utterances}/{file.name}": file.num_bytes for file in files}
     return {key for key, size in written.items() if size in (None, num_bytes.get(key))}
 
 
