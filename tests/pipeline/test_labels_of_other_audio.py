@@ -78,22 +78,19 @@ def assert_refused(step: Callable[[], object]) -> None:
     assert caught.value.fix
 
 
-def test_labels_of_another_language_are_refused(cfg: Config) -> None:
-    """`echo` is shown the language; `reference` takes the human text whatever it is."""
-    english = config.changed(cfg, "source.language=en")
+@pytest.mark.parametrize("teacher", ["echo", "reference"])
+def test_labels_of_another_language_are_refused(cfg: Config, teacher: str) -> None:
+    english = config.changed(cfg, "source.language=en", f"teacher={teacher}")
     german = config.changed(english, "source.language=de")
-    for teacher in ("echo", "reference"):
-        line(config.changed(english, f"teacher={teacher}"))
+    line(english)
     index(german)
-    with pytest.raises(DataError, match="another language") as caught:
-        label_utterances(config.changed(german, "teacher=echo"))
-    assert "voxstill label" in caught.value.fix
-    with pytest.raises(DataError, match="another language"):
-        filter_labels(config.changed(german, "teacher=echo"))
-    line(config.changed(german, "teacher=reference"))
+    for step in (label_utterances, filter_labels):
+        with pytest.raises(DataError, match="another language") as caught:
+            step(german)
+        assert "voxstill label" in caught.value.fix
     shutil.rmtree(f"{cfg.work}/labels")
-    line(config.changed(german, "teacher=echo"))
-    assert filter_labels(config.changed(german, "teacher=echo")).reasons["wrong_language"] == 0
+    line(german)
+    assert filter_labels(german).reasons["wrong_language"] == 0
 
 
 CHANGES: dict[str, Callable[[dict[str, object]], object]] = {

@@ -23,6 +23,7 @@ class ReferenceTeacher:
 
     Options: ClassVar[type[Section]] = ReferenceOptions
     reads_texts: ClassVar[bool] = True
+    reads_languages: ClassVar[bool] = True
 
     def __init__(self, options: ReferenceOptions) -> None:
         self.options = options
