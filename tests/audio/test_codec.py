@@ -344,6 +344,14 @@ def test_a_flac_with_a_flipped_bit_is_refused_or_has_the_same_samples(
     assert refused >= 10
 
 
+def test_a_flipped_bit_in_the_rate_of_a_flac_is_a_reason() -> None:
+    whole = in_a_file(speech_like(0.5, 44_100), 44_100, "FLAC")
+    for at, bit in ((18, 5), (18, 7), (19, 0), (19, 6), (20, 4), (20, 7)):
+        data = bytearray(whole)
+        data[at] ^= 1 << bit
+        assert reason(bytes(data)).why
+
+
 def test_a_flac_whose_encoder_knew_no_md5_is_read() -> None:
     whole = in_a_file(speech_like(0.5, 44_100), 44_100, "FLAC")
     assert codec.decode(whole[:26] + bytes(16) + whole[42:]).samples_T.any()

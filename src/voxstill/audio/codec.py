@@ -100,7 +100,8 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
         stated_s = end.stated_s or stated_s  # libsndfile decodes what is left of an MP3 and knows no length
         end = end._replace(stated_s=stated_s)
         samples_T = mono.finish()
-        fault = _page_fault(data, mono) or end.fault or _length_fault(data, mono, end) or mono.checksum_fault()
+        fault = _page_fault(data, mono) or end.fault or _length_fault(data, mono, end)
+        fault = fault or mono.checksum_fault() or flac.rate_fault(data)
         if fault is not None:
             faults.append((mono.num_samples, fault))
             continue

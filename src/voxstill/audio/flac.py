@@ -9,9 +9,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core.errors import DataError
+
 _MIN_BYTES = 42
 """Of the marker, the header of the first block and STREAMINFO."""
 _INT16_BITS = 16
+_RATES_HZ = dict(
+    enumerate((88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000), 1)
+)
+"""By their code in a frame."""
 _WHOLE_TYPES = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
@@ -38,6 +44,31 @@ def stream_info(data: bytes) -> StreamInfo | None:
         bits=(packed >> 36 & 31) + 1,
         num_samples=packed & (1 << 36) - 1 or None,
         md5=md5 if any(md5) else None,
+    )
+
+
+def rate_fault(data: bytes) -> DataError | None:
+    """The error where the header has another rate than the first frame, which has a checksum of its own; else None.
+
+    The MD5 is of the samples alone. Only the usual rates have a code in a frame (RFC 9639, section 9.1.2).
+    """
+    info = stream_info(data)
+    if info is None:
+        return None
+    at, is_last = 4, False
+    while not is_last and at + 4 <= len(data):
+        is_last = bool(data[at] & 0x80)
+        at += 4 + int.from_bytes(data[at + 1 : at + 4], "big")
+    frame = data[at : at + 3]
+    if len(frame) < 3 or frame[0] != 0xFF or frame[1] & 0xFE != 0xF8:
+        return None
+    rate_hz = _RATES_HZ.get(frame[2] & 15, info.rate_hz)
+    if rate_hz == info.rate_hz:
+        return None
+    return DataError(
+        "damaged",
+        why=f"its header says {info.rate_hz:,} Hz, and its first frame {rate_hz:,} Hz",
+        fix="find a sound copy of the file",
     )
 
 
