@@ -12,6 +12,7 @@ import functools
 import itertools
 import os
 import signal
+import threading
 import time
 import zlib
 from collections import OrderedDict
@@ -256,14 +257,22 @@ def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
 
 
 def _die_with_parent(parent: int, worker: int) -> None:
-    """Let this worker end when the thread that started it ends, even by SIGKILL; signals to the group are left to the
-    parent."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    """Let this worker end when the thread that started it ends, even by SIGKILL, and by a SIGTERM of the parent alone:
+    signals that others send to the whole group are left to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=_end_by, args=(parent,), name="sigterm", daemon=True).start()
     if hasattr(signal, "SIGKILL") and os.uname().sysname == "Linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before the call
         os._exit(1)
+
+
+def _end_by(parent: int) -> None:
+    """End this process once the parent sends it SIGTERM."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
+        pass
+    os._exit(128 + signal.SIGTERM)
 
 
 class _Tars:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError, DataError, StorageError, VoxstillError
@@ -52,8 +52,8 @@ class Request(Result):
 
     at: str | None = None
     """When it was requested; None where nothing ever was."""
-    set: Options = field(default_factory=dict)
-    """Without any: as the jobs were started."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """Options by section, as somebody may have written them by hand. Without any: as the jobs were started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

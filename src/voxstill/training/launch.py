@@ -79,6 +79,7 @@ def _launch(
     done = finished_summary(run)
     if done is not None:
         log.info("train: nothing to do, %s is finished", run.path)
+        shutil.rmtree(run.corpus, ignore_errors=True)  # of a training that was killed after its last write
         return done
     if cfg.train.launcher == "ray" or cfg.train.devices > 1:
         owner.check_free(run, command)
