@@ -12,10 +12,12 @@ from manifests import wav
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
+from voxstill.pipeline import nothing_kept
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.shard import shard
+from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.store import Store
 from voxstill.storage.workdir import finished_recipes
 
@@ -49,12 +51,12 @@ def refused(cfg: Config, caplog: pytest.LogCaptureFixture) -> DataError:
     return error.value
 
 
-def test_a_corrected_language_makes_all_labels_of_another_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cfg = config.changed(labelled(tmp_path, "source.language=de"), "source.language=en")
-    index(cfg)
-    error = refused(cfg, caplog)
-    assert "2 of 2 are dropped as `wrong_language`" in error.why
-    assert "another work folder" in error.fix
+def test_labels_of_a_teacher_that_heard_another_language_point_to_the_options_of_languages() -> None:
+    verdicts = VerdictFigures(recipe="r", judged=2, kept_utterances=0, reasons={"wrong_language": 2})
+    with pytest.raises(DataError) as error:
+        nothing_kept.refuse(Store("memory://nothing-kept"), verdicts)
+    assert "2 of 2 are dropped as `wrong_language`" in error.value.why
+    assert "`teacher.language`" in error.value.fix
 
 
 def test_labels_that_failed_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
