@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from voxstill.core import config
 from voxstill.core.records import fingerprint
 from voxstill.teachers import registry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Task:
     """A labelling task: one teacher with its options; equal tasks have equal recipes.
 
@@ -23,9 +24,12 @@ class Task:
     reads_languages: bool = False
     table: str | None = None
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """The hash of the teacher and of its options that change its transcriptions."""
+        """The hash of the teacher and of its options that change its transcriptions.
+
+        Every label asks for it, and the options may be those of a plug-in: to look that up takes 10 ms.
+        """
         return fingerprint("label", self.name, config.identity(registry.options(self.teacher)))
 
     @property
