@@ -48,20 +48,16 @@ def explained(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
     return [row["path"] for row in json.loads(out)["options"]], err
 
 
+WHOLE = TEACHER.format(option="b: int = option(1)")
+
+
 @pytest.mark.parametrize("code", BROKEN.values(), ids=BROKEN)
 def test_a_broken_plugin_is_named_and_the_rest_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str
 ) -> None:
     before, _ = explained(capsys)
     install(tmp_path / "broken", monkeypatch, "voxstill.teachers", "broken", code, "Other")
-    install(
-        tmp_path / "whole",
-        monkeypatch,
-        "voxstill.teachers",
-        "whole",
-        TEACHER.format(option="b: int = option(1)"),
-        "Other",
-    )
+    install(tmp_path / "whole", monkeypatch, "voxstill.teachers", "whole", WHOLE, "Other")
     after, log = explained(capsys)
     assert sorted(after) == sorted([*before, "teacher.b"])
     assert "left out" in log
@@ -71,14 +67,7 @@ def test_a_broken_plugin_is_named_and_the_rest_is_explained(
 def test_metadata_that_cannot_be_read_hides_no_other_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(
-        tmp_path / "whole",
-        monkeypatch,
-        "voxstill.teachers",
-        "whole",
-        TEACHER.format(option="b: int = option(1)"),
-        "Other",
-    )
+    install(tmp_path / "whole", monkeypatch, "voxstill.teachers", "whole", WHOLE, "Other")
     install(tmp_path / "torn", monkeypatch, "voxstill.teachers", "torn", "")
     (tmp_path / "torn/other_torn-1.0.dist-info/entry_points.txt").write_bytes(b"[voxstill.teachers]\n\xff\xfe = a:b\n")
     paths, log = explained(capsys)

@@ -60,9 +60,8 @@ def read(work: Store, prefix: str) -> list[WrittenFile] | None:
     """The files of a finished table; None where it has no manifest, as those of version 0.1. DataError where it is
     damaged."""
     key = f"{prefix}/{NAME}"
-    if not work.exists(key):
-        return None
-    return tables.from_parquet(work.read(key), WrittenFile, work.uri(key))
+    data = work.read_or_none(key)
+    return None if data is None else tables.from_parquet(data, WrittenFile, work.uri(key))
 
 
 def parts(work: Store, prefix: str) -> list[str]:
@@ -120,9 +119,11 @@ def is_former_success(files: Iterable[WrittenFile], success: bytes) -> bool:
 
 
 def _rows(work: Store, prefix: str) -> list[WrittenFile] | None:
-    rows, success = read(work, prefix), f"{prefix}/{tables.SUCCESS}"
-    if rows is None and work.exists(success) and checked_json.has_checksum(work.read(success)):
-        raise _broken(work, prefix, f"its `{NAME}` is missing")
+    rows = read(work, prefix)
+    if rows is None:
+        success = work.read_or_none(f"{prefix}/{tables.SUCCESS}")
+        if success is not None and checked_json.has_checksum(success):
+            raise _broken(work, prefix, f"its `{NAME}` is missing")
     return rows
 
 

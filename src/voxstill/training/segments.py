@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a training after the first: the step that it began at, and its options with their values before."""
+    """A part of a training after the first: its first step, and the changed options with their values before and
+    after."""
 
     step: int
     changed: Mapping[str, tuple[object, object]]
