@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import Batch
 from voxstill.data.loader import Batches, Loader, LoaderTimes
 from voxstill.data.plan import Crops, plan
 from voxstill.storage import tables
@@ -78,6 +80,17 @@ def test_workers_change_nothing_but_the_time(store: Store, workers: int) -> None
     loader = Loader(batches, workers=workers)
     assert same(read_all(loader), read_all(Loader(batches, workers=0)))
     assert loader.spent.waited_s > 0 < loader.spent.decode_s
+
+
+def test_what_prepares_the_batches_is_measured_by_itself(store: Store) -> None:
+    def slow(_: int, batches: list[Batch]) -> list[Batch]:
+        time.sleep(0.01)
+        return batches
+
+    batches = Batches(corpus_of(store), planned(corpus_of(store)))
+    loader = Loader(batches, workers=0, make=slow)
+    steps = list(loader)
+    assert loader.spent.prepare_s >= 0.01 * len(steps) > 0
 
 
 def test_resuming_is_starting_at_another_step(store: Store) -> None:
@@ -317,7 +330,10 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
         (LoaderTimes(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
         (LoaderTimes(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
         (LoaderTimes(waited_s=11, read_s=1, decode_s=4), "the machine is the limit, or epochs are so short"),
-        (LoaderTimes(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%; raise"),
+        (LoaderTimes(waited_s=4, decode_s=4), "the machine is the limit, or epochs are so short"),
+        (LoaderTimes(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%, and"),
+        (LoaderTimes(waited_s=60, read_s=20, decode_s=120, prepare_s=20), "decoding is the limit of the training"),
+        (LoaderTimes(waited_s=40, read_s=2, decode_s=6, prepare_s=83), "augmentation is the limit of the training"),
     ],
 )
 def test_the_bottleneck_of_a_run_is_named(spent: LoaderTimes, message: str) -> None:

@@ -49,7 +49,9 @@ def assert_alike(result: PlanResult, run: Path) -> None:
     assert summary["dropped"] == result.dropped
     assert result.notes == ()
     sizes = f"{result.steps:,} steps an epoch, {result.padding:.1%} padding"
-    assert sizes in RunDir(run).log.read_text()
+    log = RunDir(run).log.read_text()
+    assert sizes in log
+    assert ("utterances are in no batch" in log) == bool(sum(result.dropped.values()))
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,23 @@ def test_the_plan_of_a_pre_training_has_its_crops(work: Path, tmp_path: Path, me
     result = planned(work, train_once.OF_PRETRAINING, chosen, pretrain=True)
     train_once.pretrain_once(str(work), str(tmp_path), STEPS, chosen)
     assert_alike(result, tmp_path)
+
+
+def test_utterances_too_short_to_mask_are_counted_and_the_log_warns_where_they_are_many(
+    work: Path, tmp_path: Path
+) -> None:
+    chosen = "pretrain={method: best_rq, crop_ms: 600, mask_ms: 160, min_masks: 2}"
+    result = planned(work, train_once.OF_PRETRAINING, chosen, pretrain=True)
+    too_short = result.dropped["too_short_to_mask"]
+    assert 0 < result.utterances < 9 * too_short
+    train_once.pretrain_once(str(work), str(tmp_path), STEPS, chosen)
+    assert_alike(result, tmp_path)
+    num = result.utterances + too_short
+    warning = f"WARNING train: {too_short} of {num} utterances are in no batch: {too_short} are too short to mask"
+    assert warning in RunDir(tmp_path).log.read_text()
+    with pytest.raises(DataError, match="no utterance is long enough") as caught:
+        planned(work, train_once.OF_PRETRAINING, "pretrain={method: best_rq, crop_ms: 600}", pretrain=True)
+    assert "pretrain.mask_ms" in str(caught.value.fix)
 
 
 def test_a_pre_training_that_would_be_refused_has_no_plan(work: Path) -> None:

@@ -46,6 +46,7 @@ _NEAR_BYTES = 64 * 1024  # ranges that are nearer to each other in a bucket are 
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
 _LITTLE_WAITING = 0.03  # of the training's time
+_BUSY = 0.5  # of its time: a part of the line that is busy for less holds up nothing
 
 
 Make = Callable[[int, list[Batch]], Any]
@@ -53,27 +54,41 @@ Make = Callable[[int, list[Batch]], Any]
 
 @dataclass(frozen=True, slots=True)
 class LoaderTimes:
-    """Seconds that the training waited for batches, and that all workers together spent reading tars and decoding."""
+    """Seconds that the training waited for batches, that all workers together spent reading tars and decoding, and that
+    the one thread which prepares batches spent on their augmentation and features."""
 
     waited_s: float = 0.0
     read_s: float = 0.0
     decode_s: float = 0.0
+    prepare_s: float = 0.0
 
     def __add__(self, other: LoaderTimes) -> LoaderTimes:
-        return LoaderTimes(self.waited_s + other.waited_s, self.read_s + other.read_s, self.decode_s + other.decode_s)
+        return LoaderTimes(
+            self.waited_s + other.waited_s,
+            self.read_s + other.read_s,
+            self.decode_s + other.decode_s,
+            self.prepare_s + other.prepare_s,
+        )
 
     def bottleneck(self, seconds: float, workers: int) -> str:
-        """Name the bottleneck of a training of so many seconds, with the figures, in a sentence."""
+        """Name the bottleneck of a training of so many seconds, with the figures, in a sentence.
+
+        It is the busiest part of the line, where that is busy for most of the time.
+        """
         waiting = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
         if self.waited_s < _LITTLE_WAITING * seconds:
             return f"the model is the limit, not the data: {waiting}"
         worker_s = max(workers, 1) * seconds
+        read, decoded, prepared = self.read_s / worker_s, self.decode_s / worker_s, self.prepare_s / seconds
         waiting += (
-            f", while a worker read {self.read_s / worker_s:.0%} of the time and decoded {self.decode_s / worker_s:.0%}"
+            f", while a worker read {read:.0%} of the time and decoded {decoded:.0%}, "
+            f"and augmentation and features took {prepared:.0%}"
         )
-        if (self.read_s + self.decode_s) / worker_s < self.waited_s / seconds / 2:
+        if max(read + decoded, prepared) < _BUSY:
             return f"the machine is the limit, or epochs are so short that starting workers for each is: {waiting}"
-        if self.read_s > self.decode_s:
+        if prepared > read + decoded:
+            return f"augmentation is the limit of the training: {waiting}; raise `train.threads`, or augment less"
+        if read > decoded:
             return (
                 f"storage is the limit of the training: {waiting}; see `plan.layout`, or raise `train.loader_workers`"
             )
@@ -192,16 +207,20 @@ class Loader:
         with contextlib.ExitStack() as stack:
             cache_dir = self._batches.cache_dir
             prefetch = stack.enter_context(self._prefetch(cache_dir)) if cache_dir else None
-            ready = transfer.DevicePrefetcher(
-                iter(self._reader()), lambda step: self._make(next(numbers), step.batches)
-            )
-            steps: Iterator[tuple[Step, Any]] = stack.enter_context(ready)
+
+            def prepare(step: Step) -> tuple[Any, float]:
+                start = time.perf_counter()
+                item = self._make(next(numbers), step.batches)
+                return item, time.perf_counter() - start
+
+            ready = transfer.DevicePrefetcher(iter(self._reader()), prepare)
+            steps: Iterator[tuple[Step, tuple[Any, float]]] = stack.enter_context(ready)
             try:
                 for k in range(self._first, len(self._batches)):
-                    step, item = self._next(steps)
+                    step, (item, prepare_s) = self._next(steps)
                     if prefetch is not None:
                         prefetch.step_done(k)
-                    self._count(step)
+                    self._count(step, prepare_s)
                     yield item
             finally:
                 del steps, ready  # ends the workers now, not when an error's traceback is freed
@@ -211,7 +230,7 @@ class Loader:
         needed = shard_uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
         return Prefetch(corpus, cache_dir, needed)
 
-    def _next(self, steps: Iterator[tuple[Step, Any]]) -> tuple[Step, Any]:
+    def _next(self, steps: Iterator[tuple[Step, tuple[Any, float]]]) -> tuple[Step, tuple[Any, float]]:
         start = time.perf_counter()
         try:
             return next(steps)
@@ -225,8 +244,8 @@ class Loader:
         finally:
             self.spent += LoaderTimes(waited_s=time.perf_counter() - start)
 
-    def _count(self, step: Step) -> None:
-        self.spent += LoaderTimes(read_s=step.read_s, decode_s=step.decode_s)
+    def _count(self, step: Step, prepare_s: float) -> None:
+        self.spent += LoaderTimes(read_s=step.read_s, decode_s=step.decode_s, prepare_s=prepare_s)
         self.replaced += len(step.unread)
         for line in step.unread:
             log.warning("a neighbour stands in for %s", line)

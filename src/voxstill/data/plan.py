@@ -239,12 +239,17 @@ def _shuffled_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) 
 
 
 def _nothing_left(num: int, dropped: Mapping[str, int]) -> DataError:
-    reason = max(dropped, key=lambda name: dropped[name]) if any(dropped.values()) else "there are none"
     return DataError(
         "there is no utterance to make a batch of",
-        why=f"of {num}, most fell for this reason: {reason}",
+        why=f"of {num:,} utterances {dropped_in_words(dropped)}" if any(dropped.values()) else "there are none",
         fix="raise `plan.budget_ms` if they are too long for a batch; look at the labels if they are empty",
     )
+
+
+def dropped_in_words(dropped: Mapping[str, int]) -> str:
+    """Name the reasons for which utterances are in no batch, the commonest first, with their counts."""
+    reasons = sorted((name for name in dropped if dropped[name]), key=lambda name: -dropped[name])
+    return ", ".join(f"{dropped[name]:,} are {name.replace('_', ' ')}" for name in reasons)
 
 
 def _usable(

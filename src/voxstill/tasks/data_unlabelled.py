@@ -9,6 +9,7 @@ import numpy as np
 
 from voxstill.core import pcm
 from voxstill.core.config import Config
+from voxstill.core.errors import DataError
 from voxstill.data import shard_index
 from voxstill.data.plan import Crops, EpochPlan, SamplingRate, Tempos, plan
 from voxstill.nn.frontends import Frontend
@@ -16,10 +17,14 @@ from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.tasks.pretrain import Masks
 
+_REASONS = {"empty": "too_short_to_mask"}
+"""What the plan calls otherwise."""
+_SHORTER_MASKS = "lower `pretrain.mask_ms` or `pretrain.min_masks`, or index the recordings as longer utterances"
+
 
 class Unlabelled(Corpus):
     """A `Data` without texts. Its plans count hidden frames where others count tokens; what is too short to hide
-    something of is `empty`."""
+    something of is `too_short_to_mask`."""
 
     def __init__(
         self,
@@ -50,9 +55,16 @@ class Unlabelled(Corpus):
         longest = pcm.ms_to_samples(cfg.pretrain.crop_ms)
         crops = Crops.draw(part.num_samples, longest, seed=cfg.seed, epoch=epoch)
         cropped_N = crops.lengths(part.num_samples)
+        num_masked_N = self._masks.num_masked(cropped_N)
+        if len(num_masked_N) and not num_masked_N.any():
+            raise DataError(
+                "no utterance is long enough to be learnt from",
+                why=f"all {len(num_masked_N):,} are too short to mask {cfg.pretrain.min_masks} spans and leave one",
+                fix=_SHORTER_MASKS,
+            )
         epoch_plan = plan(
             np.minimum(part.durations_ms, cfg.pretrain.crop_ms),
-            self._masks.num_masked(cropped_N),
+            num_masked_N,
             cfg.plan.model_copy(update={"batches_per_step": batches_per_step, "budget_tokens": None}),
             seed=cfg.seed,
             epoch=epoch,
@@ -61,4 +73,5 @@ class Unlabelled(Corpus):
             sampling_rate=sampling_rate,
             ascending=ascending,
         )
-        return dataclasses.replace(epoch_plan, crops=crops)
+        dropped = {_REASONS.get(name, name): num for name, num in epoch_plan.dropped.items()}
+        return dataclasses.replace(epoch_plan, crops=crops, dropped=dropped)

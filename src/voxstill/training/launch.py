@@ -18,6 +18,7 @@ from voxstill.core import world
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, Interrupted
 from voxstill.core.monitor import log, start_logging
+from voxstill.data.plan import EpochPlan, dropped_in_words
 from voxstill.nn import students
 from voxstill.storage import workdir
 from voxstill.storage.figures import ShardFigures
@@ -32,6 +33,8 @@ from voxstill.training.summary import TrainingSummary
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+_MANY_DROPPED = 0.1  # of all utterances
 
 
 def launch(
@@ -204,6 +207,7 @@ def _train_owned(
             because,
             setup.task.unit,
         )
+        _log_dropped(plan)
         if first:
             note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
         budget = Budget.of(cfg.train, plan.steps)
@@ -238,6 +242,15 @@ def _train_owned(
         if handler is not None:
             log.removeHandler(handler)
             handler.close()
+
+
+def _log_dropped(plan: EpochPlan) -> None:
+    """Count what is in no batch; a warning where it is much: nobody looks for it in a summary."""
+    num, num_all = sum(plan.dropped.values()), len(plan.durations_ms)
+    if num:
+        level = logging.WARNING if num > _MANY_DROPPED * num_all else logging.INFO
+        reasons = dropped_in_words(plan.dropped)
+        log.log(level, "train: %s of %s utterances are in no batch: %s", f"{num:,}", f"{num_all:,}", reasons)
 
 
 def _log_to(path: Path) -> logging.Handler:
