@@ -344,5 +344,5 @@ def test_an_id_of_a_manifest_stays_where_a_tar_has_it_too_and_two_manifests_may_
     assert ids[1] == "one"
     assert str(ids[0]).startswith("t-k-")
     for uris in ([*sources, str(tmp_path / "n.jsonl")], [sources[1], sources[0], str(tmp_path / "n.jsonl")]):
-        with pytest.raises(DataError, match="said twice"):
+        with pytest.raises(DataError, match="two lines have the id"):
             by_file(scan(Source(uri=uris)))

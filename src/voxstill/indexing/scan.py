@@ -272,7 +272,7 @@ class SourceFiles:
                 if first.uri == entry.uri or (first.sample is None and entry.sample is None):
                     why = f"first at {first.where}, again at {entry.where}"
                     raise DataError(
-                        f"the id `{entry.utterance_id}` is said twice", why=why, fix="give each line its own id"
+                        f"two lines have the id `{entry.utterance_id}`", why=why, fix="give each line its own id"
                     )
                 self._shared_ids.add(str(entry.utterance_id))
                 first = entry if entry.sample is None else first  # whose id nobody else may have

@@ -220,7 +220,11 @@ def _seglst(text: str, address: str) -> Iterator[TranscriptSegment]:
         raise bad_line(address, 1, "it is no list")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not {"session_id", "speaker", "words"} <= row.keys():
-            raise DataError(f"segment {number} of {address} has no `session_id`, `speaker` and `words`", fix="add them")
+            raise DataError(
+                f"segment {number} of {address} has no `session_id`, `speaker` and `words`",
+                why="meetings are compared by session, speaker by speaker",
+                fix="add them; segments of meeteval (SegLST) have all three",
+            )
         times = [
             None if row.get(name) is None else milliseconds(str(row[name]), address, number)
             for name in ("start_time", "end_time")
