@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -195,3 +196,21 @@ def test_a_flipped_bit_of_a_finished_student_is_an_error_and_sha256sum_knows_the
         (folder / "model.safetensors").write_bytes(data)
     (folder / "model.safetensors").unlink()
     assert loading.sum_faults(folder) == {"model.safetensors": "it is missing"}
+
+
+def test_another_number_in_the_configuration_of_a_finished_student_is_an_error(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "student"
+    shutil.copytree(folders["ctc"], folder)
+    loading.write_sums(folder)
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(re.sub(r'"dropout": [0-9.]+', '"dropout": 0.5', text))
+    with pytest.raises(DataError, match=r"config\.json` is broken"):
+        checkpoints.load(folder)
+    (folder / loading.SUMS).unlink()
+    checkpoints.load(folder)
+    (folder / "config.json").write_text(re.sub(r'"dropout": [0-9.]+', '"dropout": 2.0', text))
+    with pytest.raises(DataError) as caught:
+        checkpoints.load(folder)
+    assert "`dropout` of its config.json is 2.0" in str(caught.value.why)

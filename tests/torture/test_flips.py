@@ -162,8 +162,7 @@ def models_of(folder: Path) -> Iterator[tuple[str, Kind]]:
         return student.vocabulary.pieces, weights.hexdigest(), hypothesis
 
     for path in sorted(run.model.iterdir()):
-        has_checksum = path.name in ("model.safetensors", "SHA256SUMS")
-        yield f"{path.name} of a model", Kind([path], load, has_checksum)
+        yield f"{path.name} of a model", Kind([path], load)
 
 
 def texts_of(folder: Path, source: Path) -> Iterator[tuple[str, Kind]]:

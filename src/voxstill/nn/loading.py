@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,7 +35,7 @@ HEADS = (
 )
 """First parts of the names of what stands above an encoder, for all tasks."""
 SUMS = "SHA256SUMS"
-"""The checksums of the weights in a student's model folder; `sha256sum -c SHA256SUMS` compares them too."""
+"""The checksums of the files in a student's model folder; `sha256sum -c SHA256SUMS` compares them too."""
 _MASK = "masked_spec_embed"
 """Stands for masked frames. Models that mask none lack it: nothing but masking uses it."""
 _SHOWN = 5
@@ -50,8 +50,8 @@ class Loadable(Protocol):
 
 
 def write_sums(folder: Path) -> None:
-    """Write the checksum of each file of weights in a model folder to `SHA256SUMS`, as `sha256sum` does."""
-    lines = (f"{_sum_of(path)}  {path.name}\n" for path in sorted(folder.glob("*.safetensors")))
+    """Write the checksum of each file in a model folder to `SHA256SUMS`, as `sha256sum` does."""
+    lines = [f"{_sum_of(path)}  {path.name}\n" for path in sorted(folder.iterdir()) if path.name != SUMS]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
@@ -81,11 +81,22 @@ def load_config(checkpoint: str | Path, *, trust_remote_code: bool = False) -> P
 
     local = Path(checkpoint).is_dir()
     try:
-        return AutoConfig.from_pretrained(checkpoint, local_files_only=local, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(checkpoint, local_files_only=local, trust_remote_code=trust_remote_code)
+        _check_dropout(config.to_dict())
     except (OSError, ValueError):
         raise
     except Exception as error:  # any, of values that cannot be or are nested without end
         raise ValueError(" ".join(f"{type(error).__name__}: {error}".split())) from None
+    return config
+
+
+def _check_dropout(values: Mapping[object, object]) -> None:
+    """ValueError where a dropout is no probability: torch says so in the forward pass, long after loading."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _check_dropout(value)
+        elif "dropout" in str(name) and isinstance(value, (int, float)) and not 0 <= value <= 1:
+            raise ValueError(f"`{name}` of its config.json is {value}, and no probability")
 
 
 def load_model(
@@ -99,8 +110,8 @@ def load_model(
     """Load a model with every weight of a checkpoint, a folder or a name on the Hugging Face Hub.
 
     With `new_head` the weights of `HEADS` may be missing, too many or of another shape: the caller initialises the
-    head. DataError where anything else does not fit, or the weights are not those of `SHA256SUMS`; OSError, ValueError
-    or SafetensorError where nothing can be read.
+    head. DataError where anything else does not fit, or a file is not that of `SHA256SUMS`; OSError, ValueError or
+    SafetensorError where nothing can be read.
     """
     from safetensors import SafetensorError
     from transformers.utils import logging
@@ -109,7 +120,7 @@ def load_model(
         raise DataError(
             f"`{Path(checkpoint) / name}` is broken",
             why=reason,
-            fix=f"restore it from a copy; or remove `{SUMS}` where the weights are other ones on purpose",
+            fix=f"restore it from a copy; or remove `{SUMS}` where it was changed on purpose",
         )
     logging.disable_progress_bar()
     before = logging.get_verbosity()

@@ -241,8 +241,8 @@ def save_model(
     with atomic_folder(run.model) as draft:
         with checkpoint.as_storage_error(draft):
             model.save_pretrained(draft, state_dict=weights)
-        loading.write_sums(draft)
         rest(draft)
+        loading.write_sums(draft)
 
 
 def write_extractor(frontend: Frontend, folder: Path) -> None:
