@@ -200,3 +200,10 @@ def test_numbers_that_are_no_log_probabilities_are_refused(row: str, why: str, t
     with pytest.raises(DataError) as caught:
         lm.read(str(tmp_path / "odd.arpa"))
     assert why in caught.value.why
+
+
+def test_a_word_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "odd.arpa").write_text(MISSING_CONTEXT.replace("-2\tb\t", "-2\ta\t"))
+    with pytest.raises(DataError) as caught:
+        lm.read(str(tmp_path / "odd.arpa"))
+    assert "a word stands twice" in caught.value.why

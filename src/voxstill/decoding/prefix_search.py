@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.decoding.fusion import TEXT_FIELDS, Fusion, append, end_score, piece_score, start
+from voxstill.decoding.fusion import TEXT_FIELDS, Fusion, add_piece_scores, append, end_score, start
 from voxstill.text.lm import compiled
 
 NEVER = -math.inf
@@ -100,15 +100,13 @@ def search(
                 if above_P[q] == p:
                     is_in_beam_V[now_P[q].last] = True
             for c in range(num_chosen):
-                if is_in_beam_V[token_C[c]]:  # that text is in the beam already
-                    gain_PC[p, c] = NEVER
-                else:
-                    gain_PC[p, c] = now_P[p].bonus
-                    if not fusion.plain:
-                        gain_PC[p, c] += piece_score(fusion, now_P, p, token_C[c])
+                # that text may be in the beam already
+                gain_PC[p, c] = NEVER if is_in_beam_V[token_C[c]] else now_P[p].bonus
             for q in range(num):
                 if above_P[q] == p:
                     is_in_beam_V[now_P[q].last] = False
+        if not fusion.plain:
+            add_piece_scores(fusion, now_P, num, token_C[:num_chosen], gain_PC)
         filled = 0
         for beam in range(num_beams):
             reach, seen = 1 << beam, min(num, 1 << beam)

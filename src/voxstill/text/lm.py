@@ -45,10 +45,16 @@ def compiled(function: F) -> F:
     return machine_code
 
 
+def inlined(function: F) -> F:
+    """Let numba put a function into the compiled ones that call it."""
+    code: F = numba.njit(inline="always")(function)
+    return code
+
+
 class Automaton(NamedTuple):
     """S states and A arcs; the arcs of state s are those from `first_S[s]` to `first_S[s + 1]`, by word id.
 
-    State 0 is the empty history and has an arc for every word. Weights are natural logarithms; `shorter_S` is the state
+    State 0 is the empty history and has an arc for every word, in the order of word ids. Weights are natural logarithms; `shorter_S` is the state
     that each one backs off to.
     """
 
@@ -76,13 +82,14 @@ def lower_bound(sorted_N: NDArray[np.int64] | NDArray[np.uint64], low: int, high
 def step(automaton: Automaton, state: int, word: int) -> tuple[float, int]:
     """Log-probability of the word after the state's history, back-off included, and the next state."""
     total = 0.0
-    while True:
+    while state:
         end = automaton.first_S[state + 1]
         arc = lower_bound(automaton.word_A, automaton.first_S[state], end, word)
         if arc < end and automaton.word_A[arc] == word:
             return total + automaton.weight_A[arc], automaton.next_A[arc]
         total += automaton.backoff_S[state]
         state = automaton.shorter_S[state]
+    return total + automaton.weight_A[word], automaton.next_A[word]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,8 @@ def _line(lines: Iterator[str]) -> str:
 def _build(sections: Iterator[list[Row]]) -> LanguageModel:
     unigrams = next(sections, [])
     ids = {words[0]: id_ for id_, (_, words, _) in enumerate(unigrams)}
+    if len(ids) < len(unigrams):
+        raise ValueError("a word stands twice among the 1-grams")
     for word in (word for word in (UNKNOWN, START, END) if word not in ids):
         unigrams.append((_UNKNOWN_LOG10, [word], 0.0))
         ids[word] = len(ids)
