@@ -54,8 +54,8 @@ def inlined(function: F) -> F:
 class Automaton(NamedTuple):
     """S states and A arcs; the arcs of state s are those from `first_S[s]` to `first_S[s + 1]`, by word id.
 
-    State 0 is the empty history and has an arc for every word, in the order of word ids. Weights are natural logarithms; `shorter_S` is the state
-    that each one backs off to.
+    State 0 is the empty history and has an arc for every word in the order of word ids. Weights are natural logarithms;
+    `shorter_S` is the state that each one backs off to.
     """
 
     first_S: NDArray[np.int64]
