@@ -2,13 +2,15 @@
 
     python benchmarks/decode.py --peers path/to/python
 
-`--peers` is the Python of an environment with numpy older than 2, flashlight-text and pyctcdecode; without it ours runs
-alone. All run in turn, round after round, on the same core and the same random log-probabilities: flat ones, in which
-many tokens are likely, and peaky ones, as a student gives them. `all tokens` prunes nothing. `pruned` looks at the
-beam + 1 likeliest tokens of a frame in flashlight-text, and prunes as it does by itself in pyctcdecode, which would
-take half a minute an utterance else. Ours leaves out what cannot matter, and rounds the beam up to a power of two. Our
-times hold words, times and confidences. Medians; also the mean logarithm of the probabilities of the texts that were
-found, for the first utterances. Writes `benchmarks/results/decode.json`.
+`--peers` is the Python of an environment with numpy older than 2, flashlight-text, kenlm and pyctcdecode; without it
+ours runs alone. All run in turn, round after round, on the same core and the same random log-probabilities: flat ones,
+in which many tokens are likely, and peaky ones, as a student gives them. `all tokens` prunes nothing. `pruned` looks at
+the beam + 1 likeliest tokens of a frame in flashlight-text, and prunes as it does by itself in pyctcdecode, which would
+take half a minute an utterance else. `3-gram` has a language model over whole words, the same file for both, and the
+32 likeliest tokens of a frame; 50 is the threshold that torchaudio sets. Ours leaves out what cannot matter, and rounds
+the beam up to a power of two. Our times hold words, times and confidences. Medians; also the mean score of the texts,
+for the first utterances: the logarithm of their probability, with what the language model adds.
+Writes `benchmarks/results/decode.json`.
 
     python benchmarks/decode.py --limits [--student EXP]
 
@@ -35,6 +37,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
     os.environ[_name] = "1"
 
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from voxstill.core.records import ErrorCounts  # noqa: E402
@@ -71,7 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fusions = {
             "ours": fusion(pieces),
-            "ours, 3-gram": fusion(pieces, trigrams(draw, Path(folder), pieces), 0.5, 1.0),
+            "ours, 3-gram": fusion(pieces, trigrams(draw, Path(folder), pieces), LM_WEIGHT, WORD_BONUS),
         }
         for name, log_probs_BFV in log_probs.items():
             np.save(f"{folder}/{name}.npy", log_probs_BFV)
@@ -83,8 +86,11 @@ def main() -> None:
                 for name, log_probs_BFV in log_probs.items():
                     for who, fused in fusions.items():
                         rounds[name].setdefault(who, []).append(voxstill(log_probs_BFV, fused, args.beam, pieces))
-                    for who, request in PEERS.items() if args.peers else ():
-                        figure = ask(worker, f"{folder}/{name}.npy", {**request, "beam": args.beam}, args.utterances)
+                    for who, peer in PEERS.items() if args.peers else ():
+                        request = {**peer, "beam": args.beam}
+                        if "most_tokens" in peer:
+                            request["arpa"] = f"{folder}/words.arpa"
+                        figure = ask(worker, f"{folder}/{name}.npy", request, args.utterances)
                         rounds[name].setdefault(who, []).append(figure)
     figures = {
         name: {
@@ -220,10 +226,20 @@ def student_rows(experiment: str) -> dict[str, Any]:
     return rows
 
 
+LM_WEIGHT, WORD_BONUS = 0.5, 1.0
+_FLASHLIGHT_LM = {
+    "peer": "flashlight",
+    "most_tokens": ctc.MOST_TOKENS,
+    "lm_weight": LM_WEIGHT,
+    "word_bonus": WORD_BONUS,
+}
+"""The same model, words and weights as ours, and as many tokens of a frame."""
 PEERS: dict[str, dict[str, Any]] = {
     "flashlight-text, all tokens": {"peer": "flashlight", "all_tokens": True, "one_in": 20},
     "flashlight-text, pruned": {"peer": "flashlight", "all_tokens": False, "one_in": 1},
     "pyctcdecode, pruned": {"peer": "pyctcdecode", "one_in": 20},
+    "flashlight-text, 3-gram": {**_FLASHLIGHT_LM, "beam_threshold": None, "one_in": 4},
+    "flashlight-text, 3-gram, threshold 50": {**_FLASHLIGHT_LM, "beam_threshold": 50, "one_in": 4},
 }
 """Requests to the process of the peers; the slow ones decode one in `one_in` utterances."""
 COMPARED = 5
@@ -282,7 +298,19 @@ def ask(
     num = max(utterances // request["one_in"], 1)
     print(json.dumps({**request, "file": file, "utterances": num}), file=worker.stdin, flush=True)
     answer = json.loads(worker.stdout.readline())
-    return num / answer["seconds"], float(np.mean(answer["scores"][:COMPARED]))
+    scores = answer["scores"][:COMPARED]
+    if "arpa" in request:
+        scores = [total(*one, request["arpa"]) for one in zip(np.load(file), scores, strict=False)]
+    return num / answer["seconds"], float(np.mean(scores))
+
+
+def total(log_probs_FV: NDArray[np.float32], tokens: list[int], arpa: str) -> float:
+    """The score of a text that our search would give it: summed over all alignments, with the language model."""
+    frames, blank_id = len(log_probs_FV), log_probs_FV.shape[1] - 1
+    (mean,) = ctc.mean_log_likelihoods(torch.from_numpy(log_probs_FV)[None], torch.tensor([frames]), [tokens], blank_id)
+    assert mean is not None
+    language = sum(lm.read(arpa).logprobs([str(token) for token in tokens]))
+    return mean * len(tokens) + LM_WEIGHT * language + WORD_BONUS * len(tokens)
 
 
 def flat(draw: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float32]:
