@@ -218,7 +218,7 @@ def student_rows(experiment: str) -> dict[str, Any]:
 
     run = RunDir(Path(experiment))
     cfg = config.load(str(run.config))
-    judged = recognition.references(cfg, of_split(cfg))
+    judged = recognition.references(cfg, of_split(cfg)[1])
     rows = {"without the model": {"wer": recognition.evaluate(cfg, experiment, judged).errors.rates.wer}}
     for name, (ctc.MOST_TOKENS, ctc.BAND) in LIMITS.items():
         figures = recognition.evaluate(end_to_end.with_lm(cfg, run.lm), experiment, judged)

@@ -15,6 +15,8 @@ import pytest
 
 from voxstill import cli
 from voxstill.core.records import Label, Utterance, Verdict
+from voxstill.evaluation import results
+from voxstill.evaluation.results import StoredResult
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.text import lm
@@ -50,6 +52,10 @@ def parts(work: Path) -> dict[str, bytes]:
     }
 
 
+def results_of(run: Path, decoding: str) -> list[StoredResult]:
+    return [result for result in results.read_all(run / "evaluation") if results.decoding(result.figures) == decoding]
+
+
 def rows(work: Path, kind: type[Any], recipe: str) -> list[Any]:
     name = {Utterance: "utterances", Label: "labels", Verdict: "verdicts"}[kind]
     return list(tables.read(Store(str(work)), f"{name}/{recipe}", kind))
@@ -64,17 +70,18 @@ def test_one_command_makes_every_table_and_an_evaluated_student(line: Line) -> N
     run = Path(line.summary["student"]["path"])
     for name in ("config.yaml", "environment.json", "train.log", "metrics.jsonl", "tensorboard", "checkpoints/last"):
         assert (run / name).exists(), name
-    for name in ("src_backup/voxstill/cli.py", "model/config.json", "summary.json", "evaluation/test.json"):
+    for name in ("src_backup/voxstill/cli.py", "model/config.json", "summary.json"):
         assert (run / name).exists(), name
     assert Path(line.summary["report"]).stat().st_size > 1000
 
 
 def test_saved_hypotheses_can_be_scored_again_and_compared(line: Line, voxstill: Command) -> None:
     run = Path(line.summary["student"]["path"])
-    figures = voxstill("score", "words", *(str(run / f"evaluation/test.{side}.jsonl") for side in ("ref", "hyp")))
+    [student] = results_of(run, "greedy")
+    figures = voxstill("score", "words", student.references, student.hypotheses)
     assert figures["wer"] == line.summary["student"]["wer"]
     assert figures["interval"] == list(line.summary["student"]["interval"])
-    same = voxstill("compare", str(run), str(run / "evaluation/test.hyp.jsonl"))
+    same = voxstill("compare", str(run), str(student.hypotheses))
     assert (same["difference"], same["p_value"]) == (0.0, 1.0)
 
 
@@ -90,8 +97,8 @@ def test_the_student_is_evaluated_again_with_a_language_model_of_its_labels(line
     decode = f"decode={{beam: 16, lm: '{run / 'labels.arpa'}'}}"
     again = voxstill("evaluate", run / "model", "--config", run / "config.yaml", "--set", decode)
     assert again["wer"] == helped["wer"]
-    files = (str(run / f"evaluation/{name}") for name in ("test.hyp.jsonl", "with_lm/test.hyp.jsonl"))
-    comparison = voxstill("compare", *files, "--ref", run / "evaluation/test.ref.jsonl")
+    [stored] = results_of(run, "beam-16-lm")
+    comparison = voxstill("compare", run, stored.path)
     assert [row["wer"] for row in comparison["runs"]] == [line.summary["student"]["wer"], helped["wer"]]
     assert "student with LM" in Path(line.summary["report"]).read_text(encoding="utf-8")
     assert "student with LM" in (run / "report.md").read_text(encoding="utf-8")
@@ -120,7 +127,7 @@ def test_unreadable_audio_is_reported_and_an_evaluation_without_any_audio_is_an_
 def test_a_page_that_compares_two_plays_the_audio_of_the_evaluation(line: Line, voxstill: Command) -> None:
     run = Path(line.summary["student"]["path"])
     other = line.folder / "other.jsonl"
-    rows = [json.loads(row) for row in (run / "evaluation/test.ref.jsonl").read_text().splitlines()]
+    rows = results.rows(results_of(run, "greedy")[0].references)
     other.write_text("".join(json.dumps({"id": row["id"], "text": "oh " * 9}) + "\n" for row in rows))
     page = line.folder / "two.html"
     assert voxstill("compare", other, run, "--report", page)["report"] == str(page)

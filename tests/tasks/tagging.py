@@ -150,7 +150,7 @@ class Tagging:
         split = cfg.evaluate.split
         rows = "".join(json.dumps({"id": id_, "tags": sorted(names)}) + "\n" for id_, names in tags.items())
         about = {"model": target, "split": split, "task": "tagging", "unread": unread}
-        return Evaluation(figures={**about, **figures(pairs)}, files={f"{split}.tags.jsonl": rows})
+        return Evaluation(figures={**about, **figures(pairs)}, files={"tags.jsonl": rows})
 
     def _model(self, cfg: Config, names: Sequence[str]) -> Any:
         model = classifiers.new(cfg.student, names, cfg.seed, {"text": cfg.student.text})

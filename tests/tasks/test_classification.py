@@ -11,6 +11,7 @@ import pytest
 from tones import HUMS_HZ, PITCH_HZ, voiced
 from voxstill import cli
 from voxstill.audio import codec
+from voxstill.evaluation import results
 
 SETTINGS = """
 work: {work}
@@ -69,9 +70,9 @@ def test_classes_can_be_the_texts_of_the_teacher(
     assert 0 <= figures["macro_f1"] <= 1
     assert sum(sum(row.values()) for row in figures["confusion"].values()) == 23
     assert figures["rtfx"] > 0
-    evaluation = Path(trained["path"]) / "evaluation"
-    assert json.loads((evaluation / "test.json").read_text())["accuracy"] == figures["accuracy"]
-    assert "<html" in (evaluation / "test.html").read_text()
+    [result] = results.read_all(Path(trained["path"]) / "evaluation")
+    assert result.figures["accuracy"] == figures["accuracy"]
+    assert "<html" in (result.path / "page.html").read_text()
     assert cli.main(["transcribe", trained["path"], str(corpus / "ann-ba-0.flac")]) == 2
     assert "writes no text" in capsys.readouterr().err
 

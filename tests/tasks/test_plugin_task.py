@@ -15,6 +15,7 @@ from tasks.tagging import TagEncoder
 from tones import PITCH_HZ, batch_of, speak
 from voxstill import cli
 from voxstill.audio import codec
+from voxstill.evaluation import results
 from voxstill.nn import classifiers
 from voxstill.nn.log_mel import LogMel
 from voxstill.tasks import registry
@@ -101,8 +102,9 @@ def test_several_tags_for_each_utterance_are_a_task_in_one_file(
     for name, value in counted(model, files["test"]).items():
         assert judged[name] == pytest.approx(value), name
     assert judged["f1"] > 0.8  # to say every tag each time is 0.67
-    assert json.loads((folder / "evaluation" / "test.json").read_text())["f1"] == judged["f1"]
-    assert len((folder / "evaluation" / "test.tags.jsonl").read_text().splitlines()) == COUNTS["test"]
+    [result] = results.read_all(folder / "evaluation")
+    assert result.figures["f1"] == judged["f1"]
+    assert len((result.path / "tags.jsonl").read_text().splitlines()) == COUNTS["test"]
 
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     dev = [row for row in rows if row.get("split") == "dev"]

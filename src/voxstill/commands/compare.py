@@ -22,7 +22,9 @@ from voxstill.core.result import Result
 @command("compare", panel="Evaluation", position=2)
 def compare(
     options: CommonOptions,
-    first: Annotated[str, Argument(metavar="RUN_A", help="An evaluated experiment, or a file of hypotheses.")],
+    first: Annotated[
+        str, Argument(metavar="RUN_A", help="An evaluated experiment, one of its results, or a file of hypotheses.")
+    ],
     second: Annotated[str, Argument(metavar="RUN_B", show_default=False)],
     ref: Annotated[str | None, Option("--ref", metavar="REF", help="References; experiments bring their own.")] = None,
     report: Annotated[
@@ -41,6 +43,6 @@ def compare(
     result = comparison.runs(cfg, both)
     if report is None:
         return result
-    from voxstill.pipeline import report as pages  # torch comes with it
+    from voxstill.pipeline import compare_page  # torch comes with it
 
-    return dataclasses.replace(result, report=write_page(pages.comparison(cfg, both, result.to_dict()), report))
+    return dataclasses.replace(result, report=write_page(compare_page.comparison(cfg, both, result.to_dict()), report))

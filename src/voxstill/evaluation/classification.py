@@ -173,7 +173,7 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
         warnings=warnings,
         stamp=scoring.stamp(config.text if config.target == "text" else "none", {}),
     )
-    page = {f"{cfg.evaluate.split}.html": report.page(_page_of(figures))}
+    page = {"page.html": report.page(_page_of(figures))}
     return Evaluation(figures=figures.to_dict(), detail=("classes", "confusion"), files=page)
 
 

@@ -20,7 +20,7 @@ from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.core.result import Figures
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer, Samples
-from voxstill.evaluation.results import Evaluation
+from voxstill.evaluation.results import HYPOTHESES, REFERENCES, Evaluation
 from voxstill.scoring import checks, words
 from voxstill.scoring import figures as scoring
 from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp
@@ -29,8 +29,6 @@ from voxstill.text.normalize import normalizer
 
 DURATION_EDGES_MS = (1000, 2000, 5000, 10_000, 20_000)
 DURATIONS = ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "over 20 s")
-REFERENCES, HYPOTHESES = "{split}.ref.jsonl", "{split}.hyp.jsonl"
-"""Names of the files with references and hypotheses, in the folder of an experiment's evaluation."""
 Property = Literal["speaker", "dataset", "dialect", "duration"]
 PROPERTIES: tuple[Property, ...] = get_args(Property)
 """What error rates are broken down by."""
@@ -221,15 +219,19 @@ def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
     return [message]
 
 
-def evaluation_of(figures: StudentFigures, judged: Sequence[Utterance]) -> Evaluation:
-    """Make the evaluation of the figures: texts and hypotheses lie beside them, in forms that can be scored again."""
+def evaluation_of(figures: Mapping[str, object], judged: Sequence[Utterance], texts: Mapping[str, str]) -> Evaluation:
+    """Make the evaluation of the figures: references and hypotheses lie beside them, in forms that can be scored
+    again."""
     references_ = [
-        {"id": row.id, "text": row.text, "speaker": row.info.speaker, "start_ms": row.start_ms, "end_ms": row.end_ms}
+        {
+            **{"id": row.id, "text": row.text, "start_ms": row.start_ms, "end_ms": row.end_ms},
+            **dataclasses.asdict(row.info),
+        }
         for row in judged
     ]
-    hypotheses = [{"id": row.id, "text": figures.hypotheses.get(row.id, "")} for row in judged]
+    hypotheses = [{"id": row.id, "text": texts.get(row.id, "")} for row in judged]
     files = {
-        name.format(split=figures.split): "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        name: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         for name, rows in ((REFERENCES, references_), (HYPOTHESES, hypotheses))
     }
-    return Evaluation(figures=figures.to_dict(), files=files)
+    return Evaluation(figures=figures, files=files)

@@ -1,15 +1,48 @@
-"""The result of an evaluation: figures, and files beside them."""
+"""Results of evaluations: figures with what they are of, and the store of them in an experiment folder.
+
+Each result is a folder `evaluation/<name>/` with its figures and the files beside them, such as references and
+hypotheses. The name follows from corpus, split, decoding, normalizer and recogniser: the same judging again replaces
+its own result and no other.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from voxstill.core.config import Config, Decode
+from voxstill.core.errors import DataError
+from voxstill.core.records import fingerprint
 from voxstill.core.result import NOT_IN_JSON, Result, aligned, to_json
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
+
+FIGURES, REFERENCES, HYPOTHESES = "figures.json", "ref.jsonl", "hyp.jsonl"
+"""Names of the files of a result."""
+STUDENT = "model"
+"""The recogniser of a result that is of `model/`, the finished student of the experiment."""
+Row = Mapping[str, Any]
+"""An object of a file of references or hypotheses."""
+_EARLIER_SPLITS = ("train", "dev", "test")
+_UNSAFE = re.compile(r"[^\w-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus(Result):
+    """Which utterances were judged: the work folder, the recipe of the table, and the file of human texts if any."""
+
+    work: str
+    utterances: str
+    texts: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the work folder."""
+        return self.work.rstrip("/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +72,149 @@ class Evaluation(Result):
         """The figures that fit on a terminal."""
         return aligned({name: value for name, value in self.figures.items() if name not in self.detail})
 
+    def of(self, corpus: Corpus, recogniser: str = STUDENT) -> Self:
+        """The same figures, which say of which utterances and of which recogniser they are."""
+        return replace(self, figures={**self.figures, "corpus": corpus, "recogniser": recogniser})
 
-def write(folder: Path, evaluation: Evaluation) -> None:
-    """Write the files of an evaluation to a folder, and then its figures as `<split>.json`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    store = Store(str(folder))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResult:
+    """A result in an experiment folder: its figures and where its files are.
+
+    Figures of earlier versions do not say `corpus` and `recogniser`.
+    """
+
+    path: Path
+    figures: Mapping[str, Any]
+    references: Path
+    hypotheses: Path
+
+    @property
+    def split(self) -> str:
+        """The split that was judged."""
+        return str(self.figures["split"])
+
+    @property
+    def corpus(self) -> Corpus | None:
+        """The utterances that were judged."""
+        corpus = self.figures.get("corpus")
+        return None if corpus is None else Corpus.from_dict(corpus)
+
+    @property
+    def recogniser(self) -> str:
+        """`model`, the name of a checkpoint, or that of a teacher."""
+        return str(self.figures.get("recogniser", STUDENT))
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether references and hypotheses are there, as of a recogniser."""
+        return self.references.is_file() and self.hypotheses.is_file()
+
+    def is_beside(self, other: StoredResult) -> bool:
+        """Whether both judge the same utterances by the same rules."""
+        return all(self.figures.get(key) == other.figures.get(key) for key in ("corpus", "split", "normalizer"))
+
+
+def name_of(figures: Mapping[str, Any]) -> str:
+    """The name of the folder of a result: readable parts, and a hash of all that tells it from others."""
+    corpus, decode = Corpus.from_dict(figures["corpus"]), _changed(figures.get("decode"))
+    key = (corpus.to_dict(), figures["split"], decode, figures.get("normalizer"), figures["recogniser"])
+    recogniser = [] if figures["recogniser"] == STUDENT else [figures["recogniser"]]
+    parts = [figures["split"], corpus.name, *recogniser, decoding(figures), figures.get("normalizer") or ""]
+    readable = [_UNSAFE.sub("-", part).strip("-")[:40] for part in parts]
+    return ".".join([*filter(None, readable), fingerprint(key)[:8]])
+
+
+def decoding(figures: Mapping[str, Any]) -> str:
+    """The decoding in a word, such as `greedy` or `beam-16-lm`; empty for what has none, such as a teacher."""
+    decode = figures.get("decode")
+    if decode is None:
+        return ""
+    if decode["beam"] == 1:
+        return "greedy"
+    return "-".join([f"beam-{decode['beam']}", *(name for name in ("lm", "boost") if decode.get(name))])
+
+
+def _changed(decode: Row | None) -> Row | None:
+    """The options of decoding that are not at their default: so a new option renames no result."""
+    default = Decode().model_dump()
+    return None if decode is None else {name: value for name, value in decode.items() if value != default.get(name)}
+
+
+def write(folder: Path, evaluation: Evaluation) -> StoredResult:
+    """Write a result into its folder below the store, its figures last."""
+    own = folder / name_of(evaluation.figures)
+    own.mkdir(parents=True, exist_ok=True)
+    store = Store(str(own))
     for name, text in evaluation.files.items():
         store.replace(name, text.encode())
-    figures = json.dumps(evaluation.figures, indent=1, ensure_ascii=False) + "\n"
-    store.replace(f"{evaluation.figures['split']}.json", figures.encode())
+    store.replace(FIGURES, (json.dumps(evaluation.figures, indent=1, ensure_ascii=False) + "\n").encode())
+    return _result(own, evaluation.figures)
+
+
+def read(path: Path) -> StoredResult | None:
+    """The result in a folder; None where the folder holds none."""
+    file = path / FIGURES
+    return _result(path, _figures(file)) if file.is_file() else None
+
+
+def read_all(folder: Path) -> list[StoredResult]:
+    """All results of a store, by name, and then those of earlier versions."""
+    folders = sorted(path for path in folder.glob("*") if path.is_dir())
+    stored = (read(path) for path in folders)
+    return [*(result for result in stored if result is not None), *_earlier(folder), *_earlier(folder / "with_lm")]
+
+
+def rows(path: Path) -> list[Row]:
+    """The objects of a file of references or hypotheses; DataError where it has been changed into something else."""
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except ValueError as error:
+        raise _damaged(path, error) from None
+
+
+def _result(path: Path, figures: Mapping[str, Any]) -> StoredResult:
+    return StoredResult(path=path, figures=figures, references=path / REFERENCES, hypotheses=path / HYPOTHESES)
+
+
+def _earlier(folder: Path) -> Iterator[StoredResult]:
+    """Results as earlier versions wrote them: one for each split, in files that begin with its name."""
+    for split in _EARLIER_SPLITS:
+        file, *texts = (folder / f"{split}{ending}" for ending in (".json", ".ref.jsonl", ".hyp.jsonl"))
+        if any(path.is_file() for path in (file, *texts)):
+            figures = {"split": split, **(_figures(file) if file.is_file() else {})}
+            yield StoredResult(path=file, figures=figures, references=texts[0], hypotheses=texts[1])
+
+
+def _figures(file: Path) -> Row:
+    try:
+        figures = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(file, error) from None
+    if not isinstance(figures, dict) or "split" not in figures:
+        raise _damaged(file, "it does not say its split")
+    return figures
+
+
+def _damaged(path: Path, error: object) -> DataError:
+    return DataError(f"`{path}` is no result of an evaluation", why=str(error), fix="remove it and judge again")
+
+
+def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:
+    """Those of the finished student on the corpus of the configuration `cfg`, decoded and normalized as that says.
+
+    Where there are none, those that are nearest to it. One of an earlier version, which does not say its corpus, counts
+    where no newer one does.
+    """
+    wanted: list[Callable[[StoredResult], bool]] = [lambda result: result.recogniser == STUDENT]
+    if cfg is not None:
+        work, decode = redact_uri(Store(cfg.work).root), _changed(cfg.decode.model_dump())
+        wanted += [
+            lambda result: result.corpus is not None and result.corpus.work == work,
+            lambda result: _changed(result.figures.get("decode")) == decode,
+            lambda result: result.figures.get("normalizer") == cfg.evaluate.normalizer,
+        ]
+    candidates = list(found)
+    for fits in (*wanted, lambda result: result.corpus is not None):
+        candidates = list(filter(fits, candidates)) or candidates
+    return candidates

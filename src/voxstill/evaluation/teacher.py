@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from voxstill.core.config import Config
 from voxstill.core.records import Label, Utterance
+from voxstill.core.result import Figures
 from voxstill.decoding.recognizer import Samples
 from voxstill.evaluation.recognition import RecognitionErrors, error_figures
 from voxstill.labelling import label
@@ -21,7 +22,7 @@ SPEED_ROUNDS, SPEED_S = 3, 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherFigures:
+class TeacherFigures(Figures):
     """The errors of a teacher's labels on one split, the labels, and its speed where that was measured."""
 
     teacher: str
@@ -31,6 +32,10 @@ class TeacherFigures:
     """Labels by utterance id."""
     rtfx: float | None = None
     """Seconds of audio in a second of one CPU core."""
+
+    def to_dict(self) -> dict[str, object]:
+        """All figures side by side but the labels."""
+        return {"teacher": self.teacher, "split": self.split, **self.errors.to_dict(), "rtfx": self.rtfx}
 
 
 def evaluate(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures:

@@ -43,7 +43,8 @@ def compare(
     language: str | None = None,
     normalizer: str | None = None,
 ) -> RunComparison:
-    """Test whether one of two recognisers makes fewer errors, with a p-value: evaluated experiments, or files of texts.
+    """Test whether one of two recognisers makes fewer errors, with a p-value: evaluated experiments, results in them
+    (`EXP/evaluation/NAME`), or files of texts.
 
     `report` is the file of a page with every utterance as both recognised it; the other options are as for
     `score_words`.
@@ -71,9 +72,11 @@ def compare(
     if report is None:
         return result
     from voxstill.core.command import write_page
-    from voxstill.pipeline import report as pages  # torch comes with it
+    from voxstill.pipeline import compare_page  # torch comes with it
 
-    return dataclasses.replace(result, report=write_page(pages.comparison(cfg, both, result.to_dict()), str(report)))
+    return dataclasses.replace(
+        result, report=write_page(compare_page.comparison(cfg, both, result.to_dict()), str(report))
+    )
 
 
 def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.result import Result, to_json
-from voxstill.evaluation import score
-from voxstill.evaluation.recognition import HYPOTHESES, REFERENCES
+from voxstill.evaluation import results, score
+from voxstill.evaluation.results import StoredResult
 from voxstill.scoring import figures, stats, words
 from voxstill.scoring.figures import Stamp
 from voxstill.storage.rundir import RunDir
@@ -27,7 +28,7 @@ DOUBTFUL = 0.05
 class Sides:
     """Hypotheses of two recognisers for the same utterances, and the references: normalised texts by id.
 
-    `hypotheses` have no text where a side has no hypothesis. `split` is None where only files were given.
+    `hypotheses` have no text where a side has no hypothesis. `split` is None where only files were compared.
     """
 
     runs: tuple[str, str]
@@ -48,16 +49,21 @@ def sides(
     language: str | None = None,
     normalizer: str | None = None,
 ) -> Sides:
-    """Read the hypotheses of two recognisers, each an evaluated experiment or a file.
+    """Read the hypotheses of two recognisers, each an evaluated experiment, one of its results, or a file.
 
-    References are read from `reference`, else from the experiments; of two experiments, the utterances on which both
-    were evaluated count. DataError where there are no references or no shared utterances.
+    References are read from `reference`, else from the results; of two results, the utterances on which both were
+    evaluated count, and texts are normalised as they were there, unless a language or a normalizer says otherwise.
+    DataError where there are no references or no shared utterances.
     """
-    references = _references(cfg, [first, second], reference, form)
-    name, alike = score.rules(cfg, language, normalizer)
+    stored = [_stored(cfg, run) for run in (first, second)]
+    known = [(run, result) for run, result in zip((first, second), stored, strict=True) if result is not None]
+    references = _references(known, reference, form)
+    rules = {result.figures.get("normalizer") for _, result in known}
+    as_judged = rules.pop() if len(rules) == 1 and language is None else None
+    name, alike = score.rules(cfg, language, normalizer or as_judged)
     hypotheses = []
-    for run in (first, second):
-        rows = transcripts.read(str(_part(cfg, run, HYPOTHESES)), None if Path(run).is_dir() else form)
+    for run, result in zip((first, second), stored, strict=True):
+        rows = transcripts.read(run, form) if result is None else transcripts.read(str(result.hypotheses))
         hypotheses.append(
             {id_: alike(segment.text) for id_, segment in score.by_id(rows, run).items() if id_ in references}
         )
@@ -69,8 +75,16 @@ def sides(
         texts={id_: alike(segment.text) for id_, segment in references.items()},
         hypotheses=tuple(hypotheses),
         normalizer=name,
-        split=cfg.evaluate.split if any(Path(run).is_dir() for run in (first, second)) else None,
+        split=known[0][1].split if known else None,
     )
+
+
+def experiment_of(path: Path) -> RunDir | None:
+    """The experiment that a folder is, or that it is a result of; None of any other."""
+    for folder in (path, *path.absolute().parents[1:2]):
+        if RunDir(folder).config.is_file():
+            return RunDir(folder)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,27 +160,49 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
     )
 
 
-def _part(cfg: Config, run: str, name: str) -> Path | str:
-    """The path of a file of an experiment's evaluation; a `run` that is a file is that path."""
+def _stored(cfg: Config, run: str) -> StoredResult | None:
+    """The result that a folder is, or the own one of an experiment; None of a file, DataError where there is none."""
     folder = Path(run)
     if not folder.is_dir():
-        return run
-    path = RunDir(folder).evaluation / name.format(split=cfg.evaluate.split)
-    if not path.is_file():
+        return None
+    if (result := results.read(folder)) is not None:
+        if result.has_texts:
+            return result
+        raise DataError(f"`{run}` has no texts", why="it is of a student that writes none", fix="give a recogniser's")
+    split = cfg.evaluate.split
+    found = results.read_all(RunDir(folder).evaluation)
+    of_split = [result for result in found if result.split == split and result.has_texts]
+    if not of_split:
         raise DataError(
-            f"`{run}` was not evaluated on `{cfg.evaluate.split}`",
-            why=f"there is no `{path}`",
-            fix=f"run `voxstill evaluate {run} --on {cfg.evaluate.split}` first",
+            f"`{run}` was not evaluated on `{split}`",
+            why=f"`{RunDir(folder).evaluation}` has no result of it",
+            fix=f"run `voxstill evaluate {run} --on {split}` first",
         )
-    return path
+    own = results.own(of_split, _config_of(folder))
+    if len(own) > 1:
+        raise DataError(
+            f"`{run}` has several results of `{split}`",
+            why=", ".join(f"`{result.path}`" for result in own),
+            fix="name one of these folders",
+        )
+    return own[0]
+
+
+def _config_of(experiment: Path) -> Config | None:
+    """The configuration of an experiment; None where it has none that can be read."""
+    file = RunDir(experiment).config
+    try:
+        return config.load(str(file), [], {}) if file.is_file() else None
+    except ConfigError:
+        return None
 
 
 def _references(
-    cfg: Config, runs: Sequence[str], reference: str | None, form: str | None
+    stored: Sequence[tuple[str, StoredResult]], reference: str | None, form: str | None
 ) -> dict[str, TranscriptSegment]:
     if reference is not None:
         return score.by_id(transcripts.read(reference, form), reference)
-    known = [score.by_id(transcripts.read(str(_part(cfg, run, REFERENCES))), run) for run in runs if Path(run).is_dir()]
+    known = [score.by_id(transcripts.read(str(result.references)), run) for run, result in stored]
     if not known:
         raise DataError("nothing tells what was said", why="two files of hypotheses were given", fix="add `--ref FILE`")
     shared = {id_: segment for id_, segment in known[0].items() if all(id_ in other for other in known)}
@@ -174,10 +210,11 @@ def _references(
         (id_ for id_, segment in shared.items() if any(segment.text != other[id_].text for other in known)), None
     )
     if not shared or unlike is not None:
+        named = " and ".join(f"`{result.path}`" for _, result in stored)
         raise DataError(
             "the two were not judged on the same texts",
-            why=f"they differ about `{unlike}`" if unlike else "they share no utterance",
-            fix="evaluate both on one corpus, or add `--ref FILE`",
+            why=f"{f'they differ about `{unlike}`' if unlike else 'they share no utterance'}: {named}",
+            fix="evaluate both on one corpus, name results of one corpus, or add `--ref FILE`",
         )
     return shared
 

@@ -21,6 +21,8 @@ from voxstill.decoding.recognizer import Recognizer, Samples
 from voxstill.demo import corpus
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
+from voxstill.evaluation.recognition import StudentFigures
+from voxstill.evaluation.teacher import TeacherFigures
 from voxstill.labelling import permission
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
@@ -158,7 +160,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
             words=rates.counts.reference if rates is not None and rates.unit == "words" else None,
         )
     with steps.step("report") as result:
-        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered, judged)
+        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered)
         result(str(page))
     return RunResult(
         teacher=SideResult.of(judged.teacher),
@@ -233,22 +235,28 @@ def _refuse_failed_labels(cfg: Config, labelled: LabelFigures) -> None:
 def judge(cfg: Config, path: str) -> Judged:
     """Evaluate the teacher and the student of an experiment, and time both; nothing where there are no human texts.
 
-    A teacher that reads texts is not judged.
+    A teacher that reads texts is not judged. All results are kept in the experiment.
     """
+    corpus, utterances = of_split(cfg)
     try:
-        judged = recognition.references(cfg, of_split(cfg))
+        judged = recognition.references(cfg, utterances)
     except DataError as error:
         log.warning("evaluate: %s (%s)", error.what, error.why)
         return Judged()
     run = RunDir(Path(path))
+
+    def keep(figures: StudentFigures | TeacherFigures, recogniser: str = results.STUDENT) -> None:
+        evaluation = recognition.evaluation_of(figures.to_dict(), judged, figures.hypotheses)
+        results.write(run.evaluation, evaluation.of(corpus, recogniser))
+
     student = recognition.evaluate(cfg, path, judged)
-    results.write(run.evaluation, recognition.evaluation_of(student, judged))
+    keep(student)
     students, lm_figures = {"student": recognition.recognizer(cfg, path)}, None
     if cfg.evaluate.lm_order is not None:
         language_model.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
         helped = with_lm(cfg, run.lm)
         lm_figures = replace(recognition.evaluate(helped, path, judged), lm_order=cfg.evaluate.lm_order)
-        results.write(run.with_lm, recognition.evaluation_of(lm_figures, judged))
+        keep(lm_figures)
         students["with_lm"] = recognition.recognizer(helped, path)
     master = registry.create(cfg.teacher)
     if master.reads_texts:
@@ -263,11 +271,15 @@ def judge(cfg: Config, path: str) -> Judged:
         "teacher": functools.partial(_hear, master),
     }
     rates = teacher_evaluation.speeds(transcribers, audio)
-    return Judged(
+    timed = Judged(
         teacher=replace(teacher, rtfx=rates["teacher"]),
         student=replace(student, rtfx=rates["student"]),
         with_lm=None if lm_figures is None else replace(lm_figures, rtfx=rates["with_lm"]),
     )
+    for figures in filter(None, (timed.student, timed.with_lm)):
+        keep(figures)
+    keep(replace(teacher, rtfx=rates["teacher"]), teacher.teacher)
+    return timed
 
 
 def _transcribe(recognizer: Recognizer, audio: Audio) -> None:

@@ -18,7 +18,7 @@ from voxstill.evaluation.report import filter_page
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import Columns, chars_per_s, column
 from voxstill.filtering.verdicts import VerdictMap
-from voxstill.pipeline import report
+from voxstill.pipeline.report_parts import funnel
 from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.redaction import redact_uri
@@ -68,7 +68,7 @@ def facts_of(cfg: Config, figures: VerdictFigures) -> filter_page.FilterFacts:
     return {
         "title": "What the filter kept",
         "about": f"{figures.teacher} on {redact_uri(cfg.work)}",
-        "funnel": report.funnel(cfg, figures),
+        "funnel": funnel(cfg, figures),
         "kept": figures.kept_utterances,
         "kept_hours": figures.kept_hours,
         "wer_before": figures.wer_before,

@@ -88,13 +88,8 @@ class RunDir:
 
     @property
     def evaluation(self) -> Path:
-        """Figures of `voxstill evaluate`, by split."""
+        """The results of `voxstill evaluate`, a folder for each."""
         return self.path / "evaluation"
-
-    @property
-    def with_lm(self) -> Path:
-        """The figures with the language model of `evaluate.lm_order`."""
-        return self.evaluation / "with_lm"
 
     @property
     def lm(self) -> Path:

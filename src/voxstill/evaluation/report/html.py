@@ -37,6 +37,19 @@ class System(TypedDict):
     rtfx: NotRequired[float | None]
 
 
+class ResultLine(TypedDict):
+    """One result of an experiment: what was judged, how, and its rate by name; None is unknown."""
+
+    recogniser: str
+    corpus: str | None
+    split: str
+    decoding: str
+    normalizer: str | None
+    utterances: int | None
+    rate: tuple[str, float] | None
+    interval: tuple[float, float] | None
+
+
 class EvaluationSet(TypedDict):
     """What the systems were evaluated on, and what was resampled for the intervals; files have no split."""
 
@@ -147,6 +160,8 @@ class Facts(TypedDict, total=False):
     title: str
     about: str
     systems: Sequence[System]
+    results: Sequence[ResultLine]
+    """All results of an experiment."""
     judged: EvaluationSet
     paired: PairedComparison
     """Of two systems that were compared; `worst` are then the utterances where they differ most."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from voxstill.evaluation.report.formatting import figure, magnitude, number, percent
-from voxstill.evaluation.report.html import ROLES, Facts, System
+from voxstill.evaluation.report.html import ROLES, Facts, ResultLine, System
 
 _LEFT_OUT = ("utterances", "metrics")
 
@@ -43,6 +43,16 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
         ]
         names = ("", "system", "WER", "95 % interval", "CER", "parameters", "audio-s/s")
         parts += ["## Result", _table(names, rows)]
+    if lines := facts.get("results"):
+        rows = [
+            [
+                *(line["corpus"] or "–", line["split"], line["recogniser"], line["decoding"] or "–"),
+                *(line["normalizer"] or "–", number(line["utterances"]), _rate(line["rate"]), _interval(line)),
+            ]
+            for line in lines
+        ]
+        columns = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate", "95 % interval")
+        parts += ["## All results", _table(columns, rows)]
     if steps := facts.get("steps"):
         rows = [[step["name"], _figures(step["figures"]), f"{step['seconds']:.1f}"] for step in steps]
         parts += ["## Steps", _table(("step", "figures", "seconds"), rows)]
@@ -66,7 +76,11 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _interval(system: System) -> str:
+def _rate(rate: tuple[str, float] | None) -> str:
+    return "–" if rate is None else f"{rate[0].upper()} {percent(rate[1])}"
+
+
+def _interval(system: System | ResultLine) -> str:
     interval = system.get("interval")
     return percent(None) if interval is None else f"{percent(interval[0])} to {percent(interval[1])}"
 

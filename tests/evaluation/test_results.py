@@ -1,0 +1,114 @@
+"""The store of results: nothing replaces the result of another corpus, split, decoding or normalizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judged import corpus, experiment
+from tones import TEXTS
+from voxstill import cli
+from voxstill.evaluation import results
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object, code: int = 0) -> dict[str, Any]:
+        capsys.readouterr()
+        assert cli.main([*map(str, arguments), "--json", "--log-level", "error"]) == code
+        printed = capsys.readouterr()
+        return json.loads(printed.out) if code == 0 else {"error": printed.err}
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def works(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two corpora, of which the second has other words than the first."""
+    folder = tmp_path_factory.mktemp("corpora")
+    rows = [{"id": f"u{i}", "text": f"{text} mi", "speaker": f"s{i}"} for i, text in enumerate(TEXTS)]
+    return corpus(folder / "clean"), corpus(folder / "other", rows)
+
+
+def test_another_corpus_beam_split_or_normalizer_is_another_result(
+    tone_student: Path, works: tuple[Path, Path], tmp_path: Path, run: Run
+) -> None:
+    exp = experiment(tmp_path / "exp", tone_student, works[0])
+    judged = [
+        run("evaluate", exp),
+        run("evaluate", exp, "--work", works[1]),
+        run("evaluate", exp, "--set", "decode.beam=4"),
+        run("evaluate", exp, "--set", "evaluate.normalizer=none"),
+    ]
+    stored = results.read_all(exp / "evaluation")
+    assert len({result.path for result in stored}) == 4
+    for figures in judged:
+        keys = ("corpus", "split", "decode", "normalizer", "recogniser")
+        [result] = [one for one in stored if all(one.figures[key] == figures[key] for key in keys)]
+        assert result.figures["wer"] == figures["wer"]
+        assert len(results.rows(result.hypotheses)) == figures["utterances"]
+    assert {figures["corpus"]["work"] for figures in judged} == {str(work) for work in works}
+
+    again = run("evaluate", exp)
+    assert len(results.read_all(exp / "evaluation")) == 4
+    assert again["wer"] == judged[0]["wer"]
+
+
+def test_compare_takes_any_two_results(tone_student: Path, works: tuple[Path, Path], tmp_path: Path, run: Run) -> None:
+    exp = experiment(tmp_path / "exp", tone_student, works[0])
+    run("evaluate", exp)
+    run("evaluate", exp, "--set", "decode.beam=4")
+    run("evaluate", exp, "--work", works[1])
+    by_decoding = {
+        (result.corpus.work if result.corpus else "", results.decoding(result.figures)): result
+        for result in results.read_all(exp / "evaluation")
+    }
+    greedy, beam = (by_decoding[str(works[0]), name] for name in ("greedy", "beam-4"))
+    comparison = run("compare", greedy.path, beam.path)
+    assert [row["wer"] for row in comparison["runs"]] == [greedy.figures["wer"], beam.figures["wer"]]
+    own = run("compare", exp, beam.path)  # an experiment is its own corpus, decoded as its configuration says
+    assert [row["wer"] for row in own["runs"]] == [row["wer"] for row in comparison["runs"]]
+    other = by_decoding[str(works[1]), "greedy"]
+    assert "not judged on the same texts" in run("compare", exp, other.path, code=3)["error"]
+
+
+def test_results_of_earlier_versions_stay_readable(
+    tone_student: Path, works: tuple[Path, Path], tmp_path: Path, run: Run
+) -> None:
+    exp = experiment(tmp_path / "exp", tone_student, works[0])
+    figures = run("evaluate", exp)
+    [result] = results.read_all(exp / "evaluation")
+    earlier = {name: value for name, value in figures.items() if name not in ("corpus", "recogniser")}
+    old = experiment(tmp_path / "old", tone_student, works[0]) / "evaluation"
+    (old / "with_lm").mkdir(parents=True)
+    for folder in (old, old / "with_lm"):
+        (folder / "test.json").write_text(json.dumps(earlier))
+        (folder / "test.ref.jsonl").write_bytes(result.references.read_bytes())
+        (folder / "test.hyp.jsonl").write_bytes(result.hypotheses.read_bytes())
+    (old / "with_lm" / "test.json").write_text(json.dumps({**earlier, "decode": {**figures["decode"], "beam": 16}}))
+    assert [one.figures["wer"] for one in results.read_all(old)] == [figures["wer"]] * 2
+    assert run("compare", exp, old.parent)["p_value"] == 1.0
+
+
+def test_a_result_with_several_equals_must_be_named(
+    tone_student: Path, works: tuple[Path, Path], tmp_path: Path, run: Run
+) -> None:
+    exp = experiment(tmp_path / "exp", tone_student, tmp_path / "elsewhere")
+    for work in works:
+        run("evaluate", exp, "--work", work)
+    error = run("compare", exp, exp, code=3)["error"]
+    assert "several results of `test`" in error
+    assert all(str(result.path) in error for result in results.read_all(exp / "evaluation"))
+
+
+def test_broken_figures_are_named(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / results.FIGURES).write_text("[]")
+    with pytest.raises(results.DataError, match="is no result"):
+        results.read_all(tmp_path)
