@@ -213,12 +213,12 @@ def student_rows(experiment: str) -> dict[str, Any]:
     from voxstill.core import config
     from voxstill.evaluation import recognition
     from voxstill.pipeline import end_to_end
-    from voxstill.pipeline.evaluate import of_split
+    from voxstill.pipeline.judged_split import of_split
     from voxstill.storage.rundir import RunDir
 
     run = RunDir(Path(experiment))
     cfg = config.load(str(run.config))
-    judged = recognition.references(cfg, of_split(cfg)[1])
+    judged = recognition.references(cfg, of_split(cfg).utterances)
     rows = {"without the model": {"wer": recognition.evaluate(cfg, experiment, judged).errors.rates.wer}}
     for name, (ctc.MOST_TOKENS, ctc.BAND) in LIMITS.items():
         figures = recognition.evaluate(end_to_end.with_lm(cfg, run.lm), experiment, judged)

@@ -151,7 +151,7 @@ def test_the_engine_gets_one_row_for_each_file_in_order(tmp_path: Path) -> None:
     work = pickle.loads(pickle.dumps(Indexer(Segment(), SOURCE, 0)))
     work.open()
     assert [row.recording.id for row in work(files, None)] == [file.id for file in files]
-    assert set_aside(files[0], "it hangs").recording.error == "it hangs"
+    assert set_aside(files[0], "it hangs", SOURCE, 0).recording.error == "it hangs"
 
 
 def test_a_decoder_in_a_process_of_its_own_gives_the_same_rows(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from voxstill.filtering.measures import Score
 from voxstill.labelling import alignment, label
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline.clean import CleanResult, clean
-from voxstill.pipeline.evaluate import of_split
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
+from voxstill.pipeline.judged_split import of_split
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.mixture import labelled_shards
 from voxstill.pipeline.plan import plan_
@@ -120,7 +120,7 @@ def test_later_tables_and_shards_leave_removed_utterances_out(cfg: Config) -> No
     work = Store(cfg.work)
     assert "u02" not in {score.utterance_id for score in tables.read(work, f"scores/{verdicts.scores}", Score)}
     assert "u02" not in {row.utterance_id for row in tables.read(work, f"verdicts/{verdicts.recipe}", Verdict)}
-    assert [row.id for row in of_split(cfg)[1]] == ["u01"]
+    assert [row.id for row in of_split(cfg).utterances] == ["u01"]
     assert is_sound(cfg)
 
 

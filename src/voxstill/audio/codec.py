@@ -53,7 +53,9 @@ _STATES_DURATION = (
 
 
 class SilentError(DataError):
-    """Every sample of the channel is zero."""
+    """Every sample of the channel is zero; `num_samples` at 16 kHz where the file was decoded in this process."""
+
+    num_samples = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,9 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
         if (louder := mono.louder_channel) is not None:
             return replace(decode(data, channel=louder, gain=gain, max_s=max_s), louder_channel=louder)
         if not samples_T.any():
-            raise SilentError("silent", why="every sample is zero at 16 bits", fix="remove the file")
+            silent = SilentError("silent", why="every sample is zero at 16 bits", fix="remove the file")
+            silent.num_samples = len(samples_T)
+            raise silent
         return Audio(
             samples_T=samples_T,
             codec=end.codec,

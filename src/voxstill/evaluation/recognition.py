@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
 from voxstill.audio import read_utterances
-from voxstill.core import config
+from voxstill.audio.codec import SilentError
+from voxstill.core import config, pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import Progress, log
@@ -70,12 +73,14 @@ class StudentFigures(Figures):
     decode: Mapping[str, object]
     """The section `decode` of the configuration."""
     hypotheses: Mapping[str, str]
-    """Texts by utterance id; they are not in the JSON."""
+    """Texts by utterance id, of those that were transcribed; they are not in the JSON."""
+    judged: Sequence[Utterance]
+    """The utterances with their texts; they are not in the JSON either."""
     lm_order: int | None = None
     """The longest n-gram of the language model that was made for the evaluation; None without one."""
 
     def to_dict(self) -> dict[str, object]:
-        """All figures side by side but the hypotheses."""
+        """All figures side by side but the texts."""
         return {
             **({} if self.lm_order is None else {"order": self.lm_order}),
             "model": self.model,
@@ -129,7 +134,8 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
     student = recognizer(cfg, target)
     student.load()
     audio, unread = read_audio(cfg, judged)
-    warnings = unread_warnings(unread, len(judged))
+    measured = {row.id: row for row, _ in audio}
+    judged = [measured.get(row.id, row) for row in judged]
     decode_s = 0.0
     texts: dict[str, str] = {}
     with Progress("evaluate", len(audio), "utterances") as bar:
@@ -138,8 +144,10 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
             begin = time.perf_counter()
             hypotheses = student.transcribe_batch([samples_T for _, samples_T in chunk], [row.id for row, _ in chunk])
             decode_s += time.perf_counter() - begin
-            texts |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses}
+            texts |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses if hypothesis.error is None}
+            unread |= {hypothesis.id: hypothesis.error for hypothesis in hypotheses if hypothesis.error is not None}
             bar.advance(len(chunk))
+    warnings = unread_warnings(unread, len(judged))
     errors = error_figures(cfg, judged, texts)
     audio_s = sum(utterance.duration_ms for utterance, _ in audio) / 1000
     return StudentFigures(
@@ -151,11 +159,16 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
         unread=unread,
         decode=cfg.decode.model_dump(),
         hypotheses=texts,
+        judged=judged,
     )
 
 
 def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> RecognitionErrors:
-    """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said."""
+    """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said.
+
+    Silence counts for the hallucinated words in an hour of it where it was transcribed. DataError where there are texts
+    and nothing is left of them when they are normalized.
+    """
     normalize = normalizer(cfg.evaluate.normalizer)
     pairs = [(normalize(utterance.text or ""), normalize(texts.get(utterance.id, ""))) for utterance in judged]
     rows = [words.score(utterance.id, ref, hyp) for utterance, (ref, hyp) in zip(judged, pairs, strict=True)]
@@ -165,14 +178,14 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     durations = {
         utterance.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, utterance.duration_ms)] for utterance in judged
     }
-    if not any(row.words.reference for row in rows):
+    if not any(ref for ref, _ in pairs) and any(utterance.text for utterance in judged):
         raise DataError(
             "the references hold no words",
             why="after normalising, every human text is empty",
             fix="look at the texts, or set `evaluate.normalizer: none`",
         )
     silence = checks.errors_in_silence(
-        (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True)
+        (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True) if row.id in texts
     )
     by_duration = words.group_by(rows, lambda row: durations[row.id])
     return RecognitionErrors(
@@ -190,16 +203,31 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
 
 
 def read_audio(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[tuple[Utterance, Samples]], dict[str, str]]:
-    """Read the samples of utterances; return those that can be read, and the reasons of the others by id."""
+    """Read the samples of utterances; return those that can be read, and the reasons of the others by id.
+
+    A silent file is as many zeros as it has samples.
+    """
     audio: list[tuple[Utterance, Samples]] = []
     unread: dict[str, str] = {}
     reading = read_utterances.reading(cfg)
     for utterance, samples_T in read_utterances.samples(utterances, reading.cache, contents=reading.contents):
-        if isinstance(samples_T, VoxstillError):
+        if isinstance(samples_T, SilentError):
+            audio.append(_silence(utterance, samples_T.num_samples))
+        elif isinstance(samples_T, VoxstillError):
             unread[utterance.id] = samples_T.what
+        elif not len(samples_T):
+            unread[utterance.id] = "not indexed"
         else:
             audio.append((utterance, samples_T))
     return audio, unread
+
+
+def _silence(utterance: Utterance, num_samples: int) -> tuple[Utterance, Samples]:
+    """The zeros of an utterance of a silent file, and where it ends there."""
+    length_ms = pcm.samples_to_ms(num_samples)
+    end_ms = min(utterance.end_ms, length_ms) if utterance.duration_ms else length_ms
+    utterance = dataclasses.replace(utterance, end_ms=max(utterance.start_ms, end_ms))
+    return utterance, np.zeros(pcm.ms_to_samples(utterance.duration_ms), np.int16)
 
 
 def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
@@ -214,7 +242,7 @@ def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
             why=reasons,
             fix="look whether the audio is where it was; where it has changed, index it into another work folder",
         )
-    message = f"{len(unread):,} of {num:,} utterances could not be read ({reasons}): nothing was heard in them"
+    message = f"{len(unread):,} of {num:,} utterances could not be read ({reasons}): all their words count as deletions"
     log.warning("evaluate: %s", message)
     return [message]
 

@@ -72,9 +72,10 @@ class Evaluation(Result):
         """The figures that fit on a terminal."""
         return aligned({name: value for name, value in self.figures.items() if name not in self.detail})
 
-    def of(self, corpus: Corpus, recogniser: str = STUDENT) -> Self:
-        """The same figures, which say of which utterances and of which recogniser they are."""
-        return replace(self, figures={**self.figures, "corpus": corpus, "recogniser": recogniser})
+    def of(self, corpus: Corpus, recogniser: str = STUDENT, warnings: Sequence[str] = ()) -> Self:
+        """The same figures, which say of which utterances and of which recogniser they are, with more warnings."""
+        more = {"warnings": [*warnings, *self.figures.get("warnings", ())]} if warnings else {}
+        return replace(self, figures={**self.figures, **more, "corpus": corpus, "recogniser": recogniser})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

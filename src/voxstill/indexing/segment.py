@@ -45,6 +45,9 @@ class IndexRow(Recording):
     versions."""
     louder_channel: int | None = None
     """The channel that is heard in place of the mix, in which the channels cancel one another."""
+    unused: tuple[Utterance, ...] | None = None
+    """What the source names or has words of, and the index cannot use: an evaluation judges it. Utterances of unknown
+    length end where they begin. None in tables of earlier versions."""
 
     @property
     def failure(self) -> Failure | None:
@@ -138,8 +141,10 @@ def index(
     With the `blob` may come its audio as the header states it: then nothing is decoded.
     """
     first = file.entries[0]
+    not_used = functools.partial(_unused, file, file.entries, source, seed)
     if first.failure is not None:
-        return failed(file, first.failure)
+        return failed(file, first.failure, not_used())
+    duration_ms = None
     try:
         by_header = None
         if isinstance(blob, tuple):
@@ -148,28 +153,29 @@ def index(
         if not isinstance(blob, Blob):
             raise blob
         if _is_another_version(first, blob):
-            return failed(file, Failure(FailureKind.UNREADABLE, "it changed while it was indexed"))
+            return failed(file, Failure(FailureKind.UNREADABLE, "it changed while it was indexed"), not_used())
         if by_header is not None:
             by_channel: channels.AudioByChannel = {entry.channel: by_header for entry in file.entries}
             row = _segment(file, file.entries, by_channel, blob, cfg, source, seed)
             unheard = replace(row.recording, content_hash=None, clipped=None, dc_offset=None)
             return replace(row, recording=unheard)
         entries, by_channel = channels.decoded(file.entries, source.channels, functools.partial(decode, blob.data))
+        duration_ms = _duration_ms(by_channel)
         return _segment(file, entries, by_channel, blob, cfg, source, seed)
     except StorageError as error:
-        return failed(file, Failure(FailureKind.UNREADABLE, error.why))
+        return failed(file, Failure(FailureKind.UNREADABLE, error.why), not_used())
     except RefusedError as error:
-        return failed(file, Failure(FailureKind.NOT_READ, error.why))
+        return failed(file, Failure(FailureKind.NOT_READ, error.why), not_used())
     except DataError as error:
-        return failed(file, Failure.of(error))
+        return failed(file, Failure.of(error), not_used(duration_ms))
     except VoxstillError:
         raise  # not the file's fault
     except Exception as error:
-        return failed(file, Failure(FailureKind.UNDECODABLE, f"{type(error).__name__}: {error}"))
+        return failed(file, Failure(FailureKind.UNDECODABLE, f"{type(error).__name__}: {error}"), not_used(duration_ms))
 
 
-def failed(file: SourceFile, failure: Failure) -> IndexedFile:
-    """The row of a file that cannot be used."""
+def failed(file: SourceFile, failure: Failure, unused: tuple[Utterance, ...] = ()) -> IndexedFile:
+    """The row of a file that cannot be used, with what the source says of its utterances."""
     first = file.entries[0]
     recording = IndexRow(
         id=file.id,
@@ -179,13 +185,15 @@ def failed(file: SourceFile, failure: Failure) -> IndexedFile:
         error=failure.text,
         metadata_hash=file.metadata_hash,
         origin=first.origin,
+        unused=unused,
     )
     return IndexedFile(recording=recording)
 
 
-def set_aside(file: SourceFile, reason: str) -> IndexedFile:
+def set_aside(file: SourceFile, reason: str, source: Source | Sequence[Source], seed: int) -> IndexedFile:
     """The row of a file on which the engine's workers failed, for the reason that the engine gives."""
-    return failed(file, Failure.parse(reason))
+    unused = _unused(file, file.entries, sources_of(source)[file.source], seed)
+    return failed(file, Failure.parse(reason), unused)
 
 
 def _is_unanswered(row: IndexedFile) -> bool:
@@ -209,12 +217,13 @@ def _segment(
     """Cut a decoded file into its utterances. Words that were written for more than one of them belong to none."""
     audios = [audio for audio in by_channel.values() if not isinstance(audio, DataError)]
     audio, levels = audios[0], [audio.measured_level for audio in audios]
-    duration_ms = pcm.samples_to_ms(len(audio.samples_T))
+    duration_ms = _duration_ms(by_channel)
     if duration_ms < cfg.min_ms:
         why = f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}"
         raise DataError(FailureKind.TOO_SHORT, why=why)
     utterances: dict[str, Utterance] = {}
     errors: list[DataError] = []
+    left_out: list[SourceEntry] = []
     for entry in entries:
         audio_or_error = by_channel[entry.channel]
         placed = _placed(entry, duration_ms)
@@ -224,9 +233,12 @@ def _segment(
             span = _span(placed, duration_ms)
         except DataError as error:
             errors.append(error)
+            left_out.append(placed)
             continue
-        for utterance in _utterances(file, placed, audio_or_error, span, cfg, source, seed):
-            utterances[utterance.id] = utterance
+        of_entry = list(_utterances(file, placed, audio_or_error, span, cfg, source, seed))
+        utterances |= {utterance.id: utterance for utterance in of_entry}
+        if placed.text is not None and all(utterance.text is None for utterance in of_entry):
+            left_out.append(placed)
     if not utterances:
         raise errors[0] if errors else DataError(FailureKind.NO_SPEECH, why="the voice-activity detector heard none")
     first = file.entries[0]
@@ -246,6 +258,7 @@ def _segment(
         dc_offset=max((level.dc_offset for level in levels), key=abs),
         louder_channel=audio.louder_channel,
         origin=first.origin,
+        unused=_unused(file, left_out, source, seed, duration_ms),
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
 
@@ -268,27 +281,60 @@ def _utterances(
     file: SourceFile, entry: SourceEntry, audio: codec.Audio, span: vad.Span, cfg: Segment, source: Source, seed: int
 ) -> Iterator[Utterance]:
     """The utterances of one entry of the source."""
-    split = split_of(entry, source, seed)
+    for part in _spans(entry, audio, span, cfg):
+        yield _utterance(file, entry, part, source, seed, is_whole=part == span, gain_db=audio.gain_db)
+
+
+def _utterance(
+    file: SourceFile,
+    entry: SourceEntry,
+    span: vad.Span,
+    source: Source,
+    seed: int,
+    *,
+    is_whole: bool = True,
+    gain_db: float | None = None,
+) -> Utterance:
+    """One utterance of an entry, which has its name and its words where it is the whole of it."""
+    start_ms, end_ms = span
     info = entry.info
     language, dataset = info.language or source.language, info.dataset or source.dataset
     if (language, dataset) != (info.language, info.dataset):
         info = replace(info, language=language, dataset=dataset)
-    for start_ms, end_ms in _spans(entry, audio, span, cfg):
-        is_whole = (start_ms, end_ms) == span
-        yield Utterance(
-            id=entry.utterance_id
-            if is_whole and entry.utterance_id
-            else fingerprint(file.id, entry.channel, start_ms, end_ms),
-            recording_id=file.id,
-            uri=entry.uri,
-            channel=entry.channel,
-            start_ms=start_ms,
-            end_ms=end_ms,
-            split=split,
-            info=info,
-            text=entry.text if is_whole else None,
-            gain_db=audio.gain_db,
-        )
+    return Utterance(
+        id=entry.utterance_id
+        if is_whole and entry.utterance_id
+        else fingerprint(file.id, entry.channel, start_ms, end_ms),
+        recording_id=file.id,
+        uri=entry.uri,
+        channel=entry.channel,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        split=split_of(entry, source, seed),
+        info=info,
+        text=entry.text if is_whole else None,
+        gain_db=gain_db,
+    )
+
+
+def _unused(
+    file: SourceFile, entries: Sequence[SourceEntry], source: Source, seed: int, duration_ms: int | None = None
+) -> tuple[Utterance, ...]:
+    """The utterances of entries that cannot be used and have a name or words, which a human wrote."""
+    named = (entry for entry in entries if entry.text is not None or entry.utterance_id is not None)
+    return tuple(_utterance(file, entry, _stated(entry, duration_ms), source, seed) for entry in named)
+
+
+def _stated(entry: SourceEntry, duration_ms: int | None) -> vad.Span:
+    """The stretch of an entry, as far as it is known; without a known end it is empty."""
+    start_ms, end_ms = entry.start_ms or 0, entry.end_ms or duration_ms or entry.duration_ms or 0
+    return start_ms, max(start_ms, end_ms)
+
+
+def _duration_ms(by_channel: channels.AudioByChannel) -> int:
+    """Length of the first channel that can be used."""
+    audio = next(audio for audio in by_channel.values() if isinstance(audio, codec.Audio))
+    return pcm.samples_to_ms(len(audio.samples_T))
 
 
 def _placed(entry: SourceEntry, duration_ms: int) -> SourceEntry:

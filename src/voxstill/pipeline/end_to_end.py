@@ -29,7 +29,7 @@ from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
 from voxstill.pipeline import language_model, report
 from voxstill.pipeline import shard as sharding
-from voxstill.pipeline.evaluate import of_split
+from voxstill.pipeline.judged_split import of_split
 from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
 from voxstill.pipeline.train import train
 from voxstill.storage import lease
@@ -237,9 +237,9 @@ def judge(cfg: Config, path: str) -> Judged:
 
     A teacher that reads texts is not judged. All results are kept in the experiment.
     """
-    corpus, utterances = of_split(cfg)
+    split = of_split(cfg)
     try:
-        judged = recognition.references(cfg, utterances)
+        judged = recognition.references(cfg, split.utterances)
     except DataError as error:
         log.warning("evaluate: %s (%s)", error.what, error.why)
         return Judged()
@@ -247,9 +247,10 @@ def judge(cfg: Config, path: str) -> Judged:
 
     def keep(figures: StudentFigures | TeacherFigures, recogniser: str = results.STUDENT) -> None:
         evaluation = recognition.evaluation_of(figures.to_dict(), judged, figures.hypotheses)
-        results.write(run.evaluation, evaluation.of(corpus, recogniser))
+        results.write(run.evaluation, evaluation.of(split.corpus, recogniser, split.warnings))
 
     student = recognition.evaluate(cfg, path, judged)
+    judged = list(student.judged)
     keep(student)
     students, lm_figures = {"student": recognition.recognizer(cfg, path)}, None
     if cfg.evaluate.lm_order is not None:

@@ -127,6 +127,9 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
     indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg), cfg.audio.normalize)
     stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
 
+    def set_aside(file: SourceFile, reason: str) -> segment.IndexedFile:
+        return segment.set_aside(file, reason, cfg.source, cfg.seed)
+
     def item_id(file: SourceFile) -> str:
         # a file that is tried again is another item than the first time: its part must not be taken for that one
         return file.id + file.metadata_hash * (file.id in state)
@@ -135,7 +138,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         todo = map(state.with_free_ids, itertools.compress(files, missing))
         chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id, estimated_ms, cfg.engine.chunk_hours * 3_600_000)
         with StepMeter("index", sum(missing), "files") as meter:
-            engine.run(chunks, stages, commit, segment.set_aside, cfg.engine, meter.update)
+            engine.run(chunks, stages, commit, set_aside, cfg.engine, meter.update)
     if shares_voices:
         log.warning(
             "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "

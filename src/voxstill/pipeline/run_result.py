@@ -40,7 +40,7 @@ class Judged:
             return "no human texts to judge by"
         sides = {"student WER": self.student, "with a language model": self.with_lm, "teacher WER": self.teacher}
         rates = {name: side.errors.rates.wer for name, side in sides.items() if side is not None}
-        return ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items())
+        return ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items() if rate is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,6 +195,5 @@ class Recognition:
 
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         """Judge a finished student by those utterances of one split that have human words."""
-        judged = evaluation.references(cfg, utterances)
-        figures = evaluation.evaluate(cfg, target, judged)
-        return evaluation.evaluation_of(figures.to_dict(), judged, figures.hypotheses)
+        figures = evaluation.evaluate(cfg, target, evaluation.references(cfg, utterances))
+        return evaluation.evaluation_of(figures.to_dict(), figures.judged, figures.hypotheses)
