@@ -25,9 +25,9 @@ def corpus(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> Pat
         {"id": f"u{i}", "text": text, "speaker": f"s{i % 2}", "dataset": f"d{i // 2}"} for i, text in enumerate(TEXTS)
     ]
     lines = []
-    for row in default if rows is None else rows:
+    for number, row in enumerate(default if rows is None else rows):
         audio = folder / f"{row['id']}.flac"
-        data = row.get("data") or codec.encode(row.get("samples", speak(row["text"] or "ba")[0]), "flac")
+        data = row.get("data") or codec.encode(row.get("samples", speak(row["text"] or "ba", number)[0]), "flac")
         audio.write_bytes(data)
         about = {name: value for name, value in row.items() if name not in ("samples", "data")}
         lines.append(json.dumps({"audio": audio.name, "split": "test", **about}) + "\n")
@@ -38,10 +38,10 @@ def corpus(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> Pat
     return work
 
 
-def experiment(folder: Path, student: Path, work: Path, **sections: Any) -> Path:
-    """An experiment folder with this student, whose configuration names this work folder."""
+def experiment(folder: Path, model: Path, work: Path, **sections: Any) -> Path:
+    """An experiment folder with this model, whose configuration names this work folder."""
     folder.mkdir(parents=True)
-    shutil.copytree(student, folder / "model")
+    shutil.copytree(model, folder / "model")
     tree = {"work": str(work), "engine": "inline", "teacher": "echo", **sections}
     (folder / "config.yaml").write_text(yaml.safe_dump(tree))
     return folder

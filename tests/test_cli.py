@@ -119,6 +119,7 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
         "control",
         "compare",
         "compare-teachers",
+        "report",
         "clean",
         "remove",
         "verify",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.api_scores import (
         compare,
         evaluate,
+        report,
         score_meetings,
         score_speakers,
         score_words,
@@ -91,6 +92,7 @@ __all__ = [
     "remove",
     "repack",
     "replay",
+    "report",
     "run",
     "run_demo",
     "score_meetings",
@@ -115,7 +117,8 @@ _HOMES = {
     "Interrupted": "core.errors",
     **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify"), "pipeline.api_corpus"),
     **dict.fromkeys(
-        ("compare", "evaluate", "score_meetings", "score_speakers", "score_words", "wer"), "pipeline.api_scores"
+        ("compare", "evaluate", "report", "score_meetings", "score_speakers", "score_words", "wer"),
+        "pipeline.api_scores",
     ),
 }
 """Modules of the names that are not in `pipeline.api`."""

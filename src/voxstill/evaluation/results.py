@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from voxstill.core.config import Config, Decode
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.core.result import NOT_IN_JSON, Result, aligned, to_json
 from voxstill.storage.redaction import redact_uri
@@ -142,15 +143,21 @@ def _changed(decode: Row | None) -> Row | None:
     return None if decode is None else {name: value for name, value in decode.items() if value != default.get(name)}
 
 
-def write(folder: Path, evaluation: Evaluation) -> StoredResult:
-    """Write a result into its folder below the store, its figures last."""
+def write(folder: Path, evaluation: Evaluation) -> None:
+    """Write a result into its folder below the store, its figures last.
+
+    Where that cannot be written, as in the experiment of somebody else, it is a warning: the figures are printed all
+    the same.
+    """
     own = folder / name_of(evaluation.figures)
-    own.mkdir(parents=True, exist_ok=True)
-    store = Store(str(own))
-    for name, text in evaluation.files.items():
-        store.replace(name, text.encode())
-    store.replace(FIGURES, (json.dumps(evaluation.figures, indent=1, ensure_ascii=False) + "\n").encode())
-    return _result(own, evaluation.figures)
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        store = Store(str(own))
+        for name, text in evaluation.files.items():
+            store.replace(name, text.encode())
+        store.replace(FIGURES, (json.dumps(evaluation.figures, indent=1, ensure_ascii=False) + "\n").encode())
+    except (OSError, StorageError) as error:
+        log.warning("`%s` is not written: %s", own, error.why if isinstance(error, StorageError) else error)
 
 
 def read(path: Path) -> StoredResult | None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.monitor import log
 from voxstill.core.records import Label, Utterance
 from voxstill.core.result import Figures
 from voxstill.decoding.recognizer import Samples
@@ -14,6 +16,7 @@ from voxstill.evaluation.recognition import RecognitionErrors, error_figures
 from voxstill.labelling import label
 from voxstill.storage import tables, workdir
 from voxstill.storage.store import Store
+from voxstill.teachers import registry
 
 SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""
@@ -38,13 +41,31 @@ class TeacherFigures(Figures):
         return {"teacher": self.teacher, "split": self.split, **self.errors.to_dict(), "rtfx": self.rtfx}
 
 
+def evaluate_labels(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures | None:
+    """Return error rates of the labels that a teacher gave these utterances; None where it gave none.
+
+    Nothing is labelled again, and the teacher need not be installed. One that reads the texts is not judged.
+    """
+    try:
+        if registry.find(cfg.teacher.name).reads_texts:
+            return None
+    except ConfigError as error:
+        log.info("evaluate: %s: its labels are judged all the same", error.what)
+    try:
+        figures = evaluate(cfg, judged)
+    except DataError as error:
+        log.info("evaluate: the teacher is not judged: %s", error.what)
+        return None
+    return figures if figures.hypotheses else None
+
+
 def evaluate(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures:
     """Return error rates of the labels that a teacher gave these utterances; nothing is labelled again."""
     work = Store(cfg.work)
     labels = label.finished(work, cfg.teacher)
     wanted = {row.id for row in judged}
     rows = tables.read(work, workdir.prefix("labels", labels.recipe), Label)
-    texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted}
+    texts = {row.utterance_id: row.text for row in rows if row.utterance_id in wanted and row.error is None}
     return TeacherFigures(
         teacher=labels.teacher,
         split=cfg.evaluate.split,

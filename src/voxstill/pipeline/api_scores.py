@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from voxstill.core.result import ReportResult
     from voxstill.evaluation.results import Evaluation
     from voxstill.pipeline.compare import RunComparison
+    from voxstill.pipeline.report import ExperimentReport
 
 
 def evaluate(model: str | Path, cfg: Config | None = None) -> Evaluation:
@@ -30,6 +31,21 @@ def evaluate(model: str | Path, cfg: Config | None = None) -> Evaluation:
     from voxstill.pipeline import evaluate as evaluation
 
     return evaluation.evaluate(cfg or load_config(evaluation.own_config(str(model))), str(model))
+
+
+def report(experiment: str | Path) -> ExperimentReport:
+    """Write the page of a trained experiment, from the results of its evaluations; returns a line for each result.
+
+    It has learning curves, the most frequent errors, all utterances, and a paired test of student and teacher.
+    ConfigError where the folder is no experiment.
+
+    >>> _ = voxstill.evaluate(experiment)
+    >>> voxstill.report(experiment).results[0]["split"]
+    'test'
+    """
+    from voxstill.pipeline import report as reporting
+
+    return reporting.report(str(experiment))
 
 
 def compare(

@@ -17,7 +17,7 @@ from voxstill.evaluation.results import StoredResult
 from voxstill.scoring import figures, stats, words
 from voxstill.scoring.figures import Stamp
 from voxstill.storage.rundir import RunDir
-from voxstill.text import transcripts
+from voxstill.text import normalize, transcripts
 from voxstill.text.transcripts import TranscriptSegment
 
 DOUBTFUL = 0.05
@@ -76,6 +76,22 @@ def sides(
         hypotheses=tuple(hypotheses),
         normalizer=name,
         split=known[0][1].split if known else None,
+    )
+
+
+def of_results(first: StoredResult, second: StoredResult) -> Sides:
+    """The hypotheses of two results on the same utterances, normalised as they were judged."""
+    alike = normalize.normalizer(first.figures["normalizer"])
+    references = score.by_id(transcripts.read(str(first.references)), str(first.path))
+    return Sides(
+        runs=(first.recogniser, second.recogniser),
+        references=references,
+        texts={id_: alike(segment.text) for id_, segment in references.items()},
+        hypotheses=tuple(
+            {row["id"]: alike(row["text"]) for row in results.rows(result.hypotheses)} for result in (first, second)
+        ),
+        normalizer=first.figures["normalizer"],
+        split=first.split,
     )
 
 

@@ -160,14 +160,14 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
             words=rates.counts.reference if rates is not None and rates.unit == "words" else None,
         )
     with steps.step("report") as result:
-        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered)
-        result(str(page))
+        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered).report or ""
+        result(page)
     return RunResult(
         teacher=SideResult.of(judged.teacher),
         student=SideResult.of_student(judged, parameters=trained.parameters, path=trained.path),
         steps=steps.rows,
         seconds=steps.seconds,
-        report=str(page),
+        report=page,
     )
 
 

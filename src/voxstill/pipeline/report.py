@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from voxstill.core import config
 from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.core.result import Result
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation.report import html, plain
 from voxstill.evaluation.results import StoredResult
+from voxstill.pipeline import compare
+from voxstill.pipeline.recipes import finished_verdicts
 from voxstill.pipeline.report_parts import Aligned, confusions, entry, funnel, sound_of
 from voxstill.pipeline.run_result import StepResult
 from voxstill.scoring import words
 from voxstill.storage.figures import VerdictFigures
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
@@ -27,24 +36,90 @@ RATES = ("wer", "accuracy", "eer")
 _LABELS = {"ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "seq2seq": "Whisper"}
 
 
-def write(cfg: Config, run: RunDir, steps: Sequence[StepResult], filtered: VerdictFigures) -> Path:
-    """Write the report of an experiment as HTML, Markdown and JSON; what was not measured is left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentReport(Result):
+    """The page of an experiment, and a line for each of its results.
+
+    `against_teacher` is the paired test of the student and its teacher; None where one of them was not judged.
+    """
+
+    report: str | None
+    """None where the folder cannot be written."""
+    results: Sequence[Mapping[str, Any]]
+    against_teacher: Mapping[str, Any] | None
+
+    def to_text(self) -> str:
+        """The results as a table, the test, and where the page is."""
+        head = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate")
+        rows = [head, *(tuple(map(str, plain.result_line(line)[:-1])) for line in self.results)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        if self.against_teacher is not None:
+            lines += ["", html.against_teacher(self.against_teacher)]
+        return "\n".join([*lines, "", f"report: {self.report or 'not written'}"])
+
+
+def report(experiment: str) -> ExperimentReport:
+    """Write the page of an experiment that was trained, from what is in its folder and in its WORK.
+
+    ConfigError where the folder is no experiment.
+    """
+    run = RunDir(Path(experiment))
+    if not run.config.is_file():
+        raise ConfigError(
+            f"`{experiment}` is no experiment", why="there is no config.yaml in it", fix="name a folder below exp/"
+        )
+    cfg = config.load(str(run.config), [], {})
+    try:
+        filtered = finished_verdicts(cfg)
+    except VoxstillError as error:
+        log.info("report: nothing is said of the filter: %s", error.what)
+        filtered = None
+    return _written(cfg, run, facts_of(cfg, run, _earlier_steps(run), filtered))
+
+
+def _earlier_steps(run: RunDir) -> list[html.Step]:
+    """The steps in the report that `voxstill run` left; none without one."""
+    try:
+        steps: list[html.Step] = json.loads(run.report.with_suffix(".json").read_text(encoding="utf-8"))["steps"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return steps
+
+
+def write(cfg: Config, run: RunDir, steps: Sequence[StepResult], filtered: VerdictFigures) -> ExperimentReport:
+    """Write the report of `voxstill run` as HTML, Markdown and JSON; what was not measured is left out."""
+    rows: list[html.Step] = [{"name": row.step, "seconds": row.seconds, "figures": row.figures} for row in steps]
+    return _written(cfg, run, facts_of(cfg, run, rows, filtered))
+
+
+def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
+    path: str | None = str(run.report)
+    try:
+        write_atomically(run.report, html.render(facts))
+        write_atomically(run.report.with_suffix(".md"), plain.markdown(facts))
+        write_atomically(run.report.with_suffix(".json"), plain.as_json(facts))
+    except OSError as error:
+        log.warning("`%s` is not written: %s", run.report, error)
+        path = None
+    return ExperimentReport(report=path, results=facts.get("results", ()), against_teacher=facts.get("against_teacher"))
+
+
+def facts_of(cfg: Config, run: RunDir, steps: Sequence[html.Step], filtered: VerdictFigures | None) -> html.Facts:
+    """All that the page shows."""
     # a training of an earlier version left no line where it was shorter than `train.log_every`
     metrics = run.metrics.read_text(encoding="utf-8") if run.metrics.is_file() else ""
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
-        "about": f"{cfg.teacher.name} taught a {cfg.student.size} student on {cfg.work}",
-        "steps": [{"name": row.step, "seconds": row.seconds, "figures": row.figures} for row in steps],
-        "funnel": funnel(cfg, filtered),
+        "about": f"{cfg.teacher.name} taught a student, {student_name(cfg)}, on {redact_uri(cfg.work)}",
+        "steps": steps,
         "metrics": [json.loads(line) for line in metrics.splitlines()],
         "config": experiment.snapshot(cfg),
-        "environment": {**experiment.versions(), **experiment.machine()},
+        "environment": experiment.noted(run) or {**experiment.versions(), **experiment.machine()},
     }
-    facts |= judged_facts(cfg, run)
-    write_atomically(run.report, html.render(facts))
-    write_atomically(run.report.with_suffix(".md"), plain.markdown(facts))
-    write_atomically(run.report.with_suffix(".json"), plain.as_json(facts))
-    return run.report
+    if filtered is not None:
+        facts["funnel"] = funnel(cfg, filtered)
+    return facts | judged_facts(cfg, run)
 
 
 def judged_facts(cfg: Config, run: RunDir) -> html.Facts:
@@ -80,7 +155,7 @@ def _details(cfg: Config, student: StoredResult, stored: Sequence[StoredResult])
     sides: dict[html.Role, StoredResult] = {} if teacher is None else {"teacher": teacher}
     sides["student"] = student
     references = results.rows(student.references)
-    return {
+    facts: html.Facts = {
         "systems": [
             *(system(role, side, cfg) for role, side in sides.items()),
             *([] if with_lm is None else [system("student with LM", with_lm, cfg)]),
@@ -94,6 +169,20 @@ def _details(cfg: Config, student: StoredResult, stored: Sequence[StoredResult])
         },
         "breakdowns": _breakdowns(sides),
         **_alignments(cfg, figures["normalizer"], references, sides),
+    }
+    if teacher is not None and figures["words"]:
+        facts["against_teacher"] = _paired(cfg, teacher, student)
+    return facts
+
+
+def _paired(cfg: Config, teacher: StoredResult, student: StoredResult) -> html.PairedComparison:
+    """A paired test of student and teacher over blocks of speakers."""
+    test = compare.runs(cfg, compare.of_results(teacher, student))
+    return {
+        "difference": test.difference,
+        "interval": test.interval,
+        "p": test.p_value,
+        "surely": test.p_value <= compare.DOUBTFUL,
     }
 
 

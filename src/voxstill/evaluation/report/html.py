@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
 from voxstill.evaluation.report import charts
-from voxstill.evaluation.report.formatting import environment, percent
+from voxstill.evaluation.report.formatting import environment, percent, points
 
 Role = Literal["teacher", "student", "student with LM", "first", "second"]
 Pair = tuple[str | None, str | None]
@@ -165,6 +165,8 @@ class Facts(TypedDict, total=False):
     judged: EvaluationSet
     paired: PairedComparison
     """Of two systems that were compared; `worst` are then the utterances where they differ most."""
+    against_teacher: PairedComparison
+    """Of the student and its teacher: the second is the student."""
     steps: Sequence[Step]
     funnel: Funnel
     metrics: Sequence[Mapping[str, Any]]
@@ -237,7 +239,7 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
         facts=facts,
         charts=training_charts,
         curve=curve,
-        verdict=_paired_verdict(facts["paired"]) if "paired" in facts else _run_verdict(systems),
+        verdict=_verdict(facts, systems),
         roles=[role for role in ROLES if role in _roles_with_details(facts)],
         utterance_roles=[role for role in ROLES if compared and role in compared[0]["heard"]],
         datasets=sorted({utterance["dataset"] for utterance in compared if utterance["dataset"]}),
@@ -285,6 +287,24 @@ def render_comparison(facts: Comparison) -> str:
     return environment().get_template("comparison.html.j2").render(facts=facts, script_hash=None)
 
 
+def _verdict(facts: Facts | Mapping[str, Any], systems: Sequence[System]) -> str:
+    """Headline of the page: by a paired test where there is one."""
+    if "paired" in facts:
+        return _paired_verdict(facts["paired"], "The second makes {} errors")
+    if "against_teacher" in facts:
+        return against_teacher(facts["against_teacher"])
+    return _run_verdict(systems)
+
+
+def against_teacher(paired: PairedComparison | Mapping[str, Any]) -> str:
+    """Say whether the student is better than its teacher, and how sure that is."""
+    low, high = (points(side) for side in paired["interval"])
+    return (
+        f"{_paired_verdict(paired, 'The student makes {} errors than its teacher')} Student less teacher:"
+        f" {points(paired['difference'])} points, 95 % between {low} and {high}, p = {paired['p']:.2g}."
+    )
+
+
 def _run_verdict(systems: Iterable[System]) -> str:
     """Headline of a run, as far as the intervals allow one."""
     by_role = {system["role"]: system for system in systems if system["wer"] is not None}
@@ -301,11 +321,11 @@ def _run_verdict(systems: Iterable[System]) -> str:
     return "The intervals of student and teacher overlap: this test does not tell them apart by intervals alone."
 
 
-def _paired_verdict(paired: PairedComparison) -> str:
-    """Headline of a comparison of two systems, by the paired test."""
+def _paired_verdict(paired: PairedComparison | Mapping[str, Any], sentence: str) -> str:
+    """Headline of a comparison of two systems, by the paired test; the sentence has a place for the word."""
     if not paired["surely"]:
         return "The difference may be chance."
-    return f"The second makes {'fewer' if paired['difference'] < 0 else 'more'} errors, which is hardly chance."
+    return f"{sentence.format('fewer' if paired['difference'] < 0 else 'more')}, which is hardly chance."
 
 
 def _roles_with_details(facts: Facts | Mapping[str, Any]) -> set[Role]:

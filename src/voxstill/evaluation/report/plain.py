@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from voxstill.evaluation.report.formatting import figure, magnitude, number, percent
-from voxstill.evaluation.report.html import ROLES, Facts, ResultLine, System
+from voxstill.evaluation.report.html import ROLES, Facts, ResultLine, System, against_teacher
 
 _LEFT_OUT = ("utterances", "metrics")
 
@@ -43,14 +43,10 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
         ]
         names = ("", "system", "WER", "95 % interval", "CER", "parameters", "audio-s/s")
         parts += ["## Result", _table(names, rows)]
+    if "against_teacher" in facts:
+        parts.append(_escape(against_teacher(facts["against_teacher"])))
     if lines := facts.get("results"):
-        rows = [
-            [
-                *(line["corpus"] or "–", line["split"], line["recogniser"], line["decoding"] or "–"),
-                *(line["normalizer"] or "–", number(line["utterances"]), _rate(line["rate"]), _interval(line)),
-            ]
-            for line in lines
-        ]
+        rows = [result_line(line) for line in lines]
         columns = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate", "95 % interval")
         parts += ["## All results", _table(columns, rows)]
     if steps := facts.get("steps"):
@@ -76,11 +72,19 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def result_line(line: ResultLine | Mapping[str, Any]) -> list[str]:
+    """What was judged and how, its rate and the interval of that, each as text."""
+    return [
+        *(line["corpus"] or "–", line["split"], line["recogniser"], line["decoding"] or "–"),
+        *(line["normalizer"] or "–", number(line["utterances"]), _rate(line["rate"]), _interval(line)),
+    ]
+
+
 def _rate(rate: tuple[str, float] | None) -> str:
     return "–" if rate is None else f"{rate[0].upper()} {percent(rate[1])}"
 
 
-def _interval(system: System | ResultLine) -> str:
+def _interval(system: System | ResultLine | Mapping[str, Any]) -> str:
     interval = system.get("interval")
     return percent(None) if interval is None else f"{percent(interval[0])} to {percent(interval[1])}"
 

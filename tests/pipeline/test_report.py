@@ -1,0 +1,113 @@
+"""report: the page of an experiment after `train` and `evaluate`, with student and teacher side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import voxstill
+from judged import corpus, experiment
+from tones import TEXTS
+from voxstill import cli
+from voxstill.core.config import Config
+from voxstill.evaluation import results
+from voxstill.pipeline import report
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        assert cli.main([*map(str, arguments), "--log-level", "warning"]) == code
+        printed = capsys.readouterr()
+        return printed.out if code == 0 else printed.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def judged(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluated experiment whose teacher is such a student too, which labelled the corpus."""
+    folder = tmp_path_factory.mktemp("judged")
+    rows = [{"id": f"u{i}", "text": f"{TEXTS[i % 4]} ko", "speaker": f"s{i}"} for i in range(6)]
+    work = corpus(folder, rows)
+    teacher = {"name": "transformers", "model": str(tone_student)}
+    exp = experiment(folder / "exp", tone_student, work, teacher=teacher, student={"kind": "rnnt", "size": "small"})
+    (exp / "metrics.jsonl").write_text("".join(json.dumps({"step": i, "loss": 1 / (i + 1)}) + "\n" for i in range(9)))
+    assert cli.main(["label", str(work), "--config", str(exp / "config.yaml")]) == 0
+    assert cli.main(["evaluate", str(exp)]) == 0
+    return exp
+
+
+def test_the_hypotheses_of_the_teacher_are_a_result_beside_those_of_its_student(judged: Path, run: Run) -> None:
+    by_recogniser = {result.recogniser: result for result in results.read_all(judged / "evaluation")}
+    [name] = by_recogniser.keys() - {results.STUDENT}
+    assert name.startswith("transformers@")
+    teacher = by_recogniser[name]
+    assert teacher.figures["wer"] == by_recogniser[results.STUDENT].figures["wer"]
+    assert len(results.rows(teacher.hypotheses)) == 6
+    assert json.loads(run("compare", judged, teacher.path, "--json"))["p_value"] == 1.0
+
+
+def test_after_train_and_evaluate_the_page_says_whether_the_student_is_better_than_its_teacher(
+    judged: Path, run: Run
+) -> None:
+    [teacher] = [one for one in results.read_all(judged / "evaluation") if one.recogniser != results.STUDENT]
+    rows = results.rows(teacher.hypotheses)
+    teacher.hypotheses.write_text("".join(json.dumps({**row, "text": "mi"}) + "\n" for row in rows))
+    made = json.loads(run("report", judged, "--json"))
+    assert made["report"] == str(judged / "report.html")
+    assert made["against_teacher"]["p"] == pytest.approx(2 / 2**6)
+    assert made["against_teacher"]["difference"] < 0
+    page = (judged / "report.html").read_text(encoding="utf-8")
+    for text in (page, run("report", judged)):
+        assert "p = 0.031" in text
+        assert "The student makes fewer errors than its teacher, which is hardly chance." in text
+    assert "p = 0.031" in (judged / "report.md").read_text(encoding="utf-8")
+    assert "small FastConformer-RNN-T" in page
+    assert "CTC" not in page.partition("How it was made</h2>")[0]
+    assert "Training loss" in page
+    assert "All results" in page
+
+
+@pytest.mark.parametrize(
+    ("student", "name"),
+    [
+        ({}, "tiny FastConformer-CTC"),
+        ({"kind": "tdt", "size": "medium"}, "medium FastConformer-TDT"),
+        ({"kind": "seq2seq", "checkpoint": "openai/whisper-tiny"}, "Whisper from whisper-tiny"),
+        ({"kind": "ctc", "checkpoint": "models/wav2vec2"}, "CTC from wav2vec2"),
+    ],
+)
+def test_a_student_is_called_what_it_is(student: dict[str, Any], name: str) -> None:
+    assert report.student_name(Config.model_validate({"student": student})) == name
+
+
+def test_what_cannot_be_written_is_printed_with_a_warning(
+    tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exp = experiment(tmp_path / "exp", tone_student, corpus(tmp_path / "corpus"))
+    (exp / "evaluation").write_text("in the way")
+    (exp / "report.html").mkdir()
+    for command, name, value in (
+        ("evaluate", "words", sum(len(text.split()) for text in TEXTS)),
+        ("report", "report", None),
+    ):
+        capsys.readouterr()
+        assert cli.main([command, str(exp), "--json"]) == 0
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)[name] == value
+        assert "is not written" in printed.err
+    assert (exp / "evaluation").read_text() == "in the way"
+
+
+def test_a_folder_that_is_no_experiment_is_refused(tmp_path: Path, run: Run) -> None:
+    assert "is no experiment" in run("report", tmp_path, code=2)
+    with pytest.raises(voxstill.ConfigError):
+        voxstill.report(tmp_path)
