@@ -73,9 +73,15 @@ class Evaluation(Result):
         """The figures that fit on a terminal."""
         return aligned({name: value for name, value in self.figures.items() if name not in self.detail})
 
-    def of(self, corpus: Corpus, recogniser: str = STUDENT, warnings: Sequence[str] = ()) -> Self:
-        """The same figures, which say of which utterances and of which recogniser they are, with more warnings."""
-        more = {"warnings": [*warnings, *self.figures.get("warnings", ())]} if warnings else {}
+    def of(
+        self, corpus: Corpus, recogniser: str = STUDENT, warnings: Sequence[str] = (), model: str | None = None
+    ) -> Self:
+        """The same figures, which say of which utterances and of which recogniser they are, with more warnings.
+
+        `model` is what was judged, as the user named it.
+        """
+        more: dict[str, object] = {"warnings": [*warnings, *self.figures.get("warnings", ())]} if warnings else {}
+        more |= {} if model is None else {"model": model}
         return replace(self, figures={**self.figures, **more, "corpus": corpus, "recogniser": recogniser})
 
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def evaluate(model: str | Path, cfg: Config | None = None) -> Evaluation:
     """Measure the error rates of a student on `evaluate.split`, with intervals, or how well it classifies.
 
-    `model` is an experiment folder, a model folder or a name on the Hugging Face Hub. `cfg` says where the utterances
-    are; by default it is the configuration of the experiment, and without one the defaults.
+    `model` is an experiment folder, a checkpoint in it (`EXP/checkpoints/best`), a model folder or a name on the
+    Hugging Face Hub. `cfg` says where the utterances are; by default it is the configuration of the experiment, and
+    without one the defaults.
 
     >>> evaluation = voxstill.evaluate(experiment)
     >>> evaluation.figures["utterances"]

@@ -9,6 +9,7 @@ from voxstill.core.errors import DataError
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.evaluation.results import Evaluation
+from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
@@ -17,12 +18,15 @@ from voxstill.tasks import registry
 def evaluate(cfg: Config, target: str) -> Evaluation:
     """Judge a model by the task that it is of; the figures of an experiment are kept in its folder.
 
-    Beside those of a recogniser stay those of its teacher's labels, where they are there.
+    It may be a checkpoint of an experiment, also of one that is still training: `EXP/checkpoints/best`. Beside the
+    result of a recogniser stays that of its teacher's labels, where they are there.
     """
-    name, task = registry.name_of(target), registry.task_of(target)
-    split = of_split(cfg)
-    evaluation = task.evaluate(cfg, target, split.utterances).of(split.corpus, warnings=split.warnings)
-    run = RunDir(Path(target))
+    with model_of(target) as (model, checkpoint):
+        name, task = registry.name_of(model), registry.task_of(model)
+        split = of_split(cfg)
+        evaluation = task.evaluate(cfg, model, split.utterances)
+    evaluation = evaluation.of(split.corpus, checkpoint or results.STUDENT, split.warnings, model=target)
+    run = _experiment_of(target)
     if run.config.is_file():
         results.write(run.evaluation, evaluation)
         if name == "recognition" and (teacher := _teacher(cfg, split)) is not None:
@@ -44,6 +48,11 @@ def _teacher(cfg: Config, split: JudgedSplit) -> Evaluation | None:
 
 
 def own_config(model: str) -> str | None:
-    """The configuration in an experiment folder; None of a model folder or a name on the Hub, which have none."""
-    file = RunDir(Path(model)).config
+    """The configuration of an experiment, or of the one that a checkpoint lies in; None of any other model."""
+    file = _experiment_of(model).config
     return str(file) if file.is_file() else None
+
+
+def _experiment_of(model: str) -> RunDir:
+    """The experiment that a folder is, or that a checkpoint lies in; of a model folder it has no configuration."""
+    return RunDir.of_checkpoint(Path(model)) or RunDir(Path(model))

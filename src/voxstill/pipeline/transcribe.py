@@ -24,6 +24,7 @@ from voxstill.core.monitor import Progress
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.evaluation import recognition
+from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.store import Store
 from voxstill.tasks import registry
@@ -112,21 +113,22 @@ class Recognizer:
 
     def __init__(self, model: str | Path, cfg: Config | None = None) -> None:
         self._cfg = cfg or Config()
-        if (task := registry.name_of(str(model))) != "recognition":
-            raise ConfigError(
-                f"`{model}` writes no text",
-                why=f"its task is `{task}`",
-                fix="`voxstill evaluate` judges it; give a recogniser here",
-            )
-        self._student = recognition.recognizer(self._cfg, str(model))
-        self._student.load()
+        with model_of(str(model)) as (folder, _):
+            if (task := registry.name_of(folder)) != "recognition":
+                raise ConfigError(
+                    f"`{model}` writes no text",
+                    why=f"its task is `{task}`",
+                    fix="`voxstill evaluate` judges it; give a recogniser here",
+                )
+            self._student = recognition.recognizer(self._cfg, folder)
+            self._student.load()
         self._decoder = Decoder(self._cfg.engine.decode_s, self._cfg.engine.decode_mb)
         self._decoding = threading.Lock()  # threads of a server may share it
         weakref.finalize(self, self._decoder.close)
 
     @classmethod
     def from_pretrained(cls, model: str | Path, cfg: Config | None = None) -> Self:
-        """Load an experiment folder, a model folder or a name on the Hugging Face Hub.
+        """Load an experiment folder, a checkpoint in it, a model folder or a name on the Hugging Face Hub.
 
         `cfg` has the options `decode` (beam, language model, phrases), `segment` (how long audio is cut) and
         `audio` (its level).

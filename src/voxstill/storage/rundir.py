@@ -12,6 +12,12 @@ class RunDir:
 
     path: Path
 
+    @staticmethod
+    def of_checkpoint(path: Path) -> RunDir | None:
+        """The experiment that a checkpoint, or a link to one, lies in; None of any other path."""
+        run = RunDir(path.parent.parent)
+        return run if path.parent == run.checkpoints and run.config.is_file() else None
+
     @property
     def config(self) -> Path:
         """Snapshot of the configuration, written once and read-only."""

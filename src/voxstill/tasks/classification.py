@@ -157,6 +157,11 @@ class Classification:
         """Build the frontend, the model before its first step, and the task of an experiment."""
         return rebuild(cfg, run)
 
+    def save(self, cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
+        """Write the student of an experiment with other weights, those of a checkpoint."""
+        frontend, model, _ = rebuild(cfg, run)
+        save_model(output, model, weights, functools.partial(write_extractor, frontend))
+
     def recognizes(self, target: str) -> bool:
         """Return whether an experiment or a model folder is of this task."""
         return evaluation.task_of(target) == self.task

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # types alone: `voxstill explain` lists the tasks without tor
     from collections.abc import Sequence
 
     from lightning_fabric import Fabric
+    from torch import Tensor
 
     from voxstill.core.config import Config
     from voxstill.core.records import Utterance
@@ -46,6 +47,15 @@ class TaskDefinition(Protocol):
 
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         """Judge a finished model by the utterances of `evaluate.split`; figures, and files such as a page."""
+        ...
+
+
+@runtime_checkable
+class SavedTask(TaskDefinition, Protocol):
+    """A task whose checkpoints can be judged and used while the training goes on: it makes a model folder of one."""
+
+    def save(self, cfg: Config, run: RunDir, weights: dict[str, Tensor], output: RunDir) -> None:
+        """Write the student of an experiment with these weights as `output.model`."""
         ...
 
 

@@ -149,6 +149,13 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Fron
     return vocabulary
 
 
+def _own_vocabulary(cfg: Config, run: RunDir, frontend: Frontend) -> Tokenizer:
+    """The vocabulary of an experiment: of its finished student, or what its training made before the first step."""
+    if run.model.is_dir() and cfg.student.kind != "seq2seq":
+        return Vocabulary.load(run.model)
+    return vocabulary_of(run, (), cfg, frontend)
+
+
 def save_student(
     run: RunDir, model: PreTrainedModel, vocabulary: Tokenizer, frontend: Frontend, weights: dict[str, torch.Tensor]
 ) -> None:
@@ -179,10 +186,15 @@ class Recognition:
     def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
         """Build the frontend, the model before its first step, and the task of an experiment."""
         frontend = frontend_of(cfg, noise.load(cfg.augment))
-        finished = run.model.is_dir() and cfg.student.kind != "seq2seq"
-        vocabulary = Vocabulary.load(run.model) if finished else vocabulary_of(run, (), cfg, frontend)
+        vocabulary = _own_vocabulary(cfg, run, frontend)
         task: Task = KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend)
         return frontend, new_student(cfg, vocabulary), task
+
+    def save(self, cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
+        """Write the student of an experiment with other weights, those of a checkpoint."""
+        frontend = frontend_of(cfg, None)
+        vocabulary = _own_vocabulary(cfg, run, frontend)
+        save_student(output, new_student(cfg, vocabulary), vocabulary, frontend, weights)
 
     def recognizes(self, target: str) -> bool:
         """Return whether an experiment or a model folder holds a model with the head of a recogniser."""

@@ -1,0 +1,73 @@
+"""Checkpoints of an experiment as models: `EXP/checkpoints/best` is judged and used like a finished student."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from voxstill.core import config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.storage.rundir import RunDir
+from voxstill.tasks import registry
+from voxstill.tasks.definition import SavedTask
+from voxstill.training import state as state_file
+from voxstill.training.experiment import noted
+
+_ATTEMPTS = 3
+"""A running training removes old checkpoints: `last` is then followed to its new one."""
+
+
+@contextmanager
+def model_of(target: str) -> Iterator[tuple[str, str | None]]:
+    """The folder of a model to load, and the name of the checkpoint that it was made of.
+
+    A checkpoint becomes a model folder for as long as the block lasts; any other target is itself, and of none.
+    DataError where the checkpoint is broken or gone, ConfigError where the task makes no model of one.
+    """
+    path = Path(target)
+    run = RunDir.of_checkpoint(path)
+    if run is None:
+        yield target, None
+        return
+    if "method" in noted(run):
+        raise ConfigError(
+            f"`{target}` is of a pre-training",
+            why="it writes no text and tells no classes apart",
+            fix="train a student with `student.checkpoint`, and judge that",
+        )
+    cfg = config.load(str(run.config), [], {})
+    task = registry.find(cfg.student.task)
+    if not isinstance(task, SavedTask):
+        raise ConfigError(
+            f"`{target}` cannot be used before the training ends",
+            why=f"the task `{cfg.student.task}` has no method `save`",
+            fix="wait for `model/`, or add the method of `voxstill.tasks.definition.SavedTask`",
+        )
+    name, weights = _weights(path)
+    with tempfile.TemporaryDirectory(prefix="voxstill-") as folder:
+        output = RunDir(Path(folder))
+        task.save(cfg, run, weights, output)
+        del weights
+        yield str(output.model), name
+
+
+def _weights(path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The name of a checkpoint, and its weights."""
+    reason = "there is none"
+    for _ in range(_ATTEMPTS):
+        folder = path.resolve()
+        try:
+            if faults := state_file.faults(folder):
+                reason = ", ".join(f"`{name}`: {fault}" for name, fault in faults.items())
+                continue
+            return folder.name, load_file(folder / "model.safetensors")
+        except FileNotFoundError as error:
+            reason = str(error)
+    raise DataError(
+        f"`{path}` is no whole checkpoint", why=reason, fix="give another one, `checkpoints/last` for example"
+    )
