@@ -56,12 +56,12 @@ def main() -> None:
         os.environ[name] = str(args.threads)
     import torch
 
-    from voxstill.training import experiment
+    from voxstill.training import environment
 
     torch.set_num_threads(args.threads)
     figures: dict[str, Any] = {
-        "machine": experiment.machine(),
-        "versions": experiment.versions(),
+        "machine": environment.machine(),
+        "versions": environment.versions(),
         **{name: getattr(args, name) for name in ("size", "batch", "seconds", "threads")},
         "right": right(),
         "head": turns(heads(args), args.rounds),

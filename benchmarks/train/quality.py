@@ -46,7 +46,7 @@ from voxstill.storage.rundir import RunDir  # noqa: E402
 from voxstill.storage.store import Store  # noqa: E402
 from voxstill.tasks import recognition  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
-from voxstill.training import budget, checkpoint, experiment, launch  # noqa: E402
+from voxstill.training import budget, checkpoint, environment, launch  # noqa: E402
 
 HERE = Path(__file__).parent
 WARMUP = 0.1
@@ -66,8 +66,8 @@ def main() -> None:
     cfg = config.load(args.config, [], {})
     results: dict[str, list[dict[str, Any]]] = {"voxstill": [], "Trainer": []}
     figures = {
-        "machine": experiment.machine(),
-        "versions": experiment.versions(),
+        "machine": environment.machine(),
+        "versions": environment.versions(),
         "cpu_seconds": args.cpu_seconds,
         "peer_lr": args.peer_lr,
         "found": results,

@@ -74,12 +74,12 @@ def main() -> None:
             for size in args.size:
                 child(OURS, size, folder, args)
             return
-        from voxstill.training import experiment
+        from voxstill.training import environment
 
         peer_versions = {name: number for name in ("accelerate",) if (number := has(name))}
         figures: dict[str, Any] = {
-            "machine": experiment.machine(),
-            "versions": experiment.versions() | peer_versions,
+            "machine": environment.machine(),
+            "versions": environment.versions() | peer_versions,
             "audio": args.manifest or "synthetic",
             "hours": hours,
             "peak_tflops": args.peak_tflops or (peak_tflops() if on_gpu else None),

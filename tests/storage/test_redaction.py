@@ -16,7 +16,7 @@ from servers import SetEnvironment, http_server, oss_environment, s3_environment
 from voxstill.core.errors import StorageError
 from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import read_uri
-from voxstill.storage.redaction import redact_uri
+from voxstill.storage.redaction import redact_arguments, redact_uri
 from voxstill.storage.store import Store
 
 CANARIES = {
@@ -108,3 +108,19 @@ def test_no_secret_in_user_or_query_is_shown(secret: str, path: str) -> None:
         f"s3://{secret}@b/{path}",
     ):
         assert secret not in redact_uri(uri).replace(path, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--set", "teacher.api_key=CANARY it goes on"], ["--set", "teacher.api_key=***"]),
+        (["--set=teacher.api_key=CANARY"], ["--set=teacher.api_key=***"]),
+        (["--set", "teacher={name: openai, api_key: CANARY}"], ["--set", "teacher={name: openai, api_key: ***}"]),
+        (["""--set=teacher={"hf_token": "CANARY B", "n": 1}"""], ["""--set=teacher={"hf_token": ***, "n": 1}"""]),
+        (["--api-key", "CANARY", "--n", "1"], ["--api-key", "***", "--n", "1"]),
+        (["train", "--set", "train.max_minutes=5", "a b.yaml"], ["train", "--set", "train.max_minutes=5", "a b.yaml"]),
+        (["https://me:CANARY@host/a?sig=CANARY"], ["https://host/a?..."]),
+    ],
+)
+def test_a_command_line_is_shown_without_secrets(arguments: list[str], shown: list[str]) -> None:
+    assert redact_arguments(arguments) == shown

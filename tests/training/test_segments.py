@@ -97,7 +97,9 @@ def test_what_cannot_go_on_is_refused(
     words = ["train", str(config), "--continue", first["path"], "--set", f"train.root={tmp_path}", "--set", option]
     assert cli.main(words) == 2
     assert word in capsys.readouterr().err
-    assert "segments" not in json.loads(RunDir(Path(first["path"])).environment.read_text())
+    environment = json.loads(RunDir(Path(first["path"])).environment.read_text())
+    assert "segments" not in environment
+    assert {"command", "commits", "versions", "machine"} <= environment.keys()
 
 
 def test_an_unfinished_experiment_beside_a_new_one_is_told(

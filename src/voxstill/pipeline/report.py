@@ -27,7 +27,7 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
-from voxstill.training import experiment
+from voxstill.training import environment, experiment
 
 KINDS = {"ctc": "FastConformer-CTC", "rnnt": "FastConformer-RNN-T", "tdt": "FastConformer-TDT", "seq2seq": "Whisper"}
 """What a student of each `student.kind` is, where it starts from no checkpoint."""
@@ -115,7 +115,7 @@ def facts_of(cfg: Config, run: RunDir, steps: Sequence[html.Step], filtered: Ver
         "steps": steps,
         "metrics": [json.loads(line) for line in metrics.splitlines()],
         "config": experiment.snapshot(cfg),
-        "environment": experiment.noted(run) or {**experiment.versions(), **experiment.machine()},
+        "environment": experiment.noted(run) or {**environment.versions(), **environment.machine()},
     }
     if filtered is not None:
         facts["funnel"] = funnel(cfg, filtered)

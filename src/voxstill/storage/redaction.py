@@ -5,7 +5,7 @@ environment.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from voxstill.core import world
 
@@ -20,6 +20,8 @@ _SECRET_OPTION = re.compile(
     r"|(api|access|auth|bearer|session|security|hf)_?token)$|^token$",
     re.IGNORECASE,
 )
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]+)["']?\s*[:=]\s*""")
+_VALUE_IN_MAPPING = re.compile(r""""[^"]*"|'[^']*'|[^,}\]]*""")
 _SIGNING = re.compile(
     r"(?:signature|token|secret|passw|credential|access_?key|api_?key|auth|(?:^|[-_.])(?:sig|key|pwd)$)", re.IGNORECASE
 )
@@ -54,6 +56,34 @@ def redact_text(text: str) -> str:
     for secret in world.secrets():
         text = text.replace(secret, "...")
     return _ADDRESS.sub(lambda address: redact_uri(address[0]), text)
+
+
+def redact_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line as it may be shown: `redact_text` of each argument, and `***` for options that hold a secret.
+
+    These are `--api-key X`, `--set teacher.api_key=X` and `--set 'teacher={api_key: X}'`.
+    """
+    redacted: list[str] = []
+    is_value = False
+    for argument in arguments:
+        redacted.append("***" if is_value else _redact_settings(redact_text(argument)))
+        is_value = argument.startswith("--") and _is_secret_name(argument)
+    return redacted
+
+
+def _redact_settings(argument: str) -> str:
+    """`argument` with `***` for the value of each secret option that is set in it, within a mapping or alone."""
+    shown, at = "", 0
+    for name in _NAME.finditer(argument):
+        if name.start() >= at and _is_secret_name(name[1]):
+            value = _VALUE_IN_MAPPING.match(argument, name.end()) if "{" in argument[: name.start()] else None
+            shown += argument[at : name.end()] + "***"
+            at = value.end() if value else len(argument)
+    return shown + argument[at:]
+
+
+def _is_secret_name(name: str) -> bool:
+    return is_secret(name.rpartition(".")[2].lstrip("-").replace("-", "_"))
 
 
 def is_secret(option: str) -> bool:

@@ -7,22 +7,19 @@ import errno
 import functools
 import itertools
 import json
-import platform
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from voxstill.core import config, legacy, world
+from voxstill.core import config, legacy
 from voxstill.core.atomic import atomic_folder, write_atomically
 from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
-from voxstill.core.version import __version__
 from voxstill.nn import checkpoints, loading
 from voxstill.nn.frontends import Frontend
 from voxstill.storage import lease, workdir
@@ -31,17 +28,14 @@ from voxstill.storage.figures import ShardFigures
 from voxstill.storage.redaction import redact_options, redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.training import checkpoint
+from voxstill.training import checkpoint, environment
 from voxstill.training.summary import TrainingSummary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PACKAGE = Path(__file__).parents[1]
-"""The folder of the code that runs, which is copied into `src_backup/`."""
 _FOLDER = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
 """The name of an experiment folder before its `train.name`: when it began, and a number where several did."""
-PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 
 
 def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], command: str = "train") -> RunDir:
@@ -71,9 +65,17 @@ def _new_experiment(cfg: Config, shards: ShardFigures, recipe: str, version: str
     draft.mkdir()
     run = RunDir(draft)
     write_snapshot(run.config, cfg)
-    shutil.copytree(PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    shutil.copytree(environment.PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     data = {**shards.to_dict(), "sidecars_sha256": version}
-    note(run, recipe=recipe, data=data, versions=versions(), machine=machine())
+    note(
+        run,
+        recipe=recipe,
+        data=data,
+        command=environment.command_line(),
+        commits=environment.commits(),
+        versions=environment.versions(),
+        machine=environment.machine(),
+    )
     return _placed(run, Path(cfg.train.root), cfg.train.name)
 
 
@@ -183,23 +185,6 @@ def finished_summary(run: RunDir) -> TrainingSummary | None:
     if not run.summary.is_file() or not run.model.is_dir():
         return None
     return TrainingSummary.from_dict(json.loads(run.summary.read_text(encoding="utf-8")))
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python, voxstill and the packages that decide what a run computes."""
-    installed = {"python": platform.python_version(), "voxstill": __version__}
-    for name in PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
-
-
-def machine() -> dict[str, object]:
-    """What the run has to work with."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"system": platform.system(), "processor": platform.machine(), "cores": world.num_cores(), "gpus": gpus}
 
 
 def describe(statistics: dict[str, Any], more: str = "") -> str:
