@@ -30,9 +30,9 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def straight(work: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A run that nobody disturbed."""
+    """A run that nobody disturbed, with a trace of its last steps."""
     run = RunDir(tmp_path_factory.mktemp("straight") / "run")
-    train_once(str(work), str(run.path), f"train.steps={STEPS}")
+    train_once(str(work), str(run.path), f"train.steps={STEPS}", "train.profile=2")
     return run
 
 
@@ -65,6 +65,7 @@ def test_a_run_writes_every_step_and_every_validation(straight: RunDir) -> None:
     assert (summary["steps"], summary["skipped"], summary["replaced"]) == (STEPS, 0, 0)
     assert list(straight.tensorboard.iterdir())
     assert "the largest step fits" in straight.log.read_text()
+    assert [path.name for path in straight.profile.iterdir()] == ["steps=11-12.json"]
 
 
 def test_the_same_run_again_gives_the_same_bits(work: Path, straight: RunDir, tmp_path: Path) -> None:

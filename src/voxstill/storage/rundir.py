@@ -49,6 +49,11 @@ class RunDir:
         return self.path / "tensorboard"
 
     @property
+    def profile(self) -> Path:
+        """Traces of steps, with `train.profile`."""
+        return self.path / "profile"
+
+    @property
     def checkpoints(self) -> Path:
         """Folders `epoch=E-step=S`; `last` and `best` point into it."""
         return self.path / "checkpoints"

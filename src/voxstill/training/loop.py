@@ -25,6 +25,7 @@ from voxstill.training import checkpoint, optim, parallel, probe, segments
 from voxstill.training.budget import Budget
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
+from voxstill.training.profiler import StepProfiler
 from voxstill.training.state import State
 from voxstill.training.step import PreparedStep, all_sums, one_step, prepare_step
 from voxstill.training.task import DevBatch, StepContext, Task, minimised
@@ -124,6 +125,7 @@ class _Trainer:
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
         self._guard = Guard(run, fabric.global_rank)
         self._memory = MemoryGuard(cfg.plan.budget_ms)
+        self._profiler = StepProfiler(run, cfg.train.profile if self._is_first else None, self._state.step)
         # Weights that make steps fail may be broken: they are neither judged nor saved before a step is taken again.
         self._is_sound, self._is_judged_next, self._is_saved_next = True, False, False
 
@@ -149,6 +151,7 @@ class _Trainer:
             world.Signals(_after_this_step) as signals,
             Watchdog(self._run, self._fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
             Progress("train", 1.0, "") as bar,
+            self._profiler,
         ):
             self._frozen.set_modes(0.0)
             self._meter.flops_per_s = self._probe()
@@ -223,6 +226,7 @@ class _Trainer:
                 break
             start = time.perf_counter()
             watchdog.beat(state.step)
+            self._profiler.before_step(state.step)
             with self._meter.waiting.running():
                 step = next(steps)
             context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
@@ -233,6 +237,7 @@ class _Trainer:
             self._is_judged_next = self._is_judged_next or state.step % cfg.train.validate_every == 0
             if self._is_judged_next and self._is_sound:
                 self._is_judged_next = False
+                self._profiler.end()
                 validate(self._task, self._model, self._data, state, self._meter, watchdog)
             state.scaling = self._scaling.state()
             self._is_saved_next = self._is_saved_next or stops or is_saved(state, cfg.train)

@@ -208,6 +208,9 @@ class Train(Section):
     """The error rate on the dev split is measured, and there is a checkpoint of what was judged."""
     log_every: int = option(20, unit="steps", ge=1, pace=True)
     """A line in `metrics.jsonl` and TensorBoard."""
+    profile: int | None = option(None, unit="steps", ge=1, le=100, pace=True)
+    """After ten steps of warm-up, or of going on, a trace of so many steps of the first rank is written to `profile/`
+    of the experiment, for Perfetto; null: none. A validation ends it."""
     patience: int | None = option(None, unit="judgements", ge=1)
     """So many on the dev split in a row without a new best one end the training; null: it goes on to its end."""
     step_timeout_s: float = option(600.0, unit="s", gt=0, pace=True, formerly=("stall_s",))
