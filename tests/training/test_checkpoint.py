@@ -53,6 +53,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
         step(model, optimizer, number)
         average.add(model)
     state = State(step=3, epoch=1, step_in_epoch=2, seconds=1.5, ascending=False, best_error=0.1, loss=0.3, rows=7)
+    state.validations = ((0.5, 0.25), (0.4, 0.25))
     checkpoint.save(run, model, optimizer, average, state, Train())
     other, other_optimizer = new_model(1)
     other_average = optim.Average()

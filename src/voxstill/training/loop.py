@@ -21,7 +21,7 @@ from voxstill.core.records import Batch
 from voxstill.data.plan import EpochPlan
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
-from voxstill.training import checkpoint, optim, parallel, probe, segments
+from voxstill.training import checkpoint, optim, parallel, probe, segments, stagnation
 from voxstill.training.budget import Budget
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
@@ -360,6 +360,7 @@ def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Mete
     state.stale = 0 if is_best else state.stale + 1
     state.best_error = state.error if is_best else state.best_error
     meter.write_split("dev", state, figures)
+    stagnation.watch(state, next(iter(figures)))
 
 
 def _no_beat() -> None:

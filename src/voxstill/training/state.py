@@ -22,6 +22,9 @@ NAME = "state.json"
 _FOLDER = re.compile(r"epoch=(\d+)-step=(\d+)")
 _AVERAGE, _SUMS = "average", "sha256"
 
+Validation = tuple[float, float]
+"""The loss and the error on the dev split at a validation."""
+
 
 @dataclass(slots=True)
 class State:
@@ -46,6 +49,9 @@ class State:
     loss: float | None = None
     rows: int = 0
     least_loss: float | None = None
+    validations: tuple[Validation, ...] = ()
+    """The last few."""
+    is_stagnation_told: bool = False
 
     @property
     def is_diverging(self) -> bool:
