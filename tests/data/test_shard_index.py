@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from voxstill.core.errors import ConfigError, StorageError
 from voxstill.core.records import UtteranceInfo, Word
-from voxstill.data.shard_index import ShardIndex, open_index
+from voxstill.data.shard_index import LossWeights, ShardIndex, open_index
 from voxstill.storage import shard_format, tables
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
@@ -140,7 +141,7 @@ def test_the_weight_of_a_dialect_is_the_same_in_another_process(tmp_path: Path) 
             splits=("train",),
             encode=None,
             encoder="none",
-            dialect_weights=dialect_weights,
+            weights=LossWeights(dialects=dialect_weights),
         )
         again: ShardIndex = pickle.loads(pickle.dumps(corpus))
         assert again.weight.tolist() == corpus.weight.tolist()
@@ -151,3 +152,36 @@ def test_the_weight_of_a_dialect_is_the_same_in_another_process(tmp_path: Path) 
     assert weights(north=3, south=0) == [1.5, 0.5, 0.0, 1.5]
     with pytest.raises(ConfigError, match=r"train\.dialect_weights"):
         weights(west=1)
+
+
+def test_weights_of_data_sets_and_classes_are_multiplied(tmp_path: Path) -> None:
+    row = Sample(id="a", split="train", duration_ms=10, num_samples=160)
+    facts = [("human", "yes"), ("human", "yes"), ("pseudo", "yes"), ("pseudo", "no"), ("pseudo", "")]
+    samples = [
+        dataclasses.replace(row, id=str(i), info=UtteranceInfo(dataset=dataset), text=text, weight=2.0)
+        for i, (dataset, text) in enumerate(facts)
+    ]
+    names = ["no", "yes"]
+    store, _ = write(tmp_path, [samples])
+
+    def weights(**weights: Any) -> list[float]:
+        corpus = open_index(
+            *(store, "s", tmp_path / "kept"),
+            splits=("train",),
+            encode=lambda text, words: ([names.index(text)], [(-1, -1)]) if text else ([], []),
+            encoder="classes",
+            weights=LossWeights(class_names=names, **weights),
+        )
+        assert pickle.loads(pickle.dumps(corpus)).weight.tolist() == corpus.weight.tolist()
+        by_id = {corpus.id_of(i): float(corpus.weight[i]) for i in range(len(corpus))}
+        return [by_id[str(i)] for i in range(len(facts))]
+
+    assert weights(datasets={"pseudo": 0.5}) == [2, 2, 1, 1, 1]
+    assert weights(classes={"no": 3.0}) == [2, 2, 2, 6, 2]
+    # four have a class, of two classes: each class counts as two utterances
+    assert weights(classes="balanced") == pytest.approx([4 / 3, 4 / 3, 4 / 3, 4, 2])
+    assert weights(classes="balanced", datasets={"pseudo": 0.5}) == pytest.approx([4 / 3, 4 / 3, 2 / 3, 2, 1])
+    with pytest.raises(ConfigError, match=r"train\.class_weights"):
+        weights(classes={"maybe": 2.0})
+    with pytest.raises(ConfigError, match=r"train\.dataset_weights"):
+        weights(datasets={"none": 2.0})

@@ -80,6 +80,9 @@ def test_a_manifest_keeps_what_it_knows_and_its_paths_start_beside_it(tmp_path: 
         ('{"audio": "a.wav", "text": 3}', "`text` is 3"),
         ('{"audio": "a.wav", "start_ms": "1"}', "`start_ms` is '1'"),
         ('{"audio": "a.wav", "end_ms": NaN}', "`end_ms` is nan"),
+        ('{"audio": "a.wav", "weight": -1}', "`weight` is -1"),
+        ('{"audio": "a.wav", "weight": "much"}', "`weight` is 'much'"),
+        ('{"audio": "a.wav", "weight": Infinity}', "`weight` is inf"),
         ('{"audio": "a.wav", "start_ms": 5, "end_ms": 5}', "starts at 5 ms and ends at 5 ms"),
         ('{"audio": "a.wav", "start_ms": -1}', "starts at -1 ms"),
         ("[" * 100_000, "not JSON"),
@@ -268,6 +271,16 @@ def test_the_hash_of_metadata_is_that_of_the_first_release_so_that_no_file_count
     files = list(by_file([full, SourceEntry(uri="b.wav")]))
     assert [file.metadata_hash for file in files] == ["c0da67bc6e8f7559", "7368d3eabebae5be"]
     assert [file.id for file in files] == ["7aa9df4b727b3e07", "8efc4374309ff3a4"]
+
+
+def test_a_weight_is_read_and_one_of_1_is_none(tmp_path: Path) -> None:
+    rows = [{"audio": f"{i}.wav", "weight": weight} for i, weight in enumerate((0.5, 1, 0, None))]
+    entries = list(scan(Source(uri=manifest(tmp_path, rows))))
+    assert [entry.weight for entry in entries] == [0.5, None, 0.0, None]
+    (tmp_path / "m.csv").write_text("audio,weight\na.wav,2.5\nb.wav,\nc.wav,1\n")
+    assert [entry.weight for entry in scan(Source(uri=str(tmp_path / "m.csv")))] == [2.5, None, None]
+    one, same = SourceEntry(uri="a.wav", weight=0.5), SourceEntry(uri="a.wav")
+    assert one.metadata != same.metadata == SourceEntry(uri="b.wav").metadata
 
 
 def test_an_entry_that_waits_in_the_temporary_file_comes_back_as_it_was() -> None:

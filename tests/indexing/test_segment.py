@@ -40,7 +40,12 @@ def run(*entries: SourceEntry, cfg: Segment | None = None) -> tuple[list[Recordi
 
 def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) -> None:
     entry = replace(
-        write(tmp_path, tone(2)), id="one", text="la", info=UtteranceInfo(speaker="me", dialect="d"), split="dev"
+        write(tmp_path, tone(2)),
+        id="one",
+        text="la",
+        info=UtteranceInfo(speaker="me", dialect="d"),
+        split="dev",
+        weight=0.5,
     )
     [recording], [utterance] = run(entry)
     assert (recording.codec, recording.rate_hz, recording.num_channels, recording.duration_ms, recording.error) == (
@@ -58,6 +63,7 @@ def test_a_short_file_is_one_utterance_with_all_that_is_known(tmp_path: Path) ->
         split="dev",
         info=UtteranceInfo(language="en", speaker="me", dialect="d", dataset="here"),
         text="la",
+        weight=0.5,
     )
 
 

@@ -114,3 +114,22 @@ def test_a_shard_that_is_there_is_never_written_again(tmp_path: Path) -> None:
     second = write.write_shard(store, "s", 0, utterances, {"a": label("a", "two")}, cfg=Shard())
     assert {row.key: store.read(row.key) for row in store.list("s")} == before
     assert dataclasses.replace(second, index=0) == first
+
+
+def test_the_weight_of_a_sample_is_that_of_the_manifest_times_the_confidence_of_its_label(tmp_path: Path) -> None:
+    uri = recording(tmp_path, "a.wav", 8000)
+    weights = {"plain": None, "half": 0.5, "unsure": None, "both": 0.5, "silent": 0.0}
+    utterances = [Utterance(id=id_, recording_id="1", uri=uri, end_ms=500, weight=w) for id_, w in weights.items()]
+    labels = {id_: label(id_, "won") for id_ in weights}
+    for id_ in ("unsure", "both"):
+        labels[id_] = dataclasses.replace(labels[id_], mean_logprob=float(np.log(0.25)))
+
+    def written(prefix: str, exponent: float) -> dict[str, float]:
+        store = Store(str(tmp_path / "work"))
+        write.write_shard(store, prefix, 0, utterances, labels, cfg=Shard(confidence_weight=exponent))
+        return {row.id: row.weight for row in tables.from_parquet(store.read(f"{prefix}/00000.parquet"), Sample)}
+
+    manifest = {"plain": 1.0, "half": 0.5, "silent": 0.0}
+    assert written("none", 0.0) == {**manifest, "unsure": 1.0, "both": 0.5}
+    assert written("root", 0.5) == pytest.approx({**manifest, "unsure": 0.5, "both": 0.25})
+    assert written("full", 1.0) == pytest.approx({**manifest, "unsure": 0.25, "both": 0.125})

@@ -13,3 +13,10 @@ def test_a_checkpoints_pieces_need_a_checkpoint() -> None:
     cfg = Config.model_validate({"student": {"units": "checkpoint"}, "train": {"steps": 1}})
     with pytest.raises(ConfigError, match="no checkpoint"):
         check(cfg)
+
+
+def test_weights_of_classes_need_classes() -> None:
+    cfg = Config.model_validate({"train": {"steps": 1, "class_weights": "balanced"}})
+    with pytest.raises(ConfigError, match="class_weights"):
+        check(cfg)
+    check(Config.model_validate({"student": {"task": "classes"}, "train": {"steps": 1, "class_weights": {"a": 2.0}}}))

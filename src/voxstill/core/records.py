@@ -128,6 +128,8 @@ class Utterance:
     text: str | None = None
     gain_db: float | None = None
     """Applied to the audio wherever it is read, before it is rounded to 16 bits; None where the level is left alone."""
+    weight: float | None = None
+    """How much its loss counts, as the manifest says; None is 1."""
 
     @property
     def duration_ms(self) -> int:

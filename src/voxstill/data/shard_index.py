@@ -12,10 +12,11 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,18 +48,30 @@ _KINDS = {
 _ROWS = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """How much the loss of an utterance counts, by names: 1 where none is named; the numbers are multiplied."""
+
+    dialects: Mapping[str, float] = field(default_factory=dict)
+    datasets: Mapping[str, float] = field(default_factory=dict)
+    classes: Mapping[str, float] | Literal["balanced"] = field(default_factory=dict)
+    """By the one token of an utterance; `balanced`: all classes count alike together, and 1 is the mean."""
+    class_names: Sequence[str] = ()
+
+
+NO_WEIGHTS = LossWeights()
+
+
 class ShardIndex:
     """The index of a set of shards, by row as in the plan; every column is a file that is read where it is accessed.
 
     `num_tokens` and `equal_neighbours` (pairs of equal tokens in a row, for which CTC needs a frame more) are 0 without
-    texts; `crc32` is -1 where the sidecar has none. `weight` is that of the sidecar times the one of its dialect in
-    `dialect_weights`; ConfigError where that names a dialect which no utterance has.
+    texts; `crc32` is -1 where the sidecar has none. `weight` is that of the sidecar times those of `weights`;
+    ConfigError where these name what no utterance has.
     """
 
-    def __init__(
-        self, store: Store, prefix: str, folder: Path, dialect_weights: Mapping[str, float] | None = None
-    ) -> None:
-        self.store, self.prefix, self._folder, self._dialect_weights = store, prefix, folder, dialect_weights or {}
+    def __init__(self, store: Store, prefix: str, folder: Path, weights: LossWeights = NO_WEIGHTS) -> None:
+        self.store, self.prefix, self._folder, self._weights = store, prefix, folder, weights
         about = json.loads((folder / _ABOUT).read_text())
         self._tars: dict[str, str] = about["tars"]
         self.datasets: list[str] = about["datasets"]
@@ -71,17 +84,16 @@ class ShardIndex:
         self.durations_ms: Ints = self._column("duration_ms")
         self.num_tokens: Ints = self._column("num_tokens")
         self.equal_neighbours: Ints = self._column("repeats")
-        self.weight = self._column("weight")
-        if self._dialect_weights:
-            of_dialect_G = _by_name("train.dialect_weights", self.dialects, self._dialect_weights, 1.0, least=0)
-            self.weight = (self.weight * of_dialect_G[self._column("dialect")]).astype(np.float32)
         self._id, self._id_end = self._column("id"), self._column("id_end")
         self._text, self._text_end = self._column("text"), self._column("text_end")
         self._token, self._token_end = self._column("token"), self._column("token_end")
         self._time = self._column("time").reshape(-1, 2)
+        self.weight = self._column("weight")
+        for factor_N in self._weight_factors():
+            self.weight = (self.weight * factor_N).astype(np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShardIndex, (self.store, self.prefix, self._folder, self._dialect_weights)
+        return ShardIndex, (self.store, self.prefix, self._folder, self._weights)
 
     def __len__(self) -> int:
         return len(self.durations_ms)
@@ -128,6 +140,32 @@ class ShardIndex:
         rate_N: SamplingRate = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
         return rate_N
 
+    def _weight_factors(self) -> Iterator[NDArray[np.float64]]:
+        weights = self._weights
+        if weights.dialects:
+            of_dialect_G = _by_name("train.dialect_weights", self.dialects, weights.dialects, 1.0, least=0)
+            yield of_dialect_G[self._column("dialect")]
+        if weights.datasets:
+            of_dataset_G = _by_name("train.dataset_weights", self.datasets, weights.datasets, 1.0, least=0)
+            yield of_dataset_G[self._column("dataset")]
+        if weights.classes:
+            yield self._class_weights(weights.classes, weights.class_names)
+
+    def _class_weights(
+        self, classes: Mapping[str, float] | Literal["balanced"], names: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """The weight of the class of each row; 1 where it has none."""
+        has_class_N = np.asarray(self.num_tokens) > 0
+        class_K = self._token[self._token_end[has_class_N] - 1]
+        if classes == "balanced":
+            num_G = np.bincount(class_K, minlength=len(names)).astype(np.float64)
+            of_class_G: SamplingRate = len(class_K) / np.maximum(num_G, 1.0) / max(int((num_G > 0).sum()), 1)
+        else:
+            of_class_G = _by_name("train.class_weights", names, classes, 1.0, least=0)
+        weight_N = np.ones(len(self), np.float64)
+        weight_N[has_class_N] = of_class_G[class_K]
+        return weight_N
+
     def _column(self, name: str) -> NDArray[Any]:
         path = self._folder / name
         if not path.stat().st_size:  # an empty file cannot be mapped
@@ -144,7 +182,7 @@ def open_index(
     encode: Encode | None,
     encoder: str,
     column: str = "text",
-    dialect_weights: Mapping[str, float] | None = None,
+    weights: LossWeights = NO_WEIGHTS,
 ) -> ShardIndex:
     """Open the index of the utterances of some splits; it is built in `folder` if it is not there yet.
 
@@ -165,7 +203,7 @@ def open_index(
                 os.rename(new, index_folder)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-    return ShardIndex(store, prefix, index_folder, dialect_weights)
+    return ShardIndex(store, prefix, index_folder, weights)
 
 
 def _write(

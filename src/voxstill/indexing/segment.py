@@ -314,6 +314,7 @@ def _utterance(
         info=info,
         text=entry.text if is_whole else None,
         gain_db=gain_db,
+        weight=entry.weight,
     )
 
 

@@ -129,7 +129,7 @@ def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, object]]:
     source = sources_of(cfg.source)[file.source]
 
     def row(entry: SourceEntry) -> dict[str, object]:
-        own = {name: getattr(entry, name) for name in ("text", "channel", "start_ms", "end_ms")}
+        own = {name: getattr(entry, name) for name in ("text", "channel", "start_ms", "end_ms", "weight")}
         own["id"] = entry.utterance_id
         known = {name: value for name, value in (own | asdict(entry.info)).items() if value is not None}
         return {"audio": entry.uri, "split": split_of(entry, source, cfg.seed), **known}

@@ -6,7 +6,9 @@ A shard is there when its sidecar is, and is never written twice.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,14 +129,15 @@ def write_shard(
         audio = _whole_members(utterances, cache, decode, contents, crc32_of)
     else:
         audio = read_utterances.samples(utterances, cache, decode, contents)
+    labelled = functools.partial(_labelled, shorter, exponent=cfg.confidence_weight)
     encoded, dropped = _encode_all(audio, cfg)
     if cfg.format == "in_place":
-        placed = sorted((sample for sample, _ in _labelled(shorter, encoded)), key=lambda row: row.offset)
+        placed = sorted((sample for sample, _ in labelled(encoded)), key=lambda row: row.offset)
         rows = [dataclasses.replace(row, crc32=crc32_of[row.id]) for row in placed]
         assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
     else:
         file = io.BytesIO()
-        rows = shard_format.write(file, _labelled(shorter, encoded))
+        rows = shard_format.write(file, labelled(encoded))
         if not work.create(tar, file.getvalue()):  # left by a crash, before its sidecar was there
             work.replace(tar, file.getvalue())
     work.create(sidecar, tables.to_parquet(rows, Sample))
@@ -188,6 +191,7 @@ def _encode_all(
             num_samples=len(samples_T),
             reference=utterance.text if utterance.split != "train" else None,  # what is not there is not learnt from
             info=utterance.info,
+            weight=1.0 if utterance.weight is None else utterance.weight,
             format=cfg.format,
         )
         if cfg.format == "in_place":
@@ -229,8 +233,13 @@ def _whole_members(
         yield utterance, DataError("only a part of its member of the tar") if is_part else samples_T
 
 
-def _labelled(shorter: Shorter, encoded: dict[str, tuple[Sample, bytes]]) -> Iterator[tuple[Sample, bytes]]:
-    """Samples with their labels in the order of the utterances; the bytes of each are let go once it was taken."""
+def _labelled(
+    shorter: Shorter, encoded: dict[str, tuple[Sample, bytes]], *, exponent: float
+) -> Iterator[tuple[Sample, bytes]]:
+    """Samples with their labels in the order of the utterances; the bytes of each are let go once it was taken.
+
+    The weight of each is multiplied by the confidence of its label to the power of `exponent`.
+    """
     for utterance in shorter.utterances:
         if utterance.id not in encoded:
             continue
@@ -240,4 +249,7 @@ def _labelled(shorter: Shorter, encoded: dict[str, tuple[Sample, bytes]]) -> Ite
         if label is not None:
             info = dataclasses.replace(sample.info, language=sample.info.language or label.language)
             sample = dataclasses.replace(sample, text=label.text, words=label.words, teacher=label.teacher, info=info)
+            if label.mean_logprob is not None:
+                weight = sample.weight * math.exp(exponent * min(label.mean_logprob, 0.0))
+                sample = dataclasses.replace(sample, weight=weight)
         yield sample, audio

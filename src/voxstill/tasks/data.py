@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from voxstill.core.config import Config
+from voxstill.core.config import Config, Train
 from voxstill.core.errors import DataError
 from voxstill.core.records import Batch, Split, Word, fingerprint
 from voxstill.data import shard_index
@@ -17,6 +17,7 @@ from voxstill.data.batching import Ints
 from voxstill.data.loader import Batches, Loader, LoaderTimes
 from voxstill.data.plan import EpochPlan, SamplingRate, Tempos, plan, tempos
 from voxstill.data.prefetch import CacheDir
+from voxstill.data.shard_index import NO_WEIGHTS, LossWeights
 from voxstill.nn.frontends import Frontend
 from voxstill.storage import shard_format
 from voxstill.storage.store import Store
@@ -59,7 +60,7 @@ class Corpus:
             return tokenizer.encode(normalize(text), same)
 
         encoder = fingerprint(*(tokenizer.key if tokenizer else ()), cfg.student.text)
-        of_split: dict[Split, Mapping[str, float]] = {"train": cfg.train.dialect_weights, "dev": {}}
+        of_split: dict[Split, LossWeights] = {"train": self._loss_weights(cfg.train, tokenizer), "dev": NO_WEIGHTS}
         self._train, self._dev = (
             shard_index.open_index(
                 store,
@@ -69,7 +70,7 @@ class Corpus:
                 encode=encode if tokenizer else None,
                 encoder=encoder,
                 column=column,
-                dialect_weights=weights,
+                weights=weights,
             )
             for split, weights in of_split.items()
         )
@@ -180,6 +181,10 @@ class Corpus:
             tempo_N=tempo_N,
             ascending=ascending,
         )
+
+    def _loss_weights(self, cfg: Train, tokenizer: Tokenizer | None) -> LossWeights:
+        """How much the loss of each utterance of the train split counts."""
+        return LossWeights(dialects=cfg.dialect_weights, datasets=cfg.dataset_weights)
 
     def _counted(self, part: shard_index.ShardIndex) -> Ints:
         """Tokens of each utterance; what has none is left out."""

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from voxstill.core.config import Config
+from voxstill.core.config import Config, Train
 from voxstill.core.monitor import log
 from voxstill.core.records import Word
 from voxstill.data import shard_index
 from voxstill.data.batching import Ints
 from voxstill.data.plan import EpochPlan, SamplingRate, Tempos
+from voxstill.data.shard_index import LossWeights
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus, Normal
+from voxstill.text.tokenizer import Tokenizer
 
 _REASONS = {"empty": "without_a_class", "too_short_for_ctc": "too_short"}
 """What the plan calls otherwise."""
@@ -83,6 +85,11 @@ class Classified(Corpus):
             log.warning("train: %d utterances of the dev split are of classes not learnt (%s): left out", num, shown)
         if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
             log.warning("train: the dev split has one speaker, and a new one: it cannot be judged by, two could be")
+
+    def _loss_weights(self, cfg: Train, tokenizer: Tokenizer | None) -> LossWeights:
+        weights = super()._loss_weights(cfg, tokenizer)
+        names = () if tokenizer is None else tokenizer.pieces
+        return dataclasses.replace(weights, classes=cfg.class_weights, class_names=names)
 
     def _counted(self, part: shard_index.ShardIndex) -> Ints:
         # a speaker that is new has no token, and is heard all the same

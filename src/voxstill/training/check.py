@@ -54,6 +54,12 @@ def _check_student(cfg: Config) -> None:
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
+    if cfg.train.class_weights and cfg.student.task == "recognition":
+        raise ConfigError(
+            "`train.class_weights` has no use",
+            why="`student.task: recognition` learns words, no classes",
+            fix="leave it out; `train.dataset_weights` and `train.dialect_weights` weigh utterances",
+        )
     if cfg.student.freeze_layers and cfg.student.checkpoint is None:
         raise ConfigError(
             f"`student.freeze_layers: {cfg.student.freeze_layers:g}` has no checkpoint to keep",

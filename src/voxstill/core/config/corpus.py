@@ -139,6 +139,11 @@ class Shard(Section):
     of the words are those of the teacher, or of `filter.aligner` where it gives none; what cannot be cut stays whole
     and is counted. Unset cuts none."""
 
+    confidence_weight: float = option(0.0, unit="power", ge=0)
+    """The loss of an utterance counts as much as its label is sure, the mean probability of a token, to this power: 0
+    is all alike, 1 in proportion. It is multiplied with the `weight` of the manifest. Labels without a confidence count
+    fully."""
+
     @model_validator(mode="after")
     def _what_stays_in_place_is_not_cut(self) -> Self:
         if self.max_ms is not None and self.format == "in_place":

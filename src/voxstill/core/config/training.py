@@ -183,6 +183,11 @@ class Train(Section):
     dialect_weights: dict[str, float] = option({}, unit="weight")
     """How much the loss of an utterance of a dialect counts, by its name; 1, where it is not named. What the shards say
     of single utterances is multiplied by it."""
+    dataset_weights: dict[str, float] = option({}, unit="weight")
+    """The same by data set: 0.5 for that of the pseudo-labels makes human texts count twice as much."""
+    class_weights: Literal["balanced"] | dict[str, float] = option({}, unit="weight")
+    """For `student.task: classes` and `speakers`, how much the loss of a class counts, by its name; 1, where it is not
+    named. `balanced`: rare classes count as much together as frequent ones."""
     label_smoothing: float = option(0.0, unit="share", ge=0, lt=1)
     """Share of CTC's loss that asks each frame to be unsure of everything: 0.1 is common, 0 does without."""
     consistency: float = option(0.0, unit="weight", ge=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,8 @@ class SourceEntry:
     sample_ms: tuple[int | None, int | None] | None = None
     """Start and end that the description of a sample in a tar or in Parquet states: of its audio, or of the recording
     that this was cut from. Not in the metadata: tables that were made before it was read keep what they have."""
+    weight: float | None = None
+    """How much the loss of its utterances counts; None is 1."""
     failure: Failure | None = None
     implied_id: str | None = None
     """Name of the utterance where `id` is none or is taken by another tar. Not in the metadata: tables that were made
@@ -125,7 +128,8 @@ class SourceEntry:
         """
         info = tuple(None if name in self.implied_info else getattr(self.info, name) for name in _HASHED_BY_PLACE)
         later = tuple((name, value) for name in _HASHED_BY_NAME if (value := getattr(self.info, name)) is not None)
-        return (self.id, self.text, *info, self.split, self.channel, self.start_ms, self.end_ms, *later)
+        weight = () if self.weight is None else (("weight", self.weight),)
+        return (self.id, self.text, *info, self.split, self.channel, self.start_ms, self.end_ms, *later, *weight)
 
     def located(self, file: SourceEntry) -> SourceEntry:
         """This metadata, of that file."""
@@ -210,10 +214,21 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
         split=split,
         implied_split=implied_split,
         channel=None if channel is None else int(channel),
+        weight=_weight(row, where),
         where=where,
         implied_info=tuple(column for column, value in later.items() if value is not None),
         columns=tuple(row),
     )
+
+
+def _weight(row: Mapping[str, object], where: str) -> float | None:
+    """How much the loss of a row counts; None where it counts as any other does. DataError where it is no weight."""
+    weight = row.get("weight")
+    if weight is None or weight == "":
+        return None
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise bad_row(where, f"`weight` is {weight!r}, not a number from 0")
+    return None if weight == 1 else float(weight)
 
 
 def _split_of_later_names(row: Mapping[str, object]) -> str | None:

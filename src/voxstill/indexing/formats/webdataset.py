@@ -251,7 +251,7 @@ def description(members: Iterable[Member]) -> SourceEntry:
             columns.extend(row)
             row = with_known_names(row, member.where)
             if row.get("teacher") is not None:  # a shard of ours: its text is a teacher's label
-                later = metadata_of({**row, "text": row.get("reference")}, member.where)
+                later = metadata_of({**row, "text": row.get("reference"), "weight": None}, member.where)
             else:
                 later = _with_times(metadata_of(row, member.where), row, member.where)
             metadata = _updated(metadata, later)
@@ -291,6 +291,7 @@ def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
         implied_split=known(later.implied_split, metadata.implied_split),
         implied_info=(*metadata.implied_info, *later.implied_info),
         channel=known(later.channel, metadata.channel),
+        weight=known(later.weight, metadata.weight),
         sample_ms=known(later.sample_ms, metadata.sample_ms),
         duration_ms=known(later.duration_ms, metadata.duration_ms),
     )
