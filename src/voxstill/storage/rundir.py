@@ -63,6 +63,11 @@ class RunDir:
         return self.checkpoints / f"epoch={epoch}-step={step}"
 
     @property
+    def exports(self) -> Path:
+        """With `train.export_dtype`, copies of the checkpoints in half precision, by the same names."""
+        return self.path / "exports"
+
+    @property
     def last(self) -> Path:
         """Link to the newest checkpoint."""
         return self.checkpoints / "last"

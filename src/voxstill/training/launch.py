@@ -28,6 +28,7 @@ from voxstill.training import checkpoint, loop, owner, parallel, segments, uploa
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
 from voxstill.training.experiment import finished_summary, named, note, open_run, write_whole
+from voxstill.training.exports import Exports
 from voxstill.training.setup import Build
 from voxstill.training.summary import TrainingSummary
 
@@ -212,7 +213,8 @@ def _train_owned(
             note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
         budget = Budget.of(cfg.train, plan.steps)
         start = time.perf_counter()
-        state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen, check_owned)
+        with Exports(run, cfg.train, setup.save) as exports:
+            state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen, check_owned, exports)
         log.info("train: %s", data.bottleneck(time.perf_counter() - start))
         if state is None:
             return

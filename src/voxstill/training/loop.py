@@ -23,6 +23,7 @@ from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, optim, parallel, probe, segments, stagnation
 from voxstill.training.budget import Budget
+from voxstill.training.exports import Exports
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
 from voxstill.training.profiler import StepProfiler
@@ -80,14 +81,15 @@ def train(
     budget: Budget,
     frozen: Frozen,
     check_owned: Callable[[], None] = lambda: None,
+    exports: Exports | None = None,
 ) -> State | None:
     """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student.
 
     What is `frozen` of it stays as it is. SIGINT or SIGTERM to any rank ends all of them after the step, with a
     checkpoint: then there is no state. `check_owned` is called before each write, and raises where the experiment is
-    another process's now.
+    another process's now. With `exports` each checkpoint gets a smaller copy.
     """
-    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen, check_owned).train()
+    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen, check_owned, exports).train()
 
 
 class _Trainer:
@@ -104,10 +106,11 @@ class _Trainer:
         budget: Budget,
         frozen: Frozen,
         check_owned: Callable[[], None],
+        exports: Exports | None,
     ) -> None:
         self._fabric, self._model, self._task, self._data = fabric, model, task, data
         self._cfg, self._run, self._budget, self._frozen = cfg, run, budget, frozen
-        self._check_owned = check_owned
+        self._check_owned, self._exports = check_owned, exports
         if cfg.train.activation_checkpointing:
             parallel.checkpoint_activations(model)
         if cfg.train.compile:
@@ -206,6 +209,10 @@ class _Trainer:
         checkpoint.save(
             self._run, self._model, self._optimizer, self._average, self._state, self._cfg.train, writes=self._is_first
         )
+        if self._exports is not None and self._exports.are_wanted:
+            weights = checkpoint.whole_weights(self._model)
+            if self._is_first:
+                self._exports.add(self._run.checkpoint(self._state.epoch, self._state.step).name, weights)
 
     def _epoch(self, signals: world.Signals, watchdog: Watchdog, bar: Progress) -> bool:
         """Make the remaining steps of an epoch, or of the budget; return whether a signal to any rank has ended it."""

@@ -60,6 +60,22 @@ def upload(run: RunDir, target: str) -> None:
     log.info("train: %d files are at %s", len(paths), redact_uri(store.root))
 
 
+def upload_export(run: RunDir, copy: RunDir, target: str) -> None:
+    """The model folder of a copy lies at `target`, in `exports/` and the name of its checkpoint, its weights last.
+
+    StorageError where it cannot be written.
+    """
+    files = sorted((path for path in copy.model.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    keys = {f"{run.exports.name}/{copy.path.name}/{path.relative_to(copy.model).as_posix()}": path for path in files}
+    if target.startswith(_HUB):
+        _commit(run, target, keys)
+        return
+    store = Store(f"{target.rstrip('/')}/{run.path.name}")
+    for key, path in keys.items():
+        store.upload(key, path)
+    log.info("train: the copy `%s` is at %s", copy.path.name, redact_uri(store.root))
+
+
 def _commit(run: RunDir, target: str, files: dict[str, Path]) -> None:
     from huggingface_hub import CommitOperationAdd, HfApi
 

@@ -205,6 +205,9 @@ class Train(Section):
     """Above 0 that mean is exponential, and this is what remains of it in each step: 0.999 looks back 1,000 steps."""
     checkpoint_every: int = option(500, unit="steps", ge=1, pace=True)
     """A checkpoint to resume from."""
+    export_dtype: Literal["fp16", "bf16"] | None = option(None, pace=True)
+    """Beside each checkpoint a copy of the model in this precision, in `exports/`; with `train.upload` it is brought
+    there while the training goes on. Null: none."""
     keep_best: int = option(1, unit="checkpoints", ge=1)
     """So many checkpoints with the fewest errors on the dev split stay, besides the last."""
     keep_every: int | None = option(None, unit="steps", ge=1, pace=True)
