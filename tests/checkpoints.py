@@ -45,7 +45,9 @@ def write_waveform_checkpoint(
     return folder
 
 
-def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: bool = False, longest: int = 32) -> Path:
+def write_whisper_checkpoint(
+    folder: Path, texts: Sequence[str], *, languages: bool = False, longest: int = 32, layers: tuple[int, int] = (1, 1)
+) -> Path:
     """A small Whisper with a tokenizer of its own; with `languages` it is a multilingual one."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -69,8 +71,8 @@ def write_whisper_checkpoint(folder: Path, texts: Sequence[str], *, languages: b
     config = transformers.WhisperConfig(
         vocab_size=51_865 if languages else len(whisper_tokenizer),
         d_model=48,
-        encoder_layers=1,
-        decoder_layers=1,
+        encoder_layers=layers[0],
+        decoder_layers=layers[1],
         encoder_attention_heads=4,
         decoder_attention_heads=4,
         encoder_ffn_dim=96,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from voxstill.core.config import Augment
 from voxstill.core.errors import ConfigError, DataError, first_line
@@ -118,11 +119,14 @@ def from_checkpoint(
     seed: int,
     kind: Kind,
     freeze_convolutions: bool,
+    encoder_layers: int | None = None,
+    decoder_layers: int | None = None,
 ) -> PreTrainedModel:
     """A student with the weights of a checkpoint: all of them with `keep_vocabulary`, else those of its encoder.
 
-    New weights are drawn from `seed`. `freeze_convolutions` is for a student that takes a waveform. ConfigError where
-    this kind of student cannot be made from the checkpoint, DataError where there is none.
+    New weights are drawn from `seed`. `freeze_convolutions` is for a student that takes a waveform. A Whisper keeps
+    `encoder_layers` and `decoder_layers` of its layers, evenly spaced; None keeps all. ConfigError where this kind of
+    student cannot be made from the checkpoint, DataError where there is none.
     """
     config = read_config(checkpoint)
     checkpoint_kind = KINDS[config.model_type]
@@ -137,7 +141,7 @@ def from_checkpoint(
         if config.model_type in SAMPLES_TYPES:
             return _wav2vec2(checkpoint, num_pieces, keep_vocabulary, dropout, freeze_convolutions)
         if checkpoint_kind == "seq2seq":
-            return _whisper(checkpoint, dropout)
+            return _whisper(checkpoint, dropout, encoder_layers, decoder_layers)
         return _parakeet(checkpoint, config, num_pieces, keep_vocabulary, dropout, kind)
 
 
@@ -181,19 +185,70 @@ def _parakeet(
     return model.to(memory_format=torch.channels_last)
 
 
-def _whisper(checkpoint: str, dropout: float | None) -> PreTrainedModel:
+def _whisper(
+    checkpoint: str, dropout: float | None, encoder_layers: int | None, decoder_layers: int | None
+) -> PreTrainedModel:
     from transformers import WhisperForConditionalGeneration
 
     changes: dict[str, Any] = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
     if dropout is not None:
         changes |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout)
     model: PreTrainedModel = load_model(WhisperForConditionalGeneration, checkpoint, dtype=torch.float32, **changes)
+    if encoder_layers is not None or decoder_layers is not None:
+        model = shallower_whisper(model, encoder_layers, decoder_layers)
     generation, end_id = model.generation_config, model.config.eos_token_id
     generation.begin_suppress_tokens = None  # a transcript may be empty
     generation.suppress_tokens = list(
         range(end_id + 1, model.config.vocab_size)
     )  # commands, such as the language, are no text
     return model
+
+
+def shallower_whisper(
+    model: PreTrainedModel, encoder_layers: int | None, decoder_layers: int | None
+) -> PreTrainedModel:
+    """A Whisper with some of the layers of another one, and all its other weights; None keeps all layers.
+
+    Layers are copied at even distances, the last one always (Gandhi et al. 2023, "Distil-Whisper: Robust knowledge
+    distillation via large-scale pseudo labelling", section 4). ConfigError where there are fewer layers than asked for.
+    """
+    config = copy.deepcopy(model.config)
+    weights = model.state_dict()
+    for part, num in (("encoder", encoder_layers), ("decoder", decoder_layers)):
+        num_before = getattr(config, f"{part}_layers")
+        kept = _evenly_spaced(num_before, num_before if num is None else num, f"student.{part}_layers")
+        setattr(config, f"{part}_layers", len(kept))
+        weights = _renumbered(weights, f"model.{part}.layers.", kept)
+        if part == "decoder" and getattr(model.generation_config, "alignment_heads", None):
+            heads = model.generation_config.alignment_heads
+            model.generation_config.alignment_heads = [[kept.index(i), head] for i, head in heads if i in kept] or None
+    config.num_hidden_layers = config.encoder_layers
+    shallower: PreTrainedModel = type(model)(config)
+    shallower.load_state_dict(weights)
+    shallower.tie_weights()
+    shallower.generation_config = model.generation_config
+    return shallower
+
+
+def _evenly_spaced(num: int, num_kept: int, option: str) -> list[int]:
+    if num_kept > num:
+        raise ConfigError(
+            f"`{option}` is {num_kept}", why=f"the checkpoint has {num} layers there", fix=f"make it at most {num}"
+        )
+    return [num - 1] if num_kept == 1 else [round(i * (num - 1) / (num_kept - 1)) for i in range(num_kept)]
+
+
+def _renumbered(weights: dict[str, Tensor], prefix: str, kept: Sequence[int]) -> dict[str, Tensor]:
+    """The weights with the layers that are `kept` alone, numbered from 0."""
+    renumbered = {}
+    for name, value in weights.items():
+        if not name.startswith(prefix):
+            renumbered[name] = value
+            continue
+        number, _, rest = name.removeprefix(prefix).partition(".")
+        if int(number) in kept:
+            renumbered[f"{prefix}{kept.index(int(number))}.{rest}"] = value
+    return renumbered
 
 
 def _normalises(checkpoint: str) -> bool:

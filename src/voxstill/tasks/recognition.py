@@ -121,6 +121,8 @@ def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
         "keep_vocabulary": keep_vocabulary,
         "dropout": student.dropout,
         "freeze_convolutions": student.freeze_features,
+        "encoder_layers": student.encoder_layers,
+        "decoder_layers": student.decoder_layers,
     }
     return checkpoints.from_checkpoint(student.checkpoint, num_pieces, **wanted)
 

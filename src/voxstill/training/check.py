@@ -54,6 +54,13 @@ def _check_student(cfg: Config) -> None:
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
+    layers = {"encoder_layers": cfg.student.encoder_layers, "decoder_layers": cfg.student.decoder_layers}
+    for option in (option for option, num in layers.items() if num is not None and cfg.student.kind != "seq2seq"):
+        raise ConfigError(
+            f"`student.{option}` has no use",
+            why="only a Whisper (`student.kind: seq2seq`) can be made of some of the layers of its checkpoint",
+            fix="leave it out, or start from a smaller checkpoint",
+        )
     if cfg.train.class_weights and cfg.student.task == "recognition":
         raise ConfigError(
             "`train.class_weights` has no use",

@@ -55,6 +55,10 @@ class Student(Section):
     freeze_layers: float = option(0.0, unit="share", ge=0, le=1)
     """Share of the encoder's layers that stay as they are, the lowest, with all that is beneath them; 1 is all of the
     encoder. They have no dropout then, and their BatchNorm counts nothing."""
+    encoder_layers: int | None = option(None, unit="layers", ge=1)
+    """Of a Whisper checkpoint the encoder keeps so many layers, evenly spaced, the last one among them; null: all."""
+    decoder_layers: int | None = option(None, unit="layers", ge=1)
+    """The same of the decoder: 2 makes a student several times as fast, as distil-whisper does."""
     size: Literal["tiny", "small", "medium", "large"] = option("tiny")
     """tiny 1.6, small 8, medium 30 and large 110 million parameters: FastConformer-CTC with a narrow stem."""
     units: Literal["auto", "word", "character", "bpe", "checkpoint"] = option("auto")
