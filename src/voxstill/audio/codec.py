@@ -12,14 +12,16 @@ import io
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import soundfile
 from miniaudio import ffi, lib
 from numpy.typing import NDArray
 
-from voxstill.audio import flac, ogg, wav
+from voxstill.audio import flac, wav
+from voxstill.audio.byte_source import ByteSource, as_file
+from voxstill.audio.faults import INCOMPLETE, decode_fault, length_fault, page_fault
 from voxstill.audio.level import Gain, Level, level_of, normalized
 from voxstill.audio.mono import MonoResampler
 from voxstill.audio.sandbox import FFMPEG_OPTIONS
@@ -39,7 +41,6 @@ _WAV_16K_MONO = b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RAT
 _WAV_HEADER = 44  # bytes
 _STREAMINFO = {bytes([last, 0, 0, 34]) for last in (0x00, 0x80)}  # RFC 9639, section 8.1
 _FLAC_FORMAT_16K_MONO = RATE_HZ << 8 | 0 << 5 | 15  # rate, channels - 1, bits - 1 (section 8.2)
-_STRAY_BYTES = 256  # allowed after the data of a WAV: padding of some writers, 8 ms if it were audio
 _STATES_DURATION = (
     "mov",
     "matroska",
@@ -81,6 +82,18 @@ class Audio:
         return self.file_level or level_of(self.samples_T)
 
 
+class Sink(Protocol):
+    """Where the samples of a recording go as they are decoded."""
+
+    def write(self, samples_T: NDArray[Any], /) -> None:
+        """Take the next samples, int16 or float32."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all samples: the recording is decoded again, by another decoder or of another channel."""
+        ...
+
+
 def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_s: float = MAX_S) -> Audio:
     """Decode a whole file to 16 kHz: one channel or the mean of all; 16 kHz mono int16 comes out bit-exact.
 
@@ -92,18 +105,14 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
     for fast in (read_plain_wav, _plain_flac):
         if (audio := fast(data, channel=channel, max_s=max_s)) is not None:
             return amplified(audio, gain)
-    readers: list[_Reader] = [_decode_with_libsndfile, _decode_with_ffmpeg]
-    if not (data[:4] == b"fLaC" or (data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE")):
-        readers.reverse()
     faults, header, stated_s = [], flac.stream_info(data), None
-    for reader in readers:
+    for reader in _readers(data):
         mono = MonoResampler(channel, max_s, gain, header)
         end = reader(data, mono)
         stated_s = end.stated_s or stated_s  # libsndfile decodes what is left of an MP3 and knows no length
         end = end._replace(stated_s=stated_s)
         samples_T = mono.finish()
-        fault = _page_fault(data, mono) or end.fault or _length_fault(data, mono, end)
-        fault = fault or mono.checksum_fault() or flac.rate_fault(data)
+        fault = _fault(data, mono, end)
         if fault is not None:
             faults.append((mono.num_samples, fault))
             continue
@@ -124,6 +133,44 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
             gain_db=mono.gain_db,
         )
     raise max(faults, key=lambda fault: fault[0])[1]  # of the decoder that decoded most, the first of equals
+
+
+def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s: float = MAX_S) -> DataError | None:
+    """Decode a file of any length in constant memory: the samples that `decode` returns go to `sink`, block by block.
+
+    They have no gain, and are float32 where `as_float`. What a truncated or damaged file holds is written all the same;
+    its fault is returned. Silence is no error. DataError where there is nothing to write.
+    """
+    header, stated_s, channel = flac.stream_info(data), None, None
+    faults: list[tuple[int, DataError]] = []
+
+    def attempt(reader: _Reader) -> tuple[MonoResampler, DataError | None]:
+        nonlocal stated_s
+        sink.clear()
+        mono = MonoResampler(channel, max_s, "peak" if as_float else "none", header, sink.write)
+        end = reader(data, mono)
+        stated_s = end.stated_s or stated_s
+        mono.finish()
+        return mono, _fault(data, mono, end._replace(stated_s=stated_s))
+
+    readers = _readers(data)
+    for reader in readers:
+        mono, fault = attempt(reader)
+        faults += [(mono.num_samples, fault)] if fault is not None else []
+        if fault is None:
+            break
+    else:
+        best = max(range(len(readers)), key=lambda i: faults[i][0])
+        reader, fault = readers[best], faults[best][1]
+        if not faults[best][0] or fault.what not in INCOMPLETE:
+            raise fault
+        if reader is not readers[-1]:
+            mono, _ = attempt(reader)
+    if not mono.num_written:
+        raise DataError("no audio", why="there is not one sample in it at 16 kHz", fix="remove the file")
+    if (channel := mono.louder_channel) is not None:
+        attempt(reader)
+    return fault
 
 
 def read_plain_wav(data: bytes, *, channel: int | None = None, max_s: float = MAX_S, copy: bool = True) -> Audio | None:
@@ -210,7 +257,21 @@ class _DecodeResult(NamedTuple):
     stated_s: float | None
 
 
-_Reader = Callable[[bytes, MonoResampler], _DecodeResult]
+_Reader = Callable[[ByteSource, MonoResampler], _DecodeResult]
+
+
+def _readers(data: ByteSource) -> tuple[_Reader, ...]:
+    """The decoders in the order in which they are tried."""
+    head = data[:12]
+    if head[:4] == b"fLaC" or (head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:] == b"WAVE"):
+        return _decode_with_libsndfile, _decode_with_ffmpeg
+    return _decode_with_ffmpeg, _decode_with_libsndfile
+
+
+def _fault(data: ByteSource, mono: MonoResampler, end: _DecodeResult) -> DataError | None:
+    """What is wrong with a file that was decoded to its end, or as far as that goes; None where nothing is."""
+    fault = page_fault(data, mono) or end.fault or length_fault(data, mono, end.stated_s)
+    return fault or mono.checksum_fault() or flac.rate_fault(data)
 
 
 class _ForwardReader(soundfile.SoundFile):  # type: ignore[misc]  # soundfile has no types
@@ -221,11 +282,11 @@ class _ForwardReader(soundfile.SoundFile):  # type: ignore[misc]  # soundfile ha
         return False
 
 
-def _decode_with_libsndfile(data: bytes, mono: MonoResampler) -> _DecodeResult:
+def _decode_with_libsndfile(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
     """Decode with libsndfile, the fastest for WAV and FLAC."""
     codec = ""
     try:
-        with _ForwardReader(io.BytesIO(flac.without_length(data))) as file:
+        with _ForwardReader(as_file(data, flac.head_without_length(data))) as file:
             codec = "flac" if file.format == "FLAC" else file.subtype.lower()
             mono.expect(file.samplerate, file.channels)
             while len(block_TC := file.read(_BLOCK, dtype=mono.block_type, always_2d=True)):
@@ -234,16 +295,16 @@ def _decode_with_libsndfile(data: bytes, mono: MonoResampler) -> _DecodeResult:
                     break
         return _DecodeResult(codec, None, None)
     except (soundfile.SoundFileError, RuntimeError, ValueError, MemoryError) as error:
-        return _DecodeResult(codec, _decode_fault(codec, mono, error), None)
+        return _DecodeResult(codec, decode_fault(codec, mono, error), None)
 
 
-def _decode_with_ffmpeg(data: bytes, mono: MonoResampler) -> _DecodeResult:
+def _decode_with_ffmpeg(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
     """Decode with FFmpeg the audio stream that it considers best."""
     import av
 
     codec, stated_s = "", None
     try:
-        with av.open(io.BytesIO(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
+        with av.open(as_file(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
             stream = container.streams.best("audio")
             if stream is None:
                 return _DecodeResult(
@@ -259,7 +320,7 @@ def _decode_with_ffmpeg(data: bytes, mono: MonoResampler) -> _DecodeResult:
                     frames = packet.decode()
                 except (av.error.FFmpegError, ValueError) as error:
                     bad_after.append(mono.num_samples)
-                    fault = fault or _decode_fault(codec, mono, error)
+                    fault = fault or decode_fault(codec, mono, error)
                     if len(bad_after) > _MAX_BAD_PACKETS:
                         break
                     continue
@@ -272,7 +333,7 @@ def _decode_with_ffmpeg(data: bytes, mono: MonoResampler) -> _DecodeResult:
     except DataError:
         raise
     except Exception as error:  # FFmpeg's errors, and PyAV's many for an unknown codec
-        return _DecodeResult(codec, _decode_fault(codec, mono, error), stated_s)
+        return _DecodeResult(codec, decode_fault(codec, mono, error), stated_s)
 
 
 def _frame_samples(frame: AudioFrame, as_integers: bool) -> NDArray[np.float32] | NDArray[np.int32]:
@@ -288,49 +349,7 @@ def _frame_samples(frame: AudioFrame, as_integers: bool) -> NDArray[np.float32] 
     return ((samples_TC.astype(np.float64) - middle) / half).astype(np.float32)
 
 
-def _decode_fault(codec: str, mono: MonoResampler, error: Exception) -> DataError:
-    message = (str(error).splitlines() or [""])[0].partition(">: ")[2] or getattr(error, "strerror", "") or str(error)
-    if not codec:
-        return DataError("not audio", why=message, fix="remove the file, or convert it")
-    decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
-    return DataError("damaged", why=f"after {decoded_s:.2f} s: {message}", fix="find a sound copy of the file")
-
-
-def _page_fault(data: bytes, mono: MonoResampler) -> DataError | None:
-    """The error of an Ogg file that ends in the middle of a page; else None."""
-    if not ogg.is_cut_off(data):
-        return None
-    decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
-    why = f"{decoded_s:.2f} s found, and its last page is cut off"
-    return DataError("truncated", why=why, fix="find a whole copy of the file")
-
-
-def _length_fault(data: bytes, mono: MonoResampler, end: _DecodeResult) -> DataError | None:
-    """The error of a file with fewer samples than its header states, or with data after them; else None."""
-    decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
-    stated_s, slack_s = end.stated_s, 0.0
-    if (chunk := wav.data_chunk(data)) is not None:
-        if chunk.num_unexplained > max(_STRAY_BYTES, chunk.num_present // 100):
-            why = f"its header knows {decoded_s:.2f} s, and {chunk.num_unexplained} unexplained bytes follow"
-            return DataError("damaged", why=why, fix="mend the header")
-        if chunk.num_present >= chunk.num_stated:
-            return None
-        if not chunk.num_present:
-            why = f"0.00 s found, {chunk.num_stated} bytes promised"
-            return DataError("truncated", why=why, fix="find a whole copy of the file")
-        stated_s = decoded_s * chunk.num_stated / chunk.num_present
-    elif mono.header is not None and mono.header.num_samples is not None:
-        stated_s = mono.header.num_samples / max(1, mono.rate_hz or mono.header.rate_hz)
-    elif stated_s is not None:
-        slack_s = max(0.1, 0.01 * stated_s)
-    if stated_s is None or decoded_s >= stated_s - slack_s:
-        return None
-    return DataError(
-        "truncated", why=f"{decoded_s:.2f} s found, {stated_s:.2f} s promised", fix="find a whole copy of the file"
-    )
-
-
-def _ffmpeg_duration_s(data: bytes, container: InputContainer, stream: AudioStream) -> float | None:
+def _ffmpeg_duration_s(data: ByteSource, container: InputContainer, stream: AudioStream) -> float | None:
     """Duration in seconds where the container states it; elsewhere FFmpeg would estimate it from the bit rate."""
     start = 10 + int("".join(f"{byte:07b}" for byte in data[6:10]), 2) if data[:3] == b"ID3" else 0
     head = data[start : start + 200]

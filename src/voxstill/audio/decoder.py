@@ -18,19 +18,22 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
 from voxstill.audio import codec, sandbox
+from voxstill.audio.byte_source import ByteSource
 from voxstill.audio.level import Gain, Level
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import RATE_HZ
 
+_Answer = TypeVar("_Answer")
 ATTEMPTS = 2
 """A crash is retried once in a fresh process: another process may have used up the memory."""
 START_LIMIT_S = 60.0
@@ -56,12 +59,42 @@ class Decoder:
         if (plain := codec.read_plain_wav(data, channel=channel, copy=False)) is not None:
             return codec.amplified(plain, gain)
         target, in_db = (gain, 0.0) if isinstance(gain, str) else ("", gain)
-        request = _REQUEST.pack(-1 if channel is None else channel, target.encode(), in_db, len(data))
+        request = _REQUEST.pack(_WHOLE, -1 if channel is None else channel, target.encode(), in_db, len(data))
+
+        def exchange(connection: socket.socket) -> codec.Audio:
+            _send(connection, request, data)
+            return _receive_response(connection)
+
+        return self._attempt(exchange)
+
+    def decode_blocks(self, data: ByteSource, sink: codec.Sink, *, as_float: bool = False) -> DataError | None:
+        """Decode as `codec.decode_blocks`; DataError also where the child crashed, timed out or ran out of memory.
+
+        The child asks for the bytes that it needs, so that neither it nor this process holds the file.
+        """
+        request = _REQUEST.pack(_BLOCKS, -1, b"", float(as_float), len(data))
+
+        def exchange(connection: socket.socket) -> _BlocksEnd:
+            _send(connection, request)
+            try:
+                end = _receive_blocks(connection, data, sink, as_float, time.monotonic() + self._limit_s)
+            except (VoxstillError, KeyboardInterrupt):  # of the file or the sink: the child waits for an answer
+                self.close()
+                raise
+            connection.settimeout(self._limit_s)
+            return end
+
+        error, fault = self._attempt(exchange)
+        if error is not None:
+            raise error
+        return fault
+
+    def _attempt(self, exchange: Callable[[socket.socket], _Answer]) -> _Answer:
+        """What the child answers; a crash is retried in a fresh one."""
         for _ in range(ATTEMPTS):
             connection = self._socket or self._start()
             try:
-                _send(connection, request, data)
-                return _receive_response(connection)
+                return exchange(connection)
             except TimeoutError:
                 self.close()
                 raise DataError(
@@ -135,7 +168,10 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
     connection.sendall(b"!")
     while True:
         try:
-            channel, target, in_db, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))
+            kind, channel, target, in_db, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))
+            if kind == _BLOCKS:
+                _serve_blocks(connection, num_bytes, bool(in_db), limit_mb)
+                continue
             gain = target.rstrip(b"\0").decode() or in_db
             data = bytes(_receive(connection, num_bytes))
         except ConnectionError:
@@ -163,23 +199,142 @@ def _decoded(
     """What is answered: `error` with its kind and words, or all of `codec.Audio` but its samples; and the samples."""
     try:
         audio = codec.decode(data, channel=channel, gain=gain)
-    except VoxstillError as error:
-        return _error(error), _NO_SAMPLES
-    except MemoryError:
-        why = f"more than {limit_mb} MB"
-        return _error(DataError("decoding needs too much memory", why=why, fix="split it")), _NO_SAMPLES
+    except ConnectionError:
+        raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        return _error(DataError("cannot be decoded", why=why, fix="remove the file, or repair it")), _NO_SAMPLES
+        return _error(_as_error(error, limit_mb)), _NO_SAMPLES
     metadata = {name: getattr(audio, name) for name in _METADATA}
     return metadata, np.ascontiguousarray(audio.samples_T)
+
+
+def _as_error(error: Exception, limit_mb: int) -> VoxstillError:
+    if isinstance(error, VoxstillError):
+        return error
+    if isinstance(error, MemoryError):
+        return DataError("decoding needs too much memory", why=f"more than {limit_mb} MB", fix="split it")
+    why = f"{type(error).__name__}: {error}"
+    return DataError("cannot be decoded", why=why, fix="remove the file, or repair it")
 
 
 def _error(error: VoxstillError) -> Mapping[str, object]:
     return {"error": [type(error).__name__, error.what, error.why, error.fix]}
 
 
-_REQUEST = struct.Struct("<q8sdq")  # channel or -1, normalization or nothing, gain in dB then, bytes of the file
+# ------------------------------------------------------------------------------------------------- in blocks
+
+
+class _ParentBytes:
+    """The bytes of a file as the child asks its parent for them; the last piece is kept."""
+
+    def __init__(self, connection: socket.socket, num_bytes: int) -> None:
+        self._connection, self._num_bytes = connection, num_bytes
+        self._start, self._piece = 0, b""
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        start, end, _ = part.indices(self._num_bytes)
+        if start >= end:
+            return b""
+        if end - start > _PIECE_BYTES:
+            return b"".join(self[at : min(at + _PIECE_BYTES, end)] for at in range(start, end, _PIECE_BYTES))
+        if not self._start <= start <= end <= self._start + len(self._piece):
+            num_bytes = min(_PIECE_BYTES, self._num_bytes - start)
+            _send(self._connection, _MESSAGE.pack(_READ, start, num_bytes))
+            self._start, self._piece = start, bytes(_receive(self._connection, num_bytes))
+        return self._piece[start - self._start : end - self._start]
+
+
+class _ParentSink:
+    """Samples as the child sends them to its parent."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def write(self, samples_T: NDArray[Any]) -> None:
+        if len(samples_T):
+            contiguous_T = np.ascontiguousarray(samples_T)
+            _send(self._connection, _MESSAGE.pack(_WRITE, 0, contiguous_T.nbytes), contiguous_T.view(np.uint8).data)
+
+    def clear(self) -> None:
+        _send(self._connection, _MESSAGE.pack(_CLEAR, 0, 0))
+
+
+def _serve_blocks(connection: socket.socket, num_bytes: int, as_float: bool, limit_mb: int) -> None:
+    """Decode one file in the child, and send its samples and at the end its error or fault."""
+    try:
+        fault = codec.decode_blocks(_ParentBytes(connection, num_bytes), _ParentSink(connection), as_float=as_float)
+        answer = {"fault": _error(fault)["error"]} if fault is not None else {}
+    except ConnectionError:
+        raise
+    except Exception as error:
+        answer = dict(_error(_as_error(error, limit_mb)))
+    answer_bytes = json.dumps(answer).encode()
+    _send(connection, _MESSAGE.pack(_END, 0, len(answer_bytes)), answer_bytes)
+
+
+def _receive_blocks(
+    connection: socket.socket, data: ByteSource, sink: codec.Sink, as_float: bool, deadline: float
+) -> _BlocksEnd:
+    """Answer what the child asks for until it ends."""
+    kind = np.dtype(np.float32 if as_float else np.int16)
+    num_clears = num_samples = 0
+    while True:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
+        message, start, num_bytes = _MESSAGE.unpack(_receive(connection, _MESSAGE.size))
+        if message == _READ and start >= 0 and 0 < num_bytes <= _PIECE_BYTES and start + num_bytes <= len(data):
+            piece = data[start : start + num_bytes]
+            _send(connection, piece + bytes(num_bytes - len(piece)))  # a file may become shorter while it is read
+        elif message == _WRITE and 0 < num_bytes <= _MAX_BLOCK and num_bytes % kind.itemsize == 0:
+            num_samples += num_bytes // kind.itemsize
+            if num_samples > codec.MAX_S * RATE_HZ:
+                raise _ProtocolError
+            sink.write(np.frombuffer(_receive(connection, num_bytes), kind))
+        elif message == _CLEAR and num_clears < _MAX_CLEARS:
+            num_clears, num_samples = num_clears + 1, 0
+            sink.clear()
+        elif message == _END and 0 < num_bytes <= _MAX_ANSWER:
+            return _blocks_end(_receive(connection, num_bytes))
+        else:
+            raise _ProtocolError
+
+
+def _blocks_end(answer_bytes: bytearray) -> _BlocksEnd:
+    """What is in the last answer of the child."""
+    try:
+        answer = json.loads(answer_bytes)
+        error, fault = (_error_in(answer[role]) if role in answer else None for role in ("error", "fault"))
+    except (ValueError, KeyError, TypeError):
+        raise _ProtocolError from None
+    return _BlocksEnd(error, fault if isinstance(fault, DataError) else None)
+
+
+def _error_in(texts: Sequence[object]) -> VoxstillError:
+    kind, what, why, fix = texts
+    return _ERRORS[str(kind)](str(what), why=str(why), fix=str(fix))
+
+
+class _BlocksEnd(NamedTuple):
+    """How decoding in blocks ended: with the error of a file without samples, or the fault of one with some."""
+
+    error: VoxstillError | None
+    fault: DataError | None
+
+
+_WHOLE, _BLOCKS = b"W", b"B"
+_REQUEST = struct.Struct("<cq8sdq")
+"""Whole or in blocks, channel or -1, normalization or nothing, gain in dB then or whether blocks are float, bytes of
+the file."""
+_MESSAGE = struct.Struct("<cqq")
+"""In blocks: what it is, the first byte, how many bytes; those of samples and of the end follow."""
+_READ, _WRITE, _CLEAR, _END = b"R", b"W", b"C", b"E"
+_PIECE_BYTES = 1 << 20
+_MAX_BLOCK = 1 << 28
+_MAX_CLEARS = 8
 _RESPONSE = struct.Struct("<qq")  # bytes of the metadata or error as JSON, bytes of samples
 _MAX_ANSWER = 1 << 20
 _METADATA = ("codec", "rate_hz", "num_channels", "file_level", "gain_db", "louder_channel")
@@ -212,8 +367,7 @@ def _receive_response(connection: socket.socket) -> codec.Audio:
     try:
         answer = json.loads(meta)
         if "error" in answer:
-            kind, what, why, fix = answer["error"]
-            error = _ERRORS[kind](str(what), why=str(why), fix=str(fix))
+            error = _error_in(answer["error"])
         else:
             level = answer.pop("file_level")
             return codec.Audio(samples_T=samples_T, file_level=level and Level(*level), **answer)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.audio.byte_source import ByteSource
 from voxstill.core.errors import DataError
 
 _MIN_BYTES = 42
@@ -32,12 +33,13 @@ class StreamInfo:
     md5: bytes | None
 
 
-def stream_info(data: bytes) -> StreamInfo | None:
+def stream_info(data: ByteSource) -> StreamInfo | None:
     """The header of a file; None where it is not FLAC."""
-    if data[:4] != b"fLaC" or len(data) < _MIN_BYTES or data[4] & 0x7F:
+    head = data[:_MIN_BYTES]
+    if head[:4] != b"fLaC" or len(head) < _MIN_BYTES or head[4] & 0x7F:
         return None
-    packed = int.from_bytes(data[18:26], "big")  # 20 bits of rate, 3 of channels, 5 of bits, 36 of samples
-    md5 = data[26:42]
+    packed = int.from_bytes(head[18:26], "big")  # 20 bits of rate, 3 of channels, 5 of bits, 36 of samples
+    md5 = head[26:42]
     return StreamInfo(
         rate_hz=packed >> 44,
         num_channels=(packed >> 41 & 7) + 1,
@@ -47,7 +49,7 @@ def stream_info(data: bytes) -> StreamInfo | None:
     )
 
 
-def rate_fault(data: bytes) -> DataError | None:
+def rate_fault(data: ByteSource) -> DataError | None:
     """The error where the header has another rate than the first frame, which has a checksum of its own; else None.
 
     The MD5 is of the samples alone. Only the usual rates have a code in a frame (RFC 9639, section 9.1.2).
@@ -57,8 +59,9 @@ def rate_fault(data: bytes) -> DataError | None:
         return None
     at, is_last = 4, False
     while not is_last and at + 4 <= len(data):
-        is_last = bool(data[at] & 0x80)
-        at += 4 + int.from_bytes(data[at + 1 : at + 4], "big")
+        block = data[at : at + 4]
+        is_last = bool(block[0] & 0x80)
+        at += 4 + int.from_bytes(block[1:], "big")
     frame = data[at : at + 3]
     if len(frame) < 3 or frame[0] != 0xFF or frame[1] & 0xFE != 0xF8:
         return None
@@ -72,12 +75,16 @@ def rate_fault(data: bytes) -> DataError | None:
     )
 
 
-def without_length(data: bytes) -> bytes:
-    """The file with its stated length set to unknown, as libsndfile would stop there; other files as they are."""
+def head_without_length(data: ByteSource) -> bytes:
+    """The first bytes of the file with its stated length set to unknown, as libsndfile would stop there.
+
+    No bytes where it is no FLAC, or states none.
+    """
     info = stream_info(data)
     if info is None or info.num_samples is None:
-        return data
-    return data[:21] + bytes([data[21] & 0xF0, 0, 0, 0, 0]) + data[26:]
+        return b""
+    head = data[:26]
+    return head[:21] + bytes([head[21] & 0xF0, 0, 0, 0, 0])
 
 
 class SampleHash:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -23,15 +24,22 @@ nothing in common it is 1 / channels, and so never below -18 dB."""
 class MonoResampler:
     """Down-mix and resample blocks to 16 kHz int16.
 
-    Memory holds the output and one block; the output is float32 until its end where a gain is computed of it.
+    Memory holds the output and one block; the output is float32 until its end where a gain is computed of it. With
+    `write` the output goes there instead, a block at a time and before that gain.
     """
 
     def __init__(
-        self, channel: int | None, max_s: float, gain: level.Gain = "none", header: flac.StreamInfo | None = None
+        self,
+        channel: int | None,
+        max_s: float,
+        gain: level.Gain = "none",
+        header: flac.StreamInfo | None = None,
+        write: Callable[[NDArray[Any]], None] | None = None,
     ) -> None:
         self.rate_hz = 0
         self.num_channels = 0
         self.num_samples = 0
+        self.num_written = 0
         self.header = header
         self._md5 = None if header is None or header.md5 is None else flac.SampleHash(header.bits)
         self.meter = level.LevelMeter()
@@ -39,6 +47,7 @@ class MonoResampler:
         self._target: Normalization | None = gain if isinstance(gain, str) and gain != "none" else None
         self._channel, self._max_s = channel, max_s
         self._resampler: soxr.ResampleStream | None = None
+        self._write = write
         self._parts: list[NDArray[Any]] = []
         """Of int16; of float32 until all are there, where the gain is computed of them."""
         self._energy_C = np.zeros(1)
@@ -106,8 +115,10 @@ class MonoResampler:
         self._resample(samples_T, last=False)
 
     def finish(self) -> NDArray[np.int16]:
-        """Flush the resampler, apply the gain and return all samples."""
+        """Flush the resampler, apply the gain and return all samples; none where they were written."""
         self._resample(np.empty(0, np.float32), last=True)
+        if self._write is not None:
+            return np.empty(0, np.int16)
         if self._target is not None:
             self.gain_db = level.gain_db(self._parts, self._target)
             for i, part_T in enumerate(self._parts):
@@ -124,8 +135,12 @@ class MonoResampler:
     def _resample(self, samples_T: NDArray[np.float32], *, last: bool) -> None:
         if self._resampler is not None:
             samples_T = self._resampler.resample_chunk(samples_T, last=last)
-        if len(samples_T) or not self._parts:
-            self._parts.append(samples_T if self._target is not None else level.quantized(samples_T, self.gain_db))
+        part_T = samples_T if self._target is not None else level.quantized(samples_T, self.gain_db)
+        self.num_written += len(part_T)
+        if self._write is not None:
+            self._write(part_T)
+        elif len(samples_T) or not self._parts:
+            self._parts.append(part_T)
 
 
 def _mean(block_TC: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,9 +11,9 @@ import functools
 import importlib.util
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,15 @@ _CUT_COST = 0.01  # of every cut, beside at most 1 for its place: avoids many sh
 Span = tuple[int, int]
 
 
-def segment(samples_T: NDArray[np.int16], cfg: Segment) -> list[Span]:
+class Samples(Protocol):
+    """The 16 kHz samples of a recording: an array, or a file of which slices are read."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> NDArray[np.int16]: ...
+
+
+def segment(samples_T: Samples, cfg: Segment) -> list[Span]:
     """Segment a recording into utterances of at most `max_ms`: whole where it is short enough, by its speech otherwise.
 
     With `vad: never` nothing is dropped; with `always` short recordings lose their silence too. With `target_ms` they
@@ -56,35 +64,39 @@ def segment(samples_T: NDArray[np.int16], cfg: Segment) -> list[Span]:
     return spans if cfg.target_ms is None else pack(spans, cfg.target_ms)
 
 
-def speech_probs(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
+def speech_probs(samples_T: Samples) -> NDArray[np.float32]:
     """Probability of speech for each window of 32 ms, the last one padded with zeros.
 
     Silero VAD 6, in the form that takes a sequence of windows at a time: bit-exact to the form that takes one.
     """
-    num_windows = -(-len(samples_T) // WINDOW)
-    padded_T = np.zeros(_CONTEXT + num_windows * WINDOW, np.float32)
-    padded_T[_CONTEXT : _CONTEXT + len(samples_T)] = samples_T
-    padded_T /= pcm.FULL_SCALE
-    probs_W = np.empty(num_windows, np.float32)
-    if not num_windows:
-        return probs_W
-    windows_WT = np.lib.stride_tricks.sliding_window_view(padded_T, _CONTEXT + WINDOW)[::WINDOW]
+    probs_W = np.empty(-(-len(samples_T) // WINDOW), np.float32)
+    context_T = np.zeros(_CONTEXT, np.float32)
     h = c = np.zeros((1, 1, 128), np.float32)
-    for first in range(0, num_windows, _WINDOWS_AT_ONCE):
-        batch_WT = np.ascontiguousarray(windows_WT[first : first + _WINDOWS_AT_ONCE])
-        batch_W, h, c = _session().run(None, {"input": batch_WT, "h": h, "c": c})
-        probs_W[first : first + len(batch_WT)] = batch_W
+    for first, block_WT in _blocks(samples_T):
+        padded_T = np.concatenate([context_T, block_WT.reshape(-1) / np.float32(pcm.FULL_SCALE)])
+        context_T = padded_T[-_CONTEXT:]
+        windows_WT = np.lib.stride_tricks.sliding_window_view(padded_T, _CONTEXT + WINDOW)[::WINDOW]
+        batch_W, h, c = _session().run(None, {"input": np.ascontiguousarray(windows_WT), "h": h, "c": c})
+        probs_W[first : first + len(block_WT)] = batch_W
     return probs_W
 
 
-def loudness_rank(samples_T: NDArray[np.int16]) -> NDArray[np.float32]:
+def loudness_rank(samples_T: Samples) -> NDArray[np.float32]:
     """The rank of each window's power in its recording: 0 for the quietest, towards 1 for the loudest."""
-    num_windows = -(-len(samples_T) // WINDOW)
-    padded_T = np.zeros(num_windows * WINDOW, np.float32)
-    padded_T[: len(samples_T)] = samples_T
-    power_W = np.square(padded_T).reshape(num_windows, WINDOW).mean(axis=1)
+    power_W = np.empty(-(-len(samples_T) // WINDOW), np.float32)
+    for first, block_WT in _blocks(samples_T):
+        power_W[first : first + len(block_WT)] = np.square(block_WT).mean(axis=1)
     rank_W: NDArray[np.float32] = np.searchsorted(np.sort(power_W), power_W).astype(np.float32)
-    return rank_W / np.float32(max(1, num_windows))
+    return rank_W / np.float32(max(1, len(power_W)))
+
+
+def _blocks(samples_T: Samples) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """The number of the first window and the samples of so many windows as are computed at once, zeros at the end."""
+    for start in range(0, len(samples_T), _WINDOWS_AT_ONCE * WINDOW):
+        block_T = samples_T[start : start + _WINDOWS_AT_ONCE * WINDOW]
+        block_WT = np.zeros((-(-len(block_T) // WINDOW), WINDOW), np.float32)
+        block_WT.reshape(-1)[: len(block_T)] = block_T
+        yield start // WINDOW, block_WT
 
 
 def speech_segments(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int) -> list[Span]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from voxstill.audio.byte_source import ByteSource
+
 
 class DataChunk(NamedTuple):
     """Bytes of the samples of a WAV: as its header states, and as there are in the file."""
@@ -15,7 +17,7 @@ class DataChunk(NamedTuple):
     """Bytes after the data that are no chunk."""
 
 
-def data_chunk(data: bytes) -> DataChunk | None:
+def data_chunk(data: ByteSource) -> DataChunk | None:
     """Sizes of a WAV's data chunk; None for other files and for WAVs written to a pipe, which state no length."""
     if data[:4] not in (b"RIFF", b"RIFX", b"RF64") or data[8:12] != b"WAVE":
         return None
@@ -36,7 +38,7 @@ def data_chunk(data: bytes) -> DataChunk | None:
     return None
 
 
-def chunks(data: bytes, position: int, order: Literal["little", "big"]) -> Iterator[tuple[int, bytes, int]]:
+def chunks(data: ByteSource, position: int, order: Literal["little", "big"]) -> Iterator[tuple[int, bytes, int]]:
     """Start of content, name and size of each RIFF chunk, up to the first that cannot be one."""
     while (
         position + 8 <= len(data) and (name := data[position : position + 4]).isascii() and name.decode().isprintable()

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.storage.cache import Cache, CacheEntry
 from voxstill.storage.clients import client
-from voxstill.storage.files import NOT_A_FILE, open_file
+from voxstill.storage.files import NOT_A_FILE, FileBytes, open_file
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.retry import storage_error
 from voxstill.storage.uri import ByteRange, is_local, local_path, locate, split_range
@@ -62,6 +63,26 @@ def read_uri(uri: str, cache: Cache | None = None) -> bytes:
         except OSError as error:
             raise storage_error("read", uri, error) from None
     return fetch(uri, cache).data
+
+
+@contextmanager
+def open_uri(uri: str) -> Iterator[FileBytes | bytes]:
+    """The bytes behind a path or address: read where they are sliced where it is a file of this machine, else whole.
+
+    Errors as those of `fetch`.
+    """
+    address, byte_range = split_range(uri)
+    if not is_local(address) or byte_range is not None or uri.startswith(_OPEN_PIPES):
+        yield read_uri(uri)
+        return
+    try:
+        file = open_file(local_path(address))
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            raise _refused(uri, NOT_A_FILE) from None
+        raise storage_error("read", uri, error) from None
+    with file:
+        yield FileBytes(file)
 
 
 def fetch(uri: str, cache: Cache | None = None) -> Blob:

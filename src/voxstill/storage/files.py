@@ -7,6 +7,8 @@ import io
 import os
 import stat
 
+from voxstill.core.errors import StorageError
+
 NOT_A_FILE = "it is a pipe, a socket or a device, not a file"
 
 
@@ -25,3 +27,22 @@ def check_file(path: str | os.PathLike[str]) -> None:
 def is_file(status: os.stat_result) -> bool:
     """Whether it is a file or a folder, which nobody can open as a file."""
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+
+
+class FileBytes:
+    """The bytes of an open file, read where they are sliced; StorageError where they cannot be."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self._num_bytes = os.fstat(file.fileno()).st_size
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        start, end, _ = part.indices(self._num_bytes)
+        try:
+            return os.pread(self._file.fileno(), max(0, end - start), start)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StorageError(f"cannot read `{self._file.name}`", why=why, fix="check the disk") from None
