@@ -14,30 +14,38 @@ from voxstill.core.result import Result
 def transcribe(
     options: CommonOptions,
     model: Annotated[str, Argument(metavar="MODEL", show_default=False)],
-    audio: Annotated[list[str], Argument(metavar="AUDIO", show_default=False)],
+    audio: Annotated[
+        list[str] | None,
+        Argument(metavar="[AUDIO]...", show_default=False, help="Files, folders, addresses, or - for standard input."),
+    ] = None,
     form: Annotated[Literal["text", "srt", "vtt", "json"], Option("--format", help="Format of the output.")] = "text",
     output: Annotated[
         str | None,
         Option("--output", metavar="FOLDER", help="One file for each audio file, instead of standard output."),
     ] = None,
+    microphone: Annotated[
+        float | None, Option("--microphone", metavar="SECONDS", min=0.1, help="Record so long from the microphone.")
+    ] = None,
 ) -> Result:
-    """Transcribe audio files: text, subtitles or JSON with word times."""
+    """Transcribe files, folders or a microphone: text, subtitles or JSON with word times."""
     from pathlib import Path
 
     from voxstill.core.monitor import log
     from voxstill.pipeline import transcribe as inference
 
-    transcripts = inference.transcribe(options.load(), model, audio)
+    transcripts, num_skipped = inference.transcribe(options.load(), model, audio or [], microphone)
     for transcript in transcripts:
         if transcript.error is not None:
             log.error("%s: %s", transcript.audio, transcript.error)
+        elif transcript.warning is not None:
+            log.warning("%s: %s", transcript.audio, transcript.warning)
     if output is not None:
-        paths = inference.write_all(transcripts, form, Path(output))
-        return inference.TranscribeResult(transcripts=transcripts, text="\n".join(map(str, paths)))
-    with_name = form == "text" and len(audio) > 1
-    texts = [
-        (f"{transcript.audio}: " if with_name else "") + transcript.render(form)
-        for transcript in transcripts
-        if transcript.error is None
-    ]
-    return inference.TranscribeResult(transcripts=transcripts, text="\n".join(texts) or " ")
+        text = "\n".join(map(str, inference.write_all(transcripts, form, Path(output))))
+    else:
+        with_name = form == "text" and len(transcripts) > 1
+        text = "\n".join(
+            (f"{transcript.audio}: " if with_name else "") + transcript.render(form)
+            for transcript in transcripts
+            if transcript.error is None
+        )
+    return inference.TranscribeResult(transcripts=transcripts, skipped=num_skipped, text=text or " ")

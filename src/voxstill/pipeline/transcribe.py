@@ -6,16 +6,19 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, TypeGuard, get_args, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeGuard, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import samples, vad
+from voxstill.audio.byte_source import ByteSource
 from voxstill.audio.decoder import Decoder
+from voxstill.audio.sample_file import SampleFile
 from voxstill.core import pcm
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
@@ -24,9 +27,11 @@ from voxstill.core.monitor import Progress
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.evaluation import recognition
+from voxstill.pipeline import recordings
 from voxstill.pipeline.checkpoint_model import model_of
-from voxstill.storage.fetch import read_uri
+from voxstill.storage.fetch import open_uri
 from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local
 from voxstill.tasks import registry
 from voxstill.text import subtitles
 
@@ -42,6 +47,8 @@ class Readable(Protocol):
         """Its content from here to its end."""
 
 
+GROUP_MS = 300_000
+"""How much of a recording is in memory at once, an utterance more or less."""
 Form = Literal["text", "srt", "vtt", "json"]
 FORMS: tuple[Form, ...] = get_args(Form)
 Bytes = bytes | bytearray | memoryview
@@ -54,7 +61,8 @@ Audio: TypeAlias = "str | os.PathLike[str] | Bytes | IO[bytes] | Samples | Tenso
 class Transcript(Result):
     """What was said in one recording: its text, and its words with their times from the start of the recording.
 
-    Where the audio cannot be read, `text` is None and `error` says why.
+    Where the audio cannot be read, `text` is None and `error` says why. Where it is truncated or damaged, the text is
+    that of the audio that there is, and `warning` says what is wrong.
 
     >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
     >>> [transcript] = recognizer.transcribe(b"no audio")
@@ -68,6 +76,7 @@ class Transcript(Result):
     duration_ms: int | None = None
     words: tuple[Word, ...] = ()
     error: str | None
+    warning: str | None = None
 
     def render(self, form: Form) -> str:
         """Plain text, SubRip (`srt`), WebVTT (`vtt`) or a line of JSON; ConfigError for another form."""
@@ -88,6 +97,8 @@ class TranscribeResult(Result):
     """The transcripts of all files, and the text that the command prints."""
 
     transcripts: Sequence[Transcript]
+    skipped: int = 0
+    """Files of folders that are no audio by their names."""
     text: str | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
@@ -148,64 +159,108 @@ class Recognizer:
         return [self._transcribe(recording, rate_hz) for recording in recordings]
 
     def _transcribe(self, recording: object, rate_hz: int) -> Transcript:
-        name = _name(recording)
+        name, gain = _name(recording), self._cfg.audio.normalize
         try:
-            samples_T = self._samples(recording, rate_hz)
+            if isinstance(recording, np.ndarray) or _is_tensor(recording):
+                samples_T = samples.from_array(_as_array(recording), rate_hz, gain)
+                return self._transcribe_samples(name, samples_T, is_silent=not samples_T.any())
+            with _source(recording) as source, SampleFile(gain) as decoded:
+                with self._decoding:
+                    fault = self._decoder.decode_blocks(source, decoded, as_float=decoded.is_float)
+                decoded.normalize()
+                transcript = self._transcribe_samples(name, decoded, is_silent=decoded.is_silent)
+                return transcript if fault is None else replace(transcript, warning=_in_one_line(fault))
         except VoxstillError as error:
-            return Transcript(audio=name, text=None, error=f"{error.what}: {error.why}" if error.why else error.what)
-        spans_ms = vad.segment(samples_T, self._cfg.segment)
-        hypotheses = self._student.transcribe_batch(
-            [samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)] for start, end in spans_ms],
-            [f"{name}:{start}" for start, _ in spans_ms],
-        )
-        words = [
-            shifted(word, start)
-            for (start, end), hypothesis in zip(spans_ms, hypotheses, strict=True)
-            for word in hypothesis.words or as_one_word(hypothesis, end - start)
-        ]
+            return Transcript(audio=name, text=None, error=_in_one_line(error))
+
+    def _transcribe_samples(self, name: str, samples_T: vad.Samples, is_silent: bool) -> Transcript:
+        spans_ms = [] if is_silent else vad.segment(samples_T, self._cfg.segment)
+        texts: list[str] = []
+        words: list[Word] = []
+        for group in _groups(spans_ms):
+            hypotheses = self._student.transcribe_batch(
+                [samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)] for start, end in group],
+                [f"{name}:{start}" for start, _ in group],
+            )
+            for (start, end), hypothesis in zip(group, hypotheses, strict=True):
+                texts += [hypothesis.text] if hypothesis.text else []
+                words += [shifted(word, start) for word in hypothesis.words or as_one_word(hypothesis, end - start)]
         return Transcript(
             audio=name,
-            text=" ".join(hypothesis.text for hypothesis in hypotheses if hypothesis.text),
+            text=" ".join(texts),
             duration_ms=pcm.samples_to_ms(len(samples_T)),
             words=tuple(words),
             error=None,
         )
 
-    def _samples(self, recording: object, rate_hz: int) -> NDArray[np.int16]:
-        """The 16 kHz int16 samples of a recording; DataError where it is none, or cannot be decoded."""
-        gain = self._cfg.audio.normalize
-        if isinstance(recording, Bytes):
-            return self._decode(bytes(recording))
-        if isinstance(recording, str | os.PathLike):
-            return self._decode(read_uri(os.fsdecode(recording)))
-        if isinstance(recording, np.ndarray):
-            return samples.from_array(recording, rate_hz, gain)
-        if _is_tensor(recording):
-            samples_T = recording.detach().cpu()
-            samples_T = samples_T.float() if samples_T.is_floating_point() else samples_T
-            return samples.from_array(samples_T.numpy(), rate_hz, gain)
-        if isinstance(recording, Readable):
-            return self._decode(_content(recording))
+
+def _groups(spans_ms: Sequence[vad.Span]) -> Iterator[Sequence[vad.Span]]:
+    """The utterances of a recording that are in memory together."""
+    group: list[vad.Span] = []
+    group_ms = 0
+    for start, end in spans_ms:
+        if group and group_ms + end - start > GROUP_MS:
+            yield group
+            group, group_ms = [], 0
+        group.append((start, end))
+        group_ms += end - start
+    if group:
+        yield group
+
+
+@contextmanager
+def _source(recording: object) -> Iterator[ByteSource]:
+    """The bytes of an audio file; DataError where it is none."""
+    if isinstance(recording, Bytes):
+        yield bytes(recording)
+    elif isinstance(recording, str | os.PathLike):
+        with open_uri(os.fsdecode(recording)) as source:
+            yield source
+    elif isinstance(recording, Readable):
+        yield _content(recording)
+    else:
         raise DataError(
             "no recording",
             why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",
             fix="give a path, the bytes of an audio file, or an array of samples",
         )
 
-    def _decode(self, data: bytes) -> NDArray[np.int16]:
-        with self._decoding:
-            return self._decoder.decode(data, gain=self._cfg.audio.normalize).samples_T
+
+def _as_array(recording: NDArray[Any] | Tensor) -> NDArray[Any]:
+    if isinstance(recording, np.ndarray):
+        return recording
+    samples_T = recording.detach().cpu()
+    array_T: NDArray[Any] = (samples_T.float() if samples_T.is_floating_point() else samples_T).numpy()
+    return array_T
 
 
-def transcribe(cfg: Config, model: str, paths: Sequence[str]) -> list[Transcript]:
-    """Transcribe files; return one Transcript for each, in order; one that cannot be read has its reason instead."""
+def _in_one_line(error: VoxstillError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what
+
+
+def transcribe(
+    cfg: Config, model: str, names: Sequence[str], microphone_s: float | None = None
+) -> tuple[list[Transcript], int]:
+    """Transcribe what a command line names; return one Transcript for each recording, and how many files were left out.
+
+    They are in order; one that cannot be read has its reason instead. `microphone_s` records so long, after the others.
+    """
+    paths, num_skipped = recordings.expand(names) if names or microphone_s is None else recordings.Recordings((), 0)
     recognizer = Recognizer.from_pretrained(model, cfg)
     transcripts: list[Transcript] = []
     with Progress("transcribe", len(paths), "files") as bar:
         for path in paths:
-            transcripts += recognizer.transcribe(path)
+            if path == recordings.STANDARD_INPUT:
+                with recordings.standard_input() as copy:
+                    [transcript] = recognizer.transcribe(copy)
+                transcripts.append(replace(transcript, audio=path))
+            else:
+                transcripts += recognizer.transcribe(path)
             bar.advance()
-    return transcripts
+    if microphone_s is not None:
+        [transcript] = recognizer.transcribe(recordings.record(microphone_s))
+        transcripts.append(replace(transcript, audio="microphone"))
+    return transcripts, num_skipped
 
 
 def check_form(form: str) -> None:
@@ -256,7 +311,10 @@ def shifted(word: Word, by_ms: int) -> Word:
 
 
 def write_all(transcripts: Sequence[Transcript], form: Form, folder: Path) -> list[Path]:
-    """Write each transcript that has no error to a file named after its audio; equal names are numbered."""
+    """Write each transcript that has no error to a file named after its audio; equal names are numbered.
+
+    That of standard input is `stdin`.
+    """
     check_form(form)
     store = Store(str(folder))
     ending = "txt" if form == "text" else form
@@ -264,7 +322,7 @@ def write_all(transcripts: Sequence[Transcript], form: Form, folder: Path) -> li
     for transcript in transcripts:
         if transcript.error is not None:
             continue
-        stem = Path(transcript.audio).stem
+        stem = _stem(transcript.audio)
         path, number = folder / f"{stem}.{ending}", 1
         while path in written:
             number += 1
@@ -272,3 +330,10 @@ def write_all(transcripts: Sequence[Transcript], form: Form, folder: Path) -> li
         store.replace(path.name, f"{transcript.render(form)}\n".encode())
         written.append(path)
     return written
+
+
+def _stem(audio: str) -> str:
+    """The name of a recording without its folder and ending."""
+    if audio == recordings.STANDARD_INPUT:
+        return "stdin"
+    return Path(audio if is_local(audio) else audio.partition("?")[0].rstrip("/")).stem

@@ -1,0 +1,172 @@
+"""The recordings that a command line names: files, folders, addresses, standard input and the microphone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.core.errors import ConfigError, DataError, StorageError, first_line
+from voxstill.core.monitor import log
+from voxstill.core.records import RATE_HZ
+from voxstill.storage.fetch import MAX_BYTES
+from voxstill.storage.redaction import redact_uri
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local, local_path
+
+STANDARD_INPUT = "-"
+AUDIO_ENDINGS = {
+    *(
+        ".3gp",
+        ".aac",
+        ".ac3",
+        ".aif",
+        ".aifc",
+        ".aiff",
+        ".amr",
+        ".ape",
+        ".au",
+        ".avi",
+        ".caf",
+        ".dsf",
+        ".dts",
+        ".flac",
+        ".flv",
+    ),
+    *(
+        ".gsm",
+        ".m4a",
+        ".m4b",
+        ".mka",
+        ".mkv",
+        ".mov",
+        ".mp2",
+        ".mp3",
+        ".mp4",
+        ".mpc",
+        ".mpeg",
+        ".mpg",
+        ".mxf",
+        ".oga",
+        ".ogg",
+    ),
+    *(".ogv", ".oma", ".opus", ".snd", ".sph", ".spx", ".tta", ".voc", ".w64", ".wav", ".webm", ".wma", ".wmv", ".wv"),
+}
+"""Endings of the files that are taken from a folder; a file that is named itself may have any."""
+_COPIED_BYTES = 1 << 20
+
+
+class Recordings(NamedTuple):
+    """Paths and addresses of recordings, in order, and how many files of folders were left out."""
+
+    paths: Sequence[str]
+    num_skipped: int
+
+
+def expand(names: Sequence[str]) -> Recordings:
+    """Every recording of the command line: folders and prefixes of buckets as the audio files in them, sorted.
+
+    ConfigError where there is none, or standard input twice; DataError for a folder without audio; StorageError for a
+    prefix that cannot be listed.
+    """
+    if not names:
+        raise ConfigError("there is nothing to transcribe", why="no audio is named", fix="name files, folders or `-`")
+    if list(names).count(STANDARD_INPUT) > 1:
+        raise ConfigError("`-` stands twice", why="standard input is read once", fix="name it once")
+    paths: list[str] = []
+    num_skipped = 0
+    for name in names:
+        files = _files(name)
+        if files is None:
+            paths.append(name)
+            continue
+        audio, others = [], Counter[str]()
+        for file in files:
+            ending = PurePosixPath(file).suffix.lower()
+            if ending in AUDIO_ENDINGS:
+                audio.append(file)
+            else:
+                others[ending or "no ending"] += 1
+        if not audio:
+            raise DataError(
+                f"there is no audio in `{redact_uri(name)}`",
+                why=f"of its files ({others.total()}) none has an ending of audio",
+                fix="name the files themselves, or a folder with .wav, .flac, .mp3 or the like",
+            )
+        if others:
+            kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common())
+            log.info("transcribe: %d files of `%s` are left out: %s", others.total(), redact_uri(name), kinds)
+        paths += audio
+        num_skipped += others.total()
+    return Recordings(paths, num_skipped)
+
+
+def _files(name: str) -> list[str] | None:
+    """The files below a folder or a prefix of a bucket, sorted, without those that are hidden; None for anything else.
+
+    An address is a prefix where it ends with a slash; a web server lists nothing.
+    """
+    if is_local(name):
+        if not os.path.isdir(local_path(name)):
+            return None
+        files: list[str] = []
+        for folder, folders, found in os.walk(local_path(name)):
+            folders[:] = [one for one in folders if not one.startswith(".")]
+            files += [os.path.join(folder, file) for file in found if not file.startswith(".")]
+        return sorted(files)
+    if not name.endswith("/") or name.startswith(("http://", "https://")):
+        return None
+    store = Store(name)
+    keys = sorted(entry.key for entry in store.list())
+    return [store.uri(key) for key in keys if not any(part.startswith(".") for part in PurePosixPath(key).parts)]
+
+
+@contextmanager
+def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
+    """The path of a temporary copy of standard input; ConfigError where that is a terminal."""
+    source = sys.stdin.buffer if source is None else source
+    if source.isatty():
+        raise ConfigError("standard input is a terminal", why="no audio comes from there", fix="pipe a file into it")
+    with tempfile.NamedTemporaryFile(prefix="voxstill-") as copy:
+        while piece := source.read(_COPIED_BYTES):
+            copy.write(piece)
+            if copy.tell() > MAX_BYTES:
+                raise StorageError(
+                    "standard input is not read", why=f"more than {MAX_BYTES / 1e9:.0f} GB come", fix="split the audio"
+                )
+        copy.flush()
+        yield copy.name
+
+
+def record(seconds: float) -> NDArray[np.int16]:
+    """Samples of the microphone, 16 kHz mono; ConfigError where it cannot be recorded from."""
+    try:
+        import sounddevice
+    except ImportError:
+        raise ConfigError(
+            "the microphone cannot be read",
+            why="sounddevice is not installed",
+            fix="pip install 'voxstill[microphone]'",
+        ) from None
+    except OSError as error:  # the C library below it
+        raise ConfigError(
+            "the microphone cannot be read", why=first_line(error), fix="install PortAudio: apt install libportaudio2"
+        ) from None
+    try:
+        log.info("transcribe: recording for %g s", seconds)
+        samples_T1 = sounddevice.rec(round(seconds * RATE_HZ), samplerate=RATE_HZ, channels=1, dtype="int16")
+        sounddevice.wait()
+    except sounddevice.PortAudioError as error:
+        raise ConfigError(
+            "the microphone cannot be read", why=first_line(error), fix="connect one, and allow this program to use it"
+        ) from None
+    samples_T: NDArray[np.int16] = samples_T1[:, 0]
+    return samples_T
