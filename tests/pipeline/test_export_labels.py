@@ -159,8 +159,8 @@ def test_stretches_come_back(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="stretch of a longer recording"):
         export(cfg, tmp_path / "hf", "hf")
     export(cfg, tmp_path / "srt", "srt")
-    assert (tmp_path / "srt/a.srt").read_text() == (
-        "1\n00:00:00,000 --> 00:00:00,400\none\n\n2\n00:00:00,500 --> 00:00:00,900\none\n\n"
+    assert (tmp_path / "srt/a.srt").read_text() == ("1\n00:00:00,000 --> 00:00:01,000\none one\n\n"), (
+        "utterances that follow one another within a second are one subtitle"
     )
 
 

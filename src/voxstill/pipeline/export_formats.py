@@ -10,7 +10,7 @@ import sqlite3
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TextIO
 
@@ -316,8 +316,8 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 def write_srt(labels: ExportedLabels, folder: Path) -> int:
     """One SubRip file for each recording, named after its file; returns 0, as no label is left out.
 
-    A label without word times is one cue. The utterances of a recording follow one another in the table. Of files with
-    the same name all but the first have the id of their recording in the name, too.
+    A label without word times is divided in proportion to its characters. The utterances of a recording follow one
+    another in the table. Of files with the same name all but the first have the id of their recording in the name, too.
     """
     for recording_id, group in groupby(labels.rows, lambda row: row.utterance.recording_id):
         rows = list(group)
@@ -326,14 +326,18 @@ def write_srt(labels: ExportedLabels, folder: Path) -> int:
         path = folder / f"{stem}.srt"
         if path.exists():
             path = folder / f"{stem}-{recording_id}.srt"
-        cues = sorted((cue for row in rows for cue in _cues(row)), key=lambda cue: (cue.start_ms, cue.end_ms))
+        channels = dict.fromkeys(row.utterance.channel for row in rows)
+        of_channels = ([row for row in rows if row.utterance.channel == channel] for channel in channels)
+        cues = sorted(
+            (cue for same in of_channels for cue in subtitles.cues(chain.from_iterable(map(_words, same)))),
+            key=lambda cue: (cue.start_ms, cue.end_ms),
+        )
         path.write_text(subtitles.srt(cues), encoding="utf-8")
     return 0
 
 
-def _cues(row: ExportedLabel) -> list[subtitles.Cue]:
-    """The cues of one label, in times of its recording."""
+def _words(row: ExportedLabel) -> list[Word]:
+    """The words of one label, in times of its recording."""
     start_ms, duration_ms = row.utterance.start_ms, row.utterance.duration_ms
     words = row.label.words or (Word(text=row.label.text, start_ms=0, end_ms=duration_ms),)
-    plain = (dataclasses.replace(shifted(word, start_ms), text=one_line(word.text)) for word in words)
-    return subtitles.cues(plain)
+    return [dataclasses.replace(shifted(word, start_ms), text=one_line(word.text)) for word in words]
