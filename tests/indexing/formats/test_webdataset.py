@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -71,3 +73,31 @@ def test_a_tar_with_a_broken_header_does_not_end_there_in_silence(tmp_path: Path
     write_tar(tmp_path / "none.tar", {"a.pdf": b"x"})
     [none] = indexed(tmp_path / "none.tar")
     assert (none.recording.error or "").startswith("no audio: ")
+
+
+def test_samples_whose_audio_is_of_no_known_ending_are_a_row_with_a_reason(tmp_path: Path) -> None:
+    members = {"1.wav": wav(), "1.txt": b"one", "2.pcm": b"x", "2.txt": b"two", "3.pcm": b"x", "3.json": b"{}"}
+    path = write_tar(tmp_path / "t.tar", {**members, "README.txt": b"x", "README.md": b"x", "4.jpg": b"x"})
+    assert [(entry.text, entry.failure and entry.failure.text) for entry in entries_in(path)] == [
+        ("one", None),
+        (None, "no audio: samples with a text have no member with the ending of an audio file, but 2 `.pcm`"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_links_in_a_tar_are_rows_with_a_reason(tmp_path: Path, kind: bytes) -> None:
+    path = write_tar(tmp_path / "t.tar", {"1.wav": wav(), "1.txt": b"one", "2.wav": wav(400)})
+    with tarfile.open(path, "a") as archive:
+        for name, target in (("3.wav", "1.wav"), ("4.txt", "1.txt")):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, target
+            archive.addfile(link)
+            if name == "4.txt":
+                info = tarfile.TarInfo("4.wav")
+                info.size = len(data := wav(500))
+                archive.addfile(info, io.BytesIO(data))
+    entries = entries_in(path)
+    assert [entry.failure and entry.failure.kind for entry in entries] == [
+        *(None, None, "no audio", "unreadable description")
+    ]
+    assert all("is a link; repack the tar" in str(entry.failure) for entry in entries[2:])

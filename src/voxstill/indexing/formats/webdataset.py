@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tarfile
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar, cast
@@ -47,6 +48,8 @@ COMPRESSED_ENDINGS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz",
 TAR_ERRORS = (tarfile.TarError, ValueError, OverflowError, RecursionError)
 """What `tarfile` raises of headers that cannot be."""
 _MAX_HEADER_BYTES = 1 << 16
+_ENDINGS_SHOWN = 5
+_WITHOUT_LINKS = "repack the tar with what it leads to (`tar --dereference --hard-dereference`)"
 _COMPRESSED_STARTS = (
     b"\x1f\x8b",
     b"BZh",
@@ -71,10 +74,12 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
         num_audio = 0
         fault = None
         apart, names, num_again = _Apart(), _Names(), 0
+        unknown_endings = Counter[str]()
         try:
             archive = open_tar(file)
             for sample in _samples(archive):
                 apart.count(sample)
+                unknown_endings.update(_unknown_endings(sample))
                 is_again = sum(names.add(member.name) for member in sample) > 0
                 entries = list(_sample_entries(file, sample, tar))
                 num_audio += len(entries)
@@ -93,6 +98,10 @@ def read_tar(uri: str) -> Iterator[SourceEntry]:
         yield replace(tar, failure=Failure(FailureKind.APART, detail))
     elif num_again:
         yield replace(tar, failure=Failure(FailureKind.AMBIGUOUS, f"{num_again} texts are in it again; repack it"))
+    elif unknown_endings:
+        names_of = ", ".join(f"{num} `.{ending}`" for ending, num in unknown_endings.most_common(_ENDINGS_SHOWN))
+        detail = f"samples with a text have no member with the ending of an audio file, but {names_of}"
+        yield replace(tar, failure=Failure(FailureKind.NO_AUDIO, detail))
     elif not num_audio:
         yield replace(tar, failure=Failure(FailureKind.NO_AUDIO, "no member has the ending of an audio file"))
 
@@ -137,7 +146,7 @@ def _samples(archive: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
         cast(Any, archive).members = []  # which would otherwise grow with the tar
         if member.size < 0:
             raise tarfile.ReadError(f"`{member.name}` has less than no bytes")
-        if not member.isfile() or member.name.rpartition("/")[2].startswith("."):
+        if not (member.isfile() or member.issym() or member.islnk()) or member.name.rpartition("/")[2].startswith("."):
             continue
         if _key(member) != key:
             if sample:
@@ -200,7 +209,9 @@ def _sample_entries(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: Sour
     for member in audio:
         where = f"{redact_uri(tar.uri)}:{member.name}"
         entry = replace(metadata.located(member_entry(tar, member)), where=where, sample=_key(member))
-        if not member.size:
+        if not member.isfile():
+            entry = entry.failed(entry.uri, FailureKind.NO_AUDIO, f"`{member.name}` is a link; {_WITHOUT_LINKS}")
+        elif not member.size:
             entry = entry.failed(entry.uri, FailureKind.NO_AUDIO, f"`{member.name}` has no bytes")
         if member.issparse():
             entry = entry.failed(entry.uri, FailureKind.SPARSE, "its bytes do not lie together; repack the tar")
@@ -307,7 +318,17 @@ def _ending(member: tarfile.TarInfo) -> str:
     return member.name.rpartition("/")[2].rpartition(".")[2].lower()
 
 
+def _unknown_endings(sample: Sequence[tarfile.TarInfo]) -> list[str]:
+    """The endings of what may be the audio of a sample that has a text and no member that is known as audio."""
+    endings = [_ending(member) for member in sample]
+    texts = {*TEXTS, "json"}
+    has_text_alone = not texts.isdisjoint(endings) and AUDIO.isdisjoint(endings)
+    return [ending for ending in endings if ending not in {*texts, "md"}] if has_text_alone else []
+
+
 def _content(file: BinaryIO, member: tarfile.TarInfo, where: str) -> bytes:
+    if not member.isfile():
+        raise bad_row(where, f"it is a link; {_WITHOUT_LINKS}")
     if member.size > MAX_LINE_BYTES or member.issparse():
         raise bad_row(where, "its bytes are too many to describe audio, or do not lie together")
     file.seek(member.offset_data)
