@@ -138,6 +138,38 @@ def test_a_holder_whose_clock_is_wrong_is_not_taken_for_stale(tmp_path: Path, mo
             wanted.result()
 
 
+def test_a_table_whose_holder_has_a_wrong_clock_is_not_taken_for_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 2.0)
+    work = Store(str(tmp_path))
+    holder = dataclasses.replace(other_process(work), beat_s=time.time() - 7200)
+    work.replace(f"leases/{TABLE}/00000001.json", holder.to_json())
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        wanted = pool.submit(lease.check_free, work, "labels/other", TABLE)
+        beat_until_done(work, holder, wanted)
+        with pytest.raises(StorageError, match="being written by another process"):
+            wanted.result()
+
+
+def test_a_table_is_free_once_its_beats_have_stopped_and_nobody_has_taken_it_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.2)
+    work = Store(str(tmp_path))
+    holder = dataclasses.replace(other_process(work), beat_s=time.time() - 7200)
+    work.replace(f"leases/{TABLE}/00000001.json", holder.to_json())
+    lease.check_free(work)
+    lease.check_free(work, TABLE)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        patch.setattr(lease, "BEAT_S", 2.0)
+        watching = pool.submit(lease.check_free, work, TABLE)
+        successor = dataclasses.replace(lease.Holder.of_this_process("label"), machine="third")
+        assert work.create(f"leases/{TABLE}/00000002.json", successor.to_json())
+        with pytest.raises(StorageError, match="on third"):
+            watching.result()
+
+
 def test_whoever_was_taken_over_sees_it_and_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_S", 0.05)
     work = Store(str(tmp_path))

@@ -200,8 +200,7 @@ def _holds_removed(work: Store, files: Files) -> bool:
 def _is_being_written(work: Store, table: Table) -> bool:
     prefix = workdir.prefix(*table)
     try:
-        for name in (prefix, *lease.below(work, prefix)):
-            lease.check_free(work, name)
+        lease.check_free(work, prefix, *lease.below(work, prefix))
     except StorageError:
         return True
     return False

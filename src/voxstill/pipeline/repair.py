@@ -122,8 +122,7 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str]) ->
     unlabelled = _unlabelled(cfg) if kind == "shards" else None
     labels = _labels(work, recipe) if kind == "labels" else None
     with lease.hold(work, table, "verify --repair") as held:
-        for part in lease.below(work, table):
-            lease.check_free(work, part)
+        lease.check_free(work, *lease.below(work, table))
         if kind == "alignments":  # they are made on the way to the scores
             for scores in _recipes(cfg, "scores"):
                 work.delete(f"{workdir.prefix('scores', scores)}/{tables.SUCCESS}")

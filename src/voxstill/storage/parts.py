@@ -95,8 +95,7 @@ def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine, *, 
     """
     if part is None:
         with lease.hold(work, table, step) as held:
-            for below in lease.below(work, table):
-                lease.check_free(work, below)
+            lease.check_free(work, *lease.below(work, table))
             work.delete(f"{table}/{AGREED}")
             yield held
         return
@@ -140,9 +139,8 @@ def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: s
     terms: dict[str, str | float] = {**sizes, **({"of": of} if of else {})}
     agreed = work.read_json(f"{table}/{AGREED}")
     if agreed is None:
-        for below in lease.below(work, table):
-            if not below.endswith(f"-of-{terms['parts']}"):  # of an agreement that ended when the table was finished
-                lease.check_free(work, below)
+        ours = f"-of-{terms['parts']}"  # others are of an agreement that ended when the table was finished
+        lease.check_free(work, *(below for below in lease.below(work, table) if not below.endswith(ours)))
         work.create(f"{table}/{AGREED}", (json.dumps(terms) + "\n").encode())
         agreed = work.read_json(f"{table}/{AGREED}")
     agreed = {"chunk_hours": Engine().chunk_hours, **(agreed or terms)}  # which earlier versions did not write
