@@ -281,3 +281,15 @@ def test_speakers_that_the_source_names_leave_held_out_what_a_manifest_holds_out
     source = Source(uri=str(tmp_path / "m.jsonl"), dev_speakers=["s0"])
     found = [split_of(entry, source, 0) for entry in scan(source)]
     assert found == ["dev", "test", "dev", "train"]
+
+
+def test_speakers_that_are_held_out_are_known_with_spaces_and_missed_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "1.wav").write_bytes(wav())
+    (tmp_path / "m.jsonl").write_text('{"audio": "1.wav", "speaker": " ann "}\n')
+    source = f"{{uri: {tmp_path / 'm.jsonl'}, test_speakers: [ann], dev_speakers: [bab]}}"
+    figures = index(load(None, [f"work={tmp_path / 'work'}", f"source={source}", "engine.name=inline"], {}))
+    assert figures.splits == {"test": 1}
+    [warning] = [record.getMessage() for record in caplog.records if "check the names" in record.getMessage()]
+    assert "name `bab`," in warning

@@ -160,6 +160,18 @@ def test_the_copy_in_the_test_split_stays(corpus: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_the_copy_of_a_speaker_that_is_held_out_stays(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "B")
+    rows = [{"audio": f"{folder}/{n}.wav", "speaker": f"{folder}{n}", "text": "x"} for folder in "AB" for n in range(3)]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cfg = configured(tmp_path, tmp_path / "m.jsonl")
+    cfg = cfg.model_copy(update={"source": cfg.source.model_copy(update={"test_speakers": ["B1"]})})
+    index(cfg)
+    assert [(row.info.speaker, row.split) for row in utterances(cfg)] == [
+        *(("A0", "train"), ("A2", "train"), ("B1", "test")),
+    ]
+
+
 def test_the_copy_with_a_text_stays(corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus, tmp_path / "B")
     rows = [{"audio": f"B/{number}.wav", "text": f"words {number}"} for number in range(NUM)]

@@ -8,7 +8,7 @@ overlaps with those before it is left out.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core.config import Source
 from voxstill.core.errors import DataError
 from voxstill.core.records import Utterance
 from voxstill.indexing.failure import Failure, FailureKind
-from voxstill.indexing.scan import SourceFiles
+from voxstill.indexing.scan import SourceFiles, named_split
 from voxstill.indexing.segment import IndexRow
 from voxstill.storage import manifest, tables
 from voxstill.storage.removals import Stretch, overlap
@@ -78,6 +79,7 @@ def drop(
     utterances: str,
     shared_N: NDArray[np.uint64],
     files: SourceFiles,
+    sources: Sequence[Source],
     check: Callable[[], None],
 ) -> bool:
     """Leave out what new recordings have in common with others, and return whether a part was written anew.
@@ -90,7 +92,7 @@ def drop(
     if not len(shared_N) or finished.issuperset(keys):
         return False
     copies = _read(work, recordings, keys, finished, shared_N)
-    losses = _losses(copies, files)
+    losses = _losses(copies, _places(copies, files, sources))
     is_touched_R = losses.is_whole_R & ~copies.is_marked_R
     is_touched_R[copies.recording_U[losses.is_lost_U]] = True
     parts = np.unique(copies.part_R[is_touched_R])
@@ -165,10 +167,10 @@ def _read(work: Store, recordings: str, keys: list[str], finished: set[str], sha
     )
 
 
-def _losses(copies: _Copies, files: SourceFiles) -> _Losses:
+def _losses(copies: _Copies, place_R: NDArray[np.int64]) -> _Losses:
     """What goes: recordings of one content are taken in turn, and of each what none before it has."""
     num = len(copies.id_R)
-    order_R = np.lexsort((copies.id_R, _places(copies, files), copies.state_R, copies.content_R))
+    order_R = np.lexsort((copies.id_R, place_R, copies.state_R, copies.content_R))
     by_recording_U = np.argsort(copies.recording_U, kind="stable")
     start_R = np.searchsorted(copies.recording_U[by_recording_U], np.arange(num + 1))
     losses = _Losses(np.zeros(len(copies.row_U), np.bool_), np.zeros(num, np.bool_), np.zeros(num, np.int64))
@@ -187,7 +189,7 @@ def _losses(copies: _Copies, files: SourceFiles) -> _Losses:
     return losses
 
 
-def _places(copies: _Copies, files: SourceFiles) -> NDArray[np.int64]:
+def _places(copies: _Copies, files: SourceFiles, sources: Sequence[Source]) -> NDArray[np.int64]:
     """The turn of each new recording; those that the source does not list any more come behind all others."""
     place_R = np.full(len(copies.id_R), np.iinfo(np.int64).max, np.int64)
     rows_of: dict[int, list[int]] = {}
@@ -196,7 +198,8 @@ def _places(copies: _Copies, files: SourceFiles) -> NDArray[np.int64]:
     num_files = len(files)
     for place, file in enumerate(files):
         for row in rows_of.get(int(file.id, 16), ()):
-            split = min(_SPLITS.index(entry.split or entry.implied_split or "train") for entry in file.entries)
+            source = sources[file.source]
+            split = min(_SPLITS.index(named_split(entry, source) or "train") for entry in file.entries)
             has_text = any(entry.text is not None for entry in file.entries)
             place_R[row] = place + num_files * (2 * split + (not has_text))
     return place_R

@@ -137,26 +137,33 @@ def _rows(uri: str, path: str | None, work: Store | None) -> Iterator[SourceEntr
 
 
 def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:
-    """What the source says of the speaker, else the manifest, else by hash of the speaker, else of the recording.
+    """Its named split, else one by hash of the speaker, else of the recording."""
+    if (named := named_split(entry, source)) is not None:
+        return named
+    share = int(fingerprint("split", seed, entry.info.speaker or entry.recording_id), 16) / 16**16
+    if share < source.test_share:
+        return "test"
+    return "dev" if share < source.test_share + source.dev_share else "train"
+
+
+def named_split(entry: SourceEntry, source: Source) -> Split | None:
+    """What the source says of the speaker, else the manifest or a name; None where chance decides.
 
     Where the source names speakers, all others but those that the manifest holds out are learnt from.
     """
-    speaker = entry.info.speaker
+    speaker = speaker_of(entry)
     if speaker is not None and speaker in source.test_speakers:
         return "test"
     if speaker is not None and speaker in source.dev_speakers:
         return "dev"
     named = entry.split or entry.implied_split
-    if named is not None and is_held_out(named):
-        return named
-    if source.test_speakers or source.dev_speakers:
-        return "train"
-    if named is not None:
-        return named
-    share = int(fingerprint("split", seed, speaker or entry.recording_id), 16) / 16**16
-    if share < source.test_share:
-        return "test"
-    return "dev" if share < source.test_share + source.dev_share else "train"
+    is_for_training = not is_held_out(named) and (source.test_speakers or source.dev_speakers)
+    return "train" if is_for_training else named
+
+
+def speaker_of(entry: SourceEntry) -> str | None:
+    """Its speaker as options name one, without spaces around the name."""
+    return None if entry.info.speaker is None else entry.info.speaker.strip()
 
 
 # ------------------------------------------------------------------------------------------------- rows by file

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from voxstill import engine
 from voxstill.audio import level, read_utterances
-from voxstill.core.config import Config, sources_of
+from voxstill.core.config import Config, Source, sources_of
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Normalization, Utterance
 from voxstill.indexing import duplicates, segment
 from voxstill.indexing.audio_estimate import estimated_ms
-from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan
+from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan, speaker_of
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import lease, parts, removals, tables, workdir
@@ -89,6 +89,7 @@ def unusable(figures: IndexFigures) -> VoxstillError:
 def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     files = by_file(scan(cfg.source, work))
+    _warn_of_absent_speakers(files, sources_of(cfg.source))
     state, removed = IndexState(work, recordings, prefix), removals.record(work)
     missing = state.missing(files)
     if num_kept := state.num_kept_in_training():
@@ -144,11 +145,17 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
             "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "
             "better than they are; a manifest with `speaker` or `split` mends that"
         )
-    return _finish(work, state, files, recipe, held, part)
+    return _finish(cfg, work, state, files, recipe, held, part)
 
 
 def _finish(
-    work: Store, state: IndexState, files: SourceFiles, recipe: str, held: lease.Lease, part: parts.Part | None
+    cfg: Config,
+    work: Store,
+    state: IndexState,
+    files: SourceFiles,
+    recipe: str,
+    held: lease.Lease,
+    part: parts.Part | None,
 ) -> IndexFigures:
     """The figures of all that is there; written where that is everything."""
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
@@ -160,7 +167,7 @@ def _finish(
             state.refuse_versions()
         state.refuse_doubled()
         shared_N = state.shared_contents()
-        is_changed = duplicates.drop(work, recordings, prefix, shared_N, files, held.check)
+        is_changed = duplicates.drop(work, recordings, prefix, shared_N, files, sources_of(cfg.source), held.check)
         if is_changed or (part is not None and len(shared_N)):  # another part that ends now may have done it
             state = IndexState(work, recordings, prefix)
         figures = state.figures(recipe)
@@ -169,6 +176,19 @@ def _finish(
         workdir.finish(work, figures)
         if part is None or not state.read():  # another part may have read meanwhile what could not be read before
             return figures
+
+
+def _warn_of_absent_speakers(files: SourceFiles, sources: Sequence[Source]) -> None:
+    """Name the speakers that a source would hold out and has no recording of: a misspelt one is learnt from."""
+    absent = [{*source.test_speakers, *source.dev_speakers} for source in sources]
+    for file in files if any(absent) else ():
+        absent[file.source].difference_update(map(speaker_of, file.entries))
+    if names := sorted(set[str]().union(*absent)):
+        log.warning(
+            "index: `source.test_speakers` or `source.dev_speakers` name %s, and no recording is of them: check the "
+            "names, for all other speakers are learnt from",
+            ", ".join(f"`{name}`" for name in names),
+        )
 
 
 def _postponed(row: segment.IndexedFile) -> segment.IndexedFile | engine.Postponed:
