@@ -64,6 +64,9 @@ def test_the_log_names_columns_as_they_are_written() -> None:
         ({"subset": "xl"}, None),
         ({"subset": "xl", "partition": "test"}, "test"),
         ({"subset": "test", "split": "train"}, "train"),
+        ({"subset": "train", "set": "test", "split": "dev"}, "dev"),
+        ({"fold": "test"}, "test"),
+        ({"fold": 3, "usage": "Validation"}, "dev"),
     ],
 )
 def test_a_subset_that_is_named_after_a_split_is_that_split(
@@ -71,6 +74,11 @@ def test_a_subset_that_is_named_after_a_split_is_that_split(
 ) -> None:
     [entry] = entries_in(manifest(tmp_path, "jsonl", {"audio": "a.wav", **row}))
     assert (entry.split or entry.implied_split) == split
+
+
+def test_columns_that_name_several_splits_are_refused(tmp_path: Path) -> None:
+    error = refused(manifest(tmp_path, "jsonl", {"audio": "a.wav", "subset": "train-other", "set": "test"}))
+    assert "`subset` is 'train-other' and `set` is 'test': say in a column `split`" in str(error.why)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])

@@ -20,7 +20,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 LATER_NAMES: Mapping[str, tuple[str, ...]] = {
     "dialect": ("accent", "accents"),
     "language": ("source_lang", "target_lang"),
-    "split": ("subset", "partition", "set"),
+    "split": ("subset", "partition", "set", "fold", "usage", "data_split", "split_name"),
 }
 """Names that came to be known when tables of such rows were there: they count where they are text and no other name has
 a value, and are no part of the metadata."""

@@ -194,7 +194,7 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
         isinstance(channel, bool) or not isinstance(channel, int | float) or not 0 <= channel < 1 << 15
     ):
         raise bad_row(where, f"`channel` is {channel!r}, not a number of a channel from 0")
-    name = (texts["split"] or _split_of_later_names(row) or "").strip()
+    name = (texts["split"] or _split_of_later_names(row, where) or "").strip()
     implied_split = None if name.lower() in NO_SPLIT else split_named(name)
     if name.lower() not in NO_SPLIT and implied_split is None:
         raise bad_row(where, f"`split` is {name!r}: write train, dev or test, or leave it out")
@@ -231,10 +231,13 @@ def _weight(row: Mapping[str, object], where: str) -> float | None:
     return None if weight == 1 else float(weight)
 
 
-def _split_of_later_names(row: Mapping[str, object]) -> str | None:
-    """What a column such as `subset` calls a split; other subsets are none."""
-    values = (row.get(name) for name in LATER_NAMES["split"])
-    return next((value for value in values if isinstance(value, str) and split_named(value.strip())), None)
+def _split_of_later_names(row: Mapping[str, object], where: str) -> str | None:
+    """What columns such as `subset` call a split, where they name one; DataError where they name several."""
+    values = ((name, value) for name in LATER_NAMES["split"] if isinstance(value := row.get(name), str))
+    named = {name: value for name, value in values if split_named(value.strip())}
+    if len({split_named(value.strip()) for value in named.values()}) > 1:
+        raise bad_row(where, f"{_contradiction(row, list(named))}: say in a column `split` which split is meant")
+    return next(iter(named.values()), None)
 
 
 def stripped(name: str | None) -> str | None:
