@@ -49,6 +49,7 @@ def test_a_run_stops_after_an_index_that_failed(
     cfg = config_of(tmp_path, {"audio": "a.wav"}, {"audio": second})
     assert index(cfg).exit_code == code
     assert fix in caplog.text
+    assert f"index: `{tmp_path / second}` cannot be used: " in caplog.text
     with pytest.raises(error, match="1 of 2 recordings cannot be used"):
         end_to_end.run(cfg)
     assert not (tmp_path / "work/labels").exists()

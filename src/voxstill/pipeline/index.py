@@ -19,6 +19,7 @@ from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import lease, parts, removals, tables, workdir
 from voxstill.storage.figures import UNREADABLE, IndexFigures
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
 _REASONS_SHOWN = 3
@@ -108,6 +109,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
 
     is_held_out = [source.dev_share + source.test_share > 0 for source in sources_of(cfg.source)]
     outage, shares_voices = engine.Outage("files"), False
+    named = set[str]()
 
     def commit(chunk: engine.Chunk, rows: Sequence[segment.IndexedFile]) -> None:
         nonlocal shares_voices
@@ -115,6 +117,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         shares_voices |= any(is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items)
         utterances = _without_removed(removed, rows)
         errors = (row.recording.error for row in rows if row.recording.error is not None)
+        _name_first(rows, named)
         meter.count_done(sum(utterance.duration_ms for utterance in utterances), errors)
         new = [row.recording for row in rows if not is_still_unreadable(row.recording)]
         if new:
@@ -176,6 +179,14 @@ def _finish(
         workdir.finish(work, figures)
         if part is None or not state.read():  # another part may have read meanwhile what could not be read before
             return figures
+
+
+def _name_first(rows: Sequence[segment.IndexedFile], named: set[str]) -> None:
+    """Say of the first recording that cannot be used for a kind of reason which it is; the figures only count."""
+    for recording in (row.recording for row in rows):
+        if recording.failure is not None and recording.failure.kind not in named:
+            named.add(recording.failure.kind)
+            log.warning("index: `%s` cannot be used: %s", redact_uri(recording.uri), recording.failure.text)
 
 
 def _warn_of_absent_speakers(files: SourceFiles, sources: Sequence[Source]) -> None:
