@@ -71,15 +71,17 @@ def test_splits_come_from_the_names_of_files_and_equal_ids_are_told_apart(tmp_pa
         "train-00001-of-00002",
         "validation-00000-of-00001-0a1b2c",
         "test.clean-00000-of-00001",
+        "validation",
+        "test_0",
     )
     for number, name in enumerate(parts):
         parquet(tmp_path / f"hf/data/{name}.parquet", pitch_hz=10 * number)
     cfg = Config(work=str(tmp_path / "work"), source=Source(uri=str(tmp_path / "hf")), engine="inline")
     figures = voxstill.index(cfg)
-    assert (figures.recordings, figures.damaged) == (12, 0)
-    assert figures.splits == {"train": 6, "dev": 3, "test": 3}
+    assert (figures.recordings, figures.damaged) == (18, 0)
+    assert figures.splits == {"train": 6, "dev": 6, "test": 6}
     files = by_file(scan(cfg.source, Store(cfg.work)))
-    assert len({file.entries[0].utterance_id for file in files}) == 12
+    assert len({file.entries[0].utterance_id for file in files}) == 18
 
 
 @pytest.mark.parametrize("ending", ["parquet", "tar.gz"])

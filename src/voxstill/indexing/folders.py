@@ -317,7 +317,7 @@ def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
     """
     is_parquet = holds_audio(file.uri)
     if work is not None and (is_compressed(file.uri) or is_parquet):
-        split = split_of_name(file.uri) if is_parquet else _held_out_by_name(file.uri)
+        split = (split_of_name(file.uri) if is_parquet else None) or _held_out_by_name(file.uri)
         for entry in read_tar(unpack.unpacked_tar(file, work)):
             unpacked = _of_row(entry, file.uri) if is_parquet else entry
             yield with_split(replace(unpacked, origin=file.uri), split)
@@ -335,7 +335,7 @@ def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
 
 
 def _held_out_by_name(uri: str) -> Split | None:
-    """The split that a tar is held out as by its name, `test.tar` or `dev-000.tar.gz`."""
+    """The split that a tar or Parquet file is held out as by its name, `test.tar` or `dev-000.parquet`."""
     split = split_named(file_name(uri).rpartition("/")[2].partition(".")[0])
     return split if is_held_out(split) else None
 
