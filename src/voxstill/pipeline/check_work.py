@@ -97,7 +97,12 @@ class _Check:
         utterance_ids = self._ids.get(self._listings.get(figures.source or "", ""))
         if utterance_ids is not None and (num := utterance_ids.num_missing(ids)):
             table.add(table.prefix, f"{num:,} of {len(utterance_ids):,} utterances have no label")
-        if (utterances := same_audio.compared_with(self.work, table.prefix)) in self._ids:
+        try:
+            utterances = same_audio.compared_with(self.work, table.prefix)
+        except DataError as error:
+            table.add(f"{table.prefix}/{same_audio.NAME}", error.why or error.what)
+            return
+        if utterances in self._ids:
             try:
                 same_audio.compare(self.work, utterances, table.prefix)
             except DataError as error:

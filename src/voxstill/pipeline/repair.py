@@ -22,7 +22,7 @@ from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.sharding import generation
-from voxstill.storage import lease, manifest, tables, workdir
+from voxstill.storage import lease, manifest, same_audio, tables, workdir
 from voxstill.storage.figures import IndexFigures, Kind, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -174,4 +174,5 @@ def _broken_files(kind: Kind, recipe: str, findings: Sequence[Finding]) -> list[
     if kind == "utterances":
         return [f"{prefix}/{stem}.parquet" for stem in stems for prefix in (f"recordings/{recipe}", table)]
     endings = (".parquet", ".tar") if kind == "shards" else (".parquet",)
-    return [f"{table}/{stem}{ending}" for stem in stems for ending in endings]
+    notes = [finding.path for finding in findings if finding.path.endswith(f"/{same_audio.NAME}")]
+    return [*notes, *(f"{table}/{stem}{ending}" for stem in stems for ending in endings)]

@@ -13,6 +13,7 @@ from voxstill.core.errors import ConfigError, DataError, VoxstillError, first_li
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.nn import loading
+from voxstill.pipeline.check_files import file_faults
 from voxstill.pipeline.check_work import check_work
 from voxstill.pipeline.repair import repair as repair_tables
 from voxstill.storage.rundir import RunDir
@@ -68,6 +69,7 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
         return check_experiment(run)
     work = Store(where)
     first = check_work(work)
+    num_files, faults = file_faults(work)
     if not first.checked:
         raise DataError(
             f"`{where}` has no finished table and is no experiment",
@@ -83,8 +85,8 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
         left = {finding.path: finding.reason for finding in check_work(work).rows}
         repaired = [path for path in rows if path not in left]
         rows |= left
-    broken = [Broken(path=path, reason=reason) for path, reason in rows.items()]
-    return VerifyResult(checked=first.checked, broken=broken, repaired=repaired)
+    broken = [Broken(path=path, reason=reason) for path, reason in (faults | rows).items()]
+    return VerifyResult(checked=first.checked + num_files, broken=broken, repaired=repaired)
 
 
 def check_experiment(run: RunDir) -> VerifyResult:

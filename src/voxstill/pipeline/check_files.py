@@ -1,0 +1,85 @@
+"""Files of a WORK that belong to no table: the record of removed utterances, and unpacked copies of compressed files.
+
+No step of a configuration makes the record again, and only `voxstill index` unpacks a file once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from voxstill.core.errors import VoxstillError
+from voxstill.core.records import Label, Utterance, content_hash
+from voxstill.indexing.segment import IndexRow
+from voxstill.pipeline.check_table import IS_MISSING
+from voxstill.storage import removals, tables
+from voxstill.storage.removals import Removal
+from voxstill.storage.store import Store
+from voxstill.storage.uri import ByteRange, split_range
+
+_UNPACKED = "unpacked/"
+_RECORD_FIX = "put a copy of it back, or delete it and run `voxstill remove` again with its ids"
+
+
+def file_faults(work: Store) -> tuple[int, dict[str, str]]:
+    """How many files were read, and why each of those that are broken or missing is."""
+    record, unpacked = list(tables.parts(work, removals.PREFIX)), _unpacked(work)
+    faults = {key: fault for key in record if (fault := _record_fault(work, key)) is not None}
+    if not faults and (num := _num_forgotten(work)):
+        why = f"a file of it is missing: the labels of {num:,} utterances say that these were removed"
+        faults[removals.PREFIX] = f"{why}; {_RECORD_FIX}"
+    there = {entry.key: entry.num_bytes for entry in work.list(_UNPACKED)}
+    for key, recordings in unpacked.items():
+        if key not in there:
+            faults[key] = f"{IS_MISSING}; `voxstill index` unpacks it again"
+        elif num := sum(_is_other(work, key, there[key], *member) for member in recordings.items()):
+            why = f"{num:,} recordings in it are not what was indexed"
+            faults[key] = f"{why}; delete it, and `voxstill index` unpacks it again"
+    return len(record) + len(unpacked), faults
+
+
+def _record_fault(work: Store, key: str) -> str | None:
+    try:
+        tables.to_arrow(work.read(key), Removal, work.uri(key))
+    except VoxstillError as error:
+        return f"{error.why or error.what}; {_RECORD_FIX}"
+    return None
+
+
+def _num_forgotten(work: Store) -> int:
+    """How many utterances have a label of a removed one, and are not in the record."""
+    forgotten: set[str] = set()
+    for rows in _parts(work, "labels", Label, "utterance_id", "error"):
+        forgotten.update(id_ for id_, error in rows if error == removals.REMOVED)
+    forgotten -= removals.of(work).keys()
+    if not forgotten:
+        return 0
+    ids = (id_ for rows in _parts(work, removals.UTTERANCES, Utterance, "id") for (id_,) in rows)
+    return len(forgotten.intersection(ids))
+
+
+def _unpacked(work: Store) -> Mapping[str, Mapping[ByteRange, str | None]]:
+    """The recordings that lie in each unpacked copy, with the hashes of their bytes where these are known."""
+    root, tars = work.uri(_UNPACKED), dict[str, dict[ByteRange, str | None]]()
+    for rows in _parts(work, "recordings", IndexRow, "uri", "content_hash"):
+        for uri, content in rows:
+            tar, place = split_range(uri)
+            if place is not None and tar.startswith(root):
+                tars.setdefault(_UNPACKED + tar.removeprefix(root), {})[place] = content
+    return tars
+
+
+def _is_other(work: Store, key: str, num_bytes: int, place: ByteRange, content: str | None) -> bool:
+    """Whether a recording in an unpacked copy is another than was indexed."""
+    if content is None or place.end > num_bytes:
+        return place.end > num_bytes
+    data = work.read_range(key, place.start, place.end) if place.length else b""
+    return content_hash(data) != content
+
+
+def _parts(work: Store, kind: str, row: type, *names: str) -> Iterator[list[tuple[str, ...]]]:
+    """Columns of each part of all tables of a kind; those that are broken are named by the check of their table."""
+    for key in tables.parts(work, kind):
+        with contextlib.suppress(VoxstillError):
+            for part in tables.columns(work, [key], row, names):
+                yield list(zip(*(part[name].to_pylist() for name in names), strict=True))
