@@ -107,8 +107,8 @@ def test_the_index_of_an_export_gives_the_same_utterances(awkward: Config, tmp_p
     if name.startswith("labels"):
         assert again == known(awkward)
         return
-    assert {(row.id, row.text, row.start_ms, row.end_ms, row.info.speaker) for row in again.values()} == {
-        (row.id, row.text, row.start_ms, row.end_ms, row.info.speaker) for row in known(awkward).values()
+    assert {(row.id, row.text, row.start_ms, row.end_ms, row.info.speaker, row.split) for row in again.values()} == {
+        (row.id, row.text, row.start_ms, row.end_ms, row.info.speaker, row.split) for row in known(awkward).values()
     }
 
 
@@ -196,8 +196,12 @@ def lines(path: Path) -> list[list[str]]:
     return [line.split(" ", 1) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-def test_a_kaldi_directory_is_sorted_and_whole(awkward: Config, tmp_path: Path) -> None:
-    export(awkward, tmp_path / "kaldi", "kaldi")
+def test_a_kaldi_directory_is_sorted_and_whole(
+    awkward: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="voxstill"):
+        export(awkward, tmp_path / "kaldi", "kaldi")
+    assert "2 of test, 4 of train" in caplog.text
     files = {path.name: lines(path) for path in (tmp_path / "kaldi").iterdir()}
     assert files.keys() == {"wav.scp", "segments", "text", "utt2spk", "spk2utt", "utt2lang"}
     for rows in files.values():

@@ -434,7 +434,7 @@ def test_clean_in_the_shell(cfg: Config, tmp_path: Path, capsys: pytest.CaptureF
         assert cli.main(["clean", cfg.work, "--config", str(file), "--json", *options]) == 0
         result = json.loads(capsys.readouterr().out)
         assert result["deleted"] is deleted
-    assert result == {"recipes": [], "bytes": 0, "deleted": False}
+    assert result == {"recipes": [], "bytes": 0, "deleted": False, "holding_removed": []}
 
 
 def test_a_second_teacher_and_its_alignment_are_used(cfg: Config) -> None:
@@ -446,3 +446,28 @@ def test_a_second_teacher_and_its_alignment_are_used(cfg: Config) -> None:
     shard(both)
     assert clean(both).recipes == []
     assert label.finished(Store(cfg.work), both.teacher).recipe != second
+
+
+def test_clean_names_shards_that_stay_and_hold_a_removed_utterance(cfg: Config) -> None:
+    made(cfg)
+    unlabelled = shard_unlabelled(cfg)
+    remove(cfg, ["u02"])
+    made(cfg)
+    result = clean(cfg, delete=True)
+    assert result.holding_removed == [f"shards/{unlabelled.recipe}"]
+    assert "shard --unlabelled" in result.to_text()
+    shard_unlabelled(cfg)
+    clean(cfg, delete=True)
+    assert clean(cfg).holding_removed == []
+    assert not holding(cfg.work, "shards", texts=("u02",))
+
+
+def test_clean_deletes_all_shards_where_everything_was_removed(cfg: Config) -> None:
+    made(cfg)
+    shard_unlabelled(cfg)
+    remove(cfg, [f"u{number:02}" for number in range(NUM)])
+    with pytest.raises(DataError, match="keep no utterance") as refused:
+        made(cfg)
+    assert "were removed" in refused.value.why
+    assert clean(cfg, delete=True).holding_removed == []
+    assert not list((Path(cfg.work) / "shards").rglob("*.tar"))

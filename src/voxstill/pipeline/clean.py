@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from voxstill.core.config import Config
@@ -41,16 +41,27 @@ _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanResult(Result):
-    """The tables that nothing uses, as kind/recipe; the bytes of their files; and whether they were deleted."""
+    """The tables that nothing uses, as kind/recipe; the bytes of their files; and whether they were deleted.
+
+    `holding_removed` are shards that stay though they hold removed utterances.
+    """
 
     recipes: list[str]
     bytes: int
     deleted: bool
+    holding_removed: list[str] = field(default_factory=list)
 
     def to_text(self) -> str:
         """A line for each table, and the sum."""
         what = "deleted" if self.deleted else "used by nothing; --yes deletes them"
-        return "\n".join([*self.recipes, f"{len(self.recipes)} tables, {self.bytes / 1e6:,.1f} MB: {what}"])
+        lines = [*self.recipes, f"{len(self.recipes)} tables, {self.bytes / 1e6:,.1f} MB: {what}"]
+        if self.holding_removed:
+            lines.append(
+                f"{', '.join(self.holding_removed)}: stay, and hold utterances that were removed; with the "
+                "configuration that made them run `voxstill filter` and `voxstill shard`, or `voxstill shard "
+                "--unlabelled`, then this"
+            )
+        return "\n".join(lines)
 
 
 def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
@@ -73,6 +84,7 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
         if (len(rest) < len(files[table]) or table in bases) and not _holds_removed(work, rest):
             continue
         unused[table] = rest
+    staying = {table: files[table].keys() - unused.get(table, {}).keys() for table in files if table[0] == "shards"}
     if delete:
         for table, of_table in unused.items():
             _delete(work, table, of_table)
@@ -80,6 +92,7 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
         recipes=["/".join(table) for table in unused],
         bytes=sum(sum(of_table.values()) for of_table in unused.values()),
         deleted=delete,
+        holding_removed=["/".join(table) for table, keys in sorted(staying.items()) if _holds_removed(work, keys)],
     )
 
 
@@ -114,7 +127,7 @@ def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
     made["mixtures"] = None if cfg.train.corpora else set()
     made["recordings"] = set()  # they go with the utterances
     unknown = contextlib.suppress(DataError, ConfigError, TeacherError)
-    shards = set[str]()
+    shards, is_all_removed = set[str](), False
     with unknown:
         source = workdir.finished(work, IndexFigures, recipes.utterances_recipe(cfg))
         made["utterances"] = {source.recipe, recipes.utterances_recipe(cfg)}
@@ -128,10 +141,12 @@ def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
         made["verdicts"] = {verdicts.recipe, recipes.verdicts_recipe(cfg, source, labels)}
         made["scores"] = {verdicts.scores, recipes.scores_recipe(cfg, source, labels)}
         shards.add(recipes.shard_recipe(cfg, verdicts))
+        is_all_removed = bool(verdicts.removed) and not verdicts.judged  # of these no shards are made
     finished = workdir.finished_recipes(work, "shards")
-    if shards.intersection(finished):
+    if is_all_removed or shards.intersection(finished):
         with unknown:  # where it is not clear what `train.corpora` names, all shards are used
-            made["shards"] = shards | mixture.named_shards(cfg) | _unlabelled(work, finished)
+            unlabelled = set() if is_all_removed else _unlabelled(work, finished)
+            made["shards"] = shards | mixture.named_shards(cfg) | unlabelled
     with unknown:
         if cfg.train.corpora:
             made["mixtures"] = {mixture.recipe(cfg)}
@@ -187,7 +202,7 @@ def _sidecar(tar: str) -> str:
     return tar.removesuffix(".tar") + ".parquet"
 
 
-def _holds_removed(work: Store, files: Files) -> bool:
+def _holds_removed(work: Store, files: Iterable[str]) -> bool:
     """Whether sidecars among these files hold a removed utterance."""
     removed = {*removals.of(work), *(removal.id for removal in removals.record(work))}
     if not removed:

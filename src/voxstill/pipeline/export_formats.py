@@ -131,6 +131,7 @@ def write_nemo(labels: ExportedLabels, file: TextIO) -> None:
             "text": row.label.text,
             "speaker": row.utterance.info.speaker,
             "lang": row.language,
+            "split": row.utterance.split,
             "id": row.utterance.id,
             **row.more,
         }

@@ -89,6 +89,12 @@ def export_labels(
     if any(left_out.values()):
         counts = (f"{count} {what}" for what, count in left_out.items() if count)
         log.warning("export-labels: left out: %s", ", ".join(counts))
+    if form == "kaldi" and len(reader.splits) > 1:
+        log.warning(
+            "export-labels: nothing in a Kaldi directory tells the splits of its utterances, which are %s: train on "
+            "those of train alone, which `--format jsonl` names",
+            ", ".join(f"{num:,} of {split}" for split, num in sorted(reader.splits.items())),
+        )
     return ExportResult(utterances=reader.num_given - num_wordless, path=str(path), left_out=sum(left_out.values()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -87,6 +88,8 @@ class LabelReader:
         columns += [*tables.schema(Verdict)] if verdicts else []
         self.columns: Sequence[pa.Field] = [field for field in columns if field.name not in _ELSEWHERE]
         self.num_given = self.num_failed = self.num_unlabelled = 0
+        self.splits: Counter[str] = Counter()
+        """Of the labels given."""
 
     def _verdicts(self, cfg: Config) -> VerdictFigures:
         judged = finished_verdicts(cfg)
@@ -136,6 +139,7 @@ class LabelReader:
             utterance = tables.from_columns(columns, Utterance)
             more = scores.get(utterance.id, {})
             self.num_given += 1
+            self.splits[utterance.split] += 1
             yield ExportedLabel(
                 utterance=utterance,
                 label=row,

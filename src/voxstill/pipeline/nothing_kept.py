@@ -25,6 +25,9 @@ def _error(work: Store, verdicts: VerdictFigures) -> DataError | None:
     if verdicts.kept_utterances:
         return None
     what = f"the verdicts {verdicts.recipe} in `{work.root}` keep no utterance"
+    if not verdicts.judged and verdicts.removed:
+        why = f"all {verdicts.removed:,} utterances of the splits train and dev were removed"
+        return DataError(what, why=why, fix="index more audio, or delete the shards of before: voxstill clean --yes")
     if not verdicts.judged:
         why = "no utterance is of the splits train or dev, which are judged"
         return DataError(what, why=why, fix="check the splits of the source")
