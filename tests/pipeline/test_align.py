@@ -18,7 +18,7 @@ from tones import PITCH_HZ, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import pcm
-from voxstill.core.config import Config
+from voxstill.core.config import Config, Segment
 from voxstill.core.errors import ConfigError
 from voxstill.core.records import Utterance, Word
 from voxstill.decoding import emissions, forced_alignment
@@ -172,6 +172,43 @@ def test_a_manifest_that_is_there_and_a_missing_model_are_errors(
     transformers.WhisperFeatureExtractor().save_pretrained(whisper)
     assert run(tmp_path, whisper, "--yes") == 2
     assert "it is no CTC model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["s3://bucket/talk.jsonl", "folder"])
+def test_an_output_that_is_no_file_of_this_machine_is_refused_before_the_alignment(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=f"`{output}` is"):
+        voxstill.align(Config(), "absent.wav", "absent.txt", output, model="absent", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_audio_that_cannot_be_decoded_is_named(
+    tmp_path: Path, tone_student: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(tmp_path, LINES, "\n".join(LINES))
+    (tmp_path / "talk.wav").write_text("no audio")
+    assert run(tmp_path, tone_student) == 3
+    assert f"`{tmp_path / 'talk.wav'}` cannot be decoded: not audio" in capsys.readouterr().err
+
+
+def test_words_without_tokens_take_no_audio_from_those_that_have_it() -> None:
+    """Numbers in digits at both edges of a text that is nearly as long as an utterance may be."""
+    text = transcript_segments.TimedText(
+        line="1 2 3 ba 4",
+        begin=0,
+        end=10,
+        start_ms=10_000,
+        end_ms=38_000,
+        first=0,
+        last=1,
+        unaligned_before=3,
+        unaligned_after=1,
+    )
+    [span] = transcript_segments.padded([text], 60_000, Segment(max_ms=30_000, pad_ms=100))
+    assert span == (8_100, 38_100)
 
 
 def test_a_model_of_letters_with_a_delimiter_aligns(tmp_path: Path) -> None:

@@ -62,7 +62,12 @@ def align(
     `model` is a CTC model, `filter.aligner` where it is None. ConfigError where there is none or the manifest exists,
     unless it may be overwritten; DataError where text and audio cannot belong together.
     """
-    path = Path(output)
+    if not is_local(output):
+        fix = "write it to this machine, then copy it there"
+        raise ConfigError(f"`{output}` is no path", why="the manifest is a file of this machine", fix=fix)
+    path = local_path(output)
+    if path.is_dir():
+        raise ConfigError(f"`{path}` is a folder", why="the manifest is a file", fix="name a file")
     if path.exists() and not overwrite:
         raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
     if (model := model or cfg.filter.aligner) is None:
@@ -74,7 +79,10 @@ def align(
     recognizer = Recognizer(config.validated(RecognizerOptions, {"model": model}, prefix="filter.aligner."))
     transcript = _read_text(text)
     with Decoder(cfg.engine.decode_s, cfg.engine.decode_mb) as decoder:
-        samples_T = decoder.decode(read_uri(audio)).samples_T
+        try:
+            samples_T = decoder.decode(read_uri(audio)).samples_T
+        except DataError as error:
+            raise DataError(f"`{audio}` cannot be decoded: {error.what}", why=error.why, fix=error.fix) from None
     recognizer.load()
     rows = list(_aligned(cfg, recognizer, samples_T, transcript, text))
     recognizer.close()

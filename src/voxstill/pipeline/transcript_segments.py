@@ -144,11 +144,14 @@ def pieces(line: Sequence[Sequence[TimedText]], max_ms: int) -> list[TimedText]:
 def padded(texts: Sequence[TimedText], duration_ms: int, cfg: Segment) -> list[tuple[int, int]]:
     """Start and end of the audio of each text, in order, with `segment.pad_ms`; neighbours never overlap.
 
-    A text that begins or ends with words without a time gets more audio there, as far as its neighbour.
+    A text that begins or ends with words without a time gets more audio there, as far as its neighbour, and as far as
+    all of it stays within `segment.max_ms`.
     """
     spans = []
     for i, text in enumerate(texts):
-        before_ms, after_ms = (UNALIGNED_MS * num for num in (text.unaligned_before, text.unaligned_after))
+        room_ms = max(cfg.max_ms - 2 * cfg.pad_ms - (text.end_ms - text.start_ms), 0)
+        before_ms = min(UNALIGNED_MS * text.unaligned_before, room_ms)
+        after_ms = min(UNALIGNED_MS * text.unaligned_after, room_ms - before_ms)
         left = _border(texts[i - 1], text) if i else 0
         right = _border(text, texts[i + 1]) if i + 1 < len(texts) else duration_ms
         start_ms = max(text.start_ms - cfg.pad_ms - before_ms, left)
