@@ -471,3 +471,22 @@ def test_clean_deletes_all_shards_where_everything_was_removed(cfg: Config) -> N
     assert "were removed" in refused.value.why
     assert clean(cfg, delete=True).holding_removed == []
     assert not list((Path(cfg.work) / "shards").rglob("*.tar"))
+
+
+def test_clean_leaves_nothing_of_a_removed_utterance_while_labelling_goes_on(cfg: Config) -> None:
+    index(cfg)
+    label_utterances(cfg, limit_hours=8 * 3 / 3600)
+    filter_labels(cfg, partial=True)
+    first = shard(cfg)
+    [gone, *_] = ids_of(cfg, first)
+    remove(cfg, [gone])
+    filter_labels(cfg, partial=True)
+    second = shard(cfg)
+    assert f"shards/{first.recipe}" in clean(cfg, delete=True).recipes
+    assert not holding(cfg.work, "shards", "scores", "verdicts", texts=(gone,))
+    assert shard(cfg) == second
+    assert second.recipe in workdir.finished_recipes(Store(cfg.work), "shards")
+    label_utterances(cfg)
+    filter_labels(cfg)
+    assert gone not in ids_of(cfg, shard(cfg))
+    assert is_sound(cfg)

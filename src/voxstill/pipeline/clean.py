@@ -137,9 +137,14 @@ def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
         made["labels"] = {labels.recipe, *_wanted_labels(cfg, work), *([] if second is None else [second.recipe])}
         if (task := recipes.alignment_task(cfg, labels)) is not None:
             made["alignments"] = {task.recipe}
-        verdicts = recipes.finished_verdicts(cfg)
-        made["verdicts"] = {verdicts.recipe, recipes.verdicts_recipe(cfg, source, labels)}
-        made["scores"] = {verdicts.scores, recipes.scores_recipe(cfg, source, labels)}
+    with unknown:
+        verdicts = recipes.finished_verdicts(cfg)  # those of the labels so far, while labelling goes on
+        verdict_recipes, score_recipes = {verdicts.recipe}, {verdicts.scores}
+        if verdicts.labelled is None:
+            source, labels = recipes.finished_utterances(cfg), label.finished(work, cfg.teacher)
+            verdict_recipes.add(recipes.verdicts_recipe(cfg, source, labels))
+            score_recipes.add(recipes.scores_recipe(cfg, source, labels))
+        made["verdicts"], made["scores"] = verdict_recipes, score_recipes
         shards.add(recipes.shard_recipe(cfg, verdicts))
         is_all_removed = bool(verdicts.removed) and not verdicts.judged  # of these no shards are made
     finished = workdir.finished_recipes(work, "shards")

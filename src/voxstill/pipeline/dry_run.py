@@ -90,7 +90,9 @@ def _sources_of_part(part: Part, cfg: Config, folder: Path) -> list[dict[str, ob
         if rows:
             manifest = folder / f"{number}.jsonl"
             manifest.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-            sources.append({**source.model_dump(), "uri": str(manifest)})
+            # the rows have their splits, and may not be of all speakers who are named
+            of_part: dict[str, object] = {"uri": str(manifest), "test_speakers": [], "dev_speakers": []}
+            sources.append({**source.model_dump(), **of_part})
     return sources
 
 
