@@ -490,3 +490,8 @@ def test_clean_leaves_nothing_of_a_removed_utterance_while_labelling_goes_on(cfg
     filter_labels(cfg)
     assert gone not in ids_of(cfg, shard(cfg))
     assert is_sound(cfg)
+
+
+def test_clean_of_a_folder_without_tables_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["clean", str(tmp_path / "misspelt"), "--yes"]) == 3
+    assert "has no table" in capsys.readouterr().err

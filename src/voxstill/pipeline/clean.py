@@ -69,10 +69,12 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
 
     An earlier generation of shards stays whole as long as its tars are named, unless it holds removed utterances: then
     only the tars that are named stay. A table that another process writes stays. StorageError where another process
-    begins to write one meanwhile.
+    begins to write one meanwhile, DataError where there is no table at all.
     """
     work = Store(cfg.work)
     files = _tables(work)
+    if not files:
+        raise DataError(f"`{work.root}` has no table", why="it is no work folder", fix="check the path")
     used = _used(cfg, work, files)
     kept = {key for tar in _named_tars(work, used) for key in (tar, _sidecar(tar))}
     bases = _bases(work, used)
