@@ -4,6 +4,7 @@ import io
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -322,12 +323,34 @@ def test_small_files_go_by_in_hundreds_a_second(shared_data: Callable[[str], Pat
 FLAC_FORMS = [(44_100, 2, "PCM_16"), (48_000, 1, "PCM_24"), (8_000, 1, "PCM_16"), (22_050, 1, "PCM_S8")]
 
 
-@pytest.mark.parametrize("ffmpeg", [False, True], ids=["libsndfile", "FFmpeg"])
+@pytest.mark.parametrize(("rate_hz", "channels", "subtype"), FLAC_FORMS)
+@pytest.mark.parametrize("num_samples", [100, codec._BLOCK, codec._BLOCK + 1])
+def test_dr_flac_gives_what_libsndfile_gives(
+    rate_hz: int, channels: int, subtype: str, num_samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples_TC = np.random.default_rng(0).normal(0, 0.3, (num_samples, channels))
+    data = in_a_file(samples_TC, rate_hz, "FLAC", subtype)
+    fast = codec.decode(data)
+    read: list[bytes] = []
+    decode = codec._decode_with_libsndfile
+    monkeypatch.setattr(codec, "_decode_with_libsndfile", lambda data, mono: (read.append(data), decode(data, mono))[1])
+    assert codec.decode(data).gain_db is None
+    assert not read
+    monkeypatch.setattr(codec, "_decode_with_dr_flac", lambda *_: codec._UNREADABLE)
+    slow = codec.decode(data)
+    assert read
+    np.testing.assert_array_equal(fast.samples_T, slow.samples_T)
+    assert replace(fast, samples_T=WHOLE) == replace(slow, samples_T=WHOLE)
+
+
+@pytest.mark.parametrize("decoder", ["dr_flac", "libsndfile", "FFmpeg"])
 @pytest.mark.parametrize(("rate_hz", "channels", "subtype"), FLAC_FORMS)
 def test_a_flac_with_a_flipped_bit_is_refused_or_has_the_same_samples(
-    rate_hz: int, channels: int, subtype: str, ffmpeg: bool, monkeypatch: pytest.MonkeyPatch
+    rate_hz: int, channels: int, subtype: str, decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if ffmpeg:
+    if decoder != "dr_flac":
+        monkeypatch.setattr(codec, "_decode_with_dr_flac", lambda *_: codec._UNREADABLE)
+    if decoder == "FFmpeg":
         monkeypatch.setattr(codec, "_decode_with_libsndfile", codec._decode_with_ffmpeg)
     samples_TC = np.stack([speech_like(0.5, rate_hz, seed) for seed in range(channels)], axis=1)
     whole = in_a_file(samples_TC, rate_hz, "FLAC", subtype)

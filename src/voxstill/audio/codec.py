@@ -1,8 +1,9 @@
 """Decode and encode audio: any file to 16 kHz mono int16 samples, samples to FLAC or WAV.
 
-libsndfile reads WAV and FLAC, FFmpeg everything else, and each is tried where the other fails; intact 16 kHz mono WAV
-and FLAC are read without either. Lengths in headers are not trusted: audio is decoded to its end, its samples are
-counted, and the count is compared with the length that the header states. So is the MD5 of a FLAC, where it has one.
+libsndfile reads WAV and FLAC, FFmpeg everything else, and each is tried where the other fails; intact FLAC with an MD5
+and 16 kHz mono WAV are read without either. Lengths in headers are not trusted: audio is decoded to its end, its
+samples are counted, and the count is compared with the length that the header states. So is the MD5 of a FLAC, where it
+has one.
 """
 
 from __future__ import annotations
@@ -106,7 +107,10 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
         if (audio := fast(data, channel=channel, max_s=max_s)) is not None:
             return amplified(audio, gain)
     faults, header, stated_s = [], flac.stream_info(data), None
-    for reader in _readers(data):
+    readers = _readers(data)
+    if header is not None and header.num_samples is not None and header.md5 is not None:
+        readers = _decode_with_dr_flac, *readers
+    for reader in readers:
         mono = MonoResampler(channel, max_s, gain, header)
         end = reader(data, mono)
         stated_s = end.stated_s or stated_s  # libsndfile decodes what is left of an MP3 and knows no length
@@ -114,7 +118,8 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
         samples_T = mono.finish()
         fault = _fault(data, mono, end)
         if fault is not None:
-            faults.append((mono.num_samples, fault))
+            if reader is not _decode_with_dr_flac:  # which does not say what is wrong
+                faults.append((mono.num_samples, fault))
             continue
         if not len(samples_T):
             raise DataError("no audio", why="there is not one sample in it at 16 kHz", fix="remove the file")
@@ -235,7 +240,7 @@ def _plain_flac(
     finally:
         lib.ma_dr_flac_close(decoder)
     samples_T = samples_T[:num_samples]
-    if num_decoded != num_samples or not samples_T.any():
+    if num_decoded != num_samples or not (samples_T[:32].any() or samples_T.any()):
         return None
     if not skip_md5 and hashlib.md5(samples_T.data, usedforsecurity=False).digest() != data[26:42]:
         return None
@@ -274,12 +279,38 @@ def _fault(data: ByteSource, mono: MonoResampler, end: _DecodeResult) -> DataErr
     return fault or mono.checksum_fault() or flac.rate_fault(data)
 
 
+_UNREADABLE = _DecodeResult("flac", DataError("damaged", why="dr_flac cannot read it", fix="find a sound copy"), None)
+_DR_FLAC_READ = {"int16": lib.ma_dr_flac_read_pcm_frames_s16, "int32": lib.ma_dr_flac_read_pcm_frames_s32}
+
+
 class _ForwardReader(soundfile.SoundFile):  # type: ignore[misc]  # soundfile has no types
     """A sound file that is never seeked: soundfile seeks after each block, which fails in a FLAC of unknown length."""
 
     def seekable(self) -> bool:
         """No."""
         return False
+
+
+def _decode_with_dr_flac(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
+    """Decode with dr_flac a FLAC with a length and an MD5, in half the time of libsndfile.
+
+    What it cannot decode it leaves out without a word: the length and the MD5 tell, and another reader says why.
+    """
+    decoder = lib.ma_dr_flac_open_memory(data, len(data), ffi.NULL)
+    if not decoder:
+        return _UNREADABLE
+    try:
+        block_TC = np.empty((_BLOCK, decoder.channels), mono.block_type)
+        buffer, read = ffi.from_buffer(block_TC), _DR_FLAC_READ[mono.block_type]
+        pointer = ffi.cast(f"ma_{mono.block_type} *", buffer)
+        # reading stops once at bytes that are no frame
+        while num_decoded := read(decoder, _BLOCK, pointer) or read(decoder, _BLOCK, pointer):
+            mono.add(block_TC[:num_decoded], decoder.sampleRate)
+        return _DecodeResult("flac", None, None)
+    except (DataError, MemoryError):
+        return _UNREADABLE
+    finally:
+        lib.ma_dr_flac_close(decoder)
 
 
 def _decode_with_libsndfile(data: ByteSource, mono: MonoResampler) -> _DecodeResult:

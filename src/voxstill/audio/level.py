@@ -31,6 +31,7 @@ _FULL_SCALE = (pcm.FULL_SCALE - 1) / pcm.FULL_SCALE  # the loudest positive samp
 _LARGE = 1e9
 """Peak of a float file above which the squares of samples, or their sums, are too large for float32."""
 _PART = 1 << 16  # samples whose float32 sums are exact enough
+_MAX_SUM = 2**31 - 1  # of int32
 
 
 class Level(NamedTuple):
@@ -76,13 +77,12 @@ def level_of(samples_T: NDArray[np.int16]) -> Level:
     num_clipped = 0
     if highest >= loudest or lowest <= -loudest:
         num_clipped = int(np.count_nonzero(samples_T >= loudest) + np.count_nonzero(samples_T <= -loudest))
+    peak, total = max(highest, -lowest), 0
     # sums of int32 take half the time that those of int64 take; of so many samples none is too large for them
-    total = 0
-    for start in range(0, num_samples, _PART - 1):
-        total += int(np.add.reduce(samples_T[start : start + _PART - 1], dtype=np.int32))
-    return Level(
-        max(highest, -lowest) / pcm.FULL_SCALE, num_clipped / num_samples, total / num_samples / pcm.FULL_SCALE
-    )
+    part = _MAX_SUM // max(1, peak)
+    for start in range(0, num_samples, part):
+        total += int(np.add.reduce(samples_T[start : start + part], dtype=np.int32))
+    return Level(peak / pcm.FULL_SCALE, num_clipped / num_samples, total / num_samples / pcm.FULL_SCALE)
 
 
 def gain_db(parts: Sequence[NDArray[np.float32]], target: Normalization) -> float:

@@ -80,7 +80,9 @@ class MonoResampler:
         if block_TC.dtype.kind == "i":
             if self._md5 is not None:
                 self._md5.add(cast("NDArray[np.int16] | NDArray[np.int32]", block_TC))
-            self._add(block_TC.astype(np.float32) * np.float32(2.0 ** (1 - 8 * block_TC.itemsize)), rate_hz)
+            float_TC = block_TC.astype(np.float32)
+            float_TC *= np.float32(2.0 ** (1 - 8 * block_TC.itemsize))
+            self._add(float_TC, rate_hz)
         else:
             self._add(np.asarray(block_TC, np.float32), rate_hz)
 

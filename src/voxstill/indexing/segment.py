@@ -254,8 +254,8 @@ def _segment(
         metadata_hash=file.metadata_hash,
         segment_errors=tuple(Failure.of(error).text for error in errors),
         content_hash=content_hash(blob.data),
-        clipped=max(level.clipped for level in levels),
-        dc_offset=max((level.dc_offset for level in levels), key=abs),
+        clipped=max([level.clipped for level in levels]),
+        dc_offset=max([level.dc_offset for level in levels], key=abs),
         louder_channel=audio.louder_channel,
         origin=first.origin,
         unused=_unused(file, left_out, source, seed, duration_ms),
@@ -273,8 +273,10 @@ def _is_another_version(entry: SourceEntry, blob: Blob) -> bool:
 
 def _num_bytes(entry: SourceEntry, blob: Blob) -> int:
     """Size of a file: the source's, that of the range that its address names, or that of the object."""
+    if entry.num_bytes:
+        return entry.num_bytes
     _, byte_range = split_range(entry.uri)
-    return entry.num_bytes or (blob.num_bytes if byte_range is None else byte_range.length)
+    return blob.num_bytes if byte_range is None else byte_range.length
 
 
 def _utterances(

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any, get_args
 
@@ -34,8 +35,7 @@ from voxstill.storage.uri import is_local, local_path
 
 SPLIT_NAMES: Mapping[str, Split] = {
     **dict.fromkeys(("train", "training", "trainset"), "train"),
-    **dict.fromkeys(("dev", "devel", "development", "devset"), "dev"),
-    **dict.fromkeys(("val", "valid", "validation", "valset"), "dev"),
+    **dict.fromkeys(("dev", "devel", "development", "devset", "val", "valid", "validation", "valset"), "dev"),
     **dict.fromkeys(("test", "tests", "testing", "testset", "tst", "holdout", "heldout", "unseen"), "test"),
     **dict.fromkeys(("eval", "evals", "evalset", "evaluation"), "test"),
 }
@@ -49,6 +49,7 @@ _SAME_TIME_MS = 10
 _HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
 """Columns of the first release. A later one takes part in the hash of metadata only where it has a value: so files that
 were indexed before it existed are not taken for edited ones."""
+_hashed_by_place = attrgetter(*_HASHED_BY_PLACE)
 _HASHED_BY_NAME = tuple(name for name in INFO_COLUMNS if name not in _HASHED_BY_PLACE)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BYTE_RANGE = re.compile(r"#\d+\+\d+$")
@@ -126,10 +127,12 @@ class SourceEntry:
 
         Its `repr` is hashed and kept in the table of recordings, so the order stays.
         """
-        info = tuple(None if name in self.implied_info else getattr(self.info, name) for name in _HASHED_BY_PLACE)
-        later = tuple((name, value) for name in _HASHED_BY_NAME if (value := getattr(self.info, name)) is not None)
-        weight = () if self.weight is None else (("weight", self.weight),)
-        return (self.id, self.text, *info, self.split, self.channel, self.start_ms, self.end_ms, *later, *weight)
+        info: tuple[object, ...] = _hashed_by_place(self.info)
+        if implied := self.implied_info:
+            info = tuple(None if name in implied else getattr(self.info, name) for name in _HASHED_BY_PLACE)
+        named = (*((name, getattr(self.info, name)) for name in _HASHED_BY_NAME), ("weight", self.weight))
+        later = [(name, value) for name, value in named if value is not None]
+        return (self.id, self.text, *info, self.split, self.channel, self.start_ms, self.end_ms, *later)
 
     def located(self, file: SourceEntry) -> SourceEntry:
         """This metadata, of that file."""
@@ -223,8 +226,7 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
 
 def _weight(row: Mapping[str, object], where: str) -> float | None:
     """How much the loss of a row counts; None where it counts as any other does. DataError where it is no weight."""
-    weight = row.get("weight")
-    if weight is None or weight == "":
+    if (weight := row.get("weight")) in (None, ""):
         return None
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise bad_row(where, f"`weight` is {weight!r}, not a number from 0")
