@@ -13,7 +13,7 @@ from manifests import refused, wav, write_tar
 from voxstill.core.config import Source, load
 from voxstill.core.errors import DataError
 from voxstill.core.records import Utterance
-from voxstill.indexing.folder_splits import FolderSplits
+from voxstill.indexing.folder_splits import FolderSplits, splits_of_addresses
 from voxstill.indexing.formats.entry import SourceEntry, split_named
 from voxstill.indexing.scan import by_file, scan, split_of
 from voxstill.pipeline.index import index
@@ -157,6 +157,34 @@ def test_several_sources_are_splits_by_their_names_and_one_alone_is_warned_of(
     caplog.clear()
     assert [entry.implied_split for entry in scan(Source(uri=uris[1]))] == [None]
     assert "is named after a split that is held out, but it is the only source" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("uris", "expected"),
+    [
+        (("c/train/data.list", "c/test/data.list"), ("train", "test")),
+        (("s3://test/c/train/a/data.list", "s3://test/c/dev-clean/a/data.list"), ("train", "dev")),
+        (("/c/Cuts_train-clean-100.jsonl.gz", "/c/cuts_dev-clean.jsonl.gz"), ("train", "dev")),
+        (("/c/more/a.jsonl", "/c/test/train.jsonl", "/c/eval/a.jsonl"), (None, "train", "test")),
+        (("/c/test/a.jsonl", "/c/test/b.jsonl"), (None, None)),
+        (("/dev/shm/a.jsonl", "/c/b.jsonl"), (None, None)),
+        (("/c/my_test.wav", "/c/b.wav"), (None, None)),
+        (("/c/my_test.jsonl",), (None,)),
+    ],
+)
+def test_sources_are_told_apart_by_their_folders_and_by_words_of_their_names(
+    uris: tuple[str, ...], expected: tuple[str | None, ...]
+) -> None:
+    named = splits_of_addresses(uris)
+    assert tuple(map(named.get, uris)) == expected
+
+
+def test_a_source_where_the_command_runs_has_the_name_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test").mkdir()
+    monkeypatch.chdir(tmp_path / "test")
+    assert splits_of_addresses([".", "../more"]) == {".": "test"}
 
 
 def test_what_is_indexed_keeps_its_split_where_a_folder_becomes_one(

@@ -5,6 +5,7 @@ So Hugging Face lays out audio folders, LibriSpeech its parts (`dev-clean`), and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -16,7 +17,7 @@ from voxstill.core.records import Split
 from voxstill.indexing.formats.entry import SourceEntry, split_named
 from voxstill.indexing.formats.webdataset import AUDIO, file_name
 from voxstill.storage.redaction import redact_uri
-from voxstill.storage.uri import split_range
+from voxstill.storage.uri import is_local, local_path, split_range
 
 _FOLDERS_SHOWN = 5
 _DECIDES = "a column `split` in a manifest decides otherwise"
@@ -109,12 +110,21 @@ def _place(entry: SourceEntry) -> str:
 
 
 def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:
-    """The splits that addresses of sources are named after, such as `corpus/test` or `dev.jsonl`.
+    """The splits that addresses of sources are named after, such as `corpus/test`, `dev.jsonl` or `test/data.list`.
 
-    A name of training counts beside one that is held out. One address alone is no split, with a warning.
+    A file's own name comes first, in which `_` parts words, then the outermost folder behind what all addresses have in
+    common. A name of training counts beside one that is held out. One address alone is no split, with a warning.
     """
-    names = {uri: file_name(uri).rstrip("/").rpartition("/")[2] for uri in uris}
-    splits = {uri: split for uri, name in names.items() if (split := split_named(name)) is not None}
+    paths = [file_name(os.path.abspath(local_path(uri).expanduser()) if is_local(uri) else uri) for uri in uris]
+    names = [path.rstrip("/").split("/") for path in paths]
+    num_common = len(os.path.commonprefix(names))
+    splits: dict[str, Split] = {}
+    for uri, path, (*folders, name) in zip(uris, paths, names, strict=True):
+        words = name.split("_") if len(uris) > 1 and name.rpartition(".")[2] not in AUDIO else ()
+        # a bucket or host, or a folder such as /dev, is no split
+        apart = folders[max(num_common, 3 if "://" in path else 2) :]
+        if split := next(filter(None, map(split_named, (name, *words, *apart))), None):
+            splits[uri] = split
     if not any(map(is_held_out, splits.values())):
         return {}
     if len(uris) > 1:
@@ -124,12 +134,11 @@ def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:
         else:
             log.warning("index: sources are held out by their names: %s; %s", named, _DECIDES)
         return splits
-    [(uri, name)] = names.items()
-    if name.rpartition(".")[2] not in AUDIO:
+    if paths[0].rpartition(".")[2] not in AUDIO:
         log.warning(
             "index: `%s` is named after a split that is held out, but it is the only source: `source.dev_share` and "
             "`source.test_share` of it are held out; %s",
-            redact_uri(uri),
+            redact_uri(uris[0]),
             _DECIDES,
         )
     return {}
