@@ -18,6 +18,10 @@ def evaluate(
     work: Annotated[
         str | None, Option("--work", help="Where the utterances are; default: the WORK of the experiment.")
     ] = None,
+    by: Annotated[
+        list[str] | None, Option("--by", metavar="FIELD", help="Error rates by a field: speaker, dataset, gender, ...")
+    ] = None,
+    show: Annotated[int, Option("--show", metavar="N", min=0, help="Align the N utterances with most errors.")] = 0,
 ) -> Result:
     """Measure the error rates of a student with confidence intervals, or how well it classifies."""
     from voxstill.pipeline import evaluate as evaluation
@@ -25,4 +29,4 @@ def evaluate(
     overrides = [f"evaluate.split={on}"] if on else []
     overrides += [work_override(work)] if work else []
     cfg = options.load(*overrides, base=options.config or evaluation.own_config(model))
-    return evaluation.evaluate(cfg, model)
+    return evaluation.evaluate(cfg, model, by or (), show)

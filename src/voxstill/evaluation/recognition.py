@@ -35,6 +35,8 @@ DURATIONS = ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "ov
 Property = Literal["speaker", "dataset", "dialect", "duration"]
 PROPERTIES: tuple[Property, ...] = get_args(Property)
 """What error rates are broken down by."""
+FIELDS = (*PROPERTIES, "language")
+"""What is known of an utterance, by which its errors can be broken down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

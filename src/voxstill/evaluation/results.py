@@ -50,10 +50,11 @@ class Corpus(Result):
 class Evaluation(Result):
     """The figures of one split, `split` among them, and files to be kept beside them, such as a page.
 
-    `detail` names the figures that are too long for a terminal.
+    `detail` names the figures that are too long for a terminal, where there is no `text` for people.
     """
 
     figures: Mapping[str, Any]
+    text: str | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
     detail: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_IN_JSON)
     files: Mapping[str, str] = field(default_factory=dict, compare=False, metadata=NOT_IN_JSON)
 
@@ -70,7 +71,9 @@ class Evaluation(Result):
         return cls(figures=figures)
 
     def to_text(self) -> str:
-        """The figures that fit on a terminal."""
+        """The text, or the figures that fit on a terminal."""
+        if self.text is not None:
+            return self.text
         return aligned({name: value for name, value in self.figures.items() if name not in self.detail})
 
     def of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from voxstill.pipeline.report import ExperimentReport
 
 
-def evaluate(model: str | Path, cfg: Config | None = None) -> Evaluation:
+def evaluate(model: str | Path, cfg: Config | None = None, *, by: Sequence[str] = (), show: int = 0) -> Evaluation:
     """Measure the error rates of a student on `evaluate.split`, with intervals, or how well it classifies.
 
     `model` is an experiment folder, a checkpoint in it (`EXP/checkpoints/best`), a model folder or a name on the
     Hugging Face Hub. `cfg` says where the utterances are; by default it is the configuration of the experiment, and
-    without one the defaults.
+    without one the defaults. `by` are further fields of the manifest by which errors are broken down, and `show` is how
+    many of the worst utterances `to_text()` aligns.
 
     >>> evaluation = voxstill.evaluate(experiment)
     >>> evaluation.figures["utterances"]
@@ -31,7 +32,7 @@ def evaluate(model: str | Path, cfg: Config | None = None) -> Evaluation:
     """
     from voxstill.pipeline import evaluate as evaluation
 
-    return evaluation.evaluate(cfg or load_config(evaluation.own_config(str(model))), str(model))
+    return evaluation.evaluate(cfg or load_config(evaluation.own_config(str(model))), str(model), by, show)
 
 
 def report(experiment: str | Path) -> ExperimentReport:

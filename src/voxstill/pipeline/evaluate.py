@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from voxstill.core.config import Config
@@ -9,14 +10,18 @@ from voxstill.core.errors import DataError
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.evaluation.results import Evaluation
+from voxstill.pipeline import details
 from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
 
 
-def evaluate(cfg: Config, target: str) -> Evaluation:
+def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) -> Evaluation:
     """Judge a model by the task that it is of; the figures of an experiment are kept in its folder.
+
+    A recogniser's errors are broken down by further fields of the utterances or of their manifest too, and the text has
+    the alignments of so many of the worst utterances. ConfigError for a field that nothing has.
 
     It may be a checkpoint of an experiment, also of one that is still training: `EXP/checkpoints/best`. Beside the
     result of a recogniser stays that of its teacher's labels, where they are there.
@@ -31,7 +36,7 @@ def evaluate(cfg: Config, target: str) -> Evaluation:
         results.write(run.evaluation, evaluation)
         if name == "recognition" and (teacher := _teacher(cfg, split)) is not None:
             results.write(run.evaluation, teacher)
-    return evaluation
+    return details.with_text(cfg, evaluation, by, show)
 
 
 def _teacher(cfg: Config, split: JudgedSplit) -> Evaluation | None:
