@@ -311,3 +311,68 @@ def test_the_names_of_forms_and_normalizers_are_those_there_are() -> None:
     assert list(get_args(TranscriptFormat)) == list(FORMS)
     named = get_args(Evaluate.model_fields["normalizer"].annotation)
     assert set(named) == {*NORMALIZERS, WHISPER}
+
+
+def test_errors_are_broken_down_by_any_field_of_a_jsonl(tmp_path: Path, score: Any) -> None:
+    rows = [{"id": id_, "text": text, "accent": f"x{i % 2}"} for i, (id_, text) in enumerate(REFERENCES.items())]
+    reference = lines(tmp_path / "ref.jsonl", rows)
+    hypothesis = kaldi(tmp_path / "hyp", HYPOTHESES)
+    figures = score("score", "words", reference, hypothesis, "--by", "accent")
+    assert set(figures["by_accent"]) == {"x0", "x1"}
+    assert sum(row["errors"] for row in figures["by_accent"].values()) == figures["errors"]
+    assert "has no field `age`" in score("score", "words", reference, hypothesis, "--by", "age", code=3)["error"]
+
+
+def test_the_worst_utterances_are_aligned_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = (
+        kaldi(tmp_path / "ref", {"a": "one two", "b": "vier"}),
+        kaldi(tmp_path / "hyp", {"a": "one too", "b": "vier"}),
+    )
+    assert cli.main(["score", "words", *files, "--show", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "a: 1 errors\n  ref  one TWO\n  hyp  one TOO\n" in out
+    assert "b: " not in out
+
+
+@pytest.mark.parametrize("text", ["สวัสดีครับวันนี้อากาศดีมาก", "今天天气很好我们去公园玩吧"])
+def test_languages_without_spaces_are_counted_in_characters_with_a_warning(
+    tmp_path: Path, score: Any, text: str
+) -> None:
+    files = kaldi(tmp_path / "ref", {"a": text}), kaldi(tmp_path / "hyp", {"a": text[:-1]})
+    figures = score("score", "words", *files)
+    assert (figures["unit"], figures["errors"], figures["wer"]) == ("characters", 1, 1.0)
+    assert any("no spaces between words" in warning for warning in figures["warnings"])
+    words = score("score", "words", *files, "--no-cer")
+    assert (words["unit"], words["errors"]) == ("words", 1)
+    assert any("look at the CER" in warning for warning in words["warnings"])
+    spaced = kaldi(tmp_path / "spaced", {"a": " ".join(text)})
+    assert score("score", "words", spaced, spaced)["unit"] == "words"
+
+
+def test_an_empty_hypothesis_misses_all_speech(tmp_path: Path, score: Any) -> None:
+    reference = rttm(tmp_path / "ref.rttm", [("talk", "a", 0, 2), ("talk", "b", 2, 5)])
+    figures = score("score", "speakers", reference, rttm(tmp_path / "hyp.rttm", []))
+    assert (figures["der"], figures["missed_ms"], figures["scored_ms"]) == (1.0, 5000, 5000)
+    assert any("all their speech is missed" in warning for warning in figures["warnings"])
+    assert (
+        "no recording in common"
+        in score("score", "speakers", rttm(tmp_path / "no.rttm", []), reference, code=3)["error"]
+    )
+
+
+def test_times_in_milliseconds_are_hinted_at(tmp_path: Path, score: Any) -> None:
+    turns = [("talk", "a", 0.5, 2.5), ("talk", "b", 2.5, 5.75), ("talk", "a", 6.0, 7.5)]
+    seconds = rttm(tmp_path / "s.rttm", turns)
+    milliseconds = rttm(
+        tmp_path / "ms.rttm", [(talk, who, 1000 * start, 1000 * end) for talk, who, start, end in turns]
+    )
+    for files, sides in (
+        ((seconds, milliseconds), ["hypothesis"]),
+        ((milliseconds, milliseconds), ["reference", "hypothesis"]),
+    ):
+        warnings = score("score", "speakers", *files)["warnings"]
+        hinted = [
+            side for side in ("reference", "hypothesis") if any(f"of the {side} look like milli" in w for w in warnings)
+        ]
+        assert hinted == sides
+    assert not any("look like" in warning for warning in score("score", "speakers", seconds, seconds)["warnings"])

@@ -10,7 +10,7 @@ import pytest
 from judged import corpus, experiment
 from tones import TEXTS, speak
 from voxstill import cli
-from voxstill.evaluation import summary
+from voxstill.evaluation import tables
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_alignments_of_the_worst_are_shown_on_request(judged: Path, capsys: pyte
 
 def test_words_stand_below_words_also_where_characters_are_wide() -> None:
     pairs = [("今天", "今天"), ("好", None), (None, "oh"), ("a", "bcd")]
-    assert summary.alignment(pairs) == ["  ref  今天 好  *** A", "  hyp  今天 *** OH  BCD"]
-    long = summary.alignment([("word", "word")] * 30, 50)
+    assert tables.alignment(pairs) == ["  ref  今天 好  *** A", "  hyp  今天 *** OH  BCD"]
+    long = tables.alignment([("word", "word")] * 30, 50)
     assert len(long) == 6
     assert all(len(line) <= 60 for line in long)

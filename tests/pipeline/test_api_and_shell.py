@@ -45,7 +45,6 @@ ELSEWHERE = {
     "score meeting --collar": "score_meetings(collar_s)",
     "score meeting --lang": "score_meetings(language)",
     "score speakers --collar": "score_speakers(collar_s)",
-    "score words --by": "score_words(by_speaker)",
     "score words --lang": "score_words(language)",
     "shard WORK": "cfg.work",
     "shard SOURCE": "repack(sources)",

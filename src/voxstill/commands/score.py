@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -18,8 +18,14 @@ def words(
     form: FormOption = None,
     lang: LanguageOption = None,
     normalizer: NormalizerOption = None,
-    cer: Annotated[bool, Option("--cer", help="Count, break down and show characters instead of words.")] = False,
-    by: Annotated[Literal["speaker"] | None, Option("--by", help="A line for each speaker.")] = None,
+    cer: Annotated[
+        bool | None,
+        Option("--cer/--no-cer", help="Count characters, or words; default: words, if spaces stand between them."),
+    ] = None,
+    by: Annotated[
+        str | None, Option("--by", metavar="FIELD", help="A line for each speaker, or for any field of a JSONL.")
+    ] = None,
+    show: Annotated[int, Option("--show", metavar="N", min=0, help="Align the N utterances with most errors.")] = 0,
 ) -> Result:
     """WER and CER of two files of texts, matched by id."""
     cfg = options.load()
@@ -32,8 +38,9 @@ def words(
         form=form,
         language=lang,
         normalizer=normalizer,
-        unit="characters" if cer else "words",
-        by_speaker=by == "speaker",
+        unit=None if cer is None else "characters" if cer else "words",
+        by=by,
+        show=show,
     )
     return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 

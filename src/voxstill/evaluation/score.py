@@ -5,20 +5,27 @@ Here are those of texts; `score_speakers` and `score_meetings` have the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts
 from voxstill.core.result import Figures
+from voxstill.evaluation import tables
+from voxstill.evaluation.tables import percent
 from voxstill.scoring import checks, figures, words
 from voxstill.scoring.checks import SilenceErrors
 from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp, Unit
+from voxstill.scoring.words import Pair, Scored
 from voxstill.text import normalize, transcripts
 from voxstill.text.transcripts import TranscriptSegment
 
 CONFUSIONS = 10
+MOST_GROUPS = 100
+FIELDS = ("speaker", "session", "channel")
+"""Of the references of every form that has them; a JSONL has others, too."""
+SPACELESS = "the references have no spaces between words, so a sentence counts as one word: look at the CER"
 LARGEST = 25_000_000
 """Cells of the table of an alignment: 5,000 words against 5,000, some hundred megabytes."""
 
@@ -37,12 +44,22 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedText:
+    """An utterance aligned with its reference."""
+
+    id: str
+    errors: int
+    pairs: Sequence[Pair]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WordScores(Figures):
     """WER and CER of two files of texts, with what was counted, and what is odd about the files."""
 
     rates: ErrorFigures
-    by_speaker: Mapping[str, GroupFigures] | None
-    """None where nobody asked for them."""
+    by: str | None
+    """The field that errors are broken down by; None where nobody asked for one."""
+    groups: Mapping[str, GroupFigures]
     empty_references: int
     empty_hypotheses: int
     without_hypothesis: int
@@ -52,15 +69,17 @@ class WordScores(Figures):
     silence: SilenceErrors
     confusions: Sequence[Confusion]
     """The most frequent errors."""
+    worst: Sequence[AlignedText]
+    """The utterances with most errors, as many as were asked for; they are not in the JSON."""
     warnings: Sequence[str]
     stamp: Stamp
 
     def to_dict(self) -> dict[str, object]:
-        """All figures side by side; `by_speaker` where it was asked for."""
+        """All figures side by side; `by_speaker` and the like where it was asked for."""
         return {
             **self.rates.to_dict(),
             "unit": self.rates.unit,
-            **({} if self.by_speaker is None else {"by_speaker": figures.to_dicts(self.by_speaker)}),
+            **({} if self.by is None else {f"by_{self.by}": figures.to_dicts(self.groups)}),
             "empty_references": self.empty_references,
             "empty_hypotheses": self.empty_hypotheses,
             "without_hypothesis": self.without_hypothesis,
@@ -90,16 +109,17 @@ class WordScores(Figures):
             hourly = self.silence.words_per_hour
             an_hour = f", {hourly:,.0f} an hour" if hourly is not None else ""
             lines.append(f"{self.silence.words:,} words where nothing was said{an_hour}")
-        for name, row in (self.by_speaker or {}).items():
-            errors = f"{row.counts.errors:,} of {row.counts.reference:,}"
-            lines.append(f"  {name:<24}{percent(row.counts.rate):>9}  {errors}")
+        if self.by is not None:
+            lines += tables.groups(self.by, figures.to_dicts(self.groups), MOST_GROUPS)
         if self.confusions:
             lines.append("most frequent errors:")
             lines += [
                 f"  {pair.count:>6,}  {pair.reference or '(nothing)'} → {pair.hypothesis or '(nothing)'}"
                 for pair in self.confusions
             ]
-        return "\n".join([*lines, *ending(self.warnings, self.stamp)])
+        for text in self.worst:
+            lines += [f"{text.id}: {text.errors:,} errors", *tables.alignment(text.pairs)]
+        return "\n".join([*lines, *tables.ending(self.warnings, self.stamp)])
 
 
 def of_words(
@@ -110,37 +130,42 @@ def of_words(
     form: str | None = None,
     language: str | None = None,
     normalizer: str | None = None,
-    unit: Unit = "words",
-    by_speaker: bool = False,
+    unit: Unit | None = None,
+    by: str | None = None,
+    show: int = 0,
 ) -> WordScores:
     """Compute WER and CER of two files, matched by id; a missing hypothesis counts as an empty one.
 
-    DataError where no id is in both, or where speakers are asked for that nobody named.
+    Without a unit it is words, but characters for texts without spaces between words, with a warning. DataError where
+    no id is in both, or where no reference has the field that is asked for.
     """
     references, hypotheses = both(reference, hypothesis, form)
     name, alike = rules(cfg, language, normalizer)
     pairs = [(alike(segment.text), alike(hypotheses.get(id_, ""))) for id_, segment in references.items()]
     rows = [words.score(id_, ref, hyp) for id_, (ref, hyp) in zip(references, pairs, strict=True)]
     names = {id_: segment.speaker for id_, segment in references.items()}
-    if by_speaker and not any(names.values()):
-        raise DataError(
-            f"`{reference}` names no speakers",
-            why="Kaldi's text and plain lines cannot",
-            fix="give references as JSONL, TRN or STM, or leave out `--by speaker`",
-        )
+    values = None if by is None else _field(by, references, reference, form)
+    spaceless = checks.is_spaceless(ref for ref, _ in pairs)
+    own_unit: Unit = unit or ("characters" if spaceless else "words")
     silence = checks.errors_in_silence(
         (row.words, duration_ms(segment)) for row, segment in zip(rows, references.values(), strict=True)
     )
-    split = (str.split, list)[unit == "characters"]
+    split = (str.split, list)[own_unit == "characters"]
     unlike = [(split(ref), split(hyp)) for ref, hyp in pairs if ref != hyp]
     shown = [(ref, hyp) for ref, hyp in unlike if len(ref) * len(hyp) <= LARGEST]
     aligned = (words.align(ref, hyp)[1] for ref, hyp in shown)
     warnings = checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows))
     if len(shown) < len(unlike):
         warnings.append(f"{len(unlike) - len(shown):,} texts are too long to list their errors, which are counted")
+    if spaceless and own_unit == "words":
+        warnings.append(SPACELESS)
+    elif spaceless and unit is None:
+        warnings.append(f"{SPACELESS}; characters are counted")
     return WordScores(
-        rates=figures.figures(rows, names, cfg, unit),
-        by_speaker=figures.rates(words.group_by(rows, lambda row: names[row.id]), unit) if by_speaker else None,
+        rates=figures.figures(rows, names, cfg, own_unit),
+        by=by,
+        groups={} if values is None else figures.rates(words.group_by(rows, lambda row: values.get(row.id)), own_unit),
+        worst=_worst(rows, references, pairs, own_unit, show),
         empty_references=sum(not ref for ref, _ in pairs),
         empty_hypotheses=sum(not hyp for _, hyp in pairs),
         without_hypothesis=len(references.keys() - hypotheses.keys()),
@@ -153,6 +178,40 @@ def of_words(
         warnings=warnings,
         stamp=figures.stamp(name, words.versions()),
     )
+
+
+def _worst(
+    rows: Sequence[Scored], ids: Iterable[str], pairs: Sequence[tuple[str, str]], unit: Unit, num: int
+) -> list[AlignedText]:
+    """The utterances with most errors, aligned in words or characters; those without an error are left out."""
+    texts = dict(zip(ids, pairs, strict=True))
+    split = (str.split, list)[unit == "characters"]
+    errors = {row.id: getattr(row, unit).errors for row in rows}
+    worst = sorted((id_ for id_ in errors if errors[id_]), key=lambda id_: (-errors[id_], id_))[:num]
+    aligned = {id_: tuple(split(text) for text in texts[id_]) for id_ in worst}
+    return [
+        AlignedText(id=id_, errors=errors[id_], pairs=words.align(*sides)[1])
+        for id_, sides in aligned.items()
+        if len(sides[0]) * len(sides[1]) <= LARGEST
+    ]
+
+
+def _field(by: str, references: Mapping[str, TranscriptSegment], uri: str, form: str | None) -> dict[str, str]:
+    """The values of a field of the references by id: one of `FIELDS`, or any of JSONL."""
+    if by in FIELDS:
+        values = {id_: getattr(segment, by) for id_, segment in references.items()}
+    elif (form or transcripts.form_of(uri)) == "jsonl":
+        values = transcripts.column(uri, by)
+    else:
+        values = {}
+    known = {id_: str(value) for id_, value in values.items() if value is not None}
+    if not known:
+        raise DataError(
+            f"`{uri}` names no {by}s" if by == "speaker" else f"`{uri}` has no field `{by}`",
+            why="Kaldi's text and plain lines have none, and other forms have " + ", ".join(FIELDS),
+            fix=f"give references as JSONL with `{by}`, or leave out `--by {by}`",
+        )
+    return known
 
 
 def rules(cfg: Config, language: str | None, normalizer: str | None) -> tuple[str, Callable[[str], str]]:
@@ -207,15 +266,3 @@ def first_ids(first: Mapping[str, object], second: Mapping[str, object]) -> str:
 def duration_ms(segment: TranscriptSegment) -> int | None:
     """Duration of an utterance in ms; None where its file has no times."""
     return None if segment.start_ms is None or segment.end_ms is None else segment.end_ms - segment.start_ms
-
-
-def ending(warnings: Sequence[str], stamp: Stamp) -> list[str]:
-    """Format the warnings and the stamp, the last lines of every text."""
-    versions = ", ".join(f"{name} {number}" for name, number in stamp.versions.items())
-    by = f"normalizer {stamp.normalizer}; " if stamp.normalizer else ""
-    return [*(f"warning: {warning}" for warning in warnings), f"scored by {stamp.scorer}; {by}{versions}"]
-
-
-def percent(rate: float | None) -> str:
-    """Format a rate in percent; a dash for None."""
-    return "–" if rate is None else f"{100 * rate:.2f} %"

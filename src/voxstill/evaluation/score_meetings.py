@@ -10,7 +10,8 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts
 from voxstill.core.result import Figures
-from voxstill.evaluation.score import duration_ms, ending, first_ids, percent, rules
+from voxstill.evaluation.score import duration_ms, first_ids, rules
+from voxstill.evaluation.tables import ending, percent
 from voxstill.scoring import figures, meetings, words
 from voxstill.scoring.figures import Stamp
 from voxstill.text import transcripts

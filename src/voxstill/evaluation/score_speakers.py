@@ -12,7 +12,7 @@ from voxstill.core.arguments import not_negative
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.result import Figures
-from voxstill.evaluation.score import ending, percent
+from voxstill.evaluation.tables import ending, percent
 from voxstill.scoring import checks, figures, speakers
 from voxstill.scoring.figures import Stamp
 from voxstill.scoring.speakers import DiarizationErrors, SpeakerTime
@@ -103,7 +103,7 @@ def of_speakers(
     collar_s = not_negative("collar_s", collar_s)
     references, hypotheses = _by_channel(rttm.read(reference)), _by_channel(rttm.read(hypothesis))
     references = {key: rows for key, rows in references.items() if any(row.kind == "SPEAKER" for row in rows)}
-    if not references.keys() & hypotheses.keys():
+    if not references or (hypotheses and not references.keys() & hypotheses.keys()):
         raise DataError(
             f"`{reference}` and `{hypothesis}` have no recording in common",
             why=f"{_channels(references)} and {_channels(hypotheses)} were read, with their channels",

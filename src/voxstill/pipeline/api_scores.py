@@ -117,14 +117,17 @@ def score_words(
     form: str | None = None,
     language: str | None = None,
     normalizer: str | None = None,
-    cer: bool = False,
-    by_speaker: bool = False,
+    cer: bool | None = None,
+    by: str | None = None,
+    show: int = 0,
 ) -> ReportResult:
     """WER and CER, with intervals, of two files of texts matched by id: Kaldi text, JSONL, STM, CTM or TRN.
 
     `form` is that of both files, by default by their endings: kaldi, text, jsonl, trn, stm, ctm or seglst.
     `normalizer` is none, basic, whisper, ... or that of a `language`, else that of `cfg`. With `cer` characters are
-    counted and shown instead of words. ConfigError for an unknown name.
+    counted and shown instead of words; where it is None, words are if spaces stand between them. `by` is a field of the
+    references, such as `speaker`, and `show` how many of the worst utterances `to_text()` aligns. ConfigError for an
+    unknown name.
 
     >>> _ = Path("ref.txt").write_text("a turn it on\\nb turn it off\\n")
     >>> _ = Path("hyp.txt").write_text("a turn it on\\nb turn it of\\n")
@@ -141,8 +144,9 @@ def score_words(
         form=form,
         language=language,
         normalizer=normalizer,
-        unit="characters" if cer else "words",
-        by_speaker=by_speaker,
+        unit=None if cer is None else "characters" if cer else "words",
+        by=by,
+        show=show,
     )
     return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 

@@ -12,7 +12,7 @@ from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.result import Result, to_json
-from voxstill.evaluation import results, score
+from voxstill.evaluation import results, score, tables
 from voxstill.evaluation.results import StoredResult
 from voxstill.scoring import figures, stats, words
 from voxstill.scoring.figures import Stamp
@@ -250,9 +250,9 @@ def verdict(comparison: RunComparison) -> str:
     lines = [f"{'':<{width}}{'WER':>9}  {'95 % interval':<20}{'errors':>9}{'better on':>11}"]
     for row in comparison.runs:
         low, high = row["interval"]
-        span = f"{score.percent(low)} to {score.percent(high)}"
+        span = f"{tables.percent(low)} to {tables.percent(high)}"
         counted = f"{row['errors']:>9,}{row['better']:>11,}"
-        lines.append(f"{row['run']:<{width}}{score.percent(row['wer']):>9}  {span:<20}{counted}")
+        lines.append(f"{row['run']:<{width}}{tables.percent(row['wer']):>9}  {span:<20}{counted}")
     low, high = comparison.interval
     stamp = Stamp(scorer=comparison.scorer, normalizer=comparison.normalizer, versions=comparison.versions)
     sure = "may be chance" if comparison.p_value > DOUBTFUL else "is hardly chance"
@@ -264,6 +264,6 @@ def verdict(comparison: RunComparison) -> str:
             f"{comparison.utterances:,} utterances in {comparison.blocks:,} blocks, which are {comparison.blocks_are};"
             f" {'every way' if comparison.exact else 'chance'} to swap what the two said of a block",
             *([] if comparison.report is None else [f"report: {comparison.report}"]),
-            *score.ending(comparison.warnings, stamp),
+            *tables.ending(comparison.warnings, stamp),
         ]
     )

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from voxstill.core.config import Config, sources_of
 from voxstill.core.errors import ConfigError
-from voxstill.evaluation import recognition, results, summary
+from voxstill.evaluation import recognition, results, summary, tables
 from voxstill.evaluation.results import Evaluation, Row
 from voxstill.scoring import figures as scoring
 from voxstill.scoring import words
-from voxstill.storage.redaction import redact_uri
 from voxstill.text import transcripts
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
@@ -72,7 +71,7 @@ def alignments(judged: Sequence[_Judged], num: int) -> list[str]:
         if counts.errors:
             _, pairs = words.align(split_words(one.reference), split_words(one.hypothesis))
             lines.append(f"{one.row['id']}: {counts.errors:,} errors in {counts.reference:,} words")
-            lines += [*summary.alignment(pairs), ""]
+            lines += [*tables.alignment(pairs), ""]
     return lines
 
 
@@ -99,11 +98,5 @@ def _column(cfg: Config, field: str) -> dict[str, object]:
     for source in sources_of(cfg.source):
         for uri in [source.uri] if isinstance(source.uri, str) else source.uri:
             if uri.endswith(".jsonl"):
-                for number, line in transcripts.numbered_lines(transcripts.read_text(uri)):
-                    try:
-                        row = json.loads(line)
-                    except ValueError as error:
-                        raise transcripts.bad_line(redact_uri(uri), number, f"it is not JSON: {error}") from None
-                    if isinstance(row, dict) and "id" in row and field in row:
-                        values[str(row["id"])] = row[field]
+                values |= transcripts.column(uri, field)
     return values

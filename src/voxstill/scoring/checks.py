@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,10 @@ from voxstill.text.rttm import RttmEvent, ScoredRegion
 
 _SHIFTED_PAIRS = 2000
 """Pairs that are compared to detect shifted lines."""
+_SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u0f00-\u0fff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Thai, Lao, Burmese, Khmer, Tibetan, kana and Han."""
+_WORD_LETTERS = 6
+"""More letters for a word are none of these scripts."""
 _STEP_US = 10_000
 _MIN_SELF_OVERLAP_US = 1000
 """Shorter overlaps of a speaker with itself come from rounding."""
@@ -21,6 +27,10 @@ _MAX_PAST_END_US = 50_000
 """Less time past the end of the audio is a frame of the program that wrote the turns."""
 _MAX_STEPS = 10_000_000
 """A day: later times are in another unit."""
+_MIN_TIMES_LONGER = 300
+"""A side that ends so many times later is in another unit."""
+_LONG_TURN_US = 200_000_000
+"""A turn of speech hardly lasts so long: 200 ms in the wrong unit do."""
 _MIN_OFFSET_US = 100_000
 """A smaller offset is within the accuracy of human annotation."""
 
@@ -75,6 +85,18 @@ def check_words(pairs: Sequence[tuple[str, str]], total: ErrorCounts) -> list[st
     return warnings
 
 
+def is_spaceless(texts: Iterable[str]) -> bool:
+    """Whether most of the text is of scripts without spaces between words, and its words are as long as sentences."""
+    letters = num_words = num_spaceless = 0
+    for text in texts:
+        num_words += len(text.split())
+        for char in text:
+            if not char.isspace():
+                letters += 1
+                num_spaceless += bool(_SPACELESS.match(char))
+    return bool(num_words) and 2 * num_spaceless > letters and letters > _WORD_LETTERS * num_words
+
+
 def line_shift(pairs: Sequence[tuple[str, str]]) -> int:
     """1 or -1 where hypotheses fit the reference line after or before theirs with less than half the errors; else 0."""
     if len(pairs) < 3:
@@ -97,7 +119,10 @@ def check_turns(
 
     `length_ms` is the duration of the recording, where known.
     """
-    warnings = []
+    warnings = [
+        f"the times of the {side} look like milliseconds, and an RTTM has seconds: divide them by 1000"
+        for side in in_milliseconds(reference, hypothesis)
+    ]
     for side, marks in (("reference", reference), ("hypothesis", hypothesis)):
         turns = [mark for mark in marks if mark.kind == "SPEAKER"]
         for speaker in sorted({turn.speaker for turn in turns}):
@@ -130,6 +155,24 @@ def check_turns(
             f" DER is {after} instead of {before}"
         )
     return warnings
+
+
+def in_milliseconds(reference: Sequence[RttmEvent], hypothesis: Sequence[RttmEvent]) -> list[str]:
+    """The sides whose times are a thousand times too large: beside the other side, or for turns of speech."""
+    turns = {
+        side: [mark for mark in marks if mark.kind == "SPEAKER"]
+        for side, marks in (("reference", reference), ("hypothesis", hypothesis))
+    }
+    ends_us = {side: max((turn.end_us for turn in of_side), default=0) for side, of_side in turns.items()}
+    suspects = []
+    for (side, of_side), other_end_us in zip(turns.items(), reversed(ends_us.values()), strict=True):
+        lengths_us = [turn.end_us - turn.start_us for turn in of_side]
+        are_whole = all(turn.start_us % 1_000_000 == turn.end_us % 1_000_000 == 0 for turn in of_side)
+        is_far = 0 < other_end_us * _MIN_TIMES_LONGER <= ends_us[side]
+        is_long = len(of_side) > 1 and statistics.median(lengths_us) >= _LONG_TURN_US
+        if are_whole and (is_far or is_long):
+            suspects.append(side)
+    return suspects
 
 
 def check_speaker_time(total: speakers.SpeakerTime) -> list[str]:

@@ -47,6 +47,19 @@ def read(uri: str, form: str | None = None) -> list[TranscriptSegment]:
     return list(FORMS[name](read_text(uri), redact_uri(uri)))
 
 
+def column(uri: str, field: str) -> dict[str, object]:
+    """One field of the objects of a JSONL, by their ids; objects without either are left out."""
+    values: dict[str, object] = {}
+    for number, line in numbered_lines(read_text(uri)):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise bad_line(redact_uri(uri), number, f"it is not JSON: {error}") from None
+        if isinstance(row, dict) and "id" in row and field in row:
+            values[str(row["id"])] = row[field]
+    return values
+
+
 def form_of(uri: str) -> str:
     """The form of a file by its ending; Kaldi's text for an unknown one."""
     ending = PurePosixPath(uri).suffix.lower().removeprefix(".")
