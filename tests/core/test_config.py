@@ -141,6 +141,14 @@ def test_the_template_is_a_configuration_and_holds_every_option(tmp_path: Path) 
             assert entry.path.rpartition(".")[2] + ":" in config.template()
 
 
+def test_a_section_within_a_section_can_be_set_in_the_template(tmp_path: Path) -> None:
+    lines = [line.removeprefix("# ") for line in config.template().splitlines()]
+    start = lines.index("  distill:")
+    path = tmp_path / "my.yaml"
+    path.write_text("\n".join(["work: w", "train:", lines[start], *lines[start + 1 : start + 4]]).replace("null", "a"))
+    assert config.load(str(path), []).train.distill == config.Distill(checkpoint="a")
+
+
 def test_every_option_has_a_sentence() -> None:
     for entry in config.options():
         assert entry.meaning.endswith((".", ":", ")")), entry.path

@@ -128,6 +128,16 @@ def test_the_mean_of_the_best_checkpoints_is_saved_and_a_resumed_run_saves_the_s
     assert same(weights(runs[0]), weights(runs[1]))
 
 
+def test_a_student_learns_the_outputs_of_a_finished_one_too(work: Path, straight: RunDir, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "distilled")
+    distill = f"train.distill={{checkpoint: {straight.path}, weight: 2.0, temperature: 1.5}}"
+    train_once(str(work), str(run.path), "train.steps=4", distill)
+    rows = [row for row in figures(run) if "split" not in row]
+    assert len(rows) == 4
+    assert all(0 < row["distill"] < math.inf for row in rows)
+    assert json.loads((run.model / "config.json").read_text())["model_type"] == "parakeet_ctc"
+
+
 def figures_whole(run: RunDir) -> list[str]:
     return [line for line in run.metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
 

@@ -75,6 +75,31 @@ def consistency(logits_BFV: Tensor, other_BFV: Tensor, frames_B: Tensor) -> Tens
     return _own_frames(divergence_BFV.sum(-1) / 2, frames_B)
 
 
+def frame_distillation(
+    logits_BFV: Tensor, frames_B: Tensor, teacher_BFV: Tensor, teacher_frames_B: Tensor, temperature: float
+) -> Tensor:
+    """Divergence of the student's frames from those of a teacher (B,), in fp32, summed over the student's own frames.
+
+    Where the teacher has another number of frames, a frame is compared with the one in which its middle lies.
+    """
+    middle_BF = torch.arange(logits_BFV.shape[1], device=frames_B.device)[None] + 0.5
+    frame_BF = (middle_BF * (teacher_frames_B / frames_B.clamp(min=1))[:, None]).long()
+    frame_BF = torch.minimum(frame_BF, (teacher_frames_B - 1).clamp(min=0)[:, None])
+    matched_BFV = teacher_BFV.gather(1, frame_BF[..., None].expand(-1, -1, teacher_BFV.shape[-1]))
+    return _own_frames(divergence(logits_BFV, matched_BFV, temperature), frames_B)
+
+
+def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
+    """KL(teacher || student) over the last axis, both at a `temperature`, times its square, in fp32.
+
+    Hinton et al. 2015, "Distilling the knowledge in a neural network", section 2: the square keeps the size of the
+    gradients. The teacher gets no gradient.
+    """
+    log_probs = functional.log_softmax(logits.float() / temperature, dim=-1)
+    teacher_log_probs = functional.log_softmax(teacher_logits.detach().float() / temperature, dim=-1)
+    return functional.kl_div(log_probs, teacher_log_probs, reduction="none", log_target=True).sum(-1) * temperature**2
+
+
 def transducer(
     joint: Joint,
     encoded_BFE: Tensor,

@@ -20,6 +20,7 @@ from voxstill.core.records import Batch, Hypothesis
 from voxstill.decoding.batch import decode_batch
 from voxstill.nn import augment_features, losses, students
 from voxstill.nn.frontends import Frontend, LogMelFrontend
+from voxstill.tasks.distillation import DistillationTeacher
 from voxstill.tasks.validation import word_error_rate
 from voxstill.text.tokenizer import START, Vocabulary
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
@@ -33,8 +34,14 @@ class CtcTask:
     unit: Unit = "tokens"
 
     def __init__(
-        self, vocabulary: Vocabulary, train: Train, augmentation: Augment, frontend: Frontend | None = None
+        self,
+        vocabulary: Vocabulary,
+        train: Train,
+        augmentation: Augment,
+        frontend: Frontend | None = None,
+        teacher: DistillationTeacher | None = None,
     ) -> None:
+        self.teacher = teacher
         self.vocabulary, self.train_cfg, self.augment_cfg = vocabulary, train, augmentation
         self.frontend = frontend or LogMelFrontend(augmentation)
         self._starts_word_V = torch.tensor([piece.startswith(START) for piece in vocabulary.pieces])
@@ -58,7 +65,18 @@ class CtcTask:
         return Loss(loss.value / 2 + self.train_cfg.consistency * divergence, figures)
 
     def alone(self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, context: StepContext) -> Loss:
-        """The loss where each frame is said by itself."""
+        """The loss where each frame is said by itself: of the labels, and of the teacher where there is one."""
+        loss = self._of_labels(logits_BFV, out_B, batch, frame_ms_B, context)
+        if self.teacher is None:
+            return loss
+        divergence_B = self.teacher.frame_divergence(logits_BFV, out_B, batch) * batch.weight_B
+        divergence = divergence_B.sum() / context.num_frames
+        figures = {**loss.figures, "distill": divergence.detach()}
+        return Loss(loss.value + self.teacher.weight * divergence, figures)
+
+    def _of_labels(
+        self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, context: StepContext
+    ) -> Loss:
         blank_id = self.vocabulary.blank_id
         ctc_B = losses.ctc(
             logits_BFV,
@@ -99,8 +117,10 @@ class CtcTask:
         return ModelInput(batch, inputs, len_B, frame_ms_B)
 
     def move(self, device: torch.device) -> None:
-        """Move the frontend to the device."""
+        """Move the frontend and the teacher to the device."""
         self.frontend.move(device)
+        if self.teacher is not None:
+            self.teacher.move(device)
 
     def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
         """Return the WER of greedy decoding, and what it counts."""

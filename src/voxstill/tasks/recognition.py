@@ -22,7 +22,7 @@ from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.tasks import noise
+from voxstill.tasks import distillation, noise
 from voxstill.tasks.ctc import CtcTask
 from voxstill.tasks.data import Corpus
 from voxstill.tasks.seq2seq import Seq2SeqTask
@@ -66,7 +66,7 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
 
     return TrainingSetup(
         model=model,
-        task=KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend),
+        task=_task(cfg, vocabulary, frontend),
         data=corpus,
         about=f"`{cfg.student.checkpoint}` as a student" if cfg.student.checkpoint else f"{cfg.student.size} student",
         notes={"vocabulary": len(vocabulary.pieces)},
@@ -74,6 +74,12 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         save=save,
         frozen=freezing.freeze(model, cfg.student.freeze_layers, cfg.train.unfreeze_share),
     )
+
+
+def _task(cfg: Config, vocabulary: Tokenizer, frontend: Frontend) -> Task:
+    teacher = distillation.load(cfg, vocabulary)
+    task: Task = KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend, teacher)
+    return task
 
 
 def corpus_of(
@@ -145,7 +151,11 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Fron
     if path.exists():
         kept = json.loads(path.read_text())
         return Vocabulary(kept["unit"], tuple(kept["pieces"]), tuple(map(tuple, kept["merges"])))
-    vocabulary = new_vocabulary(texts, cfg.student, frontend)
+    teacher = cfg.train.distill.checkpoint
+    if teacher is not None and cfg.student.units == "auto":
+        vocabulary = tokenizer.from_checkpoint(str(model_folder(teacher)))
+    else:
+        vocabulary = new_vocabulary(texts, cfg.student, frontend)
     run.corpus.mkdir(parents=True, exist_ok=True)
     write_whole(path, {"unit": vocabulary.unit, "pieces": vocabulary.pieces, "merges": vocabulary.merges})
     return vocabulary
@@ -189,8 +199,7 @@ class Recognition:
         """Build the frontend, the model before its first step, and the task of an experiment."""
         frontend = frontend_of(cfg, noise.load(cfg.augment))
         vocabulary = _own_vocabulary(cfg, run, frontend)
-        task: Task = KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend)
-        return frontend, new_student(cfg, vocabulary), task
+        return frontend, new_student(cfg, vocabulary), _task(cfg, vocabulary, frontend)
 
     def save(self, cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
         """Write the student of an experiment with other weights, those of a checkpoint."""

@@ -14,6 +14,7 @@ from voxstill.core.records import Batch, Hypothesis
 from voxstill.decoding.batch import decode_batch
 from voxstill.nn import students
 from voxstill.nn.frontends import Frontend
+from voxstill.tasks.distillation import DistillationTeacher
 from voxstill.tasks.validation import word_error_rate
 from voxstill.text.pretrained import WhisperTokenizer
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
@@ -24,7 +25,15 @@ class Seq2SeqTask:
 
     unit: Unit = "tokens"
 
-    def __init__(self, tokenizer: WhisperTokenizer, train: Train, augmentation: Augment, frontend: Frontend) -> None:
+    def __init__(
+        self,
+        tokenizer: WhisperTokenizer,
+        train: Train,
+        augmentation: Augment,
+        frontend: Frontend,
+        teacher: DistillationTeacher | None = None,
+    ) -> None:
+        self.teacher = teacher
         self.tokenizer, self.train_cfg, self.frontend = tokenizer, train, frontend
 
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
@@ -35,7 +44,7 @@ class Seq2SeqTask:
         return ModelInput(batch, inputs, len_B, frame_ms_B)
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
-        """Cross-entropy per token, in fp32."""
+        """Cross-entropy per token, in fp32, and the divergence from the teacher's tokens where there is one."""
         batch = model_input.batch
         decoder_input_BU, targets_BU = self.texts(batch)
         logits_BUV = students.teacher_forced_logits(model, model_input.inputs, decoder_input_BU)
@@ -46,7 +55,12 @@ class Seq2SeqTask:
             reduction="none",
             label_smoothing=self.train_cfg.label_smoothing,
         )
-        return Loss((loss_BU.sum(1) * batch.weight_B).sum() / context.num_tokens)
+        loss = (loss_BU.sum(1) * batch.weight_B).sum() / context.num_tokens
+        if self.teacher is None:
+            return Loss(loss)
+        divergence_B = self.teacher.token_divergence(logits_BUV, decoder_input_BU, targets_BU >= 0, batch)
+        divergence = (divergence_B * batch.weight_B).sum() / context.num_tokens
+        return Loss(loss + self.teacher.weight * divergence, {"distill": divergence.detach()})
 
     def texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the decoder is given (B, U), prefix and tokens, and what it is to say then, -1 where nothing."""
@@ -59,8 +73,10 @@ class Seq2SeqTask:
         return torch.where(decoder_input_BU < 0, self.tokenizer.end_id, decoder_input_BU), targets_BU
 
     def move(self, device: torch.device) -> None:
-        """Move the frontend to the device."""
+        """Move the frontend and the teacher to the device."""
         self.frontend.move(device)
+        if self.teacher is not None:
+            self.teacher.move(device)
 
     def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
         """Return the WER of greedy decoding, and what it counts."""

@@ -54,6 +54,15 @@ def _check_student(cfg: Config) -> None:
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
+    distill = cfg.train.distill
+    if distill.checkpoint is not None and (
+        cfg.student.task != "recognition" or (cfg.student.kind in ("rnnt", "tdt") and not cfg.train.auxiliary_ctc)
+    ):
+        raise ConfigError(
+            "`train.distill` has no use",
+            why="it compares frames of CTC, the auxiliary one of a transducer, or tokens of a Whisper",
+            fix="leave it out; for a transducer set `train.auxiliary_ctc` above 0",
+        )
     layers = {"encoder_layers": cfg.student.encoder_layers, "decoder_layers": cfg.student.decoder_layers}
     for option in (option for option, num in layers.items() if num is not None and cfg.student.kind != "seq2seq"):
         raise ConfigError(

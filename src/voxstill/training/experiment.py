@@ -20,6 +20,7 @@ from voxstill.core.atomic import atomic_folder, write_atomically
 from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
+from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.nn import checkpoints, loading
 from voxstill.nn.frontends import Frontend
 from voxstill.storage import lease, workdir
@@ -171,7 +172,10 @@ def snapshot(cfg: Config) -> str:
 
 def train_settings(cfg: Config) -> dict[str, object]:
     """What decides what is learnt: the seed and the identity of each section."""
+    teacher = cfg.train.distill.checkpoint
+    distilled = {} if teacher is None else {"distill": checkpoints.weights_digest(str(model_folder(teacher)))}
     return {
+        **distilled,
         "seed": cfg.seed,
         "student": {**config.identity(cfg.student), "weights": checkpoints.weights_digest(cfg.student.checkpoint)},
         "plan": config.identity(cfg.plan),

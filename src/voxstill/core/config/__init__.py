@@ -9,7 +9,16 @@ from voxstill.core.config.loading import ENVIRONMENT_PREFIX, changed, current_na
 from voxstill.core.config.root import Config
 from voxstill.core.config.section import Section, differences, first_defaults, former_names, identity, is_pace, option
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
-from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train, TrainingCorpus
+from voxstill.core.config.training import (
+    TRAIN_PRESETS,
+    Augment,
+    Distill,
+    Plan,
+    Pretrain,
+    Student,
+    Train,
+    TrainingCorpus,
+)
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -21,6 +30,7 @@ __all__ = [
     "Config",
     "Decode",
     "Demo",
+    "Distill",
     "Engine",
     "Evaluate",
     "Filter",

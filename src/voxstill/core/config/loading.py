@@ -105,10 +105,14 @@ def template() -> str:
         lines += [f"{name}:  # {doc}" if live else f"# {name}:  # {doc}", *live]
         for entry in options(kind):
             unit = f" [{entry.unit}]" if entry.unit else ""
+            section, _, option = entry.path.rpartition(".")
             if any(line.strip().startswith(f"{entry.path}:") for line in live):
                 lines.append(f"  # ^{unit} {entry.meaning}")
-            else:
-                lines.append(f"#   {entry.path}: {_inline(entry.default)}  #{unit} {entry.meaning}")
+                continue
+            if section and f"#   {section}:" not in lines:
+                lines.append(f"#   {section}:")
+            indent = "  " if section else ""
+            lines.append(f"#   {indent}{option}: {_inline(entry.default)}  #{unit} {entry.meaning}")
         lines.append("")
     return "\n".join(lines)
 

@@ -148,6 +148,19 @@ class TrainingCorpus(Section):
     """Data set that all its utterances count as, for `plan.weights`; unset, what the manifest says."""
 
 
+class Distill(Section):
+    """Learn the outputs of a finished model beside the labels: distillation of distributions."""
+
+    checkpoint: str | None = option(None)
+    """The teacher: an experiment, or a model folder, with the tokenizer of the student, which takes it over where
+    `student.units` is `auto`. A CTC model for `ctc`, `rnnt` and `tdt` students, a Whisper for `seq2seq`. Null: none."""
+    weight: float = option(1.0, unit="weight", gt=0)
+    """Of the divergence from the teacher's outputs, beside the loss of the labels."""
+    temperature: float = option(1.0, gt=0)
+    """Above 1 both distributions are made flatter, so that what is unlikely counts more; the divergence is multiplied
+    by its square."""
+
+
 class Train(Section):
     """How the student learns. The first of `steps`, `epochs` and `max_minutes` that is reached ends the training."""
 
@@ -194,6 +207,8 @@ class Train(Section):
     named. `balanced`: rare classes count as much together as frequent ones."""
     label_smoothing: float = option(0.0, unit="share", ge=0, lt=1)
     """Share of CTC's loss that asks each frame to be unsure of everything: 0.1 is common, 0 does without."""
+    distill: Distill = Distill()
+    """Learn the outputs of a finished model beside the labels."""
     consistency: float = option(0.0, unit="weight", ge=0)
     """Above 0 a CTC student hears each batch twice, with other noise and masks, and is to say the same: CR-CTC, 0.2 in
     its paper. A step takes twice as long."""
