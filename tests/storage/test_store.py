@@ -185,3 +185,11 @@ def test_a_root_that_is_no_folder_is_refused_with_the_cause(tmp_path: Path, root
         Store(str(tmp_path / root)).create("k", b"1")
     assert why in caught.value.why
     assert "folder" in caught.value.fix
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_folder_that_takes_no_files_is_refused_and_not_tried_for_ever() -> None:
+    """In /proc a new file "does not exist": the client makes its folder, and asks again without an end."""
+    with pytest.raises(StorageError) as caught:
+        Store("/proc").replace("x", b"1")
+    assert "no file can be made there" in caught.value.why

@@ -9,6 +9,7 @@ import base64
 import functools
 import netrc
 import re
+import tempfile
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -62,12 +63,27 @@ def _open(base: str, purpose: Purpose) -> ObjectStore:
     if base.startswith("memory://"):
         return _MEMORY.setdefault(base, MemoryStore())
     if is_local(base):
-        return LocalStore(base, mkdir=True)
+        store = LocalStore(base, mkdir=True)
+        if purpose != "read":
+            _check_takes_files(base)
+        return store
     if base.startswith(("http://", "https://")):
         return _open_web(base, purpose)
     if base.startswith("oss://"):
         return _open_oss(base.removeprefix("oss://"), purpose)
     return _open_bucket(base, purpose)
+
+
+def _check_takes_files(folder: str) -> None:
+    """StorageError where the system says that a new file does not exist, as in /proc: the client would ask for ever."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except FileNotFoundError:
+        why = "no file can be made there"
+        raise StorageError(f"cannot write to `{folder}`", why=why, fix="name a folder that you may write to") from None
+    except OSError:  # what the write itself fails with says more
+        pass
 
 
 def _open_web(base: str, purpose: Purpose) -> ObjectStore:
