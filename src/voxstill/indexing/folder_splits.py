@@ -117,14 +117,15 @@ def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:
     """
     paths = [file_name(os.path.abspath(local_path(uri).expanduser()) if is_local(uri) else uri) for uri in uris]
     names = [path.rstrip("/").split("/") for path in paths]
-    num_common = len(os.path.commonprefix(names))
+    num_common = sum(1 for _ in takewhile(lambda same: len({*same}) == 1, zip(*names, strict=False)))
     splits: dict[str, Split] = {}
     for uri, path, (*folders, name) in zip(uris, paths, names, strict=True):
         words = name.split("_") if len(uris) > 1 and name.rpartition(".")[2] not in AUDIO else ()
         # a bucket or host, or a folder such as /dev, is no split
         apart = folders[max(num_common, 3 if "://" in path else 2) :]
-        if split := next(filter(None, map(split_named, (name, *words, *apart))), None):
-            splits[uri] = split
+        for word in (name, *words, *apart):
+            if (split := split_named(word)) is not None:
+                splits.setdefault(uri, split)
     if not any(map(is_held_out, splits.values())):
         return {}
     if len(uris) > 1:
