@@ -204,7 +204,16 @@ def test_a_poisonous_clip_is_one_row_with_the_message_of_the_server(server: Serv
 
 @pytest.mark.parametrize(
     "body",
-    ["", "<html>log in</html>", '{"text": "cut sho', {"error": {"code": 503}}, {"object": "error", "message": "dead"}],
+    [
+        *(
+            "",
+            "<html>log in</html>",
+            '{"text": "cut sho',
+            {"error": {"code": 503}},
+            {"object": "error", "message": "dead"},
+        ),
+        *({"detail": "slow down"}, {"id": "job", "status": "queued"}),
+    ],
 )
 def test_a_fault_of_the_server_with_status_200_is_no_answer(
     body: object, server: Server, opened: Callable[..., Any]
@@ -212,6 +221,15 @@ def test_a_fault_of_the_server_with_status_200_is_no_answer(
     server.mood = lambda number, _: (200, {}, body) if number == 1 else None
     results = opened().transcribe_batch([clip(i) for i in range(3)])
     assert [result.is_transient for result in results] == [False, True, False]
+
+
+@pytest.mark.parametrize("fault", [{"finish_reason": "error"}, {"error": {"code": 502}}])
+def test_the_half_answer_of_a_chat_that_a_gateway_broke_off_is_none(
+    fault: dict[str, object], server: Server, opened: Callable[..., Any]
+) -> None:
+    server.mood = lambda *_: (200, {}, {"choices": [{"message": {"content": "half of"}, **fault}]})
+    [result] = opened(mode="chat", prompt="Write it down.").transcribe_batch([clip(1)])
+    assert (result.text, result.is_transient) == ("", True)
 
 
 def test_a_slow_answer_is_asked_for_again_and_a_clip_that_is_never_answered_is_a_row(

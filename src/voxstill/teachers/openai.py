@@ -203,7 +203,7 @@ class OpenAITeacher:
             return self._unanswered_clip(f"not an answer of the protocol: {self._redact(_text(response))}")
         try:
             body = response.json()
-            if body.get("error") or body.get("object") == "error":  # of the server: one of the clip has a status
+            if _is_of_server(body, "choices" if self.options.mode == "chat" else "text"):
                 return self._unanswered_clip(self._error_message(response))
             answer = _parse_chat(body) if self.options.mode == "chat" else _parse_transcription(body)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
@@ -280,6 +280,14 @@ def _proxy(url: str) -> str | None:
     if urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     return urllib.request.getproxies().get(parts.scheme)
+
+
+def _is_of_server(body: Mapping[str, Any], key: str) -> bool:
+    """Whether an answer is an error of a server or gateway: one of the clip has another status."""
+    if key not in body or body.get("error") or body.get("object") == "error":
+        return True
+    choices = body["choices"] if key == "choices" else ()
+    return any(choice.get("error") or choice.get("finish_reason") == "error" for choice in choices)
 
 
 def _parse_transcription(body: Mapping[str, Any]) -> Transcription:
