@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -423,6 +424,18 @@ def test_clean_keeps_what_a_mixture_names(cfg: Config) -> None:
     assert clean(mixed).recipes == []
     assert set(clean(cfg).recipes) == {f"mixtures/{mixture.recipe}", f"shards/{beside.recipe}"}
     assert figures.recipe != beside.recipe
+
+
+def test_clean_keeps_what_a_mixture_names_by_another_path(cfg: Config, tmp_path: Path) -> None:
+    made(cfg)
+    beside = shard(config.changed(cfg, "shard.utterances=3"))
+    (tmp_path / "link").symlink_to(cfg.work)
+    for path in (tmp_path / "link", f"{cfg.work}/../{Path(cfg.work).name}"):
+        mixed = config.changed(cfg, f"train.corpora=[{{work: {path}, shards: {beside.recipe}}}]")
+        assert clean(mixed).recipes == []
+        mixture = labelled_shards(mixed)
+        assert clean(mixed).recipes == []
+        shutil.rmtree(Path(cfg.work) / f"mixtures/{mixture.recipe}")
 
 
 def test_clean_in_the_shell(cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from voxstill.storage.figures import (
 )
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
+from voxstill.storage.uri import is_same_root
 
 Table = tuple[Kind, str]
 """Kind and recipe."""
@@ -186,7 +187,11 @@ def _inputs(work: Store, table: Table) -> list[Table]:
         of = labels.options.get("of")  # those of a consensus
         return [("labels", str(other)) for other in of] if isinstance(of, list) else []
     if kind == "mixtures" and (mixed := workdir.success(work, MixtureFigures, recipe)) is not None:
-        return [("shards", str(corpus["shards"])) for corpus in mixed.corpora if corpus["work"] == work.root]
+        return [
+            ("shards", str(corpus["shards"]))
+            for corpus in mixed.corpora
+            if is_same_root(str(corpus["work"]), work.root)
+        ]
     return []
 
 

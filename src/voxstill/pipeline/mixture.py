@@ -15,6 +15,7 @@ from voxstill.storage import removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, MixtureFigures, ShardFigures, VerdictFigures
 from voxstill.storage.removals import Removal
 from voxstill.storage.store import Store
+from voxstill.storage.uri import is_same_root
 
 
 def labelled_shards(cfg: Config) -> ShardFigures:
@@ -107,14 +108,14 @@ def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> referen
 def named_shards(cfg: Config) -> set[str]:
     """The recipes of the shards of this work folder that `train.corpora` names; DataError where one is not clear."""
     own = Store(cfg.work)
-    entries = [entry for entry in cfg.train.corpora if Store(entry.work).root == own.root]
+    entries = [entry for entry in cfg.train.corpora if is_same_root(entry.work, own.root)]
     return {_shards_of(cfg, entry, own).recipe for entry in entries}
 
 
 def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
     """Those that the entry names by their recipe or their teacher; else those of this configuration, or the only ones
     of another work folder. Of several generations it is the newest."""
-    if entry.shards is None and work.root == Store(cfg.work).root:
+    if entry.shards is None and is_same_root(work.root, cfg.work):
         return recipes.finished_shards(cfg)
     finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
     if entry.shards is None:

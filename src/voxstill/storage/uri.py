@@ -6,6 +6,7 @@ one means that range of its bytes.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,13 @@ def normalize_root(root: str) -> str:
         return str(local_path(root).expanduser().absolute())
     scheme, colon, rest = root.partition("://")
     return f"{scheme}{colon}{rest.rstrip('/')}"
+
+
+def is_same_root(one: str, other: str) -> bool:
+    """Whether two folders are one, also where a path leads through links or `..`."""
+    if is_local(one) and is_local(other):
+        return os.path.realpath(normalize_root(one)) == os.path.realpath(normalize_root(other))
+    return normalize_root(one) == normalize_root(other)
 
 
 def split_range(uri: str) -> tuple[str, ByteRange | None]:
