@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import soundfile
-from miniaudio import ffi, lib
+from _miniaudio import ffi, lib  # what `miniaudio` wraps, which also loads an HTTP client
 from numpy.typing import NDArray
 
 from voxstill.audio import flac, wav

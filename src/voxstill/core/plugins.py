@@ -10,6 +10,7 @@ import difflib
 import functools
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions, entry_points
@@ -48,8 +49,11 @@ class Registry(Generic[T]):
 
     def built_in(self) -> list[str]:
         """Names of those in voxstill, sorted."""
-        files = (module.name for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__))
-        return sorted(file.replace("_", "-") for file in files if file not in self.other_files)
+        return sorted(
+            file.replace("_", "-")
+            for file in _files(tuple(importlib.import_module(self.package).__path__))
+            if file not in self.other_files
+        )
 
     def plugins(self) -> list[str]:
         """Names of those in other packages, sorted, without those that voxstill has itself."""
@@ -126,19 +130,7 @@ class Registry(Generic[T]):
         )
 
     def _entry_points(self) -> dict[str, EntryPoint]:
-        try:
-            return {entry_point.name: entry_point for entry_point in entry_points(group=self.group)}
-        except Exception:  # the metadata of one package cannot be read
-            return dict(self._readable_entry_points())
-
-    def _readable_entry_points(self) -> Iterator[tuple[str, EntryPoint]]:
-        """Entry points of the packages whose metadata can be read, by name; the others are named in warnings."""
-        for distribution in distributions():
-            try:
-                chosen = distribution.entry_points.select(group=self.group)
-                yield from [(entry_point.name, entry_point) for entry_point in chosen]
-            except Exception as error:
-                _warn_unreadable(str(getattr(distribution, "name", None)), f"{type(error).__name__}: {error}")
+        return _entry_points(self.group, tuple(sys.path))
 
     def _import_error(self, label: str, error: BaseException) -> ConfigError:
         missing = isinstance(error, ImportError)
@@ -147,6 +139,31 @@ class Registry(Generic[T]):
             why=str(error) if missing else f"{type(error).__name__}: {error}",
             fix="install the package that it needs" if missing else "update that package, or uninstall it",
         )
+
+
+@functools.cache
+def _files(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the modules in the folders of a package."""
+    return tuple(module.name for module in pkgutil.iter_modules(folders))
+
+
+@functools.cache
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Entry points of a group by name, of all packages in the folders of `sys.path`: they are searched once."""
+    try:
+        return {entry_point.name: entry_point for entry_point in entry_points(group=group)}
+    except Exception:  # the metadata of one package cannot be read
+        return dict(_readable_entry_points(group))
+
+
+def _readable_entry_points(group: str) -> Iterator[tuple[str, EntryPoint]]:
+    """Entry points of the packages whose metadata can be read, by name; the others are named in warnings."""
+    for distribution in distributions():
+        try:
+            chosen = distribution.entry_points.select(group=group)
+            yield from [(entry_point.name, entry_point) for entry_point in chosen]
+        except Exception as error:
+            _warn_unreadable(str(getattr(distribution, "name", None)), f"{type(error).__name__}: {error}")
 
 
 @functools.cache

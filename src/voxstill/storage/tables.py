@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from voxstill.core.errors import DataError
 from voxstill.core.records import fingerprint
 from voxstill.storage import parquet
+from voxstill.storage.arrays import arrow_array
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -49,10 +50,11 @@ def table(rows: Sequence[Row], kind: type[Row]) -> pa.Table:
     import pyarrow as pa
 
     fields = schema(kind)
-    columns = {column.name: list(map(attrgetter(column.path), rows)) for column in _columns(kind)}
-    for field in fields:
-        if pa.types.is_nested(field.type):
-            columns[field.name] = list(map(_plain, columns[field.name]))
+    columns = []
+    for column, field in zip(_columns(kind), fields, strict=True):
+        values = list(map(attrgetter(column.path), rows))
+        plain = list(map(_plain, values)) if pa.types.is_nested(field.type) else values
+        columns.append(arrow_array(plain, field.type))
     return pa.table(columns, schema=fields)
 
 
@@ -93,7 +95,7 @@ def to_arrow(
         data_table = file.read(columns=present, use_threads=False)
         num_rows = file.metadata.num_rows
         columns = [
-            data_table[field.name].cast(field.type) if field.name in present else pa.nulls(num_rows, field.type)
+            _cast(data_table[field.name], field.type) if field.name in present else pa.nulls(num_rows, field.type)
             for field in wanted
         ]
         for field, column in zip(wanted, columns, strict=True):
@@ -102,6 +104,11 @@ def to_arrow(
     except (pa.ArrowException, OSError) as error:
         raise parquet.refused(error, where, what) from None
     return pa.table(columns, schema=pa.schema(wanted))
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column as another type; one of that type stays as it is, for casting loads all of Arrow's functions."""
+    return column if column.type == kind else column.cast(kind)
 
 
 def columns(
@@ -123,6 +130,11 @@ def columns(
 
 def schema(kind: type[DataclassInstance]) -> pa.Schema:
     """The Arrow schema of a dataclass; optional fields are nullable, the others are not."""
+    return _schema(kind)
+
+
+@functools.cache
+def _schema(kind: type[DataclassInstance]) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([_arrow_field(column.name, column.hint) for column in _columns(kind)])
@@ -272,6 +284,7 @@ def _noun(hint: object) -> type[DataclassInstance] | None:
     return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
+@functools.cache
 def _columns(kind: type[DataclassInstance]) -> tuple[_Column, ...]:
     """The columns of a noun's table, in their order."""
     columns: list[_Column] = []

@@ -1,0 +1,69 @@
+"""Arrow arrays that are made without pandas are those that pyarrow makes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxstill.storage.arrays import arrow_array
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
+whole = st.integers(-(2**63), 2**63 - 1)
+word = st.fixed_dictionaries({"text": texts, "prob": st.none() | st.floats()})
+WORD = pa.struct([pa.field("text", pa.string(), nullable=False), pa.field("prob", pa.float64())])
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.string(): texts,
+    pa.binary(): st.binary(max_size=9),
+    pa.int64(): whole,
+    pa.float64(): st.floats(),
+    pa.bool_(): st.booleans(),
+    pa.list_(pa.field("item", pa.int64(), nullable=False)): st.lists(whole, max_size=3),
+    pa.list_(pa.field("item", WORD, nullable=False)): st.lists(word, max_size=3),
+    WORD: word,
+}
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_an_array_is_the_one_that_pyarrow_makes(kind: pa.DataType, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.none() | VALUES[kind], max_size=20) | st.lists(VALUES[kind], max_size=20))
+    ours, theirs = arrow_array(values, kind), pa.array(values, kind)
+    ours.validate(full=True)
+    assert ours.type == theirs.type
+    assert ours.null_count == theirs.null_count
+    assert repr(ours.to_pylist()) == repr(theirs.to_pylist())  # NaN is not equal to NaN
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "error"),
+    [
+        (2**63, pa.int64(), OverflowError),
+        (1.5, pa.int64(), TypeError),
+        ("1", pa.float64(), TypeError),
+        ("1", pa.bool_(), TypeError),
+        ("\ud800", pa.string(), UnicodeEncodeError),
+    ],
+)
+def test_a_value_of_another_type_is_refused(value: object, kind: pa.DataType, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        arrow_array([value], kind)
+
+
+def test_a_table_is_written_and_read_without_pandas_and_without_the_functions_of_arrow() -> None:
+    code = (
+        "import sys\n"
+        "from voxstill.core.records import Label\n"
+        "from voxstill.storage import tables\n"
+        "rows = [Label(utterance_id='a', recipe='r', teacher='t', text='one')]\n"
+        "assert tables.from_parquet(tables.to_parquet(rows, Label), Label) == rows\n"
+        "print(*{'pandas', 'pyarrow.compute'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
