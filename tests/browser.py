@@ -66,6 +66,11 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
 
+    def set_width(self, width: int) -> None:
+        """Lay pages out as on a phone of this width."""
+        metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        self._ask("Emulation.setDeviceMetricsOverride", metrics)
+
     def open(self, uri: str) -> None:
         """Open a page and wait until its scripts have run."""
         self._ask("Page.navigate", {"url": uri})

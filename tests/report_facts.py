@@ -75,6 +75,19 @@ def example() -> Facts:
     return {
         "title": "A student of 1.6 million parameters for spoken commands",
         "about": "demo, 6 December 2025. Learnt from 1,404 pseudo-labels without one human transcript.",
+        "results": [
+            {
+                "recogniser": "model",
+                "corpus": "commands",
+                "split": "test",
+                "decoding": decoding,
+                "normalizer": "basic",
+                "utterances": 480,
+                "rate": ("wer", wer),
+                "interval": (wer - 0.02, wer + 0.02),
+            }
+            for decoding, wer in (("greedy", 0.093), ("beam-16-lm", 0.071))
+        ],
         "systems": [
             {
                 "role": "teacher",

@@ -13,18 +13,22 @@ from hypothesis import strategies as st
 from browser import CHROMIUM, Browser
 from pages import Page
 from report_facts import compared, comparison, example, tone
+from voxstill.evaluation.report import charts
 from voxstill.evaluation.report.formatting import data_uri, duration, magnitude, number, percent
 from voxstill.evaluation.report.html import (
     Comparison,
     EvaluatedUtterance,
     Facts,
+    Group,
     TeacherLabel,
     render,
     render_comparison,
 )
+from voxstill.evaluation.report.plain import markdown
 
 SECTIONS = {
     "systems": "result",
+    "results": "results",
     "steps": "steps",
     "funnel": "filter",
     "metrics": "learning",
@@ -256,3 +260,48 @@ def test_a_hundred_thousand_utterances_stay_usable(tmp_path: Path) -> None:
 
 def errors(pairs: Iterable[tuple[str | None, str | None]]) -> int:
     return sum(reference != hypothesis for reference, hypothesis in pairs)
+
+
+def many_speakers() -> Facts:
+    groups: list[Group] = [
+        {"name": f"s{i:04}", "words": 100, "wer": {"teacher": 0.5, "student": i / 3000}} for i in range(3000)
+    ]
+    return {"breakdowns": [{"by": "speaker", "groups": groups}]}
+
+
+def test_of_thousands_of_speakers_the_worst_are_shown_and_what_half_of_them_have() -> None:
+    page = render(many_speakers())
+    assert len(page) < 100_000
+    shown = [name for name in (f"s{i:04}" for i in range(3000)) if f"<dt>{name} " in page]
+    assert shown == [f"s{i:04}" for i in range(2980, 3000)]
+    assert page.index("s2999 ") < page.index("s2980 ")
+    assert "The worst 20 of 3\u202f000." in page
+    assert "Student: half of all are above 50.0\u202f%, a tenth above 90.0\u202f%." in page
+    few = markdown(many_speakers())
+    assert "the worst 20 of 3,000" in few
+    assert few.count("\n") < 40
+
+
+def test_learning_rate_gradient_norm_and_throughput_are_drawn() -> None:
+    metrics = [
+        {"step": i, "loss": 1.0, "lr": 1e-3 * i, "grad_norm": None if i == 3 else 2.0, "audio_seconds_per_second": 90.0}
+        for i in range(9)
+    ]
+    titles = [chart.title for chart in charts.training_charts(metrics)]
+    assert titles == ["Training loss", "Learning rate", "Gradient norm", "Throughput, seconds of audio per second"]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
+def test_on_a_phone_the_texts_and_all_figures_are_within_the_window(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(render(example()), encoding="utf-8")
+    with Browser(tmp_path, 500) as browser:  # narrower windows are not made, but narrower pages are
+        browser.set_width(390)
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.wait_for("!document.querySelector('#utterances').hidden")
+        cells = "[...document.querySelectorAll('#utterances tbody tr:first-child > *')]"
+        boxes = f"{cells}.map((cell) => cell.getBoundingClientRect())"
+        assert browser.evaluate(f"{boxes}.map((box) => box.width > 0 && box.right <= 390)") == [True] * 6
+        text = "document.querySelector('#utterances tbody .text')"
+        assert browser.evaluate(f"{text}.scrollWidth <= {text}.clientWidth")
+        assert len(browser.evaluate(f"{text}.textContent").split()) > 2
+        assert browser.evaluate("document.documentElement.scrollWidth <= 390")

@@ -11,6 +11,12 @@ from voxstill.evaluation.report.formatting import number, percent
 
 WIDTH, HEIGHT = 480, 200
 _MAX_POINTS = 160
+_TRAINING = {
+    "lr": "Learning rate",
+    "grad_norm": "Gradient norm",
+    "audio_seconds_per_second": "Throughput, seconds of audio per second",
+}
+"""Titles of further charts, by the name of their figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +32,17 @@ class Chart:
 
 
 def training_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Charts of the training loss and of the word error rate of each validation split, over steps.
+    """Charts of the training loss, of the word error rate of each validation split, and of how it went: learning
+    rate, gradient norm and throughput, over steps.
 
     `rows` are those of `metrics.jsonl`.
     """
-    training_rows = (row for row in rows if "split" not in row)
+    training_rows = [row for row in rows if "split" not in row]
     charts = [line_chart("Training loss", _finite_points(training_rows, "loss"), number)]
     for split in dict.fromkeys(row["split"] for row in rows if "split" in row):
         split_rows = (row for row in rows if row.get("split") == split)
         charts.append(line_chart(f"Word error rate, {split}", _finite_points(split_rows, "wer"), percent))
+    charts += [line_chart(title, _finite_points(training_rows, name), number) for name, title in _TRAINING.items()]
     return [chart for chart in charts if chart is not None]
 
 

@@ -25,6 +25,10 @@ ROLES: tuple[Role, ...] = get_args(Role)
 """Role of a recogniser: teacher and student of a run, or the two systems of a comparison."""
 
 
+MOST_GROUPS = 20
+"""Of a breakdown: a page with thousands of speakers would be read by nobody."""
+
+
 class System(TypedDict):
     """One recogniser and its figures on the evaluated split."""
 
@@ -243,11 +247,35 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
         roles=[role for role in ROLES if role in _roles_with_details(facts)],
         utterance_roles=[role for role in ROLES if compared and role in compared[0]["heard"]],
         datasets=sorted({utterance["dataset"] for utterance in compared if utterance["dataset"]}),
+        breakdowns=list(map(shown_groups, facts.get("breakdowns", ()))),
         rows=_pack_utterances(compared) if compared else None,
         script=_script() if compared else None,
         script_hash=base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode() if compared else None,
         kinds=(("Substitutions", True, True), ("Deletions", True, False), ("Insertions", False, True)),
     )
+
+
+class ShownBreakdown(TypedDict):
+    """The groups of a breakdown that a page shows; `spread` has median and 90th percentile of the rates by role."""
+
+    by: str
+    groups: Sequence[Group]
+    total: int
+    spread: Sequence[tuple[Role, float, float]]
+
+
+def shown_groups(breakdown: Breakdown) -> ShownBreakdown:
+    """Choose the groups with the most errors of the last system, where there are too many for a page."""
+    groups = list(breakdown["groups"])
+    roles = [role for role in ROLES if any(group["wer"].get(role) is not None for group in groups)]
+    if len(groups) <= MOST_GROUPS or not roles:
+        return {"by": breakdown["by"], "groups": groups, "total": len(groups), "spread": ()}
+    worst = sorted(groups, key=lambda group: (-(group["wer"].get(roles[-1]) or 0), -group["words"], group["name"]))
+    spread = []
+    for role in roles:
+        rates = sorted(rate for group in groups if (rate := group["wer"].get(role)) is not None)
+        spread.append((role, rates[len(rates) // 2], rates[len(rates) * 9 // 10]))
+    return {"by": breakdown["by"], "groups": worst[:MOST_GROUPS], "total": len(groups), "spread": spread}
 
 
 def _pack_utterances(compared: Sequence[EvaluatedUtterance]) -> str:

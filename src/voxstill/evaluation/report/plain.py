@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from voxstill.evaluation.report.formatting import figure, magnitude, number, percent
-from voxstill.evaluation.report.html import ROLES, Facts, ResultLine, System, against_teacher
+from voxstill.evaluation.report.html import ROLES, Facts, ResultLine, System, against_teacher, shown_groups
 
 _LEFT_OUT = ("utterances", "metrics")
 
@@ -56,13 +56,14 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
         rows = [[rule["name"], number(rule["dropped"]), rule["why"]] for rule in funnel["rules"] if rule["dropped"]]
         head = ("rule", "dropped", f"why, of {number(funnel['labels'])} labels")
         parts += ["## What the filter dropped", _table(head, rows)]
-    for breakdown in facts.get("breakdowns", ()):
+    for breakdown in map(shown_groups, facts.get("breakdowns", ())):
         roles = [role for role in ROLES if any(role in group["wer"] for group in breakdown["groups"])]
         rows = [
             [group["name"], number(group["words"]), *(percent(group["wer"].get(role)) for role in roles)]
             for group in breakdown["groups"]
         ]
-        parts += [f"## WER by {breakdown['by']}", _table((breakdown["by"], "words", *roles), rows)]
+        of_all = f", the worst {len(rows)} of {breakdown['total']:,}" if len(rows) < breakdown["total"] else ""
+        parts += [f"## WER by {breakdown['by']}{of_all}", _table((breakdown["by"], "words", *roles), rows)]
     for role, confusions in facts.get("confusions", {}).items():
         rows = [
             [confusion["reference"] or "∅", confusion["hypothesis"] or "∅", number(confusion["count"])]

@@ -72,9 +72,9 @@
     const tableRow = make("tr", {},
       make("th", { scope: "row" }, toggle, make("small", {}, about)),
       make("td", { class: "wide text", dir: "auto" }, row.text || "∅"),
-      make("td", { class: "num" }, row.ms === null ? "–" : (row.ms / 1000).toFixed(1)),
-      make("td", { class: "num" }, String(row.words)),
-      ...row.errors.map((errors) => make("td", { class: "num" }, String(errors))));
+      make("td", { class: "num", "data-label": "seconds" }, row.ms === null ? "–" : (row.ms / 1000).toFixed(1)),
+      make("td", { class: "num", "data-label": "words" }, String(row.words)),
+      ...row.errors.map((errors, i) => make("td", { class: "num", "data-label": `errors, ${roles[i]}` }, String(errors))));
     toggle.addEventListener("click", () => {
       const open = toggle.getAttribute("aria-expanded") === "true";
       toggle.setAttribute("aria-expanded", String(!open));
