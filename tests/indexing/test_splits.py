@@ -221,6 +221,33 @@ def test_unknown_speakers_are_warned_of_where_chance_draws_the_splits(
     assert "share voices" not in caplog.text
 
 
+def test_audio_and_speakers_in_training_and_in_a_held_out_split_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(str(tmp_path / "corpus"))
+    store.replace("0.wav", wav(seconds=2.0))
+
+    def warned(*rows: dict[str, object]) -> str:
+        caplog.clear()
+        store.replace("manifest.jsonl", "".join(json.dumps({"audio": "0.wav", **row}) + "\n" for row in rows).encode())
+        work = tmp_path / f"work-{len(list(tmp_path.iterdir()))}"
+        uri = store.uri("manifest.jsonl")
+        index(load(None, [f"work={work}", f"source.uri={uri}", "engine.name=inline"], {}))
+        return caplog.text
+
+    first, second = {"start_ms": 0, "end_ms": 1000}, {"start_ms": 900, "end_ms": 1900}
+    ann, bob = {"speaker": "ann"}, {"speaker": "bob"}
+    overlapping = warned({**first, **ann, "split": "train"}, {**second, **bob, "split": "test"})
+    assert "stretches of 1 recordings" in overlapping
+    assert "what is judged is learnt from" in overlapping
+    assert "speakers, such as" not in overlapping
+    apart = {"start_ms": 1000, "end_ms": 1900}
+    again = warned({**first, **ann, "split": "train"}, {**apart, **ann, "split": "dev"})
+    assert "overlap" not in again
+    assert "1 speakers, such as `ann`, are in training and in a held-out split" in again
+    assert "held-out" not in warned({**first, **ann, "split": "dev"}, {**second, **ann, "split": "test"})
+
+
 def test_a_manifest_outside_of_a_folder_that_is_held_out_does_not_give_it_to_training(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     for number, folder in enumerate(["test", "more"]):

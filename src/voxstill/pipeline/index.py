@@ -15,6 +15,7 @@ from voxstill.core.records import Normalization, Utterance
 from voxstill.indexing import duplicates, segment
 from voxstill.indexing.audio_estimate import estimated_ms
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan, speaker_of
+from voxstill.indexing.split_leaks import SplitLeaks
 from voxstill.indexing.state import IndexState
 from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import lease, parts, removals, tables, workdir
@@ -109,13 +110,15 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
 
     is_held_out = [source.dev_share + source.test_share > 0 for source in sources_of(cfg.source)]
     outage, shares_voices = engine.Outage("files"), False
-    named = set[str]()
+    named, leaks = set[str](), SplitLeaks()
 
     def commit(chunk: engine.Chunk, rows: Sequence[segment.IndexedFile]) -> None:
         nonlocal shares_voices
         held.check()
         shares_voices |= any(is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items)
         utterances = _without_removed(removed, rows)
+        for row in rows:
+            leaks.see(row.utterances)
         errors = (row.recording.error for row in rows if row.recording.error is not None)
         _name_first(rows, named)
         meter.count_done(sum(utterance.duration_ms for utterance in utterances), errors)
@@ -148,6 +151,8 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
             "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "
             "better than they are; a manifest with `speaker` or `split` mends that"
         )
+    for sentence in leaks.warnings():
+        log.warning("index: %s", sentence)
     return _finish(cfg, work, state, files, recipe, held, part)
 
 
