@@ -17,7 +17,7 @@ from torch import Tensor
 from voxstill.core.config import Augment, Decode
 from voxstill.core.errors import ConfigError
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
-from voxstill.decoding import ctc, seq2seq, transducer
+from voxstill.decoding import ctc, seq2seq, spikes, transducer
 from voxstill.decoding.loaded import dtype_of
 from voxstill.decoding.options import GENERATION, RecognizerOptions
 from voxstill.decoding.word_times import AlignedText, word_times
@@ -66,6 +66,9 @@ def decode_batch(
         "pieces": tokenizer.pieces,
         "blank_id": tokenizer.blank_id,
         "frame_ms": frontend.frame_ms,
+        "pauses": [
+            spikes.pauses(samples_T[:num]) for samples_T, num in zip(audio_BT.cpu().numpy(), audio_len_B, strict=True)
+        ],
     }
     if students.student_kind(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.records import Hypothesis
+from voxstill.decoding.spikes import Pauses
 from voxstill.decoding.tokens import Token, hypothesis
 
 if TYPE_CHECKING:
@@ -32,15 +33,19 @@ def greedy(
     pieces: Sequence[str],
     blank_id: int,
     frame_ms: int,
+    pauses: Sequence[Pauses | None] | None = None,
 ) -> list[Hypothesis]:
     """Greedy decoding, one hypothesis for each id: the best path, without repeats and blanks (Graves et al. 2006, 3.2).
 
-    A token lasts from the first to the last frame of its run, `frame_ms` each. Frames beyond `frames_B` are never read.
+    A token lasts from the first to the last frame of its run, `frame_ms` each. Words last as long, or with `pauses` of
+    the audio as `spikes.word_spans` says. Frames beyond `frames_B` are never read.
     """
     best_BF, logprob_BF = _best(log_probs_BFV)
     return [
-        hypothesis(id_, list(_tokens(best_F[:frames], logprob_F[:frames], blank_id)), pieces, frame_ms)
-        for id_, best_F, logprob_F, frames in zip(ids, best_BF, logprob_BF, map(int, frames_B), strict=True)
+        hypothesis(id_, list(_tokens(best_F[:frames], logprob_F[:frames], blank_id)), pieces, frame_ms, quiet)
+        for id_, best_F, logprob_F, frames, quiet in zip(
+            ids, best_BF, logprob_BF, map(int, frames_B), pauses or [None] * len(ids), strict=True
+        )
     ]
 
 
@@ -83,6 +88,7 @@ def beam(
     pieces: Sequence[str],
     blank_id: int,
     frame_ms: int,
+    pauses: Sequence[Pauses | None] | None = None,
 ) -> list[Hypothesis]:
     """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
 
@@ -95,7 +101,8 @@ def beam(
     if not isinstance(log_probs_BFV, np.ndarray):
         log_probs_BFV = log_probs_BFV.detach().float().cpu().numpy()
     hypotheses = []
-    for id_, logprob_FV, frames in zip(ids, log_probs_BFV, map(int, frames_B), strict=True):
+    rows = zip(ids, log_probs_BFV, map(int, frames_B), pauses or [None] * len(ids), strict=True)
+    for id_, logprob_FV, frames, quiet in rows:
         logprobs_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
         tokens_U, _ = prefix_search.search(
             logprobs_FV, blank_id, 1 << (width - 1).bit_length(), MOST_TOKENS, BAND, fusion
@@ -105,7 +112,7 @@ def beam(
             Token(token, start, end, logprobs_FV[start:end, token])
             for token, start, end in zip(tokens_U.tolist(), start_U.tolist(), end_U.tolist(), strict=True)
         ]
-        hypotheses.append(hypothesis(id_, tokens, pieces, frame_ms))
+        hypotheses.append(hypothesis(id_, tokens, pieces, frame_ms, quiet))
     return hypotheses
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxstill.core.records import Hypothesis
+from voxstill.decoding.spikes import Pauses
 from voxstill.decoding.tokens import Token, hypothesis
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ def greedy(
     blank_id: int,
     frame_ms: int,
     durations: Sequence[int] = (),
+    pauses: Sequence[Pauses | None] | None = None,
 ) -> list[Hypothesis]:
     """Greedy decoding, one hypothesis for each id: the likeliest tokens of a frame until the blank (Graves 2012, 2.5).
 
     The blank is the last of the tokens, and stands before the first token. A token lasts the frame in which
     it is emitted. Frames beyond `frames_B` are never read. With `durations` the last logits of the joint choose the
     number of frames to advance, which a token lasts, at least one (Xu et al. 2023, "Efficient
-    sequence transduction by jointly predicting tokens and durations").
+    sequence transduction by jointly predicting tokens and durations"). With `pauses` words last as `spikes` says.
     """
     num, device = len(encoded_BFE), encoded_BFE.device
     tokens: list[list[Token]] = [[] for _ in range(num)]
@@ -75,7 +77,8 @@ def greedy(
         predicted_B1P = torch.where(emits_B[:, None, None], next_B1P, predicted_B1P)
         hidden, cell = (torch.where(emits_B[:, None], new, old) for new, old in zip(next_memory, memory, strict=True))
         memory = hidden, cell
-    return [hypothesis(id_, path, pieces, frame_ms) for id_, path in zip(ids, tokens, strict=True)]
+    rows = zip(ids, tokens, pauses or [None] * num, strict=True)
+    return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
 
 
 @torch.no_grad()
@@ -92,6 +95,7 @@ def beam(
     blank_id: int,
     frame_ms: int,
     durations: Sequence[int] = (),
+    pauses: Sequence[Pauses | None] | None = None,
 ) -> list[Hypothesis]:
     """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
 
@@ -101,9 +105,10 @@ def beam(
     confidences are those of the likeliest alignment.
     """
     hypotheses = []
-    for id_, encoded_FE, frames in zip(ids, encoded_BFE, frames_B.tolist(), strict=True):
+    rows = zip(ids, encoded_BFE, frames_B.tolist(), pauses or [None] * len(ids), strict=True)
+    for id_, encoded_FE, frames, quiet in rows:
         search = _Search(width, fusion, predict, joint, blank_id, durations)
-        hypotheses.append(hypothesis(id_, search.best(encoded_FE[:frames]).tokens, pieces, frame_ms))
+        hypotheses.append(hypothesis(id_, search.best(encoded_FE[:frames]).tokens, pieces, frame_ms, quiet))
     return hypotheses
 
 

@@ -1,0 +1,349 @@
+"""How exact the times of words are: of a student of the demo on synthetic voices, and of one on human digits.
+
+    python benchmarks/word_times.py exp/DATE_demo work/demo --fsdd ../shared/data/fsdd
+
+Synthetic: the demo's test and development commands. espeak-ng says when it begins each word, to the sample; words run
+together, so a word ends where the next begins. Measured are utterances of which the student has every word right.
+
+Human: strings of three to five clips of the Free Spoken Digit Dataset with up to 400 ms of silence between them; the
+clips are trimmed, so their edges are those of the words. The student, of the size `tiny`, is trained here on such
+strings of five speakers and measured on those of the sixth. Some minutes on one thread.
+
+"spikes" are the frames of the tokens, as word times were until now; "teacher" those of PocketSphinx in the labels.
+Prints a table and writes `benchmarks/results/word_times.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HERE = Path(__file__).parent
+HELD_OUT, STRINGS, STEPS = "theo", 24, 400
+WORD, END, TERMINATED = 1, 5, 6  # types of events in espeak-ng's `speak_lib.h`
+Truth = Sequence[tuple[str, float | None, float | None]]
+"""Words with start and end in milliseconds, None where espeak-ng joins two words."""
+
+
+@dataclass
+class Errors:
+    """Differences to the true times in milliseconds."""
+
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+
+    def add(self, truth: Truth, spans: Sequence[tuple[float, float]]) -> None:
+        """Compare the words of an utterance."""
+        for (_, start, end), (first, last) in zip(truth, spans, strict=True):
+            self.starts += [first - start] if start is not None else []
+            self.ends += [last - end] if end is not None else []
+            self.durations.append(last - first)
+
+    def row(self) -> dict[str, float]:
+        """Mean errors and biases."""
+        starts, ends = np.array(self.starts), np.array(self.ends)
+        return {
+            "words": len(self.durations),
+            "start_error_ms": float(np.abs(starts).mean()),
+            "end_error_ms": float(np.abs(ends).mean()),
+            "start_bias_ms": float(starts.mean()),
+            "end_bias_ms": float(ends.mean()),
+            "end_p95_ms": float(np.percentile(np.abs(ends), 95)),
+            "duration_ms": float(np.mean(self.durations)),
+        }
+
+
+def main() -> None:
+    """Measure and print."""
+    if sys.argv[1:] == ["--events"]:
+        json.dump([event_times(job) for job in json.load(sys.stdin)], sys.stdout)
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--fsdd", type=Path)
+    args = parser.parse_args()
+    rows = dict(synthetic(args.experiment, args.work))
+    if args.fsdd:
+        rows |= human(args.fsdd)
+    print("| | words | mean error of starts, ms | of ends | bias of starts | of ends | mean length |")
+    print("|---|---|---|---|---|---|---|")
+    for name, row in rows.items():
+        print(f"| {name} | {row['words']:,} | {row['start_error_ms']:.0f} | {row['end_error_ms']:.0f} ", end="")
+        print(f"| {row['start_bias_ms']:.0f} | {row['end_bias_ms']:.0f} | {row['duration_ms']:.0f} |")
+    (HERE / "results/word_times.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def synthetic(experiment: Path, work: Path) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """The demo's student, and its teacher, on commands of voices that it was not trained on."""
+    from voxstill.audio import codec
+    from voxstill.core.config import Demo
+    from voxstill.core.records import Label
+    from voxstill.decoding.options import RecognizerOptions
+    from voxstill.decoding.recognizer import Recognizer
+    from voxstill.demo import corpus
+    from voxstill.storage.store import Store
+    from voxstill.storage.tables import read
+
+    made = json.loads((work / "corpus/made.json").read_text())
+    commands = corpus.draw(Demo(**{k: v for k, v in made.items() if k != "seed"}), made["seed"])
+    commands = [command for command in commands if command.split != "train"]
+    jobs = json.dumps([dataclasses.asdict(command.speech) for command in commands])
+    listing = [sys.executable, __file__, "--events"]
+    events = json.loads(subprocess.run(listing, check=True, input=jobs, stdout=subprocess.PIPE, text=True).stdout)
+    truths = [true_words(one.speech.text, spoken, one.before_ms) for one, spoken in zip(commands, events, strict=True)]
+    audio = [codec.decode((work / f"corpus/audio/{one.id}.flac").read_bytes()).samples_T for one in commands]
+    recognizer = Recognizer(RecognizerOptions(model=str(experiment)))
+    recognizer.load()
+    now, before, teacher = Errors(), Errors(), Errors()
+    of_level: dict[str, Errors] = {}
+    hypotheses = recognizer.transcribe_batch(audio)
+    for command, truth, samples_T, hypothesis in zip(commands, truths, audio, hypotheses, strict=True):
+        if hypothesis.text != command.speech.text:
+            continue
+        spans = [(float(word.start_ms), float(word.end_ms)) for word in hypothesis.words]
+        now.add(truth, spans)
+        of_level.setdefault(command.dataset, Errors()).add(truth, spans)
+        before.add(truth, spikes_of(recognizer, samples_T))
+    true = {one.id: (one.speech.text, truth) for one, truth in zip(commands, truths, strict=True)}
+    store = Store(str(work))
+    recipe = experiment_recipe(store)
+    for label in read(store, f"labels/{recipe}", Label):
+        text, truth = true.get(label.utterance_id, ("", []))
+        if text and label.text == text and len(label.words) == len(truth):
+            teacher.add(truth, [(word.start_ms, word.end_ms) for word in label.words])
+    yield "synthetic, spikes", before.row()
+    yield "synthetic, now", now.row()
+    for name, errors in sorted(of_level.items()):
+        yield f"synthetic, now, {name}", errors.row()
+    yield "synthetic, teacher", teacher.row()
+
+
+def experiment_recipe(store: Any) -> str:
+    """The recipe of the only labels in a work folder."""
+    [recipe] = {entry.key.split("/")[1] for entry in store.list("labels")}
+    return str(recipe)
+
+
+def spikes_of(recognizer: Any, samples_T: NDArray[np.int16]) -> list[tuple[float, float]]:
+    """The frames of the tokens, each of them a word."""
+    from voxstill.decoding import ctc
+
+    [log_probs_FV] = recognizer.log_probs([samples_T])
+    vocabulary = recognizer.vocabulary
+    [hypothesis] = ctc.greedy(
+        log_probs_FV[None],
+        [len(log_probs_FV)],
+        ids=[""],
+        pieces=vocabulary.pieces,
+        blank_id=vocabulary.blank_id,
+        frame_ms=recognizer.frame_ms,
+    )
+    return [(word.start_ms, word.end_ms) for word in hypothesis.words]
+
+
+def true_words(text: str, spoken: Sequence[Sequence[Any]], before_ms: int) -> Truth:
+    """The words of a text with the times of espeak-ng, which says some words together, such as `in the`."""
+    words: list[tuple[str, float | None, float | None]] = []
+    rest = list(spoken)
+    for word in text.split():
+        if rest and rest[0][0] == word:
+            _, start, end = rest.pop(0)
+            words.append((word, start + before_ms, end + before_ms))
+        else:
+            words[-1], end = (*words[-1][:2], None), words[-1][2]
+            words.append((word, None, end))
+    return words
+
+
+# ------------------------------------------------------------------------------------------------- espeak-ng
+
+
+class Event(ctypes.Structure):
+    """An event of espeak-ng."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("id", ctypes.c_uint),
+        ("position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_ms", ctypes.c_int),
+        ("sample", ctypes.c_int),
+        ("user", ctypes.c_void_p),
+        ("name", ctypes.c_char * 8),
+    )
+
+
+def event_times(job: Mapping[str, Any]) -> list[list[Any]]:
+    """Text, start and end in milliseconds of each word; in a process of its own, as espeak-ng has a memory."""
+    import os
+
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        os.write(writing, json.dumps(_events(job)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    words: list[list[Any]] = json.loads(answer)
+    return words
+
+
+def _events(job: Mapping[str, Any]) -> list[list[Any]]:
+    import espeakng_loader
+
+    from voxstill.demo.voices import ESPEAK_RATE_HZ
+
+    espeak = ctypes.CDLL(espeakng_loader.get_library_path())
+    espeak.espeak_Initialize(2, 0, espeakng_loader.get_data_path().encode(), 1)
+    text, words = job["text"].encode(), []
+
+    def collect(_samples: Any, _num: int, events: Any) -> int:
+        place = 0
+        while events and (event := events[place]).type:
+            at_ms = event.sample * 1000 / ESPEAK_RATE_HZ
+            if event.type == WORD:
+                name = text[event.position - 1 : event.position - 1 + event.length].decode()
+                words.append([name, at_ms, None])
+            elif words and words[-1][2] is None and (event.type in (END, TERMINATED) or event.name.startswith(b"_")):
+                words[-1][2] = at_ms
+            place += 1
+        return 0
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(Event))(collect)
+    espeak.espeak_SetVoiceByName(job["voice"].encode())
+    espeak.espeak_ng_SetRandSeed(1)
+    espeak.espeak_SetSynthCallback(callback)
+    espeak.espeak_SetParameter(1, job["words_per_minute"], 0)
+    espeak.espeak_SetParameter(3, job["pitch"], 0)
+    espeak.espeak_Synth(text, ctypes.c_size_t(len(text) + 1), 0, 1, 0, 1, None, None)
+    for word, following in pairwise(words):
+        word[2] = following[1] if word[2] is None else min(word[2], following[1])
+    return words
+
+
+# ------------------------------------------------------------------------------------------------- human digits
+
+
+def human(folder: Path) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """A student of spoken digits that is trained here, on the strings of a speaker that it never heard."""
+    import tempfile
+
+    from voxstill.decoding.options import RecognizerOptions
+    from voxstill.decoding.recognizer import Recognizer
+
+    manifest = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    with tempfile.TemporaryDirectory() as model:
+        train_digits(folder, [row for row in manifest if row["speaker"] != HELD_OUT], Path(model))
+        recognizer = Recognizer(RecognizerOptions(model=model))
+        recognizer.load()
+        random = np.random.default_rng(1)
+        others = [row for row in manifest if row["speaker"] == HELD_OUT]
+        tests = [string_of(folder, others, random) for _ in range(300)]
+        before, now = Errors(), Errors()
+        hypotheses = recognizer.transcribe_batch([samples_T for samples_T, _ in tests])
+        for (samples_T, truth), hypothesis in zip(tests, hypotheses, strict=True):
+            if hypothesis.text == " ".join(word for word, _, _ in truth):
+                now.add(truth, [(word.start_ms, word.end_ms) for word in hypothesis.words])
+                before.add(truth, spikes_of(recognizer, samples_T))
+    yield "human digits, spikes", before.row()
+    yield "human digits, now", now.row()
+
+
+def string_of(
+    folder: Path, rows: Sequence[Mapping[str, Any]], random: np.random.Generator
+) -> tuple[NDArray[np.int16], list[tuple[str, float, float]]]:
+    """A string of clips of one speaker with silence between them, in faint noise, and the times of its words."""
+    from voxstill.audio import codec
+    from voxstill.core import pcm
+
+    speaker = random.choice(sorted({row["speaker"] for row in rows}))
+    of_speaker = [row for row in rows if row["speaker"] == speaker]
+    at_ms = int(random.integers(50, 300))
+    parts, words = [np.zeros(pcm.ms_to_samples(at_ms))], []
+    for number in random.integers(0, len(of_speaker), random.integers(3, 6)):
+        row = of_speaker[int(number)]
+        samples_T = codec.decode((folder / row["audio"]).read_bytes()).samples_T.astype(np.float64)
+        length_ms, pause_ms = pcm.samples_to_ms(len(samples_T)), int(random.integers(0, 400))
+        samples_T = samples_T[: pcm.ms_to_samples(length_ms)]
+        parts += [samples_T * 1500 / np.sqrt(np.mean(samples_T**2)), np.zeros(pcm.ms_to_samples(pause_ms))]
+        words.append((row["text"], float(at_ms), float(at_ms + length_ms)))
+        at_ms += length_ms + pause_ms
+    whole_T = np.concatenate(parts)
+    return (whole_T + random.normal(0, 8, len(whole_T))).clip(-32768, 32767).astype(np.int16), words
+
+
+def train_digits(folder: Path, rows: Sequence[Mapping[str, Any]], model_folder: Path) -> None:
+    """Train a student as `voxstill train` does: word times for the first part of the steps, then CTC."""
+    import torch
+
+    from voxstill.core.config import Augment, Train
+    from voxstill.core.records import Batch, Word
+    from voxstill.nn import students
+    from voxstill.nn.log_mel import EXTRACTOR, output_frames
+    from voxstill.tasks.ctc import CtcTask
+    from voxstill.text import tokenizer
+    from voxstill.training import optim
+    from voxstill.training.task import StepContext
+
+    torch.set_num_threads(1)
+    random, cfg = np.random.default_rng(0), Train(warmup=0.1)
+    vocabulary = tokenizer.train(sorted({row["text"] for row in rows}), "word", 20)
+    task = CtcTask(vocabulary, cfg, Augment(noise_prob=0.0, tempo=0.0, time_masks=0, mel_masks=0))
+    model = students.build("tiny", len(vocabulary.pieces), dropout=0.1, seed=0)
+    optimizer = optim.adamw(model, cfg)
+    for step in range(STEPS):
+        spoken = [string_of(folder, rows, random) for _ in range(STRINGS)]
+        encoded = [
+            vocabulary.encode(
+                " ".join(word for word, _, _ in truth),
+                [Word(text=word, start_ms=round(start), end_ms=round(end)) for word, start, end in truth],
+            )
+            for _, truth in spoken
+        ]
+
+        def padded(tensors: list[Any], value: int) -> Any:
+            return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+
+        batch = Batch(
+            ids=tuple(str(i) for i in range(STRINGS)),
+            audio_BT=padded([torch.from_numpy(samples_T) for samples_T, _ in spoken], 0),
+            audio_len_B=torch.tensor([len(samples_T) for samples_T, _ in spoken]),
+            tokens_BU=padded([torch.tensor(ids) for ids, _ in encoded], -1),
+            token_len_B=torch.tensor([len(ids) for ids, _ in encoded]),
+            times_BU2=padded([torch.tensor(times) for _, times in encoded], -1),
+            tempo_B=torch.ones(STRINGS),
+            weight_B=torch.ones(STRINGS),
+        )
+        frames = int(output_frames(batch.audio_len_B // 160).sum())
+        context = StepContext(step / STEPS, int(batch.token_len_B.sum()), frames)
+        prepared = task.prepare(batch, context.progress, torch.Generator().manual_seed(step))
+        loss = task.loss(model, prepared, context).value
+        for group in optimizer.param_groups:
+            group["lr"] = cfg.lr * min((step + 1) / 40, (STEPS - step) / (STEPS / 2), 1.0)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_norm)
+        optimizer.step()
+        if step % 50 == 0:
+            print(f"step {step}, loss {float(loss.detach()):.3f}", file=sys.stderr)
+    model.eval().save_pretrained(model_folder)
+    vocabulary.save(model_folder, EXTRACTOR)
+
+
+if __name__ == "__main__":
+    main()
