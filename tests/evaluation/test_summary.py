@@ -40,9 +40,10 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
 
 def test_people_read_rates_in_percent_and_the_worst_speakers(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "evaluate", judged).splitlines()
-    assert lines[0].startswith("WER ")
-    assert " %  (95 % of draws of speakers: " in lines[0]
-    assert lines[1].startswith("CER ")
+    assert lines[0] == f"{judged} on test of {judged.parent / 'work'}, greedy"
+    assert lines[1].startswith("WER ")
+    assert " %  (95 % of draws of speakers: " in lines[1]
+    assert lines[2].startswith("CER ")
     first = lines.index("by speaker, the worst 10 of 12:")
     rates = [float(line.split()[1]) for line in lines[first + 2 : first + 12]]
     assert rates == sorted(rates, reverse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voxstill.evaluation.results import Corpus, decoding
 from voxstill.evaluation.tables import ending, groups, percent, title
 from voxstill.scoring.figures import Stamp
 
@@ -14,7 +15,7 @@ MOST_GROUPS = 10
 
 def text_of(figures: Mapping[str, Any], by: Sequence[str], most: int = MOST_GROUPS) -> str:
     """The figures of recognition, classification or speaker verification, with groups by some properties."""
-    lines = _recognition(figures) if "wer" in figures else _classification(figures)
+    lines = [_head(figures), *(_recognition(figures) if "wer" in figures else _classification(figures))]
     lines += [
         f"{figures['rtfx']:,.0f} times real time, {figures['parameters'] / 1e6:,.2f} million parameters",
     ]
@@ -22,6 +23,13 @@ def text_of(figures: Mapping[str, Any], by: Sequence[str], most: int = MOST_GROU
         lines += ["", *groups(name, figures.get(f"by_{name}") or {}, most)]
     stamp = Stamp(scorer=figures["scorer"], normalizer=figures["normalizer"], versions=figures["versions"])
     return "\n".join([*lines, "", *ending(figures["warnings"], stamp)])
+
+
+def _head(figures: Mapping[str, Any]) -> str:
+    """What was judged, on what and how."""
+    corpus = Corpus.from_dict(figures["corpus"])
+    how = decoding(figures)
+    return f"{figures['model']} on {figures['split']} of {corpus.work}{f', {how}' if how else ''}"
 
 
 def _recognition(figures: Mapping[str, Any]) -> list[str]:

@@ -50,8 +50,8 @@ class ExperimentReport(Result):
 
     def to_text(self) -> str:
         """The results as a table, the test, and where the page is."""
-        head = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate")
-        rows = [head, *(tuple(map(str, plain.result_line(line)[:-1])) for line in self.results)]
+        head = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate", "95 % interval")
+        rows = [head, *(tuple(plain.result_line(line)) for line in self.results)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         if self.against_teacher is not None:
