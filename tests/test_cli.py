@@ -303,7 +303,12 @@ def test_control_c_is_130_and_says_how_to_go_on(
     monkeypatch.setattr(options, "explained", interrupted)
     code, out, err = run(capsys, "explain")
     assert (code, out) == (130, "")
-    assert "same command" in err
+    assert err == "interrupted: the same command starts from the beginning\n"
+
+
+def test_only_commands_that_resume_say_so() -> None:
+    resuming = {command.name for command in cli.all_commands() if command.resumes}
+    assert resuming == {"index", "label", "filter", "shard", "train", "pretrain", "run", "demo"}
 
 
 def test_a_reader_that_has_read_enough_is_no_error() -> None:

@@ -81,6 +81,12 @@ def test_a_flag_has_no_value_in_the_help(
     assert "<bool>" not in out
 
 
+def test_a_wrong_command_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "trian")
+    assert (code, out) == (2, "")
+    assert "No such command 'trian'. Did you mean 'train'" in err
+
+
 def test_a_wrong_choice_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "evaluate", "m", "--on", "tets")
     assert (code, out) == (2, "")

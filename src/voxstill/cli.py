@@ -168,7 +168,8 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
         monitor.log.debug("where it happened", exc_info=error)
         return message.exit_code
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)  # noqa: T201
+        again = "goes on where this one stopped" if command.resumes else "starts from the beginning"
+        print(f"interrupted: the same command {again}", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     if world.is_first():
         ensure_ascii = not _has_every_character(sys.stdout)

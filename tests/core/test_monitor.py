@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import pty
+import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -86,6 +90,26 @@ def test_progress_says_share_rate_and_time_left_on_standard_error_only(
     assert out == ""
     assert "label 40%" in err
     assert "chunk 1" in err
+
+
+def test_a_log_line_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, which is a pseudo-terminal here; what the cursor does between lines is of no interest."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    ours, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stderr:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", stderr)
+            monitor.start_logging()
+            with Progress("label", 10, "utterances") as bar:
+                bar.advance(4)
+                monitor.log.warning("beside the bar")
+        stderr.flush()
+        written = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n").split("\n")
+    assert [bool(re.fullmatch(r"\d\d:\d\d:\d\d WARNING beside the bar", line)) for line in lines].count(True) == 1
+    assert sum("beside the bar" in line for line in lines) == 1
 
 
 def test_progress_without_a_total_or_a_unit_has_a_line() -> None:

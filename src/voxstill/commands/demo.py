@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, command, work_override
 from voxstill.core.result import Result
 
 
-@command("demo", panel="Start", position=1)
+@command("demo", panel="Start", position=1, resumes=True)
 def demo(
     options: CommonOptions,
     work: Annotated[str, Option("--work", help="Folder for the corpus and everything made from it.")] = "work/demo",

@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, PartOption, command, work_overr
 from voxstill.core.result import Result
 
 
-@command("filter", panel="Corpus", position=5)
+@command("filter", panel="Corpus", position=5, resumes=True)
 def filter_labels(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", show_default=False)],

@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, PartOption, command, override, 
 from voxstill.core.result import Result
 
 
-@command("index", panel="Corpus", position=1)
+@command("index", panel="Corpus", position=1, resumes=True)
 def index(
     options: CommonOptions,
     work: Annotated[str, Option("--work", metavar="WORK", help="Folder or bucket prefix of the tables.")],

@@ -10,7 +10,7 @@ from voxstill.core.command import AllowTeacherOption, CommonOptions, PartOption,
 from voxstill.core.result import Result
 
 
-@command("label", panel="Corpus", position=2)
+@command("label", panel="Corpus", position=2, resumes=True)
 def label(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", show_default=False)],

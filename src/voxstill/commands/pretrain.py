@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, command
 from voxstill.core.result import Result
 
 
-@command("pretrain", panel="Training", position=2)
+@command("pretrain", panel="Training", position=2, resumes=True)
 def pretrain(
     options: CommonOptions, config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)]
 ) -> Result:

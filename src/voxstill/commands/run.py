@@ -10,7 +10,7 @@ from voxstill.core.command import AllowTeacherOption, CommonOptions, command
 from voxstill.core.result import Result
 
 
-@command("run", panel="Start", position=2)
+@command("run", panel="Start", position=2, resumes=True)
 def run(
     options: CommonOptions,
     config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],

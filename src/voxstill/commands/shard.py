@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, PartOption, command, override, 
 from voxstill.core.result import Result
 
 
-@command("shard", panel="Corpus", position=6)
+@command("shard", panel="Corpus", position=6, resumes=True)
 def shard(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", show_default=False)],

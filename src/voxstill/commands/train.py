@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, command
 from voxstill.core.result import Result
 
 
-@command("train", panel="Training", position=3)
+@command("train", panel="Training", position=3, resumes=True)
 def train(
     options: CommonOptions,
     config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],

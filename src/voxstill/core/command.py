@@ -85,6 +85,8 @@ class Command:
     aliases: tuple[str, ...] = ()
     group: str | None = None
     """The command that it is a part of: `score` of `score words`."""
+    resumes: bool = False
+    """Whether it goes on where it was interrupted."""
 
     def __call__(self, options: CommonOptions, **values: object) -> Result:
         """Run it."""
@@ -97,10 +99,10 @@ class Command:
 
 
 def command(
-    name: str, *aliases: str, panel: Panel, position: int, group: str | None = None
+    name: str, *aliases: str, panel: Panel, position: int, group: str | None = None, resumes: bool = False
 ) -> Callable[[Callable[..., Result]], Command]:
     """Make a function a command of the shell."""
-    return lambda function: Command(name, function, panel, position, aliases, group)
+    return lambda function: Command(name, function, panel, position, aliases, group, resumes)
 
 
 def work_override(work: str) -> str:

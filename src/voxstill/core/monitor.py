@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import ConfigError
@@ -297,6 +297,17 @@ class JsonLines:
             file.write(json.dumps(to_json(row), ensure_ascii=False, allow_nan=False) + "\n")
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what is standard error now: while a bar is shown, that puts lines above it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)  # the other would keep the stream of now
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -304,7 +315,7 @@ class _Formatter(logging.Formatter):
 
 def start_logging(level: str = "info") -> None:
     """Log to standard error, one line a message."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
     log.handlers[:] = [handler]
     log.propagate = False

@@ -9,23 +9,42 @@ from pathlib import Path
 
 from voxstill.core.errors import ConfigError, DataError, first_line
 
-_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
 def on_hub(model: str) -> bool:
-    """Return whether it is a name on the Hugging Face Hub: `owner/name`, and no local folder begins so."""
+    """Return whether it is a name on the Hugging Face Hub, and no local folder begins so.
+
+    It is `owner/name`, or `owner/name@revision`.
+    """
     return _ON_HUB.fullmatch(model) is not None and not Path(model.partition("/")[0]).exists()
+
+
+def split_revision(model: str, revision: str | None = None) -> tuple[str, str | None]:
+    """Return name and revision of a name on the Hub, which may end in `@` and a branch, tag or commit.
+
+    ConfigError where `revision` is another one.
+    """
+    match = _ON_HUB.fullmatch(model)
+    if match is None or match[2] is None:
+        return model, revision
+    if revision not in (None, match[2]):
+        raise ConfigError(
+            f"`{model}` names a revision", why=f"`revision` names another: `{revision}`", fix="take one of them away"
+        )
+    return match[1], match[2]
 
 
 def fetch(model: str, revision: str | None, patterns: Sequence[str]) -> Path:
     """Download the files of a name on the Hub; return their folder, which is named as their commit.
 
-    DataError where they cannot be had.
+    The name may hold the revision: `owner/name@revision`. DataError where they cannot be had.
     """
     from huggingface_hub import snapshot_download
 
+    name, revision = split_revision(model, revision)
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=list(patterns)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except (OSError, ValueError) as error:
         raise DataError(
             f"`{model}` cannot be fetched from the Hugging Face Hub",

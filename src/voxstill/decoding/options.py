@@ -22,7 +22,8 @@ class RecognizerOptions(Section):
     """Options of a recogniser, the same for a teacher, an aligner and a student."""
 
     model: str = option()
-    """An experiment folder or the `model` folder in it, another checkpoint, or a name on the Hugging Face Hub."""
+    """An experiment folder or the `model` folder in it, another checkpoint, or a name on the Hugging Face Hub, such as
+    `owner/name` or `owner/name@revision`."""
     revision: str | None = option(None)
     """Branch, tag or commit of a name on the Hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")

@@ -339,7 +339,7 @@ class _Trainer:
             least = state.loss if state.least_loss is None else state.least_loss
             state.least_loss = min(state.loss, least + (state.loss - least) * LEAST_LOSS_MEMORY)
         shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
-        bar.set_done(progress, f"step {state.step:,}, {shown}")
+        bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
             self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress)
 

@@ -21,6 +21,7 @@ class Meter:
         self._audio_s = self._padded_s = self._loss = 0.0
         self._figures: dict[str, float] = {}
         self._num = self._tokens = 0
+        self._num_steps, self._first_end_s = 0, 0.0
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio."""
         if writes:
@@ -34,6 +35,9 @@ class Meter:
 
         A step that was skipped has no loss and no figures, which may be NaN: it counts as time and audio alone.
         """
+        self._num_steps += 1
+        if self._num_steps == 1:
+            self._first_end_s = time.perf_counter()
         for batch in batches:
             self._audio_s += pcm.samples_to_s(self._ranks * float(batch.audio_len_B.sum()))
             self._padded_s += pcm.samples_to_s(self._ranks * batch.audio_BT.numel())
@@ -44,6 +48,12 @@ class Meter:
         self._num += 1
         for name, value in figures.items():
             self._figures[name] = self._figures.get(name, 0.0) + value
+
+    @property
+    def steps_per_s(self) -> float:
+        """The rate of the steps that were counted, the first of which warms up; 0 where there is no other."""
+        elapsed_s = time.perf_counter() - self._first_end_s
+        return (self._num_steps - 1) / elapsed_s if self._num_steps > 1 else 0.0
 
     def write(self, state: State, norm: float, lr: float, progress: float) -> None:
         """One line of means since the line before."""
