@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from judged import corpus, experiment
@@ -14,6 +15,9 @@ from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.evaluation import results
+from voxstill.indexing.segment import IndexRow
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 
 SECONDS = 16_000
 NOISE_T = np.random.default_rng(0).normal(0, 400, 2 * SECONDS).astype(np.int16)
@@ -88,3 +92,28 @@ def test_a_broken_file_that_was_mended_is_judged_once(
     corpus(tmp_path / "corpus", [rows[0], {"id": "b", "text": TEXTS[1]}])
     figures = evaluate(capsys, experiment(tmp_path / "exp", tone_student, work))
     assert (figures["utterances"], figures["unread"]) == (2, {})
+
+
+def test_a_broken_file_whose_recording_was_removed_is_not_judged(
+    tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"id": "a", "text": TEXTS[0]}, {"id": "b", "text": TEXTS[1], "data": b"RIFF"}]
+    work = corpus(tmp_path / "corpus", rows)
+    exp = experiment(tmp_path / "exp", tone_student, work)
+    assert set(evaluate(capsys, exp)["unread"]) == {"b"}
+    [broken] = [row for row in tables.read(Store(str(work)), "recordings", IndexRow) if row.error is not None]
+    (tmp_path / "ids.txt").write_text(broken.id + "\n")
+    assert cli.main(["remove", str(work), "--ids", str(tmp_path / "ids.txt")]) == 0
+    assert evaluate(capsys, exp)["utterances"] == 1
+
+
+def test_an_index_of_an_earlier_version_says_that_texts_are_not_known(
+    tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"id": "a", "text": TEXTS[0]}, {"id": "b", "text": TEXTS[1], "data": b"RIFF"}]
+    work = corpus(tmp_path / "corpus", rows)
+    for part in (work / "recordings").rglob("*.parquet"):
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(part).drop_columns(["unused"]), part)
+    figures = evaluate(capsys, experiment(tmp_path / "exp", tone_student, work))
+    assert figures["utterances"] == 1
+    assert figures["warnings"][0].startswith("1 recordings could not be used (")

@@ -59,13 +59,15 @@ def of_split(cfg: Config) -> JudgedSplit:
             rows.append(row)
     left = [*unused.others.values(), *(row for of_recording in unused.of_failed.values() for row in of_recording)]
     ids -= {row.id for row in left}
-    known = {row.id: row for row in left if row.split == cfg.evaluate.split}
+    gone = {row.id for row in removals.covered(removals.record(work), left)} if left else set()
+    known = {row.id: row for row in left if row.split == cfg.evaluate.split and row.id not in gone}
     long = {id_ for id_, row in known.items() if row.duration_ms > cfg.segment.max_ms}
     rows += (row for id_, row in known.items() if id_ not in long)
     warnings = _warnings(cfg, len(long), len(ids), unused.unknown)
     for warning in warnings:
         log.warning("evaluate: %s", warning)
-    corpus = Corpus(work=redact_uri(work.root), utterances=source.recipe, texts=cfg.evaluate.texts)
+    texts = None if cfg.evaluate.texts is None else redact_uri(cfg.evaluate.texts)
+    corpus = Corpus(work=redact_uri(work.root), utterances=source.recipe, texts=texts)
     return JudgedSplit(corpus=corpus, utterances=[row for row in rows if row.id not in removed], warnings=warnings)
 
 
