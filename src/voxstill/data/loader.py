@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -105,6 +105,8 @@ class Batches(Dataset[Step]):
         self.corpus, self.plan, self.rank, self.ranks = corpus, plan, rank, ranks
         self.cache_dir = cache_dir if corpus.is_far else None
         self._tars = _Tars(corpus, self.cache_dir.folder if self.cache_dir else None)
+        self._decoded_S: NDArray[np.int16] = np.empty(0, np.int16)
+        """The samples of a step one after another, overwritten by the next: fresh memory would cost more time."""
 
     def __len__(self) -> int:
         return self.plan.steps
@@ -113,38 +115,39 @@ class Batches(Dataset[Step]):
         batches = self.plan.batches_of(step, self.rank, self.ranks)
         rows = np.concatenate(batches)
         start = time.perf_counter()
-        order, stored = self._stored(rows)
-        read_s = time.perf_counter() - start
-        audio, unread = self._audio(rows, order, stored)
+        audio, unread, read_s = self._audio(rows)
         decode_s = time.perf_counter() - start - read_s
         bounds = np.cumsum([0, *map(len, batches)])
         parts = [audio[start:end] for start, end in pairwise(bounds)]
         padded = [self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)]
         return Step(padded, unread, read_s, decode_s)
 
-    def _stored(self, rows: Rows) -> tuple[Ints, list[bytes | Exception]]:
-        """Read utterances in the order of their tars: that order, and in it the bytes of each or the error."""
+    def _audio(self, rows: Rows) -> tuple[list[NDArray[np.int16] | None], list[str], float]:
+        """Samples of each row, None where they cannot be read, a line for each of those, and the seconds of reading.
+
+        They are read in the order of their tars, and are overwritten by the next call.
+        """
         corpus = self.corpus
         order = np.lexsort((corpus.offset[rows], corpus.shard[rows]))
-        rows = rows[order]
-        return order, self._tars.read(corpus.shard[rows], corpus.offset[rows], corpus.num_bytes[rows])
-
-    def _audio(
-        self, rows: Rows, order: Ints, stored: list[bytes | Exception]
-    ) -> tuple[list[NDArray[np.int16] | None], list[str]]:
-        """Samples of each row, None where they cannot be read, and a line for each of those."""
-        corpus = self.corpus
+        in_order = rows[order]
+        stored = self._tars.read(corpus.shard[in_order], corpus.offset[in_order], corpus.num_bytes[in_order])
+        bounds = np.cumsum([0, *corpus.num_samples[rows].tolist()]).tolist()
+        if len(self._decoded_S) < bounds[-1]:
+            self._decoded_S = np.empty(bounds[-1], np.int16)
         audio: list[NDArray[np.int16] | None] = [None] * len(rows)
-        unread = []
-        for i, row, data in zip(order, rows[order], stored, strict=True):
+        unread, read_s = [], 0.0
+        for i in order.tolist():
+            start = time.perf_counter()
+            data = next(stored)
+            read_s += time.perf_counter() - start
             try:
                 if isinstance(data, Exception):
                     raise data
-                audio[i] = _decoded(data, int(corpus.num_samples[row]), int(corpus.crc32[row]))
+                audio[i] = _decoded(data, self._decoded_S[bounds[i] : bounds[i + 1]], int(corpus.crc32[rows[i]]))
             except Exception as error:
                 reason = error.what if isinstance(error, VoxstillError) else f"{type(error).__name__}: {error}"
-                unread.append(f"{corpus.describe(int(row))}: {reason}")
-        return audio, unread
+                unread.append(f"{corpus.describe(int(rows[i]))}: {reason}")
+        return audio, unread, read_s
 
     def _batch(self, rows: Rows, audio: list[NDArray[np.int16] | None]) -> Batch:
         """Collate a padded batch; utterances that could not be read are replaced by a neighbour, with weight 0.
@@ -308,12 +311,20 @@ class _Tars:
         for file in self._files.values():
             os.close(file)
 
-    def read(self, shard_N: NDArray[np.int32], offset_N: Ints, num_bytes_N: Ints) -> list[bytes | Exception]:
-        """The bytes of each utterance, or the error; fastest when sorted by shard and offset."""
+    def read(self, shard_N: NDArray[np.int32], offset_N: Ints, num_bytes_N: Ints) -> Iterator[bytes | Exception]:
+        """The bytes of each utterance, or the error, one after another; fastest when sorted by shard and offset.
+
+        What lies far away is requested at once.
+        """
         members = list(zip(shard_N.tolist(), offset_N.tolist(), num_bytes_N.tolist(), strict=True))
-        local = [self._read_local(shard, offset, num_bytes) for shard, offset, num_bytes in members]
-        remote = iter(self._read_remote([member for member, data in zip(members, local, strict=True) if data is None]))
-        return [next(remote) if data is None else data for data in local]
+        local: Iterable[bytes | Exception | None] = itertools.starmap(self._read_local, members)
+        remote: Iterator[bytes | Exception] = iter(())
+        if self._corpus.is_far:
+            local = list(local)
+            missing = [member for member, data in zip(members, local, strict=True) if data is None]
+            remote = iter(self._read_remote(missing))
+        for data in local:
+            yield next(remote) if data is None else data
 
     def _read_local(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception | None:
         """None where its tar is not on this machine."""
@@ -370,14 +381,14 @@ class _Tars:
         ]
 
 
-def _decoded(data: bytes, num_samples: int, crc32: int) -> NDArray[np.int16]:
+def _decoded(data: bytes, out: NDArray[np.int16], crc32: int) -> NDArray[np.int16]:
     """Decode a stored utterance; DataError where its bytes or its samples are not as its sidecar says.
 
-    `crc32` is -1 where the sidecar has no checksum.
+    The samples may lie in `out`, which is as long as the sidecar says; `crc32` is -1 where it has no checksum.
     """
     if crc32 not in (-1, zlib.crc32(data)):
         raise DataError("its audio has another checksum than its sidecar says")
-    samples_T = codec.decode_stored(data).samples_T
-    if len(samples_T) != num_samples:
-        raise DataError(f"it has {len(samples_T)} samples and its sidecar says {num_samples}")
+    samples_T = codec.decode_stored(data, out).samples_T
+    if len(samples_T) != len(out):
+        raise DataError(f"it has {len(samples_T)} samples and its sidecar says {len(out)}")
     return samples_T

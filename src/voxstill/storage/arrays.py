@@ -52,7 +52,7 @@ def arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     elif pa.types.is_boolean(kind):
         buffers.append(pa.py_buffer(np.packbits(array("b", filled(0)), bitorder="little")))
     else:
-        code = {pa.int64(): "q", pa.float64(): "d"}[kind]
+        code = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}[kind]
         buffers.append(pa.py_buffer(array(code, filled(0))))
     return pa.Array.from_buffers(kind, len(values), buffers, num_null, children=children)
 

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from voxstill.core.errors import DataError
 from voxstill.core.records import Split, UtteranceInfo, Word, fingerprint
 from voxstill.storage import tables
+from voxstill.storage.arrays import arrow_array
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.store import Store
 
@@ -190,9 +191,9 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
         key = f"{prefix}/{sidecar_name(index)}".lstrip("/")
         part = tables.to_arrow(store.read(key), Sample, store.uri(key))
         num_rows += len(part)
-        part = part.append_column("shard", pa.array([index] * len(part), pa.int32()))
+        part = part.append_column("shard", arrow_array([index] * len(part), pa.int32()))
         if splits is not None:
-            part = part.filter(pc.is_in(part["split"], value_set=pa.array(splits, pa.string())))
+            part = part.filter(pc.is_in(part["split"], value_set=arrow_array(list(splits), pa.string())))
         yield part
     if num_rows != counted.utterances:
         raise DataError(
