@@ -237,7 +237,8 @@ def second_labels(tmp_path: Path) -> Path:
 def test_an_option_changes_a_recipe_unless_it_is_pace_or_of_no_recipe(
     path: str, field: FieldInfo, second_labels: Path, tone_student: Path
 ) -> None:
-    fixed = [f"work={second_labels}", "plan.batches_per_step=4", "decode.beam=4"]  # else they follow other options
+    # else they follow other options, or need them
+    fixed = [f"work={second_labels}", "plan.batches_per_step=4", "decode.beam=4", "evaluate.lm_order=2"]
     others = {"filter.aligner": str(tone_student), "source": [config.Source(uri="other")]}
     value = others.get(path) or another(path, field)
     cfg = config.load(None, [*fixed, "teacher=echo"])

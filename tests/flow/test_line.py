@@ -14,9 +14,12 @@ import pyarrow.parquet
 import pytest
 
 from voxstill import cli
+from voxstill.core.config import load as load_config
 from voxstill.core.records import Label, Utterance, Verdict
 from voxstill.evaluation import results
 from voxstill.evaluation.results import StoredResult
+from voxstill.pipeline import end_to_end
+from voxstill.pipeline.run_result import RunResult, SideResult, StepResult
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.text import lm
@@ -102,6 +105,30 @@ def test_the_student_is_evaluated_again_with_a_language_model_of_its_labels(line
     assert [row["wer"] for row in comparison["runs"]] == [line.summary["student"]["wer"], helped["wer"]]
     assert "student with LM" in Path(line.summary["report"]).read_text(encoding="utf-8")
     assert "student with LM" in (run / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_weights_of_the_language_model_of_the_labels_are_tuned(line: Line, tmp_path: Path) -> None:
+    run = shutil.copytree(line.summary["student"]["path"], tmp_path / "exp")
+    shutil.rmtree(run / "evaluation")
+    judged = end_to_end.judge(load_config(str(run / "config.yaml"), ["decode.tune=true"], {}), str(run))
+    assert judged.student is not None
+    assert judged.student.tuning is None  # it has no language model
+    assert judged.with_lm is not None
+    tuning = judged.with_lm.tuning
+    assert tuning is not None
+    assert (tuning.split, tuning.references, tuning.utterances) == ("dev", "human", 4)
+    assert tuning.wer_after <= tuning.wer_before
+    assert tuning.gain is not None
+    assert tuning.gain.wer_before == line.summary["student"]["with_lm"]["wer"]
+    [stored] = results_of(run, "beam-16-lm-tune")
+    assert stored.figures["tuning"] == tuning.to_dict()
+    assert results_of(run, "greedy")[0].figures["wer"] == line.summary["student"]["wer"]
+    student = SideResult.of_student(judged, parameters=1, path=str(run))
+    step = StepResult(step="evaluate", result="", seconds=1.0, figures={})
+    whole = RunResult(
+        teacher=SideResult.of(judged.teacher), student=student, steps=[step], seconds=1.0, report="report.html"
+    )
+    assert f"tuned: {tuning.to_text()}" in whole.to_text()
 
 
 def test_unreadable_audio_is_reported_and_an_evaluation_without_any_audio_is_an_error(

@@ -104,9 +104,7 @@ def beam(
     rows = zip(ids, log_probs_BFV, map(int, frames_B), pauses or [None] * len(ids), strict=True)
     for id_, logprob_FV, frames, quiet in rows:
         logprobs_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
-        tokens_U, _ = prefix_search.search(
-            logprobs_FV, blank_id, 1 << (width - 1).bit_length(), MOST_TOKENS, BAND, fusion
-        )
+        tokens_U = beam_tokens(logprobs_FV, width=width, fusion=fusion, blank_id=blank_id)
         start_U, end_U = prefix_search.viterbi_align(logprobs_FV, tokens_U, blank_id)
         tokens = [
             Token(token, start, end, logprobs_FV[start:end, token])
@@ -114,6 +112,15 @@ def beam(
         ]
         hypotheses.append(hypothesis(id_, tokens, pieces, frame_ms, quiet))
     return hypotheses
+
+
+def beam_tokens(logprobs_FV: NDArray[np.float32], *, width: int, fusion: Fusion, blank_id: int) -> NDArray[np.int64]:
+    """The tokens (U,) of the best text of one utterance by beam search, without times and confidences."""
+    from voxstill.decoding import prefix_search
+
+    places = 1 << (width - 1).bit_length()
+    tokens_U, _ = prefix_search.search(logprobs_FV, blank_id, places, MOST_TOKENS, BAND, fusion)
+    return tokens_U
 
 
 def _best(log_probs_BFV: torch.Tensor | NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -1,16 +1,33 @@
-"""Log-probabilities of a CTC model for a recording of hours, computed in blocks with context on both sides."""
+"""Log-probabilities of a CTC model: of utterances in batches, and of a recording of hours in blocks with context."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core import pcm
 from voxstill.core.monitor import Progress
-from voxstill.decoding.recognizer import Recognizer, Samples
+from voxstill.decoding.recognizer import Recognizer, Samples, batches_by_length
 
 BLOCK_MS, CONTEXT_MS = 20_000, 5_000
 """What is kept of a block, and what the model is given before and behind it: 30 s at a time."""
+
+
+def of_utterances(recognizer: Recognizer, samples: Sequence[Samples]) -> list[NDArray[np.float32]]:
+    """The log-probabilities (F, V) of each utterance, in order; one too short to hear anything in has no frames.
+
+    ConfigError where the recogniser, which is loaded, is no CTC model.
+    """
+    none_FV = np.empty((0, len(recognizer.vocabulary.pieces)), np.float32)
+    emissions = [none_FV] * len(samples)
+    with Progress("tune", len(samples), "utterances") as bar:
+        for members in batches_by_length([len(samples_T) for samples_T in samples], recognizer.options.batch_ms):
+            for i, log_probs_FV in zip(members, recognizer.log_probs([samples[i] for i in members]), strict=True):
+                emissions[i] = log_probs_FV
+            bar.advance(len(members))
+    return emissions
 
 
 def log_probs(

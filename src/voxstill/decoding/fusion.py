@@ -100,6 +100,12 @@ def fusion(
     )
 
 
+def with_weights(fusion: Fusion, lm_weight: float, word_bonus: float) -> Fusion:
+    """The same model and phrases, with other weights."""
+    plain = not (lm_weight or word_bonus or len(fusion.character_C))  # without phrases no character is looked up
+    return fusion._replace(plain=plain, lm_weight=float(lm_weight), word_bonus=float(word_bonus))
+
+
 def _hash(text: str) -> int:
     value = 0
     for byte in text.encode():

@@ -24,6 +24,7 @@ from voxstill.core.result import Figures
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer, Samples
 from voxstill.evaluation.results import HYPOTHESES, REFERENCES, Evaluation
+from voxstill.evaluation.tuning import Tuning
 from voxstill.scoring import checks, words
 from voxstill.scoring import figures as scoring
 from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp
@@ -73,13 +74,15 @@ class StudentFigures(Figures):
     unread: Mapping[str, str]
     """Why utterances could not be read, by their id."""
     decode: Mapping[str, object]
-    """The section `decode` of the configuration."""
+    """The section `decode` of the configuration, with the weights that were tuned."""
     hypotheses: Mapping[str, str]
     """Texts by utterance id, of those that were transcribed; they are not in the JSON."""
     judged: Sequence[Utterance]
     """The utterances with their texts; they are not in the JSON either."""
     lm_order: int | None = None
     """The longest n-gram of the language model that was made for the evaluation; None without one."""
+    tuning: Tuning | None = None
+    """How the weights of the language model in `decode` were found; None where they are as they were set."""
 
     def to_dict(self) -> dict[str, object]:
         """All figures side by side but the texts."""
@@ -92,6 +95,7 @@ class StudentFigures(Figures):
             "parameters": self.parameters,
             "unread": dict(self.unread),
             "decode": dict(self.decode),
+            **({} if self.tuning is None else {"tuning": self.tuning.to_dict()}),
         }
 
 

@@ -137,19 +137,29 @@ def name_of(figures: Mapping[str, Any]) -> str:
 
 
 def decoding(figures: Mapping[str, Any]) -> str:
-    """The decoding in a word, such as `greedy` or `beam-16-lm`; empty for what has none, such as a teacher."""
+    """The decoding in a word, such as `greedy` or `beam-16-lm-tune`; empty for what has none, such as a teacher."""
     decode = figures.get("decode")
     if decode is None:
         return ""
     if decode["beam"] == 1:
         return "greedy"
-    return "-".join([f"beam-{decode['beam']}", *(name for name in ("lm", "boost") if decode.get(name))])
+    return "-".join([f"beam-{decode['beam']}", *(name for name in ("lm", "tune", "boost") if decode.get(name))])
 
 
 def _changed(decode: Row | None) -> Row | None:
     """The options of decoding that are not at their default: so a new option renames no result."""
     default = Decode().model_dump()
     return None if decode is None else {name: value for name, value in decode.items() if value != default.get(name)}
+
+
+def _asked(decode: Row | None) -> Row | None:
+    """The options of decoding that are not at their default, without weights that were tuned: they follow from the
+    others."""
+    changed = _changed(decode)
+    if changed is None or "tune" not in changed:
+        return changed
+    without = ("lm_weight", "word_bonus") if "lm" in changed else ("tune",)
+    return {name: value for name, value in changed.items() if name not in without}
 
 
 def write(folder: Path, evaluation: Evaluation) -> None:
@@ -225,10 +235,10 @@ def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]
     """
     wanted: list[Callable[[StoredResult], bool]] = [lambda result: result.recogniser == STUDENT]
     if cfg is not None:
-        work, decode = redact_uri(Store(cfg.work).root), _changed(cfg.decode.model_dump())
+        work, decode = redact_uri(Store(cfg.work).root), _asked(cfg.decode.model_dump())
         wanted += [
             lambda result: result.corpus is not None and result.corpus.work == work,
-            lambda result: _changed(result.figures.get("decode")) == decode,
+            lambda result: _asked(result.figures.get("decode")) == decode,
             lambda result: result.figures.get("normalizer") == cfg.evaluate.normalizer,
         ]
     candidates = list(found)

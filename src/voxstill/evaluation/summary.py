@@ -7,6 +7,7 @@ from typing import Any
 
 from voxstill.evaluation.results import Corpus, decoding
 from voxstill.evaluation.tables import ending, groups, percent, title
+from voxstill.evaluation.tuning import Tuning
 from voxstill.scoring.figures import Stamp
 
 MOST_GROUPS = 10
@@ -40,6 +41,8 @@ def _recognition(figures: Mapping[str, Any]) -> list[str]:
         f" {figures['insertions']:,} insertions, {figures['deletions']:,} deletions;"
         f" {figures['utterances']:,} utterances",
     ]
+    if "tuning" in figures:
+        lines.append(f"tuning  {Tuning.from_dict(figures['tuning']).to_text()}")
     hourly = figures["words_per_hour_of_silence"]
     return lines if hourly is None else [*lines, f"{hourly:,.0f} words in an hour of silence"]
 

@@ -27,7 +27,7 @@ from voxstill.labelling import permission
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
-from voxstill.pipeline import language_model, report
+from voxstill.pipeline import language_model, report, tuned_weights
 from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.judged_split import of_split
 from voxstill.pipeline.run_result import Judged, RunResult, SideResult, StepResult
@@ -125,6 +125,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
             f"and only `voxstill train` by {ranks.launcher}",
         )
     check(cfg)
+    tuned_weights.check(cfg)
     if cfg.student.task != "recognition":
         _refuse_unknown_task(cfg.student.task)
         raise ConfigError(
@@ -249,16 +250,16 @@ def judge(cfg: Config, path: str) -> Judged:
         evaluation = recognition.evaluation_of(figures.to_dict(), judged, figures.hypotheses)
         results.write(run.evaluation, evaluation.of(split.corpus, recogniser, split.warnings))
 
-    student = recognition.evaluate(cfg, path, judged)
+    student = tuned_weights.evaluate(cfg, path, judged)
     judged = list(student.judged)
     keep(student)
-    students, lm_figures = {"student": recognition.recognizer(cfg, path)}, None
+    students, lm_figures = {"student": recognition.recognizer(_decoded_as(cfg, student), path)}, None
     if cfg.evaluate.lm_order is not None:
         language_model.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
         helped = with_lm(cfg, run.lm)
-        lm_figures = replace(recognition.evaluate(helped, path, judged), lm_order=cfg.evaluate.lm_order)
+        lm_figures = replace(tuned_weights.evaluate(helped, path, judged), lm_order=cfg.evaluate.lm_order)
         keep(lm_figures)
-        students["with_lm"] = recognition.recognizer(helped, path)
+        students["with_lm"] = recognition.recognizer(_decoded_as(helped, lm_figures), path)
     master = registry.create(cfg.teacher)
     if master.reads_texts:
         return Judged(student=student, with_lm=lm_figures)
@@ -293,6 +294,9 @@ def _hear(teacher: Teacher, audio: Audio) -> None:
 
 def with_lm(cfg: Config, path: Path) -> Config:
     """The same, decoded with this language model: by the beam of `decode`, or by one where that is greedy."""
-    tree = cfg.model_dump()
-    tree["decode"] |= {"lm": str(path), "beam": BEAM if cfg.decode.beam == 1 else cfg.decode.beam}
-    return config.validated(Config, tree)
+    return tuned_weights.decoded(cfg, lm=str(path), beam=BEAM if cfg.decode.beam == 1 else cfg.decode.beam)
+
+
+def _decoded_as(cfg: Config, figures: StudentFigures) -> Config:
+    """The same, decoded with the weights that these figures are of."""
+    return tuned_weights.decoded(cfg, **figures.decode)

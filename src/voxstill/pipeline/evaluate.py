@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import Utterance
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.evaluation.results import Evaluation
-from voxstill.pipeline import details
+from voxstill.pipeline import details, tuned_weights
 from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
 from voxstill.storage.rundir import RunDir
@@ -26,10 +27,19 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
     It may be a checkpoint of an experiment, also of one that is still training: `EXP/checkpoints/best`. Beside the
     result of a recogniser stays that of its teacher's labels, where they are there.
     """
+    if cfg.decode.tune:
+        tuned_weights.check(cfg)
+        _check_language_model(cfg)
     with model_of(target) as (model, checkpoint):
         name, task = registry.name_of(model), registry.task_of(model)
+        if cfg.decode.tune and name != "recognition":
+            raise ConfigError(
+                "`decode.tune` has no use",
+                why=f"`{target}` writes no text: its task is `{name}`",
+                fix="leave it out",
+            )
         split = of_split(cfg)
-        evaluation = task.evaluate(cfg, model, split.utterances)
+        evaluation = (_tuned if cfg.decode.tune else task.evaluate)(cfg, model, split.utterances)
     evaluation = evaluation.of(split.corpus, checkpoint or results.STUDENT, split.warnings, model=target)
     run = _experiment_of(target)
     if run.config.is_file():
@@ -37,6 +47,22 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
         if name == "recognition" and (teacher := _teacher(cfg, split)) is not None:
             results.write(run.evaluation, teacher)
     return details.with_text(cfg, evaluation, by, show)
+
+
+def _check_language_model(cfg: Config) -> None:
+    """Raise ConfigError where the only language model is the one that `voxstill run` makes."""
+    if cfg.decode.lm is None:
+        raise ConfigError(
+            "`decode.tune` has nothing to tune",
+            why="`decode.lm` is not set, and `evaluate.lm_order` makes a language model in `voxstill run` alone",
+            fix="set `decode.beam`, and `decode.lm` to the `labels.arpa` of the experiment, or leave `decode.tune` out",
+        )
+
+
+def _tuned(cfg: Config, model: str, utterances: Sequence[Utterance]) -> Evaluation:
+    """The evaluation of a recogniser with weights that are tuned before."""
+    figures = tuned_weights.evaluate(cfg, model, recognition.references(cfg, utterances))
+    return recognition.evaluation_of(figures.to_dict(), figures.judged, figures.hypotheses)
 
 
 def _teacher(cfg: Config, split: JudgedSplit) -> Evaluation | None:

@@ -244,6 +244,7 @@ def system(role: html.Role, result: StoredResult, cfg: Config) -> html.System:
         name = student_name(cfg)
         if "order" in figures:
             name += f", a beam of {figures['decode']['beam']} and {figures['order']}-grams of its labels"
+            name += ", weights tuned" if "tuning" in figures else ""
     return {
         "role": role,
         "name": name,

@@ -12,6 +12,7 @@ from voxstill.core.monitor import clock
 from voxstill.core.result import Result
 from voxstill.evaluation.recognition import StudentFigures
 from voxstill.evaluation.teacher import TeacherFigures
+from voxstill.evaluation.tuning import Tuning
 from voxstill.scoring.figures import to_dicts
 
 
@@ -59,6 +60,8 @@ class SideResult(Result):
     order: int | None = None
     """The longest n-gram of that language model."""
     decode: Mapping[str, Any] | None = None
+    tuning: Tuning | None = None
+    """How the weights of the language model were found, with `decode.tune`."""
     parameters: int | None = None
     path: str | None = None
     """The experiment folder of the student."""
@@ -84,9 +87,14 @@ class SideResult(Result):
         with_lm = (
             None
             if helped is None
-            else dataclasses.replace(cls.of(helped), order=helped.lm_order, decode=dict(helped.decode))
+            else dataclasses.replace(
+                cls.of(helped), order=helped.lm_order, decode=dict(helped.decode), tuning=helped.tuning
+            )
         )
-        return dataclasses.replace(cls.of(judged.student), with_lm=with_lm, parameters=parameters, path=path)
+        tuning = None if judged.student is None else judged.student.tuning
+        return dataclasses.replace(
+            cls.of(judged.student), with_lm=with_lm, tuning=tuning, parameters=parameters, path=path
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +156,7 @@ def _comparison(teacher: SideResult, student: SideResult) -> list[str]:
     for name, side in sides.items():
         span = f"{side.interval[0]:.1%} to {side.interval[1]:.1%}" if side.interval else ""
         lines.append(f"{name:<{wide}}{side.wer:>8.1%}  {span:<16}{side.cer:>7.1%}{side.rtfx:>8.0f}x")
+    lines += [f"tuned: {side.tuning.to_text()}" for side in sides.values() if side.tuning is not None]
     if teacher.by_dataset and student.by_dataset and len(student.by_dataset) > 1:
         lines += ["", f"{'WER by data set':<18}{'teacher':>9}{'student':>9}"]
         for name, row in student.by_dataset.items():

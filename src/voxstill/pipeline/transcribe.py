@@ -124,6 +124,12 @@ class Recognizer:
 
     def __init__(self, model: str | Path, cfg: Config | None = None) -> None:
         self._cfg = cfg or Config()
+        if self._cfg.decode.tune:
+            raise ConfigError(
+                "`decode.tune` has no use where nothing is judged",
+                why="weights are tuned by `voxstill evaluate` and `voxstill run`",
+                fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
+            )
         with model_of(str(model)) as (folder, _):
             if (task := registry.name_of(folder)) != "recognition":
                 raise ConfigError(

@@ -88,6 +88,12 @@ def _check_student(cfg: Config) -> None:
             why="`student.freeze_layers` is 0: no layer is frozen",
             fix="set `student.freeze_layers` to a share of the layers, or leave `train.unfreeze_share` out",
         )
+    if cfg.decode.tune and cfg.student.kind in ("rnnt", "tdt"):
+        raise ConfigError(
+            "`decode.tune` has no use",
+            why=f"`student.kind: {cfg.student.kind}`: weights are tuned for CTC students",
+            fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
+        )
     helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
     for name in (name for name, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
         raise ConfigError(

@@ -22,6 +22,9 @@ class Decode(Section):
     """Weight of the language model's log-probability beside the student's (0.5 is what pyctcdecode takes)."""
     word_bonus: float = option(1.5, unit="nats")
     """Added for each word where there is a language model, which likes few words (1.5 is what pyctcdecode takes)."""
+    tune: bool = option(False)
+    """Search for the `lm_weight` and `word_bonus` with the fewest word errors on the dev split, and judge with these;
+    for CTC students."""
     boost: list[str] = option([])
     """Phrases to listen for, such as names, as the student writes them."""
     boost_weight: float = option(2.0, unit="nats", ge=0)

@@ -117,6 +117,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _what_is_tuned_is_there(self) -> Self:
+        """`decode.tune` is of the weights of a language model."""
+        if self.decode.tune and self.decode.lm is None and self.evaluate.lm_order is None:
+            raise ConfigError(
+                "`decode.tune` has nothing to tune",
+                why="it searches for the weights of a language model, and there is none",
+                fix="set `decode.lm` and `decode.beam`; for `voxstill run`, `evaluate.lm_order` will do",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _every_device_has_a_batch(self) -> Self:
         """Without `plan.batches_per_step` a step has a batch for each device."""
         if "batches_per_step" not in self.plan.model_fields_set and self.train.devices > 1:

@@ -1,0 +1,61 @@
+"""What was tuned on the dev split before a student was judged, and what that gained on the split that was judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from voxstill.core.result import Result
+
+DEV = "dev"
+"""The split on which weights are tuned."""
+References = Literal["human", "labels"]
+"""Human texts, or the labels of the teacher that the filter kept."""
+_WORDS: dict[References, str] = {"human": "human texts", "labels": "the teacher's labels"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain(Result):
+    """A paired test of the tuned weights and those of the configuration on the split that was judged, as `compare`
+    makes it."""
+
+    wer_before: float
+    """With the weights of the configuration."""
+    difference: float
+    """Word error rate with the tuned weights less that with those of the configuration."""
+    interval: tuple[float, float]
+    p_value: float
+    exact: bool
+    blocks: int
+    blocks_are: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning(Result):
+    """The weights of a language model that were found on the dev split, and their gain."""
+
+    split: str
+    references: References
+    utterances: int
+    words: int
+    """In the references."""
+    lm_weight: float
+    word_bonus: float
+    wer_before: float
+    """On the dev split, with the weights of the configuration."""
+    wer_after: float
+    """On the dev split, with the tuned weights."""
+    gain: Gain | None = None
+    """On the split that was judged; None where it holds no words."""
+
+    def to_text(self) -> str:
+        """One line."""
+        found = (
+            f"lm_weight {self.lm_weight:g} and word_bonus {self.word_bonus:g}, by {_WORDS[self.references]} of"
+            f" {self.utterances:,} utterances of {self.split}: WER {self.wer_before:.1%} to {self.wer_after:.1%} there"
+        )
+        if self.gain is None:
+            return found
+        points, low, high = (100 * rate for rate in (self.gain.difference, *self.gain.interval))
+        sure = f"(95 %: {low:+.2f} to {high:+.2f}), p = {self.gain.p_value:.2g}"
+        return f"{found}, {points:+.2f} points here {sure}"
