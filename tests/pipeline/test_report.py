@@ -11,7 +11,7 @@ import pytest
 
 import voxstill
 from judged import corpus, experiment
-from tones import TEXTS
+from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.core.config import Config
 from voxstill.evaluation import results
@@ -111,3 +111,19 @@ def test_a_folder_that_is_no_experiment_is_refused(tmp_path: Path, run: Run) -> 
     assert "is no experiment" in run("report", tmp_path, code=2)
     with pytest.raises(voxstill.ConfigError):
         voxstill.report(tmp_path)
+
+
+def test_the_page_shows_the_experiments_own_corpus_whatever_was_judged_last(
+    tone_student: Path, tmp_path: Path, run: Run
+) -> None:
+    own = corpus(tmp_path / "own")
+    other = corpus(tmp_path / "other", [{"id": "u0", "text": f"{TEXTS[0]} ko ko", "samples": speak(TEXTS[0])[0]}])
+    exp = experiment(tmp_path / "exp", tone_student, own)
+    for arguments in ((), ("--work", other), ("--set", "decode.beam=4")):
+        run("evaluate", exp, *arguments)
+    lines = json.loads(run("report", exp, "--json"))["results"]
+    assert len(lines) == 3
+    facts = json.loads((exp / "report.json").read_text(encoding="utf-8"))
+    assert [(row["role"], row["wer"]) for row in facts["systems"]] == [("student", 0.0)]
+    assert facts["judged"]["utterances"] == len(TEXTS)
+    assert max(line["rate"][1] for line in lines) > 0
