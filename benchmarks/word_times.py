@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
-HELD_OUT, STRINGS, STEPS = "theo", 24, 400
+HELD_OUT, STRINGS, STEPS = "theo", 12, 240
 WORD, END, TERMINATED = 1, 5, 6  # types of events in espeak-ng's `speak_lib.h`
 Truth = Sequence[tuple[str, float | None, float | None]]
 """Words with start and end in milliseconds, None where espeak-ng joins two words."""
@@ -253,7 +253,7 @@ def human(folder: Path) -> Iterator[tuple[str, Mapping[str, float]]]:
         recognizer.load()
         random = np.random.default_rng(1)
         others = [row for row in manifest if row["speaker"] == HELD_OUT]
-        tests = [string_of(folder, others, random) for _ in range(300)]
+        tests = [string_of(folder, others, random) for _ in range(150)]
         before, now = Errors(), Errors()
         hypotheses = recognizer.transcribe_batch([samples_T for samples_T, _ in tests])
         for (samples_T, truth), hypothesis in zip(tests, hypotheses, strict=True):
