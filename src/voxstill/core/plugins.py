@@ -10,7 +10,6 @@ import difflib
 import functools
 import importlib
 import pkgutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions, entry_points
@@ -130,7 +129,7 @@ class Registry(Generic[T]):
         )
 
     def _entry_points(self) -> dict[str, EntryPoint]:
-        return _entry_points(self.group, tuple(sys.path))
+        return _entry_points(self.group)
 
     def _import_error(self, label: str, error: BaseException) -> ConfigError:
         missing = isinstance(error, ImportError)
@@ -147,9 +146,8 @@ def _files(folders: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(module.name for module in pkgutil.iter_modules(folders))
 
 
-@functools.cache
-def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Entry points of a group by name, of all packages in the folders of `sys.path`: they are searched once."""
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    """Entry points of a group by name."""
     try:
         return {entry_point.name: entry_point for entry_point in entry_points(group=group)}
     except Exception:  # the metadata of one package cannot be read
