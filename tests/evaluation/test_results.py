@@ -93,7 +93,7 @@ def test_results_of_earlier_versions_stay_readable(
         (folder / "test.hyp.jsonl").write_bytes(result.hypotheses.read_bytes())
     (old / "with_lm" / "test.json").write_text(json.dumps({**earlier, "decode": {**figures["decode"], "beam": 16}}))
     assert [one.figures["wer"] for one in results.read_all(old)] == [figures["wer"]] * 2
-    assert run("compare", exp, old.parent)["p_value"] == 1.0
+    assert run("compare", exp, old.parent)["p"] == 1.0
 
 
 def test_a_result_with_several_equals_must_be_named(

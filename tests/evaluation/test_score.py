@@ -131,10 +131,10 @@ def test_two_experiments_are_compared_by_speakers(tmp_path: Path, score: Any) ->
     figures = score("compare", good, bad)
     assert [row["wer"] for row in figures["runs"]] == [0.0, 0.25]
     assert figures["difference"] == 0.25
-    assert figures["p_value"] == pytest.approx(2 / 2**10)
+    assert figures["p"] == pytest.approx(2 / 2**10)
     assert (figures["blocks"], figures["blocks_are"], figures["exact"]) == (10, "speakers", True)
     assert [row["better"] for row in figures["runs"]] == [40, 0]
-    assert score("compare", good, good)["p_value"] == 1.0
+    assert score("compare", good, good)["p"] == 1.0
     assert "was not evaluated on `dev`" in score("compare", good, bad, "--on", "dev", code=3)["error"]
 
 
@@ -183,7 +183,7 @@ def test_in_chromium_two_systems_are_shown_side_by_side(tmp_path: Path, score: A
         assert browser.evaluate(big) == ["1.2\u202f%", "25.0\u202f%", "+23.75"]
         text = browser.evaluate("document.querySelector('#result').textContent")
         assert "The second makes more errors, which is hardly chance." in text
-        assert f"p = {figures['p_value']:.2g}" in text
+        assert f"p = {figures['p']:.2g}" in text
         assert ("on the test split" in text) == (not files)
         assert browser.evaluate(f"{rows}.length") == 40
         browser.evaluate(

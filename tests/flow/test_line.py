@@ -85,7 +85,7 @@ def test_saved_hypotheses_can_be_scored_again_and_compared(line: Line, voxstill:
     assert figures["wer"] == line.summary["student"]["wer"]
     assert figures["interval"] == list(line.summary["student"]["interval"])
     same = voxstill("compare", str(run), str(student.hypotheses))
-    assert (same["difference"], same["p_value"]) == (0.0, 1.0)
+    assert (same["difference"], same["p"]) == (0.0, 1.0)
 
 
 def test_the_student_is_evaluated_again_with_a_language_model_of_its_labels(line: Line, voxstill: Command) -> None:

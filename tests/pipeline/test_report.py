@@ -52,7 +52,7 @@ def test_the_hypotheses_of_the_teacher_are_a_result_beside_those_of_its_student(
     teacher = by_recogniser[name]
     assert teacher.figures["wer"] == by_recogniser[results.STUDENT].figures["wer"]
     assert len(results.rows(teacher.hypotheses)) == 6
-    assert json.loads(run("compare", judged, teacher.path, "--json"))["p_value"] == 1.0
+    assert json.loads(run("compare", judged, teacher.path, "--json"))["p"] == 1.0
 
 
 def test_after_train_and_evaluate_the_page_says_whether_the_student_is_better_than_its_teacher(

@@ -24,7 +24,7 @@ class Gain(Result):
     difference: float
     """Word error rate with the tuned weights less that with those of the configuration."""
     interval: tuple[float, float]
-    p_value: float
+    p: float
     exact: bool
     blocks: int
     blocks_are: str
@@ -57,5 +57,5 @@ class Tuning(Result):
         if self.gain is None:
             return found
         points, low, high = (100 * rate for rate in (self.gain.difference, *self.gain.interval))
-        sure = f"(95 %: {low:+.2f} to {high:+.2f}), p = {self.gain.p_value:.2g}"
+        sure = f"(95 %: {low:+.2f} to {high:+.2f}), p = {self.gain.p:.2g}"
         return f"{found}, {points:+.2f} points here {sure}"

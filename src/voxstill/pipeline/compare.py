@@ -112,7 +112,7 @@ class RunComparison(Result):
     difference: float
     """Word error rate of the second less that of the first."""
     interval: tuple[float, float]
-    p_value: float
+    p: float
     exact: bool
     blocks: int
     blocks_are: str
@@ -165,7 +165,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
         ],
         difference=test.difference,
         interval=test.interval,
-        p_value=test.p,
+        p=test.p,
         exact=test.exact,
         blocks=test.blocks,
         blocks_are=blocks[0].unit,
@@ -255,12 +255,12 @@ def verdict(comparison: RunComparison) -> str:
         lines.append(f"{row['run']:<{width}}{tables.percent(row['wer']):>9}  {span:<20}{counted}")
     low, high = comparison.interval
     stamp = Stamp(scorer=comparison.scorer, normalizer=comparison.normalizer, versions=comparison.versions)
-    sure = "may be chance" if comparison.p_value > DOUBTFUL else "is hardly chance"
+    sure = "may be chance" if comparison.p > DOUBTFUL else "is hardly chance"
     return "\n".join(
         [
             *lines,
             f"the second less the first: {100 * comparison.difference:+.2f} points"
-            f" (95 %: {100 * low:+.2f} to {100 * high:+.2f}), p = {comparison.p_value:.4g}: the difference {sure}",
+            f" (95 %: {100 * low:+.2f} to {100 * high:+.2f}), p = {comparison.p:.4g}: the difference {sure}",
             f"{comparison.utterances:,} utterances in {comparison.blocks:,} blocks, which are {comparison.blocks_are};"
             f" {'every way' if comparison.exact else 'chance'} to swap what the two said of a block",
             *([] if comparison.report is None else [f"report: {comparison.report}"]),

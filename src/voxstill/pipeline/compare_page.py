@@ -49,8 +49,8 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
         "paired": {
             "difference": found["difference"],
             "interval": found["interval"],
-            "p": found["p_value"],
-            "surely": found["p_value"] <= DOUBTFUL,
+            "p": found["p"],
+            "surely": found["p"] <= DOUBTFUL,
         },
         "breakdowns": _by_speaker(runs),
         "confusions": confusions(pairs),

@@ -181,8 +181,8 @@ def _paired(cfg: Config, teacher: StoredResult, student: StoredResult) -> html.P
     return {
         "difference": test.difference,
         "interval": test.interval,
-        "p": test.p_value,
-        "surely": test.p_value <= compare.DOUBTFUL,
+        "p": test.p,
+        "surely": test.p <= compare.DOUBTFUL,
     }
 
 

@@ -168,7 +168,7 @@ def _gain(cfg: Config, before: StudentFigures, after: StudentFigures) -> Gain | 
         wer_before=test.runs[0]["wer"],
         difference=test.difference,
         interval=test.interval,
-        p_value=test.p_value,
+        p=test.p,
         exact=test.exact,
         blocks=test.blocks,
         blocks_are=test.blocks_are,
