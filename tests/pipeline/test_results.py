@@ -9,7 +9,7 @@ import pkgutil
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -63,6 +63,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return OF_A_TYPE[hint]
     if origin in (Union, types.UnionType):
         return st.one_of([values(member) for member in arguments])
+    if origin is Literal:
+        return st.sampled_from(arguments)
     if dataclasses.is_dataclass(hint):
         return st.deferred(lambda: examples(hint))
     if origin is tuple:
@@ -71,9 +73,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.tuples(*map(values, arguments))
     if origin is not None and len(arguments) == 2:
         return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=2)
-    if origin is not None and len(arguments) == 1 and not isinstance(arguments[0], str):
-        return st.lists(values(arguments[0]), max_size=2)
-    return st.sampled_from(arguments)
+    return st.lists(values(arguments[0]), max_size=2)
 
 
 def examples(kind: Any) -> st.SearchStrategy[Any]:
