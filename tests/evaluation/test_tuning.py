@@ -161,6 +161,17 @@ def test_a_corpus_without_words_for_the_dev_split_is_a_data_error(
     assert "0 utterances" in error
 
 
+def test_a_dev_split_that_cannot_be_read_is_a_data_error(
+    tone_student: Path, words: str, tmp_path: Path, run: Run
+) -> None:
+    work = corpus(tmp_path / "corpus", rows(dev_texts=True))
+    exp = experiment(tmp_path / "exp", tone_student, work)
+    for path in (tmp_path / "corpus").glob("d*.flac"):
+        path.unlink()
+    error = run("evaluate", exp, "--set", TUNED.replace("LM", words), code=3)["error"]
+    assert "2 utterances cannot be read, and the other 0 hold none" in error
+
+
 def test_transcribing_tunes_nothing(tone_student: Path, work: Path, words: str, run: Run) -> None:
     audio = next(work.parent.glob("*.flac"))
     error = run("transcribe", tone_student, audio, "--set", TUNED.replace("LM", words), code=2)["error"]

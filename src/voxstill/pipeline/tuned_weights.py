@@ -95,8 +95,8 @@ def tune(cfg: Config, target: str) -> Tuning:
     if tuned.before.rate is None or tuned.after.rate is None:
         raise DataError(
             "weights cannot be tuned without words",
-            why=f"the {len(audio):,} utterances of the dev split that can be read hold none",
-            fix="leave `decode.tune` out, or give the dev split texts by `evaluate.texts`",
+            why=f"of the dev split {len(unread):,} utterances cannot be read, and the other {len(audio):,} hold none",
+            fix="leave `decode.tune` out; or look whether the audio is where it was, and what the dev texts are",
         )
     tuning = Tuning(
         split=DEV,
