@@ -12,6 +12,7 @@ import logging
 import math
 import sys
 import time
+from typing import Any
 
 import numpy as np
 from flashlight.lib.text.decoder import (
@@ -38,6 +39,7 @@ def main() -> None:
         request = json.loads(line)
         log_probs_BFV = np.load(request["file"])[: request["utterances"]]
         num_tokens = log_probs_BFV.shape[2]
+        figures: tuple[float, list[Any]]
         if "arpa" in request:
             figures = flashlight_lm(log_probs_BFV, request)
         elif request["peer"] == "flashlight":
@@ -67,7 +69,7 @@ def flashlight(log_probs_BFV: np.ndarray, beam: int, num_tokens: int) -> tuple[f
     return time.process_time() - start, scores
 
 
-def flashlight_lm(log_probs_BFV: np.ndarray, request: dict) -> tuple[float, list[list[int]]]:
+def flashlight_lm(log_probs_BFV: np.ndarray, request: dict[str, Any]) -> tuple[float, list[list[int]]]:
     """Seconds, and the words of each best text, with a language model by kenlm; in the lexicon token k is word k."""
     options = LexiconDecoderOptions(
         beam_size=request["beam"],

@@ -239,16 +239,21 @@ def test_an_option_changes_a_recipe_unless_it_is_pace_or_of_no_recipe(
 ) -> None:
     # else they follow other options, or need them
     fixed = [f"work={second_labels}", "plan.batches_per_step=4", "decode.beam=4", "evaluate.lm_order=2"]
-    others = {"filter.aligner": str(tone_student), "source": [config.Source(uri="other")]}
+    student = str(tone_student)
+    others = {"filter.aligner": student, "train.distill.checkpoint": student, "source": [config.Source(uri="other")]}
     value = others.get(path) or another(path, field)
     cfg = config.load(None, [*fixed, "teacher=echo"])
-    name, _, leaf = path.rpartition(".")
-    if not name:
+    *names, leaf = path.split(".")
+    if not names:
         changed = cfg.model_copy(update={leaf: value})
     else:
-        section = getattr(cfg, name)
-        tree = {**section.model_dump(exclude_unset=True), leaf: value}
-        changed = config.validated(Config, {**cfg.model_dump(exclude_unset=True), name: tree})
+        tree, section = cfg.model_dump(exclude_unset=True), cfg
+        node = tree
+        for name in names:
+            section = getattr(section, name)
+            node[name] = node = section.model_dump(exclude_unset=True)
+        node[leaf] = value
+        changed = config.validated(Config, tree)
     assert changed != cfg or path == "train.preset"
     if path == "work":
         return

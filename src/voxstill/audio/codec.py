@@ -2,8 +2,7 @@
 
 libsndfile reads WAV and FLAC, FFmpeg everything else, and each is tried where the other fails; intact FLAC with an MD5
 and 16 kHz mono WAV are read without either. Lengths in headers are not trusted: audio is decoded to its end, its
-samples are counted, and the count is compared with the length that the header states. So is the MD5 of a FLAC, where it
-has one.
+samples are counted, and the count is compared with what the header states, as is the MD5 of a FLAC.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s
     its fault is returned. Silence is no error. DataError where there is nothing to write.
     """
     header, stated_s, channel = flac.stream_info(data), None, None
-    faults: list[tuple[int, DataError]] = []
+    faults = list[tuple[int, DataError]]()
 
     def attempt(reader: _Reader) -> tuple[MonoResampler, DataError | None]:
         nonlocal stated_s
@@ -161,9 +160,9 @@ def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s
     readers = _readers(data)
     for reader in readers:
         mono, fault = attempt(reader)
-        faults += [(mono.num_samples, fault)] if fault is not None else []
         if fault is None:
             break
+        faults.append((mono.num_samples, fault))
     else:
         best = max(range(len(readers)), key=lambda i: faults[i][0])
         reader, fault = readers[best], faults[best][1]

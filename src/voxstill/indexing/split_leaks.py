@@ -9,9 +9,13 @@ from voxstill.core.records import Split, Utterance
 
 
 class SplitLeaks:
-    """Counts recordings of which training and a held-out split share audio, and the speakers that are in both."""
+    """Counts recordings of which training and a held-out split share audio, and the speakers that are in both.
+
+    `has_unknown_speakers` is set by the caller, where chance has drawn the split of a recording.
+    """
 
     def __init__(self) -> None:
+        self.has_unknown_speakers = False
         self._num_shared, self._shared = 0, ""
         self._splits: dict[str, set[Split]] = {}
 
@@ -25,9 +29,14 @@ class SplitLeaks:
             self._shared = self._shared or utterances[0].recording_id
 
     def warnings(self) -> list[str]:
-        """A sentence for either, where there is one."""
+        """A sentence for each of them that there is."""
         speakers = sorted(speaker for speaker, splits in self._splits.items() if "train" in splits and len(splits) > 1)
         sentences = []
+        if self.has_unknown_speakers:
+            sentences.append(
+                "the speakers of some recordings are not known, so the splits may share voices and error rates look "
+                "better than they are; a manifest with `speaker` or `split` mends that"
+            )
         if self._num_shared:
             sentences.append(
                 f"stretches of {self._num_shared:,} recordings, such as `{self._shared}`, are in training and overlap "

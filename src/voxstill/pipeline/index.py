@@ -88,18 +88,22 @@ def unusable(figures: IndexFigures) -> VoxstillError:
     return DataError(what, why=why, fix="mend the source, or raise `engine.max_failed_share` to go on with the rest")
 
 
+def _warn_of_kept(num: int) -> None:
+    if num:
+        log.warning(
+            "index: %d recordings that the source holds out were indexed for training before and stay there: to hold "
+            "them out, index into another work folder (copy `labels` there, and nothing is labelled twice)",
+            num,
+        )
+
+
 def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     files = by_file(scan(cfg.source, work))
     _warn_of_absent_speakers(files, sources_of(cfg.source))
     state, removed = IndexState(work, recordings, prefix), removals.record(work)
     missing = state.missing(files)
-    if num_kept := state.num_kept_in_training():
-        log.warning(
-            "index: %d recordings that the source holds out were indexed for training before and stay there: to hold "
-            "them out, index into another work folder (copy `labels` there, and nothing is labelled twice)",
-            num_kept,
-        )
+    _warn_of_kept(state.num_kept_in_training())
     if part is not None:
         missing = bytearray(todo and part.takes(file.id) for file, todo in zip(files, missing, strict=True))
     log.info("index: %d files found, %d of them to do", len(files), sum(missing))
@@ -109,13 +113,13 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         return failure is not None and failure.is_transient and recording.id in state
 
     is_held_out = [source.dev_share + source.test_share > 0 for source in sources_of(cfg.source)]
-    outage, shares_voices = engine.Outage("files"), False
-    named, leaks = set[str](), SplitLeaks()
+    outage, named, leaks = engine.Outage("files"), set[str](), SplitLeaks()
 
     def commit(chunk: engine.Chunk, rows: Sequence[segment.IndexedFile]) -> None:
-        nonlocal shares_voices
         held.check()
-        shares_voices |= any(is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items)
+        leaks.has_unknown_speakers |= any(
+            is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items
+        )
         utterances = _without_removed(removed, rows)
         for row in rows:
             leaks.see(row.utterances)
@@ -146,11 +150,6 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id, estimated_ms, cfg.engine.chunk_hours * 3_600_000)
         with StepMeter("index", sum(missing), "files") as meter:
             engine.run(chunks, stages, commit, set_aside, cfg.engine, meter.update)
-    if shares_voices:
-        log.warning(
-            "index: the speakers of some recordings are not known, so the splits may share voices and error rates look "
-            "better than they are; a manifest with `speaker` or `split` mends that"
-        )
     for sentence in leaks.warnings():
         log.warning("index: %s", sentence)
     return _finish(cfg, work, state, files, recipe, held, part)
