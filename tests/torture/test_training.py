@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -13,18 +14,27 @@ from typing import Any
 
 import pytest
 
-from forked import forked
+from forked import call, command, forked
 from seeds import seeded_random
 from tones import write_shards
 from torture.runs import SHARE
 from training.test_loop import figures, same, weights
 from training.test_watchdog import LIMIT_S, is_alive, ranks, started
 from training.train_once import train_once
+from voxstill.storage import tables
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 
 pytestmark = pytest.mark.slow
 STEPS = 8
+WITHIN_S = 60
+"""A step, a checkpoint and the end of the workers take a second or two."""
+SETTINGS = """
+work: {work}
+plan: {{budget_ms: 6000}}
+train: {{steps: {steps}, seed_mode: debug, loader_workers: 1, validate_every: 4, checkpoint_every: 2, log_every: 1,
+  average_share: 0.3, root: {root}}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +91,77 @@ def test_a_training_killed_anywhere_and_resumed_equals_an_undisturbed_one(
         assert not drafts(run)
         shutil.rmtree(run.path)
     torture.tell("SIGKILL of a training", f"{where.total()} of {where.total()} resumed to the same bits: {dict(where)}")
+
+
+@pytest.fixture(scope="module")
+def finished_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder of which every step says that it is finished."""
+    folder: Path = tmp_path_factory.mktemp("finished")
+    store = Store(str(folder))
+    for kind in ("utterances", "labels", "verdicts"):
+        store.write_json(f"{kind}/r/{tables.SUCCESS}", {"recipe": "r", "sha256": ""})
+    write_shards(store, "shards/r", {"train": 24, "dev": 4})
+    return folder
+
+
+def written(folder: Path, work: Path) -> Path:
+    """A configuration with a process that reads batches; its experiments are in `folder/exp`."""
+    folder.mkdir()
+    (folder / "train.yaml").write_text(SETTINGS.format(work=work, root=folder / "exp", steps=STEPS))
+    return folder / "train.yaml"
+
+
+def experiment(folder: Path) -> RunDir | None:
+    """The one experiment in a folder, once it is there."""
+    paths = [path for path in folder.glob("exp/*") if not path.name.startswith(".")]
+    assert len(paths) <= 1
+    return RunDir(paths[0]) if paths else None
+
+
+def end_by(number: signal.Signals, path: Path, chance: random.Random, *, whole_group: bool) -> int:
+    """Start `voxstill train` and send it a signal, or its whole process group; returns the exit code."""
+    wanted, log = chance.randint(0, STEPS - 1), path.with_suffix(".log")
+    with forked(command, ["train", path], log=log) as process:
+        while process.is_alive():
+            run = experiment(path.parent)
+            if run is not None and lines(run) >= wanted:
+                break
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.3)
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if whole_group else os.kill)(process.pid, number)
+        process.join(WITHIN_S)
+        assert process.exitcode is not None, f"{number.name} did not end it:\n{log.read_text()[-3000:]}"
+        return process.exitcode
+
+
+@pytest.mark.skipif(SHARE is None, reason="the short forms are in tests/flow and tests/training")
+def test_a_training_ended_by_any_signal_to_it_or_its_group_goes_on_to_the_same_bits(
+    torture: Any, finished_work: Path, tmp_path: Path
+) -> None:
+    chance = seeded_random()
+    calm = written(tmp_path / "calm", finished_work)
+    call(command, ["train", calm], log=tmp_path / "log")
+    expected = experiment(calm.parent)
+    assert expected is not None
+    ends: Counter[str] = Counter()
+    while ends.total() < torture.count(short=3, full=200):
+        path = written(tmp_path / "ended", finished_work)
+        for _ in range(chance.randint(1, 3)):
+            number = chance.choice((signal.SIGTERM, signal.SIGINT, signal.SIGKILL))
+            whole_group = chance.random() < 0.5
+            code = end_by(number, path, chance, whole_group=whole_group)
+            # 130 with a checkpoint, or before there is anything to save the end that the signal has by itself
+            assert code in (0, -number, 130), path.with_suffix(".log").read_text()[-3000:]
+            if code != 0:
+                ends[f"{number.name} to the {'group' if whole_group else 'process'}"] += 1
+        call(command, ["train", path], log=tmp_path / "log")
+        run = experiment(path.parent)
+        assert run is not None
+        assert same(weights(run), weights(expected))
+        assert figures(run) == figures(expected)
+        shutil.rmtree(path.parent)
+    torture.tell("trainings ended by signals", f"{ends.total()}: {dict(ends)}, all resumed to the same bits")
 
 
 @pytest.mark.skipif(SHARE is None, reason="the short form is in tests/train")
