@@ -24,6 +24,7 @@ from voxstill.pipeline.recipes import finished_shards
 from voxstill.pipeline.remove import remove
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.pipeline.verify import VerifyResult, verify
+from voxstill.sharding import generation
 from voxstill.storage import lease, manifest, parquet, tables
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
@@ -145,6 +146,15 @@ def test_a_broken_account_of_a_table_is_written_again(cfg: Config, kind: str, na
     result = checked(cfg, repair=True)
     assert key(cfg, path) in result.repaired
     assert result.exit_code == 0
+    assert files(cfg) == before
+
+
+def test_a_broken_note_of_a_generation_is_named_and_its_shards_are_made_again(cfg: Config) -> None:
+    before = files(cfg)
+    path = one(cfg, f"shards/*/{generation.BASE}")
+    path.write_bytes(b"{")
+    assert key(cfg, path) in paths(checked(cfg))
+    assert checked(cfg, repair=True).exit_code == 0
     assert files(cfg) == before
 
 

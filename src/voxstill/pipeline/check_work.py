@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Alignment, Label, Utterance, Verdict
 from voxstill.filtering.measures import Score
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.check_table import IS_MISSING, Findings, FinishedTable, ReadPart
+from voxstill.sharding import generation
 from voxstill.storage import manifest, same_audio, shard_check, tables, workdir
 from voxstill.storage.figures import (
     AlignmentFigures,
@@ -144,6 +145,10 @@ class _Check:
             ids.add(part.ids("id"))
             self._tar(table, part, tars)
         table.add_doubled(ids)
+        try:
+            generation.source_of(self.work, table.prefix)
+        except VoxstillError as error:
+            table.add(f"{table.prefix}/{generation.BASE}", error.why or error.what)
         if (figures := table.sound_figures) is not None:
             table.compare("utterances", figures.utterances, len(ids))
 

@@ -60,7 +60,8 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> None:
             )
             continue
         is_doubled = kind in _DERIVED and any(finding.is_doubled for finding in of_table)
-        is_grown = kind == "shards" and generation.is_grown(Store(cfg.work), table)
+        is_unknown = any(finding.path.endswith(f"/{generation.BASE}") for finding in of_table)
+        is_grown = is_unknown or (kind == "shards" and generation.is_grown(Store(cfg.work), table))
         is_all = is_doubled or is_grown or not is_made
         removed = _files(Store(cfg.work), table) if is_all else _broken_files(kind, recipe, of_table)
         _make_again(cfg, kind, recipe, removed)

@@ -57,8 +57,8 @@ def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
 
 def source_of(work: Store, prefix: str) -> str | None:
     """The listing of the utterances that the shards below `prefix` were begun with; None where it is not known."""
-    note = work.read_json(f"{prefix}/{BASE}")
-    return None if note is None else str(note["source"])
+    note = work.read_json(f"{prefix}/{BASE}") or {}
+    return None if (source := note.get("source")) is None else str(source)
 
 
 def is_grown(work: Store, prefix: str) -> bool:
