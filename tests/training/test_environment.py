@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,18 @@ def test_a_machine_with_gpus_names_cuda_and_driver() -> None:
         assert machine["driver"]
     else:
         assert "cuda" not in machine
+
+
+@pytest.mark.parametrize("driver", ["own", "a=b"])
+def test_no_program_runs_that_a_repository_names_as_a_filter(tmp_path: Path, driver: str) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".gitattributes").write_text(f"* filter={driver}\n")
+    (tmp_path / "my.yaml").write_text("one")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    git(tmp_path, "config", f"filter.{driver}.clean", f"touch {tmp_path / 'ran'}; cat")
+    os.utime(tmp_path / "my.yaml", (0, 0))  # git has to look at its content
+    commit = environment.commit_of(tmp_path)
+    assert commit is not None
+    assert commit["dirty"] is (False if driver == "own" else None)
+    assert not (tmp_path / "ran").exists()

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("torch", "transformers", "lightning-fabric", "numpy", "pyarrow", "ray", "pocketsphinx", "soundfile", "av")
 _TIMEOUT_S = 20.0
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
-"""Git that only reads, and runs no program that the repository names."""
+"""Git that only reads, and starts no monitor that the repository names."""
 
 
 def versions() -> dict[str, str]:
@@ -63,8 +63,24 @@ def commit_of(folder: Path) -> dict[str, object] | None:
     commit = _output(*_GIT, "-C", str(folder), "rev-parse", "--verify", "HEAD")
     if commit is None:
         return None
-    changes = _output(*_GIT, "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    return {"commit": commit, "dirty": _is_dirty(folder)}
+
+
+def _is_dirty(folder: Path) -> bool | None:
+    """Whether files of a repository were changed since its commit; None where git cannot say so without its programs.
+
+    Files are compared without the filters that the repository names: they are programs that git would run. Those of
+    submodules are not compared, as each has filters of its own.
+    """
+    found = _output(*_GIT, "-C", str(folder), "config", "--name-only", "--get-regexp", r"^filter\.") or ""
+    drivers = {name.rpartition(".")[0] for name in found.splitlines()}
+    if any("=" in driver for driver in drivers):  # `-c` could not name it
+        return None
+    off = (f"{driver}.{value}" for driver in sorted(drivers) for value in ("clean=", "process=", "required=false"))
+    options = [part for option in off for part in ("-c", option)]
+    status = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+    changes = _output(*_GIT, *options, "-C", str(folder), *status)
+    return None if changes is None else bool(changes)
 
 
 def _output(*command: str) -> str | None:
