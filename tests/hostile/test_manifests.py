@@ -28,6 +28,10 @@ ODD = [
     '"duration": NaN',
     '"start_ms": 1e400',
     '"end_ms": 1e300',
+    '"weight": NaN',
+    '"weight": -1',
+    '"weight": 1e300',
+    f'"weight": {"1" * 400}',
     f'"speaker": {"9" * 5000}',
 ]
 
