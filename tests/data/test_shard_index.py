@@ -185,3 +185,19 @@ def test_weights_of_data_sets_and_classes_are_multiplied(tmp_path: Path) -> None
         weights(classes={"maybe": 2.0})
     with pytest.raises(ConfigError, match=r"train\.dataset_weights"):
         weights(datasets={"none": 2.0})
+
+
+def test_an_index_with_a_flipped_bit_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sample = Sample(
+        split="train", id="a", duration_ms=9, num_samples=144, text="ab", words=(Word(text="a", start_ms=1, end_ms=2),)
+    )
+    store, _ = write(tmp_path, [[sample]])
+    open_(store, tmp_path / "kept")
+    [index] = (tmp_path / "kept").iterdir()
+    files = {path: path.read_bytes() for path in sorted(index.iterdir()) if path.stat().st_size}
+    for path, whole in files.items():
+        path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        caplog.clear()
+        assert open_(store, tmp_path / "kept").text_of(0) == "ab"
+        assert "is made again" in caplog.text, path.name
+        assert {path: path.read_bytes() for path in files} == files

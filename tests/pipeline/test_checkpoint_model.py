@@ -17,6 +17,7 @@ from voxstill import cli
 from voxstill.core.config import Train
 from voxstill.evaluation import results
 from voxstill.nn import students
+from voxstill.storage import checked_json
 from voxstill.storage.rundir import RunDir
 from voxstill.text.tokenizer import Vocabulary
 from voxstill.training import checkpoint, optim
@@ -38,7 +39,7 @@ def training(tone_student: Path, tmp_path: Path) -> Path:
     own, vocabulary = RunDir(exp), Vocabulary.load(tone_student)
     own.corpus.mkdir()
     kept = {"unit": vocabulary.unit, "pieces": vocabulary.pieces, "merges": vocabulary.merges}
-    (own.corpus / "vocabulary.json").write_text(json.dumps(kept))
+    (own.corpus / "vocabulary.json").write_bytes(checked_json.encode(kept))
     model: Any = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0)
     optimizer = optim.adamw(model, Train())
     untrained = {name: value.clone() for name, value in model.state_dict().items()}
@@ -72,3 +73,19 @@ def test_a_broken_checkpoint_and_one_that_is_gone_are_refused_in_words(
     assert "is no whole checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "best", code=3)["error"]
     assert "is no whole checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "none", code=3)["error"]
     assert "there is no student" in run(capsys, "evaluate", training, code=2)["error"]
+
+
+def test_a_vocabulary_that_is_not_what_was_written_is_refused(
+    training: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, audio = training / "corpus" / "vocabulary.json", training.parent / "corpus" / "u0.flac"
+    whole = file.read_bytes()
+    for broken in (whole.replace(b"ba", b"ca", 1), b"[" * 100_000, b"null", b"{}", b'{"unit": "word", "pieces": 5}'):
+        assert broken != whole
+        file.write_bytes(broken)
+        error = run(capsys, "transcribe", training / "checkpoints" / "best", audio, code=3)["error"]
+        assert f"`{file}` holds no vocabulary of a student" in error
+    file.unlink()
+    error = run(capsys, "transcribe", training / "checkpoints" / "best", audio, code=3)["error"]
+    assert "No such file" in error
+    assert not file.exists()

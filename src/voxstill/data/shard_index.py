@@ -7,7 +7,6 @@ are larger than all other columns. So it is done once, sidecar by sidecar, and t
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import shutil
@@ -19,14 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
+import xxhash
 from numpy.typing import ArrayLike, NDArray
 
 from voxstill.core.config import Plan
-from voxstill.core.errors import ConfigError
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.monitor import log
 from voxstill.core.records import Split, Word, fingerprint
 from voxstill.data.batching import Ints
 from voxstill.data.plan import SamplingRate, mixture_rates
-from voxstill.storage import shard_format
+from voxstill.storage import checked_json, shard_format
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
-_FORMAT = 3
+_FORMAT = 4
+_SUMS, _PART = "xxh3", 1 << 22
 _ABOUT = "about.json"  # written last: a folder without it is no index
 _KINDS = {
     **dict.fromkeys(("offset", "num_bytes", "crc32", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
@@ -72,7 +74,7 @@ class ShardIndex:
 
     def __init__(self, store: Store, prefix: str, folder: Path, weights: LossWeights = NO_WEIGHTS) -> None:
         self.store, self.prefix, self._folder, self._weights = store, prefix, folder, weights
-        about = json.loads((folder / _ABOUT).read_text())
+        about: Any = checked_json.decode((folder / _ABOUT).read_bytes(), str(folder / _ABOUT))
         self._tars: dict[str, str] = about["tars"]
         self.datasets: list[str] = about["datasets"]
         self.dialects: list[str] = about["dialects"]
@@ -187,12 +189,15 @@ def open_index(
     """Open the index of the utterances of some splits; it is built in `folder` if it is not there yet.
 
     `encode` tokenizes the text, which is a `column` of the sidecars; None without texts. `encoder` identifies it.
-    Any number of processes may open an index at the same time. DataError where the shards are not finished, or are not
-    what their `_SUCCESS.json` counted.
+    One whose files are not what was written is made again. Any number of processes may open an index at the same time.
+    DataError where the shards are not finished, or are not what their `_SUCCESS.json` counted.
     """
     figures = shard_format.figures(store, prefix)
     content = "corpus", _FORMAT, store.root, prefix, figures.to_dict(), list(splits), column, encoder
     index_folder = folder / fingerprint(*content)
+    if (index_folder / _ABOUT).exists() and (fault := _fault(index_folder)):
+        log.warning("train: the index of the shards in `%s` is made again: %s", index_folder, fault)
+        shutil.rmtree(index_folder, ignore_errors=True)
     if not (index_folder / _ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
         # not `atomic_folder`, which replaces: another process may have written this index and opened it meanwhile
@@ -220,7 +225,31 @@ def _write(
             for rows in sidecar.to_batches(max_chunksize=_ROWS):
                 _add(files, rows, encode, column, names, ends)
     about = {"datasets": list(names["dataset"]), "dialects": list(names["dialect"]), "tars": tars}
-    (folder / _ABOUT).write_text(json.dumps(about))
+    sums = {name: _sum_of(folder / name) for name in _KINDS}
+    (folder / _ABOUT).write_bytes(checked_json.encode({**about, _SUMS: sums}))
+
+
+def _fault(folder: Path) -> str | None:
+    """Why an index is not what was written; None where it is."""
+    try:
+        sums = checked_json.decode((folder / _ABOUT).read_bytes(), str(folder / _ABOUT)).get(_SUMS)
+        if not isinstance(sums, dict):
+            return f"`{_ABOUT}` has no checksums"
+        wrong = [name for name in _KINDS if _sum_of(folder / name) != sums.get(name)]
+    except DataError as error:
+        return error.why
+    except OSError as error:
+        return str(error)
+    return f"the bytes of {', '.join(wrong)} do not add up to their checksums" if wrong else None
+
+
+def _sum_of(path: Path) -> str:
+    """The checksum of a column, read a part at a time."""
+    content = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while part := file.read(_PART):
+            content.update(part)
+    return content.hexdigest()
 
 
 def _add(

@@ -12,7 +12,7 @@ import torch
 
 from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.evaluation import classification as evaluation
@@ -20,6 +20,7 @@ from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers, freezing
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.frontends import Frontend
+from voxstill.storage import checked_json
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import noise
@@ -122,12 +123,25 @@ def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
             fix="set `student.target` to what names the classes; what a manifest may say is in docs/sources.md",
         )
     run.corpus.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(names, ensure_ascii=False))
+    write_atomically(path, checked_json.encode({"classes": names}))
     return names
 
 
 def _kept_names(run: RunDir) -> list[str]:
-    names: list[str] = json.loads((run.corpus / _NAMES).read_text())
+    """The classes that another start of a training found; DataError where the file is not what was written."""
+    path = run.corpus / _NAMES
+    try:
+        data = path.read_bytes()
+        is_earlier = data.startswith(b"[")  # earlier versions wrote the list alone
+        names = json.loads(data) if is_earlier else checked_json.decode(data, str(path))["classes"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("it is no list of names")
+    except (DataError, OSError, ValueError, KeyError, RecursionError) as error:
+        raise DataError(
+            f"`{path}` holds no classes of a student",
+            why=error.why if isinstance(error, DataError) else first_line(error),
+            fix="restore it from a copy: checkpoints are of these classes; without any, remove it and train again",
+        ) from None
     return names
 
 

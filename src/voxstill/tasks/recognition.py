@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config, Student
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.decoding.checkpoint_files import model_folder
@@ -20,6 +21,7 @@ from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, freezing, students
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.frontends import Frontend
+from voxstill.storage import checked_json
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import distillation, noise
@@ -31,7 +33,7 @@ from voxstill.text import tokenizer
 from voxstill.text.normalize import normalizer
 from voxstill.text.pretrained import WhisperTokenizer
 from voxstill.text.tokenizer import Tokenizer, Vocabulary
-from voxstill.training.experiment import describe, save_model, write_whole
+from voxstill.training.experiment import describe, save_model
 from voxstill.training.setup import TrainingSetup
 from voxstill.training.task import Task
 
@@ -47,6 +49,8 @@ KINDS: dict[students.Kind, Any] = {
 }
 HEADS = ("ForCTC", "ForRNNT", "ForTDT", "ForConditionalGeneration")
 """How the names of recognisers in `transformers` end."""
+VOCABULARY = "vocabulary.json"
+"""The name of the vocabulary beside the index of the shards."""
 _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
 
 
@@ -147,25 +151,38 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Fron
     if cfg.student.kind == "seq2seq":
         checkpoint = cfg.student.checkpoint or ""
         return WhisperTokenizer(checkpoint, cfg.student.language, checkpoints.read_config(checkpoint).vocab_size)
-    path = run.corpus / "vocabulary.json"
+    path = run.corpus / VOCABULARY
     if path.exists():
-        kept = json.loads(path.read_text())
-        return Vocabulary(kept["unit"], tuple(kept["pieces"]), tuple(map(tuple, kept["merges"])))
+        return _kept_vocabulary(path)
     teacher = cfg.train.distill.checkpoint
     if teacher is not None and cfg.student.units == "auto":
         vocabulary = tokenizer.from_checkpoint(str(model_folder(teacher)))
     else:
         vocabulary = new_vocabulary(texts, cfg.student, frontend)
     run.corpus.mkdir(parents=True, exist_ok=True)
-    write_whole(path, {"unit": vocabulary.unit, "pieces": vocabulary.pieces, "merges": vocabulary.merges})
+    kept = {"unit": vocabulary.unit, "pieces": vocabulary.pieces, "merges": vocabulary.merges}
+    write_atomically(path, checked_json.encode(kept))
     return vocabulary
+
+
+def _kept_vocabulary(path: Path) -> Vocabulary:
+    """The vocabulary that another start of a training made; DataError where the file is not what was written."""
+    try:
+        kept: Any = checked_json.decode(path.read_bytes(), str(path))
+        return Vocabulary(kept["unit"], tuple(kept["pieces"]), tuple((left, right) for left, right in kept["merges"]))
+    except (DataError, OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"`{path}` holds no vocabulary of a student",
+            why=error.why if isinstance(error, DataError) else first_line(error),
+            fix="restore it from a copy: checkpoints are of its pieces; without any, remove it and train again",
+        ) from None
 
 
 def _own_vocabulary(cfg: Config, run: RunDir, frontend: Frontend) -> Tokenizer:
     """The vocabulary of an experiment: of its finished student, or what its training made before the first step."""
-    if run.model.is_dir() and cfg.student.kind != "seq2seq":
-        return Vocabulary.load(run.model)
-    return vocabulary_of(run, (), cfg, frontend)
+    if cfg.student.kind == "seq2seq":
+        return vocabulary_of(run, (), cfg, frontend)
+    return Vocabulary.load(run.model) if run.model.is_dir() else _kept_vocabulary(run.corpus / VOCABULARY)
 
 
 def save_student(
