@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+import pydantic
 
 from voxstill.core.config import Config, Decode
 from voxstill.core.errors import DataError, StorageError
@@ -30,6 +32,10 @@ Row = Mapping[str, Any]
 """An object of a file of references or hypotheses."""
 _EARLIER_SPLITS = ("train", "dev", "test")
 _UNSAFE = re.compile(r"[^\w-]+")
+_Number = Annotated[float, pydantic.Field(ge=-1e15, le=1e15)]
+_Rate = _Number | None
+_Interval = Annotated[list[_Number], pydantic.Field(min_length=2, max_length=2)]
+_Count = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +132,62 @@ class StoredResult:
         return all(self.figures.get(key) == other.figures.get(key) for key in ("corpus", "split", "normalizer"))
 
 
+class _Corpus(pydantic.BaseModel):
+    work: str
+    utterances: str
+    texts: str | None = None
+
+
+class _Decoding(pydantic.BaseModel):
+    beam: int
+
+
+class _Group(pydantic.BaseModel):
+    words: _Count
+    wer: _Rate
+
+
+class _Row(pydantic.BaseModel):
+    """What is read of a line of references or hypotheses."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    id: str
+    text: str
+    speaker: str | None = None
+    dataset: str | None = None
+    dialect: str | None = None
+    start_ms: _Count | None = None
+    end_ms: _Count | None = None
+
+
+class _Figures(pydantic.BaseModel):
+    """What is read of the figures of a result; those of another task lack some, and more may stand there."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    split: str
+    corpus: _Corpus | None = None
+    recogniser: str = STUDENT
+    teacher: str = ""
+    order: int = 0
+    normalizer: str | None = None
+    decode: _Decoding | None = None
+    wer: _Rate = None
+    cer: _Rate = None
+    accuracy: _Rate = None
+    eer: _Rate = None
+    interval: _Interval | None = None
+    interval_over: str | None = None
+    words: _Count = 0
+    utterances: _Count = 0
+    parameters: _Count | None = None
+    rtfx: _Rate = None
+
+
+_BREAKDOWNS = pydantic.TypeAdapter(dict[str, dict[str, _Group]])
+
+
 def name_of(figures: Mapping[str, Any]) -> str:
     """The name of the folder of a result: readable parts, and a hash of all that tells it from others."""
     corpus, decode = Corpus.from_dict(figures["corpus"]), _changed(figures.get("decode"))
@@ -195,9 +257,13 @@ def read_all(folder: Path) -> list[StoredResult]:
 def rows(path: Path) -> list[Row]:
     """The objects of a file of references or hypotheses; DataError where it has been changed into something else."""
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-    except ValueError as error:
-        raise _damaged(path, error) from None
+        found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        for row in found:
+            _Row.model_validate(row)
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is a ValueError
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from None
+    return found
 
 
 def _result(path: Path, figures: Mapping[str, Any]) -> StoredResult:
@@ -215,16 +281,22 @@ def _earlier(folder: Path) -> Iterator[StoredResult]:
 
 def _figures(file: Path) -> Row:
     try:
-        figures = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise _damaged(file, error) from None
-    if not isinstance(figures, dict) or "split" not in figures:
-        raise _damaged(file, "it does not say its split")
+        figures: Row = json.loads(file.read_text(encoding="utf-8"))
+        _Figures.model_validate(figures)
+        json.dumps(figures, ensure_ascii=False).encode()  # half of a surrogate pair is a ValueError
+        _BREAKDOWNS.validate_python({name: rows for name, rows in figures.items() if name.startswith("by_")})
+    except (ValueError, RecursionError) as error:
+        raise damaged(file, error) from None
     return figures
 
 
-def _damaged(path: Path, error: object) -> DataError:
-    return DataError(f"`{path}` is no result of an evaluation", why=str(error), fix="remove it and judge again")
+def damaged(path: Path, error: object) -> DataError:
+    """The error for a file of a result that has been changed into something else."""
+    why = " ".join(str(error).split())
+    if isinstance(error, pydantic.ValidationError):
+        first = error.errors()[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return DataError(f"`{path}` is no result of an evaluation", why=why, fix="remove it and judge again")
 
 
 def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from voxstill.core import config
 from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config
@@ -33,7 +35,21 @@ KINDS = {"ctc": "FastConformer-CTC", "rnnt": "FastConformer-RNN-T", "tdt": "Fast
 """What a student of each `student.kind` is, where it starts from no checkpoint."""
 RATES = ("wer", "accuracy", "eer")
 """The figure that a line of a result shows: the first of these that there is."""
+_NUMBERS = ("step", "loss", "wer", "lr", "grad_norm", "audio_seconds_per_second")
+_METRIC = pydantic.TypeAdapter(dict[str, float | None], config={"strict": True})
+_JUDGED = ("wer", "cer", "interval", "interval_over", "utterances", "words", "normalizer")
+"""Figures that every result of a recogniser has."""
 _LABELS = {"ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "seq2seq": "Whisper"}
+
+
+class _Step(pydantic.BaseModel):
+    """A step in a report of before."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    name: str
+    seconds: float
+    figures: dict[str, float | int | str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +97,11 @@ def report(experiment: str) -> ExperimentReport:
 def _earlier_steps(run: RunDir) -> list[html.Step]:
     """The steps in the report that `voxstill run` left; none without one."""
     try:
-        steps: list[html.Step] = json.loads(run.report.with_suffix(".json").read_text(encoding="utf-8"))["steps"]
-    except (OSError, ValueError, KeyError):
+        facts = json.loads(run.report.with_suffix(".json").read_text(encoding="utf-8"))
+        for step in facts["steps"]:
+            _Step.model_validate(step)
+        steps: list[html.Step] = facts["steps"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return steps
 
@@ -107,19 +126,36 @@ def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
 
 def facts_of(cfg: Config, run: RunDir, steps: Sequence[html.Step], filtered: VerdictFigures | None) -> html.Facts:
     """All that the page shows."""
-    # a training of an earlier version left no line where it was shorter than `train.log_every`
-    metrics = run.metrics.read_text(encoding="utf-8") if run.metrics.is_file() else ""
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
         "about": f"{cfg.teacher.name} taught a student, {student_name(cfg)}, on {redact_uri(cfg.work)}",
         "steps": steps,
-        "metrics": [json.loads(line) for line in metrics.splitlines()],
+        "metrics": _metrics(run),
         "config": experiment.snapshot(cfg),
         "environment": experiment.noted(run) or {**environment.versions(), **environment.machine()},
     }
     if filtered is not None:
         facts["funnel"] = funnel(cfg, filtered)
     return facts | judged_facts(cfg, run)
+
+
+def _metrics(run: RunDir) -> list[Mapping[str, Any]]:
+    """The rows of `metrics.jsonl`, without lines that are none, such as one that a training writes just now."""
+    # a training of an earlier version left no line where it was shorter than `train.log_every`
+    lines = run.metrics.read_bytes().splitlines() if run.metrics.is_file() else []
+    rows = [row for row in map(_metric, lines) if row is not None]
+    if len(rows) < len(lines):
+        log.warning("report: %d lines of `%s` are no metrics, and are left out", len(lines) - len(rows), run.metrics)
+    return rows
+
+
+def _metric(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        row = json.loads(line)
+        _METRIC.validate_python({name: row[name] for name in _NUMBERS if name in row})
+        return row if isinstance(row.get("split", ""), str) else None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def judged_facts(cfg: Config, run: RunDir) -> html.Facts:
@@ -154,6 +190,11 @@ def _details(cfg: Config, student: StoredResult, stored: Sequence[StoredResult])
     with_lm = next((result for result in beside if "order" in result.figures), None)
     sides: dict[html.Role, StoredResult] = {} if teacher is None else {"teacher": teacher}
     sides["student"] = student
+    for side in (*sides.values(), *([] if with_lm is None else [with_lm])):
+        present = side.figures.keys() - ({"normalizer"} if side.figures.get("normalizer") is None else set())
+        wanted = (*_JUDGED, *(f"by_{name}" for name in recognition.PROPERTIES))
+        if missing := [name for name in wanted if name not in present]:
+            raise results.damaged(side.path, f"it lacks {', '.join(missing)}")
     references = results.rows(student.references)
     facts: html.Facts = {
         "systems": [
@@ -227,7 +268,9 @@ def _alignments(
                 "id": row["id"],
                 "speaker": row.get("speaker"),
                 "dataset": row.get("dataset"),
-                "duration_ms": row["end_ms"] - row["start_ms"],
+                "duration_ms": None
+                if None in (row.get("start_ms"), row.get("end_ms"))
+                else row["end_ms"] - row["start_ms"],
                 "heard": {role: aligned[row["id"]][1] for role, aligned in pairs.items()},
             }
             for row in references

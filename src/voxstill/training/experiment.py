@@ -204,10 +204,10 @@ def describe(statistics: dict[str, Any], more: str = "") -> str:
 def noted(run: RunDir) -> dict[str, object]:
     """What `environment.json` of a training says; nothing where there is none."""
     try:
-        facts: dict[str, object] = json.loads(run.environment.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        facts: object = json.loads(run.environment.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
-    return facts
+    return facts if isinstance(facts, dict) else {}
 
 
 def note(run: RunDir, **facts: object) -> None:
