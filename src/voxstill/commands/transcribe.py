@@ -32,19 +32,20 @@ def transcribe(
 
     from voxstill.core.monitor import log
     from voxstill.pipeline import transcribe as inference
+    from voxstill.storage.redaction import redact_uri
 
     transcripts, num_skipped = inference.transcribe(options.load(), model, audio or [], microphone)
     for transcript in transcripts:
         if transcript.error is not None:
-            log.error("%s: %s", transcript.audio, transcript.error)
+            log.error("%s: %s", redact_uri(transcript.audio), transcript.error)
         elif transcript.warning is not None:
-            log.warning("%s: %s", transcript.audio, transcript.warning)
+            log.warning("%s: %s", redact_uri(transcript.audio), transcript.warning)
     if output is not None:
         text = "\n".join(map(str, inference.write_all(transcripts, form, Path(output))))
     else:
         with_name = form == "text" and len(transcripts) > 1
         text = "\n".join(
-            (f"{transcript.audio}: " if with_name else "") + transcript.render(form)
+            (f"{redact_uri(transcript.audio)}: " if with_name else "") + transcript.render(form)
             for transcript in transcripts
             if transcript.error is None
         )

@@ -132,7 +132,10 @@ def _files(name: str) -> list[str] | None:
 @contextmanager
 def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
     """The path of a temporary copy of standard input; ConfigError where that is a terminal."""
-    source = sys.stdin.buffer if source is None else source
+    if source is None:
+        if sys.stdin is None:  # `<&-`
+            raise ConfigError("standard input is closed", why="no audio comes from there", fix="pipe a file into it")
+        source = sys.stdin.buffer
     if source.isatty():
         raise ConfigError("standard input is a terminal", why="no audio comes from there", fix="pipe a file into it")
     with tempfile.NamedTemporaryFile(prefix="voxstill-") as copy:

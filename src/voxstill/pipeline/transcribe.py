@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -51,6 +53,7 @@ GROUP_MS = 300_000
 """How much of a recording is in memory at once, an utterance more or less."""
 Form = Literal["text", "srt", "vtt", "json"]
 FORMS: tuple[Form, ...] = get_args(Form)
+_MOST_NAME_BYTES, _HALF_PAIR = 200, re.compile("[\ud800-\udfff]")
 Bytes = bytes | bytearray | memoryview
 Samples = NDArray[np.float32] | NDArray[np.int16]
 Audio: TypeAlias = "str | os.PathLike[str] | Bytes | IO[bytes] | Samples | Tensor"
@@ -82,7 +85,8 @@ class Transcript(Result):
         """Plain text, SubRip (`srt`), WebVTT (`vtt`) or a line of JSON; ConfigError for another form."""
         check_form(form)
         if form == "json":
-            return json.dumps(self.to_dict(), ensure_ascii=False)
+            # a name that is no UTF-8 has halves of surrogate pairs, which JSON holds as escapes
+            return json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="backslashreplace").decode()
         if form == "text":
             return self.text or ""
         return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(self.words))
@@ -324,22 +328,25 @@ def write_all(transcripts: Sequence[Transcript], form: Form, folder: Path) -> li
     check_form(form)
     store = Store(str(folder))
     ending = "txt" if form == "text" else form
-    written: list[Path] = []
+    written: dict[str, Path] = {}  # by name
+    numbers: Counter[str] = Counter()  # the last of each stem
     for transcript in transcripts:
         if transcript.error is not None:
             continue
         stem = _stem(transcript.audio)
-        path, number = folder / f"{stem}.{ending}", 1
-        while path in written:
-            number += 1
-            path = folder / f"{stem}-{number}.{ending}"
-        store.replace(path.name, f"{transcript.render(form)}\n".encode())
-        written.append(path)
-    return written
+        numbers[stem] += 1
+        name = f"{stem}.{ending}" if numbers[stem] == 1 else f"{stem}-{numbers[stem]}.{ending}"
+        while name in written:  # another recording is called so
+            numbers[stem] += 1
+            name = f"{stem}-{numbers[stem]}.{ending}"
+        store.replace(name, f"{transcript.render(form)}\n".encode())
+        written[name] = folder / name
+    return list(written.values())
 
 
 def _stem(audio: str) -> str:
-    """The name of a recording without its folder and ending."""
+    """The name of a recording without its folder and ending, as UTF-8 and so short that a file can be called so."""
     if audio == recordings.STANDARD_INPUT:
         return "stdin"
-    return Path(audio if is_local(audio) else audio.partition("?")[0].rstrip("/")).stem
+    stem = Path(audio if is_local(audio) else audio.partition("?")[0].rstrip("/")).stem
+    return _HALF_PAIR.sub("_", stem).encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
