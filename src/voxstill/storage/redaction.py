@@ -16,12 +16,13 @@ USER = re.compile(r"^(?:[^/@:?]*:(?!\d+/)[^@?]*|[^/@?]*)@")
 _WEB_QUERY, _NAMED_VALUES = re.compile(r"\?|#.*="), re.compile(r"[?#].*=")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'`<>|]+")
 _SECRET_OPTION = re.compile(
-    r"(^|_)(password|passwd|passphrase|secret|credentials?|(api|access|auth|private|secret|account)_?key"
+    r"(^|_)(password|passwd|passphrase|pwd|secret|credentials?|authorization|(api|access|auth|private|secret|account)_?key"
     r"|(api|access|auth|bearer|session|security|hf)_?token)$|^token$",
     re.IGNORECASE,
 )
 _NAME = re.compile(r"""(?<![\w.-])([\w.-]+)["']?\s*[:=]\s*""")
-_VALUE_IN_MAPPING = re.compile(r""""[^"]*"|'[^']*'|[^,}\]]*""")
+# quoted as YAML quotes, a list, or up to the end of the value
+_VALUE_IN_MAPPING = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\[[^\]]*\]?|[^,}\]]*""", re.DOTALL)
 _SIGNING = re.compile(
     r"(?:signature|token|secret|passw|credential|access_?key|api_?key|auth|(?:^|[-_.])(?:sig|key|pwd)$)", re.IGNORECASE
 )
