@@ -89,3 +89,15 @@ def test_a_vocabulary_that_is_not_what_was_written_is_refused(
     error = run(capsys, "transcribe", training / "checkpoints" / "best", audio, code=3)["error"]
     assert "No such file" in error
     assert not file.exists()
+
+
+def test_a_link_to_itself_and_notes_that_are_none_are_no_traceback(
+    training: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best, audio = training / "checkpoints" / "best", training.parent / "corpus" / "u0.flac"
+    for notes in ("null", "5", "[" * 100_000):
+        (training / "environment.json").write_text(notes)
+        run(capsys, "transcribe", best, audio)
+    best.unlink()
+    best.symlink_to("best")
+    assert "is no whole checkpoint" in run(capsys, "transcribe", best, audio, code=3)["error"]

@@ -60,13 +60,13 @@ def _weights(path: Path) -> tuple[str, dict[str, Tensor]]:
     """The name of a checkpoint, and its weights."""
     reason = "there is none"
     for _ in range(_ATTEMPTS):
-        folder = path.resolve()
         try:
+            folder = path.resolve()
             if faults := state_file.faults(folder):
                 reason = ", ".join(f"`{name}`: {fault}" for name, fault in faults.items())
                 continue
             return folder.name, load_file(folder / "model.safetensors")
-        except FileNotFoundError as error:
+        except (FileNotFoundError, RuntimeError) as error:  # also of a link to itself
             reason = str(error)
     raise DataError(
         f"`{path}` is no whole checkpoint", why=reason, fix="give another one, `checkpoints/last` for example"
