@@ -101,7 +101,7 @@ def measure(model: str, audio: str, minutes: float) -> Row:
     [transcript] = recognizer.transcribe(audio)
     seconds = time.perf_counter() - begin
     assert transcript.error is None, transcript.error
-    child = recognizer._decoder._child
+    child = recognizer._reader._decoder._child
     assert child is not None
     status = Path(f"/proc/{child.pid}/status").read_text()  # `getrusage` counts what it was forked from
     return Row(

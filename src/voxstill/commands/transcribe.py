@@ -30,16 +30,12 @@ def transcribe(
     """Transcribe files, folders or a microphone: text, subtitles or JSON with word times."""
     from pathlib import Path
 
-    from voxstill.core.monitor import log
     from voxstill.pipeline import transcribe as inference
+    from voxstill.pipeline.audio_input import log_faults
     from voxstill.storage.redaction import redact_uri
 
     transcripts, num_skipped = inference.transcribe(options.load(), model, audio or [], microphone)
-    for transcript in transcripts:
-        if transcript.error is not None:
-            log.error("%s: %s", redact_uri(transcript.audio), transcript.error)
-        elif transcript.warning is not None:
-            log.warning("%s: %s", redact_uri(transcript.audio), transcript.warning)
+    log_faults(transcripts)
     if output is not None:
         text = "\n".join(map(str, inference.write_all(transcripts, form, Path(output))))
     else:

@@ -78,7 +78,7 @@ def expand(names: Sequence[str]) -> Recordings:
     prefix that cannot be listed.
     """
     if not names:
-        raise ConfigError("there is nothing to transcribe", why="no audio is named", fix="name files, folders or `-`")
+        raise ConfigError("there is nothing to read", why="no audio is named", fix="name files, folders or `-`")
     if list(names).count(STANDARD_INPUT) > 1:
         raise ConfigError("`-` stands twice", why="standard input is read once", fix="name it once")
     paths: list[str] = []
@@ -103,7 +103,7 @@ def expand(names: Sequence[str]) -> Recordings:
             )
         if others:
             kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common())
-            log.info("transcribe: %d files of `%s` are left out: %s", others.total(), redact_uri(name), kinds)
+            log.info("%d files of `%s` are left out: %s", others.total(), redact_uri(name), kinds)
         paths += audio
         num_skipped += others.total()
     return Recordings(paths, num_skipped)
@@ -127,6 +127,16 @@ def _files(name: str) -> list[str] | None:
     store = Store(name)
     keys = sorted(entry.key for entry in store.list())
     return [store.uri(key) for key in keys if not any(part.startswith(".") for part in PurePosixPath(key).parts)]
+
+
+@contextmanager
+def readable(path: str) -> Iterator[str]:
+    """The path or address to read a recording from: for `-` that of a temporary copy of standard input."""
+    if path == STANDARD_INPUT:
+        with standard_input() as copy:
+            yield copy
+    else:
+        yield path
 
 
 @contextmanager

@@ -3,61 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeGuard, get_args, runtime_checkable
+from typing import Literal, Self, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from voxstill.audio import samples, vad
-from voxstill.audio.byte_source import ByteSource
-from voxstill.audio.decoder import Decoder
-from voxstill.audio.sample_file import SampleFile
+from voxstill.audio import vad
 from voxstill.core import pcm
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError, VoxstillError
+from voxstill.core.errors import ConfigError, VoxstillError
 from voxstill.core.monitor import Progress
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.evaluation import recognition
 from voxstill.pipeline import recordings
+from voxstill.pipeline.audio_input import Audio, AudioReader, Decoded, exit_code, in_one_line, name_of, recordings_of
 from voxstill.pipeline.checkpoint_model import model_of
-from voxstill.storage.fetch import open_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
 from voxstill.tasks import registry
 from voxstill.text import subtitles
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@runtime_checkable
-class Readable(Protocol):
-    """An open file."""
-
-    def read(self) -> object:
-        """Its content from here to its end."""
-
 
 GROUP_MS = 300_000
 """How much of a recording is in memory at once, an utterance more or less."""
 Form = Literal["text", "srt", "vtt", "json"]
 FORMS: tuple[Form, ...] = get_args(Form)
 _MOST_NAME_BYTES, _HALF_PAIR = 200, re.compile("[\ud800-\udfff]")
-Bytes = bytes | bytearray | memoryview
-Samples = NDArray[np.float32] | NDArray[np.int16]
-Audio: TypeAlias = "str | os.PathLike[str] | Bytes | IO[bytes] | Samples | Tensor"
-"""A path or URI, the bytes of an audio file, such a file opened, or mono samples: float32 in [-1, 1] or int16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +82,7 @@ class TranscribeResult(Result):
     @property
     def exit_code(self) -> int:
         """That of bad data, where a file could not be read."""
-        return DataError.exit_code if any(transcript.error is not None for transcript in self.transcripts) else 0
+        return exit_code(self.transcripts)
 
     def to_text(self) -> str:
         """The transcripts in the format that was asked for, or the files they were written to; else their texts."""
@@ -143,9 +117,7 @@ class Recognizer:
                 )
             self._student = recognition.recognizer(self._cfg, folder)
             self._student.load()
-        self._decoder = Decoder(self._cfg.engine.decode_s, self._cfg.engine.decode_mb)
-        self._decoding = threading.Lock()  # threads of a server may share it
-        weakref.finalize(self, self._decoder.close)
+        self._reader = AudioReader(self._cfg)
 
     @classmethod
     def from_pretrained(cls, model: str | Path, cfg: Config | None = None) -> Self:
@@ -165,26 +137,19 @@ class Recognizer:
         recording. ConfigError where `rate_hz` is no whole number of 1 or more.
         """
         rate_hz = whole_number("rate_hz", rate_hz, 1)
-        recordings = [audio] if _is_one(audio) or not isinstance(audio, Iterable) else audio
-        return [self._transcribe(recording, rate_hz) for recording in recordings]
+        return [self._transcribe(recording, rate_hz) for recording in recordings_of(audio)]
 
     def _transcribe(self, recording: object, rate_hz: int) -> Transcript:
-        name, gain = _name(recording), self._cfg.audio.normalize
+        name = name_of(recording)
         try:
-            if isinstance(recording, np.ndarray) or _is_tensor(recording):
-                samples_T = samples.from_array(_as_array(recording), rate_hz, gain)
-                return self._transcribe_samples(name, samples_T, is_silent=not samples_T.any())
-            with _source(recording) as source, SampleFile(gain) as decoded:
-                with self._decoding:
-                    fault = self._decoder.decode_blocks(source, decoded, as_float=decoded.is_float)
-                decoded.normalize()
-                transcript = self._transcribe_samples(name, decoded, is_silent=decoded.is_silent)
-                return transcript if fault is None else replace(transcript, warning=_in_one_line(fault))
+            with self._reader.read(recording, rate_hz) as decoded:
+                return self._transcribe_samples(name, decoded)
         except VoxstillError as error:
-            return Transcript(audio=name, text=None, error=_in_one_line(error))
+            return Transcript(audio=name, text=None, error=in_one_line(error))
 
-    def _transcribe_samples(self, name: str, samples_T: vad.Samples, is_silent: bool) -> Transcript:
-        spans_ms = [] if is_silent else vad.segment(samples_T, self._cfg.segment)
+    def _transcribe_samples(self, name: str, decoded: Decoded) -> Transcript:
+        samples_T = decoded.samples_T
+        spans_ms = [] if decoded.is_silent else vad.segment(samples_T, self._cfg.segment)
         texts: list[str] = []
         words: list[Word] = []
         for group in _groups(spans_ms):
@@ -201,6 +166,7 @@ class Recognizer:
             duration_ms=pcm.samples_to_ms(len(samples_T)),
             words=tuple(words),
             error=None,
+            warning=decoded.warning,
         )
 
 
@@ -218,36 +184,6 @@ def _groups(spans_ms: Sequence[vad.Span]) -> Iterator[Sequence[vad.Span]]:
         yield group
 
 
-@contextmanager
-def _source(recording: object) -> Iterator[ByteSource]:
-    """The bytes of an audio file; DataError where it is none."""
-    if isinstance(recording, Bytes):
-        yield bytes(recording)
-    elif isinstance(recording, str | os.PathLike):
-        with open_uri(os.fsdecode(recording)) as source:
-            yield source
-    elif isinstance(recording, Readable):
-        yield _content(recording)
-    else:
-        raise DataError(
-            "no recording",
-            why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",
-            fix="give a path, the bytes of an audio file, or an array of samples",
-        )
-
-
-def _as_array(recording: NDArray[Any] | Tensor) -> NDArray[Any]:
-    if isinstance(recording, np.ndarray):
-        return recording
-    samples_T = recording.detach().cpu()
-    array_T: NDArray[Any] = (samples_T.float() if samples_T.is_floating_point() else samples_T).numpy()
-    return array_T
-
-
-def _in_one_line(error: VoxstillError) -> str:
-    return f"{error.what}: {error.why}" if error.why else error.what
-
-
 def transcribe(
     cfg: Config, model: str, names: Sequence[str], microphone_s: float | None = None
 ) -> tuple[list[Transcript], int]:
@@ -260,12 +196,9 @@ def transcribe(
     transcripts: list[Transcript] = []
     with Progress("transcribe", len(paths), "files") as bar:
         for path in paths:
-            if path == recordings.STANDARD_INPUT:
-                with recordings.standard_input() as copy:
-                    [transcript] = recognizer.transcribe(copy)
-                transcripts.append(replace(transcript, audio=path))
-            else:
-                transcripts += recognizer.transcribe(path)
+            with recordings.readable(path) as source:
+                [transcript] = recognizer.transcribe(source)
+            transcripts.append(replace(transcript, audio=path))
             bar.advance()
     if microphone_s is not None:
         [transcript] = recognizer.transcribe(recordings.record(microphone_s))
@@ -277,37 +210,6 @@ def check_form(form: str) -> None:
     """ConfigError where transcripts have no such form."""
     if form not in FORMS:
         raise ConfigError(f"there is no form `{form}`", why="it is not known", fix=f"take one of {', '.join(FORMS)}")
-
-
-def _is_one(audio: object) -> bool:
-    """Whether this is one recording, and not several."""
-    return isinstance(audio, str | os.PathLike | Bytes | np.ndarray | Readable) or _is_tensor(audio)
-
-
-def _is_tensor(audio: object) -> TypeGuard[Tensor]:
-    import torch
-
-    return isinstance(audio, torch.Tensor)
-
-
-def _name(recording: object) -> str:
-    name = getattr(recording, "name", None) if isinstance(recording, Readable) else recording
-    if isinstance(name, str | os.PathLike):
-        return os.fsdecode(name)
-    if isinstance(recording, Bytes | Readable):
-        return "bytes"
-    return "samples" if isinstance(recording, np.ndarray) or _is_tensor(recording) else type(recording).__name__
-
-
-def _content(file: Readable) -> bytes:
-    """All bytes of an open file; DataError where it cannot be read, or was opened as text."""
-    try:
-        content = file.read()
-    except (OSError, ValueError) as error:
-        raise DataError("the file cannot be read", why=str(error), fix="open it again") from None
-    if not isinstance(content, Bytes):
-        raise DataError("the file is not read as bytes", why="it was opened as text", fix='open it with "rb"')
-    return bytes(content)
 
 
 def as_one_word(hypothesis: Hypothesis, duration_ms: int) -> tuple[Word, ...]:

@@ -1,0 +1,178 @@
+"""Audio that a caller has: paths, bytes, open files and arrays, decoded one at a time for a model."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.audio import samples, vad
+from voxstill.audio.byte_source import ByteSource
+from voxstill.audio.decoder import Decoder
+from voxstill.audio.sample_file import SampleFile
+from voxstill.core.config import Config
+from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.monitor import log
+from voxstill.core.records import RATE_HZ
+from voxstill.storage.fetch import open_uri
+from voxstill.storage.redaction import redact_uri
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """An open file."""
+
+    def read(self) -> object:
+        """Its content from here to its end."""
+
+
+Bytes = bytes | bytearray | memoryview
+Samples = NDArray[np.float32] | NDArray[np.int16]
+Audio: TypeAlias = "str | os.PathLike[str] | Bytes | IO[bytes] | Samples | Tensor"
+"""A path or URI, the bytes of an audio file, such a file opened, or mono samples: float32 in [-1, 1] or int16."""
+
+
+class Row(Protocol):
+    """What came of a recording: a result, or an `error` that says why there is none."""
+
+    @property
+    def audio(self) -> str:
+        """The name of the recording."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """Why it could not be read."""
+        ...
+
+    @property
+    def warning(self) -> str | None:
+        """What is wrong with it although it could be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The samples of a recording at 16 kHz, read by slices, and what is wrong with its file although it has audio."""
+
+    samples_T: vad.Samples
+    is_silent: bool
+    warning: str | None = None
+
+
+class AudioReader:
+    """Decodes one recording after another in a process of its own; threads may share it."""
+
+    def __init__(self, cfg: Config) -> None:
+        self._gain = cfg.audio.normalize
+        self._decoder = Decoder(cfg.engine.decode_s, cfg.engine.decode_mb)
+        self._decoding = threading.Lock()
+        weakref.finalize(self, self._decoder.close)
+
+    @contextmanager
+    def read(self, recording: object, rate_hz: int = RATE_HZ) -> Iterator[Decoded]:
+        """The samples of a recording, as long as the block lasts; an array has `rate_hz`.
+
+        DataError or StorageError where it is no audio or cannot be read.
+        """
+        if isinstance(recording, np.ndarray) or _is_tensor(recording):
+            samples_T = samples.from_array(_as_array(recording), rate_hz, self._gain)
+            yield Decoded(samples_T, not samples_T.any())
+            return
+        with _source(recording) as source, SampleFile(self._gain) as decoded:
+            with self._decoding:
+                fault = self._decoder.decode_blocks(source, decoded, as_float=decoded.is_float)
+            decoded.normalize()
+            yield Decoded(decoded, decoded.is_silent, None if fault is None else in_one_line(fault))
+
+
+def recordings_of(audio: Audio | Iterable[Audio]) -> Iterable[object]:
+    """The recordings of an argument that is one recording or several."""
+    return [audio] if _is_one(audio) or not isinstance(audio, Iterable) else audio
+
+
+def log_faults(rows: Iterable[Row]) -> None:
+    """Log the errors and warnings of recordings."""
+    for row in rows:
+        if row.error is not None:
+            log.error("%s: %s", redact_uri(row.audio), row.error)
+        elif row.warning is not None:
+            log.warning("%s: %s", redact_uri(row.audio), row.warning)
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """That of bad data where a recording could not be read, else 0."""
+    return DataError.exit_code if any(row.error is not None for row in rows) else 0
+
+
+def in_one_line(error: VoxstillError) -> str:
+    """What is wrong and why, as the error of a row."""
+    return f"{error.what}: {error.why}" if error.why else error.what
+
+
+def _is_one(audio: object) -> bool:
+    """Whether this is one recording, and not several."""
+    return isinstance(audio, str | os.PathLike | Bytes | np.ndarray | Readable) or _is_tensor(audio)
+
+
+def _is_tensor(audio: object) -> TypeGuard[Tensor]:
+    import torch
+
+    return isinstance(audio, torch.Tensor)
+
+
+def name_of(recording: object) -> str:
+    """Its path or URI; `bytes` or `samples` where there is none, and the type of what is no audio at all."""
+    name = getattr(recording, "name", None) if isinstance(recording, Readable) else recording
+    if isinstance(name, str | os.PathLike):
+        return os.fsdecode(name)
+    if isinstance(recording, Bytes | Readable):
+        return "bytes"
+    return "samples" if isinstance(recording, np.ndarray) or _is_tensor(recording) else type(recording).__name__
+
+
+def _content(file: Readable) -> bytes:
+    """All bytes of an open file; DataError where it cannot be read, or was opened as text."""
+    try:
+        content = file.read()
+    except (OSError, ValueError) as error:
+        raise DataError("the file cannot be read", why=str(error), fix="open it again") from None
+    if not isinstance(content, Bytes):
+        raise DataError("the file is not read as bytes", why="it was opened as text", fix='open it with "rb"')
+    return bytes(content)
+
+
+@contextmanager
+def _source(recording: object) -> Iterator[ByteSource]:
+    """The bytes of an audio file; DataError where it is none."""
+    if isinstance(recording, Bytes):
+        yield bytes(recording)
+    elif isinstance(recording, str | os.PathLike):
+        with open_uri(os.fsdecode(recording)) as source:
+            yield source
+    elif isinstance(recording, Readable):
+        yield _content(recording)
+    else:
+        raise DataError(
+            "no recording",
+            why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",
+            fix="give a path, the bytes of an audio file, or an array of samples",
+        )
+
+
+def _as_array(recording: NDArray[Any] | Tensor) -> NDArray[Any]:
+    if isinstance(recording, np.ndarray):
+        return recording
+    samples_T = recording.detach().cpu()
+    array_T: NDArray[Any] = (samples_T.float() if samples_T.is_floating_point() else samples_T).numpy()
+    return array_T
