@@ -114,6 +114,8 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
         "train",
         "evaluate",
         "transcribe",
+        "classify",
+        "embed",
         "run",
         "demo",
         "control",

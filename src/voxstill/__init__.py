@@ -42,9 +42,9 @@ if TYPE_CHECKING:
         train,
         train_lm,
         tune_filter,
-        write_transcripts,
     )
     from voxstill.pipeline.api_corpus import align, clean, export_labels, remove, verify
+    from voxstill.pipeline.api_inference import classify, embed, write_transcripts
     from voxstill.pipeline.api_scores import (
         compare,
         evaluate,
@@ -73,12 +73,14 @@ __all__ = [
     "Transcription",
     "VoxstillError",
     "align",
+    "classify",
     "clean",
     "compare",
     "compare_teachers",
     "control",
     "create_config",
     "dry_run",
+    "embed",
     "evaluate",
     "explain",
     "export_labels",
@@ -116,6 +118,7 @@ _HOMES = {
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
     **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify"), "pipeline.api_corpus"),
+    **dict.fromkeys(("classify", "embed", "write_transcripts"), "pipeline.api_inference"),
     **dict.fromkeys(
         ("compare", "evaluate", "report", "score_meetings", "score_speakers", "score_words", "wer"),
         "pipeline.api_scores",

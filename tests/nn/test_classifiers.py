@@ -28,6 +28,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for family, norm, head in (
         ("Wav2Vec2", "layer", "ForPreTraining"),
         ("Wav2Vec2", "group", "ForCTC"),
+        ("Wav2Vec2Conformer", "layer", "ForCTC"),
         ("WavLM", "layer", "ForCTC"),
         ("Hubert", "group", "ForCTC"),
     ):
@@ -96,12 +97,13 @@ def test_transformers_alone_gives_the_same_scores(folders: dict[str, str], kind:
     assert torch.equal(run(classifiers.load(tmp_path).eval(), folders[kind])[0], scores_BC)
 
 
+@pytest.mark.parametrize("family", ["Wav2Vec2 layer", "Wav2Vec2Conformer layer", "WavLM layer"])
 def test_transformers_alone_gives_the_same_embeddings_also_of_a_padded_batch(
-    folders: dict[str, str], tmp_path: Path
+    folders: dict[str, str], family: str, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForAudioXVector
 
-    kind = folders["Wav2Vec2 layer"]
+    kind = folders[family]
     model = student("speakers", kind)
     model.save_pretrained(tmp_path)
     reference = AutoModelForAudioXVector.from_pretrained(tmp_path).eval()

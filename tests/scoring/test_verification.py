@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from voxstill.core.errors import DataError
 from voxstill.scoring import verification
-from voxstill.scoring.verification import eer, min_dcf, trials
+from voxstill.scoring.verification import eer, eer_threshold, min_dcf, trials
 
 
 @st.composite
@@ -40,6 +40,21 @@ def test_the_equal_error_rate_is_where_the_roc_curve_is_cut(rows: tuple[list[int
             assert eer(*rows) == pytest.approx(float(miss + along * (next_miss - miss)), abs=1e-12)
             return
     raise AssertionError("every curve is cut")
+
+
+@given(judged())
+def test_at_the_threshold_misses_and_false_alarms_are_nearest_to_equal(rows: tuple[list[int], list[bool]]) -> None:
+    scores, same = rows
+    threshold = eer_threshold(scores, same)
+
+    def gap(at: float) -> Fraction:
+        misses = sum(score < at for score, is_same in zip(scores, same, strict=True) if is_same)
+        alarms = sum(score >= at for score, is_same in zip(scores, same, strict=True) if not is_same)
+        return abs(Fraction(misses, sum(same)) - Fraction(alarms, len(same) - sum(same)))
+
+    between = [(low + high) / 2 for low, high in itertools.pairwise(sorted(set(scores)))] or [float(scores[0])]
+    assert threshold in between
+    assert gap(threshold) == min(map(gap, between))
 
 
 @given(judged(), st.sampled_from([0.01, 0.05, 0.5, 0.9]), st.sampled_from([1.0, 10.0]))

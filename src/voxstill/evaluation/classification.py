@@ -18,12 +18,12 @@ from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.core.result import Figures
 from voxstill.decoding.checkpoint_files import model_folder
-from voxstill.decoding.classes import classify
+from voxstill.decoding.classes import LoadedClassifier, classify
 from voxstill.decoding.recognizer import batches_by_length
 from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_warnings, with_text
 from voxstill.evaluation.report import classes as report
 from voxstill.evaluation.results import Evaluation
-from voxstill.nn import checkpoints, classifiers, students
+from voxstill.nn import classifiers, students
 from voxstill.nn.loading import load_config
 from voxstill.scoring import classes as class_scores
 from voxstill.scoring import figures as scoring
@@ -43,10 +43,12 @@ class Verification:
     eer: float | None
     min_dcf: float | None
     trials: int
+    threshold: float | None
+    """The cosine from which two utterances are of one speaker, at the equal error rate."""
 
     def to_dict(self) -> dict[str, float | None]:
         """The fields."""
-        return {"eer": self.eer, "min_dcf": self.min_dcf, "trials": self.trials}
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +129,13 @@ def task_of(target: str) -> classifiers.Task | None:
 def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
     """Classify utterances, or compare their speakers; return figures, the speed on one thread, and a page."""
     folder = model_folder(target)
-    model = classifiers.load(folder)
-    config = model.config
+    student = LoadedClassifier(folder, cfg.augment)
+    config = student.model.config
     judged = _judged(cfg, config.target, config.text, utterances)
     audio, unread = read_audio(cfg, judged)
     torch.set_num_threads(1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    frontend = checkpoints.make_frontend(config, cfg.augment, None, str(folder))
-    frontend.move(device)
-    model.eval().to(device)
-    names, model_s = classifiers.names_of(model), 0.0
+    model, frontend, names, device = student.model, student.frontend, student.names, student.device
+    model_s = 0.0
     classes: dict[str, str] = {}
     embedded: dict[str, NDArray[np.float32]] = {}
     with Progress("evaluate", len(audio), "utterances") as bar:
@@ -228,9 +227,12 @@ def _verified(rows: Sequence[Utterance], embedded: Mapping[str, NDArray[np.float
     score_N, same_N = verification.compare(embedding_ND, [row.text for row in rows], cfg.seed)
     if same_N.all() or not same_N.any():
         log.warning("evaluate: the split has no trials of both kinds: it takes two speakers, one of them heard twice")
-        return Verification(eer=None, min_dcf=None, trials=len(same_N))
+        return Verification(eer=None, min_dcf=None, trials=len(same_N), threshold=None)
     return Verification(
-        eer=verification.eer(score_N, same_N), min_dcf=verification.min_dcf(score_N, same_N), trials=len(same_N)
+        eer=verification.eer(score_N, same_N),
+        min_dcf=verification.min_dcf(score_N, same_N),
+        trials=len(same_N),
+        threshold=verification.eer_threshold(score_N, same_N),
     )
 
 

@@ -1,7 +1,8 @@
 """The functions that `import voxstill` offers: those of the commands, with a `Config` where the shell has options.
 
 What an option of the shell makes another action has a function of its own: `shard --from` is `repack`. Here are those
-that make something; `api_scores` has those that judge, `api_corpus` those that look after a work folder.
+that make something; `api_scores` has those that judge, `api_corpus` those that look after a work folder,
+`api_inference` those that use a finished student.
 
 All of them return results: frozen dataclasses with `to_dict()`, the JSON of the command, and `to_text()`, what it
 prints. Errors are `VoxstillError`s. In the examples `cfg` is the configuration of `my.yaml`, and `experiment` the
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from voxstill.pipeline.preview_augmentation import Preview
     from voxstill.pipeline.replay import ReplayResult
     from voxstill.pipeline.run_result import RunResult
-    from voxstill.pipeline.transcribe import Form, Transcript
     from voxstill.storage.figures import IndexFigures, LabelFigures, ShardFigures, VerdictFigures
     from voxstill.training.summary import TrainingSummary
 
@@ -344,19 +344,3 @@ def run_demo(work: str | Path = "work/demo", *overrides: str) -> RunResult:
 
     cfg = load_config(None, work_override(str(work)), *end_to_end.DEMO, *overrides)
     return end_to_end.demo(cfg, str(work))
-
-
-def write_transcripts(transcripts: Sequence[Transcript], folder: str | Path, form: Form = "text") -> list[Path]:
-    """Write each transcript to a file named after its audio: `text`, `srt`, `vtt` or `json`; returns the paths.
-
-    What could not be read has no file. Files of an earlier call are replaced; equal names of this one are numbered.
-    ConfigError for another form.
-
-    >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
-    >>> [path] = voxstill.write_transcripts(recognizer.transcribe("speech.wav"), "subtitles", "srt")
-    >>> path.as_posix(), path.read_text().splitlines()[2]
-    ('subtitles/speech.srt', 'ba du ko')
-    """
-    from voxstill.pipeline import transcribe
-
-    return transcribe.write_all(transcripts, form, Path(folder))

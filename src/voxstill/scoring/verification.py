@@ -48,6 +48,19 @@ def eer(score_N: ArrayLike, same_N: ArrayLike) -> float:
     return float(misses_T[crossing] - fraction * (misses_T[crossing] - misses_T[crossing - 1])) / num_same
 
 
+def eer_threshold(score_N: ArrayLike, same_N: ArrayLike) -> float:
+    """The score from which a trial is accepted where the rates of misses and of false alarms are nearest to equal.
+
+    It lies midway between two scores of the trials, so that equal ones are on one side. DataError as for `eer`.
+    """
+    misses_T, false_alarms_T, num_same, num_different = _errors(score_N, same_N)
+    gap_T = np.abs(misses_T * num_different - false_alarms_T * num_same)
+    distinct_T = np.unique(np.asarray(score_N, dtype=np.float64))
+    # at index i all but the i lowest scores are accepted
+    nearest = int(np.argmin(gap_T[1:-1])) + 1 if len(distinct_T) > 1 else 0
+    return float(distinct_T[max(nearest - 1, 0) : nearest + 1].mean())
+
+
 def min_dcf(
     score_N: ArrayLike,
     same_N: ArrayLike,

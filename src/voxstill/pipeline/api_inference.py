@@ -1,0 +1,72 @@
+"""What uses finished students, as functions: transcripts in files, classes, embeddings of speakers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxstill.pipeline.api import load_config
+
+if TYPE_CHECKING:
+    from voxstill.core.config import Config
+    from voxstill.pipeline.classify import ClassifyResult, EmbedResult
+    from voxstill.pipeline.transcribe import Form, Transcript
+
+
+def write_transcripts(transcripts: Sequence[Transcript], folder: str | Path, form: Form = "text") -> list[Path]:
+    """Write each transcript to a file named after its audio: `text`, `srt`, `vtt` or `json`; returns the paths.
+
+    What could not be read has no file. Files of an earlier call are replaced; equal names of this one are numbered.
+    ConfigError for another form.
+
+    >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
+    >>> [path] = voxstill.write_transcripts(recognizer.transcribe("speech.wav"), "subtitles", "srt")
+    >>> path.as_posix(), path.read_text().splitlines()[2]
+    ('subtitles/speech.srt', 'ba du ko')
+    """
+    from voxstill.pipeline import transcribe
+
+    return transcribe.write_all(transcripts, form, Path(folder))
+
+
+def classify(
+    model: str | Path, audio: Sequence[str | Path], cfg: Config | None = None, *, top: int = 5
+) -> ClassifyResult:
+    """Classify recordings with a class student: the `top` likeliest classes of each, with their probabilities.
+
+    `audio` names files, folders and addresses, as `voxstill classify` takes them. What cannot be read has an `error`.
+    ConfigError where the model is no class student.
+
+    >>> voxstill.classify("exp/student", ["speech.wav"])
+    Traceback (most recent call last):
+    voxstill.core.errors.ConfigError: ...
+    """
+    from voxstill.pipeline import classify as classifying
+
+    return classifying.classify(cfg or load_config(), str(model), [str(name) for name in audio], top)
+
+
+def embed(
+    model: str | Path,
+    audio: Sequence[str | Path],
+    cfg: Config | None = None,
+    *,
+    output: str | Path | None = None,
+    compare: bool = False,
+) -> EmbedResult:
+    """Embed the voices of recordings with a speaker student: a vector of unit length for each.
+
+    `output` is a file to write them to, `.npz` or `.jsonl`. With `compare` two recordings have their cosine, and
+    whether one speaker is in both, by the threshold of the model's evaluation. ConfigError where the model is no
+    speaker student.
+
+    >>> voxstill.embed("exp/student", ["speech.wav", "speech.wav"], compare=True)
+    Traceback (most recent call last):
+    voxstill.core.errors.ConfigError: ...
+    """
+    from voxstill.pipeline import classify as classifying
+
+    names = [str(name) for name in audio]
+    target = None if output is None else str(output)
+    return classifying.embed(cfg or load_config(), str(model), names, target, compare=compare)

@@ -1,0 +1,289 @@
+"""classify and embed: the classes of recordings, and embeddings by which their speakers are compared."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.audio import vad
+from voxstill.core import pcm
+from voxstill.core.arguments import whole_number
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError, VoxstillError
+from voxstill.core.monitor import Progress
+from voxstill.core.result import Result
+from voxstill.decoding.checkpoint_files import model_folder, on_hub
+from voxstill.decoding.classes import LoadedClassifier
+from voxstill.evaluation import results
+from voxstill.nn.classifiers import Task
+from voxstill.pipeline import recordings
+from voxstill.pipeline.audio_input import AudioReader, exit_code, in_one_line
+from voxstill.pipeline.checkpoint_model import model_of
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+from voxstill.tasks import registry
+
+ENDINGS = (".npz", ".jsonl")
+"""How a file of embeddings may end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassProbability(Result):
+    """A class, and the probability that a recording is of it."""
+
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification(Result):
+    """The likeliest classes of a recording, best first; none where `error` says why it cannot be read."""
+
+    audio: str
+    classes: tuple[ClassProbability, ...] = ()
+    error: str | None
+    warning: str | None = None
+
+    def to_text(self) -> str:
+        """The classes with their probabilities, in a line."""
+        classes = "  ".join(f"{row.name} {row.probability:.1%}" for row in self.classes)
+        return f"{self.audio}: {classes}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyResult(Result):
+    """The classes of all recordings."""
+
+    results: Sequence[Classification]
+    skipped: int = 0
+    """Files of folders that are no audio by their names."""
+
+    @property
+    def exit_code(self) -> int:
+        """That of bad data, where a file could not be read."""
+        return exit_code(self.results)
+
+    def to_text(self) -> str:
+        """A line for each recording that was read."""
+        return "\n".join(row.to_text() for row in self.results if row.error is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding(Result):
+    """The embedding of the voice in a recording, of unit length; None where `error` says why it cannot be read."""
+
+    audio: str
+    embedding: tuple[float, ...] | None
+    error: str | None
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Result):
+    """The similarity of two voices; `threshold` and `same` are None where the model was never judged on two speakers.
+
+    `threshold` is the one of the equal error rate in the result `judged` of the model's experiment.
+    """
+
+    cosine: float
+    threshold: float | None
+    same: bool | None
+    judged: str | None
+
+    def to_text(self) -> str:
+        """The similarity and what it means."""
+        if self.threshold is None:
+            return f"cosine {self.cosine:.3f}; no threshold is known: judge the model with `voxstill evaluate`"
+        answer = "the same speaker" if self.same else "two speakers"
+        return f"cosine {self.cosine:.3f}: {answer} (threshold {self.threshold:.3f})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedResult(Result):
+    """The embeddings of all recordings, the file they were written to, and the comparison of two."""
+
+    embeddings: Sequence[Embedding]
+    skipped: int = 0
+    """Files of folders that are no audio by their names."""
+    output: str | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """That of bad data, where a file could not be read."""
+        return exit_code(self.embeddings)
+
+    def to_text(self) -> str:
+        """The comparison and the file, or else a line of JSON for each recording."""
+        lines = [] if self.comparison is None else [self.comparison.to_text()]
+        lines += [] if self.output is None else [self.output]
+        return "\n".join(lines) or _json_lines(self.embeddings)
+
+
+class _Output(NamedTuple):
+    """What a student gives for a recording: probabilities (C,) or an embedding (E,)."""
+
+    audio: str
+    output_D: NDArray[np.float32] | None
+    error: str | None = None
+    warning: str | None = None
+
+
+class _Student:
+    """A student of one task, loaded, which reads recordings."""
+
+    def __init__(self, cfg: Config, model: str, task: Task) -> None:
+        self._cfg, self._reader = cfg, AudioReader(cfg)
+        if on_hub(model):
+            raise ConfigError(
+                f"`{model}` is no folder",
+                why="class and speaker students are loaded from folders",
+                fix=f"fetch it first: hf download {model} --local-dir FOLDER",
+            )
+        with model_of(model) as (folder, self.checkpoint):
+            if (actual := registry.name_of(folder)) != task:
+                fix = {"classes": "classify", "speakers": "embed", "recognition": "transcribe"}.get(actual, "evaluate")
+                raise ConfigError(
+                    f"`{model}` {'tells no classes apart' if task == 'classes' else 'has no embedding of speakers'}",
+                    why=f"its task is `{actual}`, and not `{task}`",
+                    fix=f"give it to `voxstill {fix}`, or give another student here",
+                )
+            self._loaded = LoadedClassifier(model_folder(folder), cfg.augment)
+        self.names = self._loaded.names
+
+    def outputs(self, title: str, paths: Sequence[str]) -> Iterator[_Output]:
+        """The output for each recording, or why there is none, in order."""
+        with Progress(title, len(paths), "files") as bar:
+            for path in paths:
+                yield self._output(path)
+                bar.advance()
+
+    def _output(self, path: str) -> _Output:
+        try:
+            with recordings.readable(path) as source, self._reader.read(source) as decoded:
+                silent = "silent: all of its samples are 0" if decoded.is_silent else None
+                return _Output(path, self._mean(decoded.samples_T), warning=decoded.warning or silent)
+        except VoxstillError as error:
+            return _Output(path, None, error=in_one_line(error))
+
+    def _mean(self, samples_T: vad.Samples) -> NDArray[np.float32]:
+        """The output for a recording: of its utterances, the mean by their length; DataError where there is none."""
+        sums: list[NDArray[np.float32]] = []
+        num_samples = 0
+        for start_ms, end_ms in vad.segment(samples_T, self._cfg.segment):
+            part_T = samples_T[pcm.ms_to_samples(start_ms) : pcm.ms_to_samples(end_ms)]
+            if (output_D := self._loaded.predict(part_T)) is not None:
+                sums.append(output_D * np.float32(len(part_T)))
+                num_samples += len(part_T)
+        if not num_samples:
+            raise DataError("too short, or without speech", fix="give a longer recording of speech")
+        mean_D: NDArray[np.float32] = np.sum(sums, axis=0) / np.float32(num_samples)
+        return mean_D
+
+
+def classify(cfg: Config, model: str, names: Sequence[str], top: int) -> ClassifyResult:
+    """Classify recordings: files, folders, addresses or standard input; the `top` likeliest classes of each.
+
+    A recording longer than `segment.max_ms` is cut at pauses, and its probabilities are the mean over its parts. One
+    that cannot be read has its reason instead. ConfigError where the model tells no classes apart.
+    """
+    top = whole_number("top", top, 1)
+    paths, num_skipped = recordings.expand(names)
+    student = _Student(cfg, model, "classes")
+    rows = [
+        Classification(
+            audio=row.audio,
+            classes=() if row.output_D is None else _likeliest(row.output_D, student.names, top),
+            error=row.error,
+            warning=row.warning,
+        )
+        for row in student.outputs("classify", paths)
+    ]
+    return ClassifyResult(results=rows, skipped=num_skipped)
+
+
+def embed(cfg: Config, model: str, names: Sequence[str], output: str | None, *, compare: bool) -> EmbedResult:
+    """Embed the voices of recordings, as `classify` reads them; write the embeddings to `output`, compare two.
+
+    ConfigError where the model is no speaker student, `output` ends otherwise than `ENDINGS`, or those to compare are
+    not two.
+    """
+    if output is not None and not output.endswith(ENDINGS):
+        raise ConfigError(f"`{output}` has no known ending", why="it sets the form", fix=f"use {' or '.join(ENDINGS)}")
+    paths, num_skipped = recordings.expand(names)
+    if compare and len(paths) != 2:
+        raise ConfigError("two recordings are compared", why=f"{len(paths)} are named", fix="name two")
+    student = _Student(cfg, model, "speakers")
+    rows = [
+        Embedding(
+            audio=row.audio,
+            embedding=None if row.output_D is None else _unit(row.output_D),
+            error=row.error,
+            warning=row.warning,
+        )
+        for row in student.outputs("embed", paths)
+    ]
+    if output is not None:
+        _write(rows, Path(output))
+    comparison = _compared(rows, model, student.checkpoint) if compare else None
+    return EmbedResult(embeddings=rows, skipped=num_skipped, output=output, comparison=comparison)
+
+
+def _likeliest(prob_C: NDArray[np.float32], names: Sequence[str], top: int) -> tuple[ClassProbability, ...]:
+    order_C = np.argsort(-prob_C, kind="stable")[:top].tolist()
+    return tuple(ClassProbability(name=names[i], probability=float(prob_C[i])) for i in order_C)
+
+
+def _unit(embedding_E: NDArray[np.float32]) -> tuple[float, ...]:
+    return tuple((embedding_E / max(float(np.linalg.norm(embedding_E)), 1e-12)).tolist())
+
+
+def _write(rows: Sequence[Embedding], path: Path) -> None:
+    """Write embeddings: as lines of JSON, errors included, or as the arrays `audio` (N,) and `embeddings` (N, E)."""
+    if path.name.endswith(".jsonl"):
+        content = f"{_json_lines(rows)}\n".encode()
+    else:
+        usable = [row for row in rows if row.embedding is not None]
+        buffer = io.BytesIO()
+        embedding_NE = np.array([row.embedding for row in usable], np.float32)
+        np.savez(buffer, audio=np.array([row.audio for row in usable], np.str_), embeddings=embedding_NE)
+        content = buffer.getvalue()
+    Store(str(path.parent)).replace(path.name, content)
+
+
+def _json_lines(rows: Sequence[Embedding]) -> str:
+    return "\n".join(json.dumps(row.to_dict(), ensure_ascii=False) for row in rows)
+
+
+def _compared(rows: Sequence[Embedding], model: str, checkpoint: str | None) -> Comparison | None:
+    """The comparison of two recordings; None where one of them has no embedding."""
+    first, second = (row.embedding for row in rows)
+    if first is None or second is None:
+        return None
+    cosine = float(np.dot(first, second))
+    threshold, judged = _threshold(model, checkpoint)
+    same = None if threshold is None else cosine >= threshold
+    return Comparison(cosine=cosine, threshold=threshold, same=same, judged=judged)
+
+
+def _threshold(model: str, checkpoint: str | None) -> tuple[float | None, str | None]:
+    """The threshold of the newest result of this model that has one, and the name of the result."""
+    run = RunDir.of_checkpoint(Path(model)) or RunDir(Path(model))
+    if not run.config.is_file():
+        run = RunDir(Path(model).resolve().parent)  # of its folder `model`
+    stored = [
+        result
+        for result in results.read_all(run.evaluation)
+        if result.recogniser == (checkpoint or results.STUDENT) and result.figures.get("threshold") is not None
+    ]
+    if not stored:
+        return None, None
+    newest = max(stored, key=lambda result: ((result.path / results.FIGURES).stat().st_mtime_ns, result.path.name))
+    return float(newest.figures["threshold"]), newest.path.name
