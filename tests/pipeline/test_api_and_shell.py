@@ -53,6 +53,7 @@ ELSEWHERE = {
     "train --continue": "train(experiment)",
     "transcribe MODEL": "Recognizer.from_pretrained(model)",
     "transcribe --format": "write_transcripts(form)",
+    "transcribe --microphone": "Recognizer.transcribe(audio)",
     "transcribe --output": "write_transcripts(folder)",
 }
 """Arguments and options that are not a parameter of the same name: the parameter or the option of the configuration."""
