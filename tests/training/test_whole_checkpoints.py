@@ -205,6 +205,11 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def numbers(folder: Path, **changes: object) -> None:
     """Change what `state.json` says, as one without checksums: an earlier version wrote none."""
     document = json.loads((folder / "state.json").read_text())
@@ -222,6 +227,8 @@ BREAKS: dict[str, Callable[[Path], object]] = {
     "missing numbers": lambda folder: (folder / "state.json").unlink(),
     "empty numbers": lambda folder: (folder / "state.json").write_text("{}"),
     "numbers that are a list": lambda folder: (folder / "state.json").write_text("[]"),
+    "numbers that are a pipe": lambda folder: pipe(folder / "state.json"),
+    "weights that are a pipe": lambda folder: pipe(folder / "model.safetensors"),
     "deep numbers": lambda folder: (folder / "state.json").write_text("[" * 100_000),
     "numbers that are no text": lambda folder: (folder / "state.json").write_bytes(b"\xff\xfe"),
     "an absurd step": lambda folder: numbers(folder, step=10**15),

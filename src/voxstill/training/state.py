@@ -17,6 +17,7 @@ import pydantic
 from safetensors import SafetensorError, safe_open
 
 from voxstill.core.errors import first_line
+from voxstill.storage.files import open_file
 
 NAME = "state.json"
 _FOLDER = re.compile(r"epoch=(\d+)-step=(\d+)")
@@ -95,7 +96,8 @@ def write(draft: Path, state: State, averaged: int) -> None:
 
 def read(folder: Path) -> Saved:
     """Read the `state.json` of a checkpoint; ValueError, or OSError, where it is none or not the one of this folder."""
-    return parse((folder / NAME).read_bytes(), folder.name)
+    with open_file(folder / NAME) as file:
+        return parse(file.read(), folder.name)
 
 
 def parse(data: bytes, name: str) -> Saved:
