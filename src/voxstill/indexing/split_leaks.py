@@ -16,7 +16,7 @@ class SplitLeaks:
 
     def __init__(self) -> None:
         self.has_unknown_speakers = False
-        self._num_shared, self._shared = 0, ""
+        self._shared: list[str] = []  # recordings; threads see several at once, and none is lost
         self._splits: dict[str, set[Split]] = {}
 
     def see(self, utterances: Sequence[Utterance]) -> None:
@@ -25,8 +25,7 @@ class SplitLeaks:
             if utterance.info.speaker is not None:
                 self._splits.setdefault(utterance.info.speaker, set()).add(utterance.split)
         if len({utterance.split for utterance in utterances}) > 1 and _share_audio(utterances):
-            self._num_shared += 1
-            self._shared = self._shared or utterances[0].recording_id
+            self._shared.append(utterances[0].recording_id)
 
     def warnings(self) -> list[str]:
         """A sentence for each of them that there is."""
@@ -37,10 +36,10 @@ class SplitLeaks:
                 "the speakers of some recordings are not known, so the splits may share voices and error rates look "
                 "better than they are; a manifest with `speaker` or `split` mends that"
             )
-        if self._num_shared:
+        if self._shared:
             sentences.append(
-                f"stretches of {self._num_shared:,} recordings, such as `{self._shared}`, are in training and overlap "
-                "with held-out ones: what is judged is learnt from"
+                f"stretches of {len(self._shared):,} recordings, such as `{self._shared[0]}`, are in training and "
+                "overlap with held-out ones: what is judged is learnt from"
             )
         if speakers:
             sentences.append(
