@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -306,6 +307,18 @@ def test_control_c_is_130_and_says_how_to_go_on(
     code, out, err = run(capsys, "explain")
     assert (code, out) == (130, "")
     assert err == "interrupted: the same command starts from the beginning\n"
+
+
+def test_control_c_while_the_commands_are_loaded_is_130_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib, "import_module", interrupted)
+        code = cli.main(["explain"])
+    assert (code, *capsys.readouterr()) == (130, "", "interrupted before the command began\n")
 
 
 def test_only_commands_that_resume_say_so() -> None:

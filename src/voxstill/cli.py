@@ -56,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _exit_code(left)
     except OSError as error:  # of printing: `execute` reports those of commands
         return _report_unprinted(error)
+    except KeyboardInterrupt:  # `execute` and Typer report those after the files of the commands are loaded
+        print("interrupted before the command began", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
     return 0
 
 
