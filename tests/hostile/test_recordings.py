@@ -36,7 +36,28 @@ def test_credentials_of_an_address_are_not_logged_and_closed_standard_input_is_t
     printed = capsys.readouterr()
     assert "127.0.0.1:9/x.wav" in printed.err
     assert "canary" not in printed.out + printed.err
+    assert cli.main(["transcribe", str(tone_student), str(audio), address, "--json"]) == 3
+    printed = capsys.readouterr()
+    assert [row["audio"] for row in json.loads(printed.out)["transcripts"]] == [
+        str(audio),
+        "http://127.0.0.1:9/x.wav?...",
+    ]
+    assert "canary" not in printed.out + printed.err
     monkeypatch.setattr(sys, "stdin", None)
     assert cli.main(["transcribe", str(tone_student), "-"]) == 2
     assert "standard input is closed" in capsys.readouterr().err
+    logging.getLogger("voxstill").handlers.clear()
+
+
+def test_a_line_break_in_the_name_of_a_file_makes_no_transcript_of_another_file(
+    tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a.wav: yes\nb.wav"
+    for file in (name, "c.wav"):
+        (tmp_path / file).write_bytes(codec.encode(speak(TEXTS[0], 0)[0], "wav"))
+    assert cli.main(["transcribe", str(tone_student), str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[0] for line in lines] == [f"{tmp_path}/a.wav: yes\\u000ab.wav", f"{tmp_path}/c.wav"]
+    assert cli.main(["transcribe", str(tone_student), str(tmp_path), "--output", str(tmp_path / "out")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
     logging.getLogger("voxstill").handlers.clear()

@@ -38,3 +38,36 @@ def test_messages_show_no_control_characters(capsys: pytest.CaptureFixture[str])
     monitor.start_logging()
     monitor.log.warning("cannot read `%s`", TITLE)
     assert r"\u001b]0;title" in capsys.readouterr().err
+
+
+def test_a_line_break_in_a_name_or_a_message_makes_no_line_that_looks_like_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monitor.start_logging()
+    monitor.log.warning("cannot read `%s`", "a\n12:00:00 INFO    all is well")
+    name = f"{tmp_path}/a\nerror: b\n  fix: run this.trn"
+    assert cli.main(["score", "words", name, name]) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0].strip() for line in lines if not line.startswith("       ")][1:] == [
+        "error",
+        "why",
+        "fix",
+    ]
+
+
+def test_a_name_of_any_length_and_with_line_breaks_takes_one_short_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["a\nb  0.00 %", "c" * 1_000_000]
+    rows = [{"id": str(i), "text": "yes", "room": name} for i, name in enumerate(names)]
+    (tmp_path / "ref.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "hyp.jsonl").write_text(
+        "".join(f"{json.dumps({'id': row['id'], 'text': 'n' * 1_000_000})}\n" for row in rows)
+    )
+    files = [str(tmp_path / "ref.jsonl"), str(tmp_path / "hyp.jsonl")]
+    assert cli.main(["score", "words", *files, "--by", "room", "--show", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert r"  a\u000ab  0.00 %" in shown
+    assert max(map(len, shown.splitlines())) < 200
+    assert cli.main(["score", "words", *files, "--by", "room", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["by_room"]) == set(names)

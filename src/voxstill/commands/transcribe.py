@@ -30,18 +30,18 @@ def transcribe(
     """Transcribe files, folders or a microphone: text, subtitles or JSON with word times."""
     from pathlib import Path
 
+    from voxstill.core.terminal import one_line
     from voxstill.pipeline import transcribe as inference
     from voxstill.pipeline.audio_input import log_faults
-    from voxstill.storage.redaction import redact_uri
 
     transcripts, num_skipped = inference.transcribe(options.load(), model, audio or [], microphone)
     log_faults(transcripts)
     if output is not None:
-        text = "\n".join(map(str, inference.write_all(transcripts, form, Path(output))))
+        text = "\n".join(one_line(str(path)) for path in inference.write_all(transcripts, form, Path(output)))
     else:
         with_name = form == "text" and len(transcripts) > 1
         text = "\n".join(
-            (f"{redact_uri(transcript.audio)}: " if with_name else "") + transcript.render(form)
+            one_line(f"{transcript.audio}: {transcript.text}") if with_name else transcript.render(form)
             for transcript in transcripts
             if transcript.error is None
         )

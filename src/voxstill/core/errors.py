@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from voxstill.core.terminal import continued
+
 
 class VoxstillError(Exception):
     """An error a user can act on. `what` is one sentence; `why` and `fix` complete it.
@@ -20,12 +22,8 @@ class VoxstillError(Exception):
         self.what, self.why, self.fix = what, why, fix
 
     def __str__(self) -> str:
-        lines = [f"error: {self.what}"]
-        if self.why:
-            lines.append(f"  why: {self.why}")
-        if self.fix:
-            lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
+        parts = (("error: ", self.what), ("  why: ", self.why), ("  fix: ", self.fix))
+        return "\n".join(head + continued(text, len(head)) for head, text in parts if text)
 
     def __reduce__(self) -> tuple[object, ...]:  # keyword arguments do not survive Exception's own pickling
         return _rebuild, (type(self), self.what, self.why, self.fix)

@@ -22,9 +22,11 @@ from typing import Any, Self, TextIO
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import ConfigError
 from voxstill.core.result import to_json
-from voxstill.core.terminal import printable
+from voxstill.core.terminal import continued, printable
 
 log = logging.getLogger("voxstill")
+_HEAD_COLUMNS = 17
+"""Time and level in front of a message."""
 QUIET_INTERVAL_S = 10.0
 """Without a terminal, progress is one line this often."""
 
@@ -309,6 +311,9 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 class _Formatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return continued(super().formatMessage(record), _HEAD_COLUMNS)
+
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 

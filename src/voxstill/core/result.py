@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from voxstill.core.errors import DataError
+from voxstill.core.terminal import one_line
 
 NOT_IN_JSON = {"in_json": False}
 """Metadata of a field that only `to_text()` shows; it has a default, and two results may differ in it and be equal."""
@@ -155,6 +156,6 @@ def aligned(figures: Mapping[str, object]) -> str:
     def show(value: object) -> str:
         if isinstance(value, float):
             return f"{value:,.4f}".rstrip("0").rstrip(".")
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return one_line(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     return "\n".join(f"{key:<{width}}  {show(value)}" for key, value in figures.items())

@@ -12,6 +12,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts
 from voxstill.core.result import Figures
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.evaluation import tables
 from voxstill.evaluation.tables import percent
 from voxstill.scoring import checks, figures, words
@@ -114,11 +115,10 @@ class WordScores(Figures):
         if self.confusions:
             lines.append("most frequent errors:")
             lines += [
-                f"  {pair.count:>6,}  {pair.reference or '(nothing)'} → {pair.hypothesis or '(nothing)'}"
-                for pair in self.confusions
+                f"  {pair.count:>6,}  {_shown(pair.reference)} → {_shown(pair.hypothesis)}" for pair in self.confusions
             ]
         for text in self.worst:
-            lines += [f"{text.id}: {text.errors:,} errors", *tables.alignment(text.pairs)]
+            lines += [f"{one_line(text.id, MOST_NAME)}: {text.errors:,} errors", *tables.alignment(text.pairs)]
         return "\n".join([*lines, *tables.ending(self.warnings, self.stamp)])
 
 
@@ -178,6 +178,10 @@ def of_words(
         warnings=warnings,
         stamp=figures.stamp(name, words.versions()),
     )
+
+
+def _shown(word: str | None) -> str:
+    return one_line(word, MOST_NAME) if word else "(nothing)"
 
 
 def _worst(

@@ -10,6 +10,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import ErrorCounts
 from voxstill.core.result import Figures
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.evaluation.score import duration_ms, first_ids, rules
 from voxstill.evaluation.tables import ending, percent
 from voxstill.scoring import figures, meetings, words
@@ -64,7 +65,7 @@ class MeetingScores(Figures):
 
     def to_text(self) -> str:
         """A line for each session, and one for all."""
-        rows = [(row.session, row.counts, row.counts_in_time) for row in self.sessions]
+        rows = [(one_line(row.session, MOST_NAME), row.counts, row.counts_in_time) for row in self.sessions]
         rows += [("all", self.counts, self.counts_in_time)] if len(rows) > 1 else []
         width = max(len(name) for name, _, _ in rows) + 2
         lines = [f"{'':<{width}}{'cpWER':>10}{'tcpWER':>10}{'errors':>9}{'words':>9}"]

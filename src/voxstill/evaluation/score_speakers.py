@@ -12,6 +12,7 @@ from voxstill.core.arguments import not_negative
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.result import Figures
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.evaluation.tables import ending, percent
 from voxstill.scoring import checks, figures, speakers
 from voxstill.scoring.figures import Stamp
@@ -71,7 +72,7 @@ class SpeakerScores(Figures):
 
     def to_text(self) -> str:
         """A line for each recording, and one for all."""
-        rows = [(f"{row.recording} {row.channel}", row.errors.time) for row in self.recordings]
+        rows = [(one_line(f"{row.recording} {row.channel}", MOST_NAME), row.errors.time) for row in self.recordings]
         rows += [("all ", self.time)] if len(rows) > 1 else []
         width = max(len(name) for name, _ in rows) + 2
         lines = [f"{'':<{width}}{'DER':>10}{'missed':>12}{'false alarm':>13}{'confused':>12}{'scored':>12}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.evaluation.results import Corpus, decoding
 from voxstill.evaluation.tables import ending, groups, percent, title
 from voxstill.evaluation.tuning import Tuning
@@ -63,9 +64,10 @@ def _classification(figures: Mapping[str, Any]) -> list[str]:
     rows = {name: row["f1"] for name, row in figures["classes"].items() if row["f1"] is not None}
     worst = sorted(rows, key=lambda name: (rows[name], name))[:MOST_GROUPS]
     if worst:
-        width = max(len("class"), *map(len, worst))
+        shown = {name: one_line(name, MOST_NAME) for name in worst}
+        width = max(len("class"), *map(len, shown.values()))
         lines += ["", title("class", len(worst), len(rows)), f"  {'class':<{width}}{'F1':>10}"]
-        lines += [f"  {name:<{width}}{percent(rows[name]):>10}" for name in worst]
+        lines += [f"  {text:<{width}}{percent(rows[name]):>10}" for name, text in shown.items()]
     return lines
 
 

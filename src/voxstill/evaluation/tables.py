@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.scoring.figures import Stamp
 from voxstill.scoring.words import Pair
 
@@ -18,7 +19,7 @@ def ending(warnings: Sequence[str], stamp: Stamp) -> list[str]:
     """Format the warnings and the stamp, the last lines of every text."""
     versions = ", ".join(f"{name} {number}" for name, number in stamp.versions.items())
     by = f"normalizer {stamp.normalizer}; " if stamp.normalizer else ""
-    return [*(f"warning: {warning}" for warning in warnings), f"scored by {stamp.scorer}; {by}{versions}"]
+    return [*(f"warning: {one_line(warning)}" for warning in warnings), f"scored by {stamp.scorer}; {by}{versions}"]
 
 
 def percent(rate: float | None) -> str:
@@ -35,12 +36,12 @@ def groups(by: str, rows: Mapping[str, Mapping[str, Any]], most: int) -> list[st
     names = list(rows)
     if by != ORDERED:
         names.sort(key=lambda name: (-(rows[name][rate] or 0), -rows[name]["errors"], name))
-    shown = names[:most]
-    width = max(len(by), *map(display_width, shown))
+    shown = {name: one_line(name, MOST_NAME) for name in names[:most]}
+    width = max(len(by), *map(display_width, shown.values()))
     lines = [title(by, len(shown), len(rows)), f"  {_padded(by, width)}{rate.upper():>10}{'errors':>9}{unit:>12}"]
-    for name in shown:
+    for name, text in shown.items():
         row = rows[name]
-        lines.append(f"  {_padded(name, width)}{percent(row[rate]):>10}{row['errors']:>9,}{row[unit]:>12,}")
+        lines.append(f"  {_padded(text, width)}{percent(row[rate]):>10}{row['errors']:>9,}{row[unit]:>12,}")
     return lines
 
 
@@ -54,7 +55,9 @@ def alignment(pairs: Sequence[Pair], columns: int = 100) -> list[str]:
     lines: list[str] = []
     top, bottom, used = "", "", 0
     for pair in pairs:
-        ref, hyp = (_NOTHING if side is None else side.upper() if pair[0] != pair[1] else side for side in pair)
+        ref, hyp = (_NOTHING if side is None else one_line(side, MOST_NAME) for side in pair)
+        if pair[0] != pair[1]:
+            ref, hyp = ref.upper(), hyp.upper()
         width = max(display_width(ref), display_width(hyp)) + 1
         if used and used + width > columns:
             lines += [f"  ref  {top.rstrip()}", f"  hyp  {bottom.rstrip()}"]

@@ -19,6 +19,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError, VoxstillError
 from voxstill.core.monitor import Progress
 from voxstill.core.result import Result
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.decoding.checkpoint_files import model_folder, on_hub
 from voxstill.decoding.classes import LoadedClassifier
 from voxstill.evaluation import results
@@ -26,6 +27,7 @@ from voxstill.nn.classifiers import Task
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import AudioReader, exit_code, in_one_line
 from voxstill.pipeline.checkpoint_model import model_of
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import registry
@@ -53,8 +55,8 @@ class Classification(Result):
 
     def to_text(self) -> str:
         """The classes with their probabilities, in a line."""
-        classes = "  ".join(f"{row.name} {row.probability:.1%}" for row in self.classes)
-        return f"{self.audio}: {classes}"
+        classes = "  ".join(f"{one_line(row.name, MOST_NAME)} {row.probability:.1%}" for row in self.classes)
+        return f"{one_line(self.audio)}: {classes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,7 @@ class _Student:
         """The output for each recording, or why there is none, in order."""
         with Progress(title, len(paths), "files") as bar:
             for path in paths:
-                yield self._output(path)
+                yield self._output(path)._replace(audio=redact_uri(path))
                 bar.advance()
 
     def _output(self, path: str) -> _Output:

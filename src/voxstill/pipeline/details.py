@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from voxstill.core.config import Config, sources_of
 from voxstill.core.errors import ConfigError
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.evaluation import recognition, results, summary, tables
 from voxstill.evaluation.results import Evaluation, Row
 from voxstill.scoring import figures as scoring
@@ -70,7 +71,9 @@ def alignments(judged: Sequence[_Judged], num: int) -> list[str]:
     for counts, one in scored[:num]:
         if counts.errors:
             _, pairs = words.align(split_words(one.reference), split_words(one.hypothesis))
-            lines.append(f"{one.row['id']}: {counts.errors:,} errors in {counts.reference:,} words")
+            lines.append(
+                f"{one_line(one.row['id'], MOST_NAME)}: {counts.errors:,} errors in {counts.reference:,} words"
+            )
             lines += [*tables.alignment(pairs), ""]
     return lines
 

@@ -22,6 +22,7 @@ from voxstill.evaluation import recognition
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import Audio, AudioReader, Decoded, exit_code, in_one_line, name_of, recordings_of
 from voxstill.pipeline.checkpoint_model import model_of
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
 from voxstill.tasks import registry
@@ -31,7 +32,7 @@ GROUP_MS = 300_000
 """How much of a recording is in memory at once, an utterance more or less."""
 Form = Literal["text", "srt", "vtt", "json"]
 FORMS: tuple[Form, ...] = get_args(Form)
-_MOST_NAME_BYTES, _HALF_PAIR = 200, re.compile("[\ud800-\udfff]")
+_MOST_NAME_BYTES, _NOT_IN_NAMES = 200, re.compile("[\ud800-\udfff\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,7 @@ def transcribe(
         for path in paths:
             with recordings.readable(path) as source:
                 [transcript] = recognizer.transcribe(source)
-            transcripts.append(replace(transcript, audio=path))
+            transcripts.append(replace(transcript, audio=redact_uri(path)))
             bar.advance()
     if microphone_s is not None:
         [transcript] = recognizer.transcribe(recordings.record(microphone_s))
@@ -251,4 +252,4 @@ def _stem(audio: str) -> str:
     if audio == recordings.STANDARD_INPUT:
         return "stdin"
     stem = Path(audio if is_local(audio) else audio.partition("?")[0].rstrip("/")).stem
-    return _HALF_PAIR.sub("_", stem).encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
+    return _NOT_IN_NAMES.sub("_", stem).encode()[:_MOST_NAME_BYTES].decode(errors="ignore")

@@ -12,6 +12,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError, VoxstillError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
+from voxstill.core.terminal import one_line
 from voxstill.nn import loading
 from voxstill.pipeline.check_files import file_faults
 from voxstill.pipeline.check_work import check_work
@@ -45,7 +46,8 @@ class VerifyResult(Result):
     def to_text(self) -> str:
         """What is broken, a line for each, and the counts."""
         lines = [
-            f"{row.path}: {row.reason}{' (made again)' if row.path in self.repaired else ''}" for row in self.broken
+            f"{one_line(row.path)}: {one_line(row.reason)}{' (made again)' if row.path in self.repaired else ''}"
+            for row in self.broken
         ]
         return "\n".join(
             [*lines, f"{self.checked:,} files read, {len(self.broken):,} broken, {len(self.repaired):,} made again"]
