@@ -5,8 +5,10 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import lzma
 import os
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +146,30 @@ def test_a_tar_that_compresses_as_no_audio_does_is_not_unpacked_without_end(
     assert entry.failure is not None
     assert sum(path.stat().st_size for path in (tmp_path / "work").rglob("*.tar")) < 2 << 20
     assert len(unpacked(tmp_path / "whole.tar.gz", tmp_path / "other")) == 2
+
+
+def with_dictionary(data: bytes, size: int) -> bytes:
+    """An xz file whose first block asks for another dictionary: 2 | size & 1, shifted by size / 2 + 11 (LZMA2)."""
+    whole = bytearray(lzma.compress(data))
+    start, length = 12, (whole[12] + 1) * 4
+    assert whole[start + 2 : start + 4] == b"\x21\x01"  # LZMA2 and the length of its properties
+    whole[start + 4] = size
+    whole[start + length - 4 : start + length] = zlib.crc32(whole[start : start + length - 4]).to_bytes(4, "little")
+    return bytes(whole)
+
+
+def test_an_archive_that_needs_gigabytes_of_memory_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = member("a.wav", wav()) + member("b.wav", wav()) + END
+    half = len(whole) // 2
+    streams = lzma.compress(whole[:half]) + bytes(8) + with_dictionary(whole[half:], 28) + bytes(4)  # of 64 MiB
+    (tmp_path / "several.tar.xz").write_bytes(streams)
+    assert [entry.failure for entry in unpacked(tmp_path / "several.tar.xz", tmp_path / "work")] == [None, None]
+    (tmp_path / "short.tar.xz").write_bytes(streams[:-100])
+    assert unpacked(tmp_path / "short.tar.xz", tmp_path / "short")[-1].failure is not None
+    (tmp_path / "a.tar.xz").write_bytes(with_dictionary(whole, 40))  # of 4 GiB
+    [entry] = unpacked(tmp_path / "a.tar.xz", tmp_path / "other")
+    assert entry.failure is not None
+    assert "It breaks off: Memory usage limit exceeded" in caplog.text
 
 
 def test_a_language_model_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

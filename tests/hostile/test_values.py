@@ -27,6 +27,13 @@ CUT = {
 }
 
 
+@pytest.mark.parametrize("weights", ["{a: .nan}", "{a: 1, b: -.inf}", "{a: [1]}", "{.nan: 1}", "{1: 1}", "3"])
+def test_a_weight_that_is_none_is_named_with_what_to_write(weights: str) -> None:
+    with pytest.raises(ConfigError, match=r"option `plan\.weights(\.[ab])?` cannot be") as caught:
+        config.load(None, [f"plan.weights={weights}"])
+    assert caught.value.fix == "give mapping of names to number, in share"
+
+
 @pytest.mark.parametrize("value", ["!!int x", "!!float x", "!!bool x", "2001-13-45", "!!binary x", LONG, "!!set [a]"])
 def test_a_value_that_yaml_cannot_make_is_refused(tmp_path: Path, value: str) -> None:
     (tmp_path / "c.yaml").write_text(f"teacher: {{name: {value}}}\n")

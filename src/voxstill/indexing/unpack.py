@@ -27,15 +27,41 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
+_PART_BYTES = 1 << 20
+_XZ_BYTES = 256 << 20
+"""A decompressor takes no more memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB."""
+
+
+class _Xz:
+    """Decompresses a file of xz streams; LZMAError where one needs more than `_XZ_BYTES` of memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES)
+
+    def read(self, num_bytes: int) -> bytes:
+        """Up to so many bytes; none at the end. EOFError where the file ends too early."""
+        while True:
+            if self._decoder.eof:
+                following = self._decoder.unused_data.lstrip(b"\0") or self._file.read(_PART_BYTES).lstrip(b"\0")
+                if not following:
+                    return b""
+                self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES)
+            else:
+                following = self._file.read(_PART_BYTES) if self._decoder.needs_input else b""
+                if self._decoder.needs_input and not following:
+                    raise EOFError("the compressed file ends too early")
+            if part := self._decoder.decompress(following, num_bytes):
+                return part
+
+
 _DECOMPRESSORS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
+    b"\xfd7zXZ": _Xz,
     b"\x28\xb5\x2f\xfd": lambda file: _by_arrow(file, "zstd"),
     b"\x04\x22\x4d\x18": lambda file: _by_arrow(file, "lz4"),
 }
 """By the first bytes of a file; what begins otherwise is taken as it is."""
-_PART_BYTES = 1 << 20
 
 
 def unpacked_tar(file: SourceEntry, work: Store) -> str:

@@ -56,6 +56,8 @@ def _type_name(kind: object) -> str:
         return " or ".join(_type_name(member) for member in get_args(kind))
     if get_origin(kind) is Literal:
         return " | ".join(str(member) for member in get_args(kind))
+    if get_origin(kind) is dict:
+        return f"mapping of names to {_type_name(get_args(kind)[1])}"
     if get_origin(kind) is list:
         return f"list of {_type_name(get_args(kind)[0])}"
     if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -83,7 +85,7 @@ def validated(kind: type[S], tree: Mapping[str, object], prefix: str = "") -> S:
         raise in_words(kind, error, prefix) from None
 
 
-_TRIED = ("list[", "literal[")
+_TRIED = ("list[", "literal[", "dict[")
 """How pydantic begins the name of a member of a union that it tried."""
 log = logging.getLogger("voxstill")  # that of `monitor`, which may import this module
 
@@ -158,7 +160,8 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
             fix=suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
         )
     value = first.get("input")
-    explained = known.get(dotted.removeprefix(prefix))
+    option = dotted.removeprefix(prefix).rpartition(".")[0]
+    explained = known.get(dotted.removeprefix(prefix)) or known.get(option)  # that of a mapping, such as `plan.weights`
     if first["type"] == "missing":
         return ConfigError(
             f"option `{dotted}` is not set{more}",
@@ -186,13 +189,19 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
 
 def _location(problem: ErrorDetails) -> list[str]:
     """The names on the way to an option, without the member of a union that pydantic tried."""
-    location = [str(part) for part in problem["loc"] if isinstance(part, str) and not part.startswith(_TRIED)]
+    location = [str(part) for part in _own(problem) if isinstance(part, str) and not part.startswith(_TRIED)]
     return location[:-1] if location and location[-1] in ("str", "int", "float") else location
+
+
+def _own(problem: ErrorDetails) -> tuple[int | str, ...]:
+    """The way to a value; to its mapping where it is a key."""
+    way = problem["loc"]
+    return way[:-2] if way[-1:] == ("[key]",) else way
 
 
 def _places(problem: ErrorDetails) -> list[int]:
     """The places in lists on the way to an option."""
-    return [part for part in problem["loc"][:-1] if isinstance(part, int)]
+    return [part for part in _own(problem)[:-1] if isinstance(part, int)]
 
 
 def suggestion(dotted: str, known: Iterable[str], prefix: str = "") -> str:
