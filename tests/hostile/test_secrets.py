@@ -68,12 +68,12 @@ def test_a_key_in_the_options_of_a_plugin_is_written_nowhere(
     ] == []
 
 
+SECRET = ("api_key", "apikey", "API_KEY", "hf_token", "token", "password", "client_secret", "key", "pass")
+NOT_SECRET = ("api_key_env", "max_tokens", "suppress_tokens", "bos_token", "keyphrases", "first_pass")
+
+
 @pytest.mark.parametrize(
-    ("option", "secret"),
-    [
-        *((name, True) for name in ("api_key", "apikey", "API_KEY", "hf_token", "token", "password", "client_secret")),
-        *((name, False) for name in ("api_key_env", "max_tokens", "suppress_tokens", "bos_token", "keyphrases", "key")),
-    ],
+    ("option", "secret"), [*((name, True) for name in SECRET), *((name, False) for name in NOT_SECRET)]
 )
 def test_a_secret_is_known_by_its_name(option: str, secret: bool) -> None:
     assert is_secret(option) is secret

@@ -4,10 +4,13 @@ environment.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from voxstill.core import world
+from voxstill.core import config, world
+from voxstill.core.errors import ConfigError
 
 BYTE_RANGE = re.compile(r"#(\d+)\+(\d+)$")
 """`#START+LENGTH` at the end of an address: that range of the object's bytes."""
@@ -17,12 +20,12 @@ _WEB_QUERY, _NAMED_VALUES = re.compile(r"\?|#.*="), re.compile(r"[?#].*=")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'`<>|]+")
 _SECRET_OPTION = re.compile(
     r"(^|_)(password|passwd|passphrase|pwd|secret|credentials?|authorization|(api|access|auth|private|secret|account)_?key"
-    r"|(api|access|auth|bearer|session|security|hf)_?token)$|^token$",
+    r"|(api|access|auth|bearer|session|security|hf)_?token)$|^(token|key|pass)$",
     re.IGNORECASE,
 )
+_NAMES = re.compile(r"(?:--[\w-]+=)?(?:[\w.-]+=)?")
+"""What an argument sets: `--api-key=`, `teacher.api_key=` or `--set=teacher.api_key=`."""
 _NAME = re.compile(r"""(?<![\w.-])([\w.-]+)["']?\s*[:=]\s*""")
-# quoted as YAML quotes, a list, or up to the end of the value
-_VALUE_IN_MAPPING = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\[[^\]]*\]?|[^,}\]]*""", re.DOTALL)
 _SIGNING = re.compile(
     r"(?:signature|token|secret|passw|credential|access_?key|api_?key|auth|(?:^|[-_.])(?:sig|key|pwd)$)", re.IGNORECASE
 )
@@ -67,20 +70,23 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     redacted: list[str] = []
     is_value = False
     for argument in arguments:
-        redacted.append("***" if is_value else _redact_settings(redact_text(argument)))
+        redacted.append("***" if is_value else redact_text(_redact_settings(argument)))
         is_value = argument.startswith("--") and _is_secret_name(argument)
     return redacted
 
 
 def _redact_settings(argument: str) -> str:
-    """`argument` with `***` for the value of each secret option that is set in it, within a mapping or alone."""
-    shown, at = "", 0
-    for name in _NAME.finditer(argument):
-        if name.start() >= at and _is_secret_name(name[1]):
-            value = _VALUE_IN_MAPPING.match(argument, name.end()) if "{" in argument[: name.start()] else None
-            shown += argument[at : name.end()] + "***"
-            at = value.end() if value else len(argument)
-    return shown + argument[at:]
+    """`argument` with `***` for the value of each secret option that is set in it; a mapping that has one is JSON."""
+    names = match[0] if (match := _NAMES.match(argument)) else ""
+    if any(map(_is_secret_name, names.split("="))):
+        return f"{names}***"
+    try:
+        value = config.tree([f"value={argument.removeprefix(names)}"])
+    except ConfigError:  # no YAML: it is cut where a name may be one of a secret
+        secret = next((name for name in _NAME.finditer(argument) if _is_secret_name(name[1])), None)
+        return argument if secret is None else f"{argument[: secret.end()]}***"
+    shown = redact_options(value)
+    return argument if shown == value else names + json.dumps(shown["value"], ensure_ascii=False, default=str)
 
 
 def _is_secret_name(name: str) -> bool:
@@ -92,14 +98,24 @@ def is_secret(option: str) -> bool:
     return _SECRET_OPTION.search(option) is not None
 
 
-def redact_options(options: Mapping[str, object], also: Collection[str] = ()) -> dict[str, object]:
-    """Options with `***` for the text of those that `is_secret`, and of those named in `also`, on every level."""
+def redact_options(options: Mapping[Any, object], also: Collection[str] = ()) -> dict[str, object]:
+    """Options with `***` for texts and numbers of those that `is_secret`, and of those named in `also`, on every level.
 
-    def redacted(name: str, value: object) -> object:
+    An option that is true, false or not set stays.
+    """
+
+    def redacted(value: object, secret: bool) -> object:
         if isinstance(value, Mapping):
-            return redact_options(value, also)
-        if isinstance(value, list):
-            return [redacted(name, item) for item in value]
-        return "***" if isinstance(value, str) and (is_secret(name) or name in also) else value
+            return {
+                name: redacted(item, secret or is_secret(str(name)) or name in also) for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [redacted(item, secret) for item in value]
+        return value if not secret or value is None or isinstance(value, bool) else "***"
 
-    return {name: redacted(name, value) for name, value in options.items()}
+    def inner(options: Mapping[Any, object], secret: bool) -> dict[str, object]:
+        return {
+            name: redacted(value, secret or name in also or is_secret(str(name))) for name, value in options.items()
+        }
+
+    return inner(options, False)
