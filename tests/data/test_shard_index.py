@@ -201,3 +201,9 @@ def test_an_index_with_a_flipped_bit_is_made_again(tmp_path: Path, caplog: pytes
         assert open_(store, tmp_path / "kept").text_of(0) == "ab"
         assert "is made again" in caplog.text, path.name
         assert {path: path.read_bytes() for path in files} == files
+    for path in files:  # as of a process that was killed while it removed them
+        for other in files:
+            if other != path:
+                other.unlink()
+        assert open_(store, tmp_path / "kept").text_of(0) == "ab", path.name
+    assert [folder.name for folder in (tmp_path / "kept").iterdir()] == [index.name]

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
+from voxstill.core.config import Config, Student
 from voxstill.core.errors import DataError, first_line
 from voxstill.nn import checkpoints
+from voxstill.storage import checked_json
+from voxstill.storage.rundir import RunDir
+from voxstill.tasks import classification
 from voxstill.text.pretrained import CheckpointVocabulary, WhisperTokenizer
 from voxstill.text.tokenizer import Vocabulary
 
@@ -61,6 +65,24 @@ def test_each_file_of_a_checkpoint_may_be_odd(tmp_path: Path, name: str, content
     for read in (checkpoints.load, READERS["whisper"], lambda folder: CheckpointVocabulary(folder, 0, 6)):
         with contextlib.suppress(DataError):
             read(tmp_path)
+
+
+def test_classes_of_an_experiment_that_are_not_what_was_written_are_refused(tmp_path: Path) -> None:
+    cfg = Config(student=Student(task="classes", target="dialect"))
+    run, file = RunDir(tmp_path), tmp_path / "corpus" / "classes.json"
+    file.parent.mkdir()
+    for kept in (checked_json.encode({"classes": ["east", "west"]}), b'["east", "west"]'):  # today's and version 0.1's
+        file.write_bytes(kept)
+        assert classification.rebuild(cfg, run)[2].names == ["east", "west"]
+    whole = checked_json.encode({"classes": ["east", "west"]})
+    flipped = [bytes([*whole[:at], whole[at] ^ 1, *whole[at + 1 :]]) for at in range(len(whole))]
+    for broken in (*flipped, b"", b"null", b"[" * 100_000, b'["a", 1]', b'{"classes": "ab"}', whole[:-1]):
+        file.write_bytes(broken)
+        with pytest.raises(DataError, match="holds no classes of a student"):
+            classification.rebuild(cfg, run)
+    file.unlink()
+    with pytest.raises(DataError, match="holds no classes of a student"):
+        classification.rebuild(cfg, run)
 
 
 def test_an_error_without_words_is_named_by_its_kind() -> None:

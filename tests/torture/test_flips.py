@@ -46,7 +46,8 @@ from voxstill.nn.frontends import LogMelFrontend
 from voxstill.storage import figures, manifest, shard_check, shard_format, tables, workdir
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.tasks.recognition import save_student
+from voxstill.tasks import classification
+from voxstill.tasks.recognition import save_student, vocabulary_of
 from voxstill.text import kneser_ney, lm, tokenizer
 
 LIMIT_S = 5.0
@@ -119,6 +120,33 @@ def tars_of(work: Path, cache: Path) -> Iterator[tuple[str, Kind]]:
 
     yield "tars, in training", Kind(tars, learn)
     yield "tars, in verify", Kind(tars, verify)
+
+
+def corpus_of(folder: Path, work: Path) -> Iterator[tuple[str, Kind]]:
+    """The folder `corpus` of an experiment: the index of the shards, the vocabulary and the classes."""
+    store, run = Store(str(work)), RunDir(folder)
+    (recipe,) = workdir.finished_recipes(store, "shards")
+    prefix = workdir.prefix("shards", recipe)
+    frontend = LogMelFrontend(PLAIN)
+
+    def index() -> object:
+        rows = open_index(store, prefix, run.corpus, splits=("train", "dev"), encode=encode, encoder="")
+        return [(rows.id_of(i), rows.text_of(i), *map(np.ndarray.tolist, rows.tokens_of(i))) for i in range(len(rows))]
+
+    def vocabulary() -> object:
+        return vocabulary_of(run, TEXTS, config.Config(), frontend).pieces
+
+    def classes() -> object:
+        return classification.corpus_of(of_words, run, store, prefix, frontend)[1]
+
+    of_words = config.Config(student=config.Student(task="classes", target="text"))
+    index()
+    (folder_of_index,) = run.corpus.iterdir()
+    yield "index of shards", Kind([path for path in sorted(folder_of_index.iterdir()) if path.stat().st_size], index)
+    vocabulary()
+    yield "vocabulary.json", Kind([run.corpus / "vocabulary.json"], vocabulary)
+    classes()
+    yield "classes.json", Kind([run.corpus / "classes.json"], classes)
 
 
 def audio_of(folder: Path, decoder: Decoder) -> Iterator[tuple[str, Kind]]:
@@ -202,6 +230,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Kind]]
         yield {
             **dict(tables_of(work)),
             **dict(tars_of(work, folder / "cache")),
+            **dict(corpus_of(folder / "run", work)),
             **dict(audio_of(folder / "audio", decoder)),
             **dict(models_of(folder)),
             **dict(texts_of(folder / "texts", source)),

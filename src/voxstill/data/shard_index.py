@@ -195,9 +195,11 @@ def open_index(
     figures = shard_format.figures(store, prefix)
     content = "corpus", _FORMAT, store.root, prefix, figures.to_dict(), list(splits), column, encoder
     index_folder = folder / fingerprint(*content)
-    if (index_folder / _ABOUT).exists() and (fault := _fault(index_folder)):
+    if index_folder.exists() and (fault := _fault(index_folder)):
         log.warning("train: the index of the shards in `%s` is made again: %s", index_folder, fault)
-        shutil.rmtree(index_folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another process did it
+            # renamed first: a process that is killed here leaves no half of an index
+            shutil.rmtree(index_folder.rename(tempfile.mkdtemp(prefix=".old-", dir=folder)))
     if not (index_folder / _ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
         # not `atomic_folder`, which replaces: another process may have written this index and opened it meanwhile
