@@ -20,6 +20,7 @@ from voxstill.storage import tables
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.redaction import holds_credentials, is_secret
 from voxstill.storage.store import Store
+from voxstill.text import lm
 from voxstill.training.experiment import snapshot
 
 PLUGIN = """
@@ -114,6 +115,34 @@ def test_other_addresses_are_taken(tmp_path: Path) -> None:
     assert not any(map(holds_credentials, PLAIN))
     (tmp_path / "m.jsonl").write_text("".join(f'{{"audio": "{uri}"}}\n' for uri in PLAIN))
     assert [entry.uri for entry in scan(config.Source(uri=str(tmp_path / "m.jsonl")))] == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (["score", "words"], "a b\na b\n"),  # an id twice
+        (["score", "words", "--form", "jsonl"], "{"),
+        (["score", "words", "--by", "room"], "a b\n"),
+        (["score", "meeting"], "a b\n"),
+        (["score", "speakers"], "SPEAKER a\n"),
+        (["score", "speakers"], "LEXEME a 1 0 1 x x b\n"),
+    ],
+)
+def test_no_error_of_a_score_repeats_the_credentials_of_an_address(
+    command: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with http_server({"a.txt": text.encode()}) as port:
+        uri = f"http://ann:canary1@127.0.0.1:{port}/a.txt?sig=canary2"
+        assert cli.main([*command, uri, uri]) == 3
+    shown = capsys.readouterr()
+    assert f"http://127.0.0.1:{port}/a.txt?..." in shown.err
+    assert "canary" not in shown.out + shown.err
+
+
+def test_a_language_model_is_refused_without_the_credentials_of_its_address() -> None:
+    with http_server({"a.arpa": b"none"}) as port, pytest.raises(DataError) as caught:
+        lm.read(f"http://ann:canary1@127.0.0.1:{port}/a.arpa?sig=canary2")
+    assert "canary" not in str(caught.value)
 
 
 def test_user_and_password_of_a_web_server_come_from_netrc(tmp_path: Path, set_environment: SetEnvironment) -> None:

@@ -152,6 +152,31 @@ def test_an_odd_answer_is_a_row(body: bytes) -> None:
     assert (answer.error or "").startswith("not an answer of the protocol")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 503 x\r\nRetry-After: " + b"9" * 5000 + b"\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 503 x\r\nRetry-After: Fri, 31 Dec 99999 23:59:59 GMT\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 429 x\r\nRetry-After: -5\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"Content-Length: 15, 16\r\n\r\n{}",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabc",
+        b"HTTP/1.1 -200 x\r\n\r\n",
+        HEAD + b"".join(b"a%d: 1\r\n" % i for i in range(300)) + b"\r\n",
+        b"\0" * 1000,
+    ],
+    ids=["digits", "year", "negative", "two lengths", "chunk", "status", "headers", "nothing of HTTP"],
+)
+def test_odd_headers_are_no_answer(head: bytes) -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.sendall(head)
+        connection.shutdown(socket.SHUT_WR)
+
+    with server(talk) as url:
+        answer, _ = transcribed(url, retries=0)
+    assert answer.is_transient
+    assert answer.error
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_the_key_follows_no_redirect(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OWN_KEY", "own-key")

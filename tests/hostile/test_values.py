@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.evaluation import recognition
 from voxstill.labelling import control
 from voxstill.storage.store import Store
-from voxstill.text import normalize, transcripts
+from voxstill.text import kneser_ney, lm, normalize, transcripts
 
 LONG = "9" * 5000
 CUT = {
@@ -97,3 +98,30 @@ def test_lines_of_kaldi_with_odd_spaces_are_named(tmp_path: Path) -> None:
 def test_a_word_of_more_digits_than_python_reads_is_normalized() -> None:
     """A teacher may hear it; the rules of Whisper read numbers."""
     assert normalize.normalizer("whisper", "en")(f"It is, {LONG}!") == f"it is {LONG}"
+
+
+@pytest.mark.parametrize("weight", ["nan", "inf", "-inf", "1e308", "-1e308", "0.1", "9" * 400])
+def test_no_log_probability_of_a_language_model_is_above_0_or_infinite(tmp_path: Path, weight: str) -> None:
+    arpa = "\n".join(kneser_ney.arpa(["a b", "b a"], 2))
+    lines = arpa.split("\n")
+    at = next(i for i, line in enumerate(lines) if line.endswith("\ta b"))
+    odd = "\n".join([*lines[:at], f"{weight}\ta b", *lines[at + 1 :]])
+    (tmp_path / "odd.arpa").write_text(odd)
+    with pytest.raises(DataError, match="is no language model"):
+        lm.read(str(tmp_path / "odd.arpa"))
+    if weight == "0.1":  # of a back-off weight nothing is wrong
+        return
+    at = next(i for i, line in enumerate(lines) if "\ta\t" in line)
+    odd = "\n".join([*lines[:at], f"{lines[at].rpartition(chr(9))[0]}\t{weight}", *lines[at + 1 :]])
+    (tmp_path / "odd.arpa").write_text(odd)
+    with pytest.raises(DataError, match="is no language model"):
+        lm.read(str(tmp_path / "odd.arpa"))
+
+
+@pytest.mark.parametrize("size", ["-4", LONG, "9" * 19, "x", "", "1.5"])
+def test_a_number_of_ngrams_that_is_none_is_named(tmp_path: Path, size: str) -> None:
+    arpa = "\n".join(kneser_ney.arpa(["a b"], 1))
+    (tmp_path / "odd.arpa").write_text(re.sub("(ngram 1=).*", rf"\g<1>{size}", arpa))
+    with pytest.raises(DataError) as caught:
+        lm.read(str(tmp_path / "odd.arpa"))
+    assert "does not say how many n-grams there are" in caught.value.why

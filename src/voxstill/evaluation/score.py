@@ -19,6 +19,7 @@ from voxstill.scoring import checks, figures, words
 from voxstill.scoring.checks import SilenceErrors
 from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp, Unit
 from voxstill.scoring.words import Pair, Scored
+from voxstill.storage.redaction import redact_uri
 from voxstill.text import normalize, transcripts
 from voxstill.text.transcripts import TranscriptSegment
 
@@ -211,7 +212,7 @@ def _field(by: str, references: Mapping[str, TranscriptSegment], uri: str, form:
     known = {id_: str(value) for id_, value in values.items() if value is not None}
     if not known:
         raise DataError(
-            f"`{uri}` names no {by}s" if by == "speaker" else f"`{uri}` has no field `{by}`",
+            f"`{redact_uri(uri)}` names no {by}s" if by == "speaker" else f"`{redact_uri(uri)}` has no field `{by}`",
             why="Kaldi's text and plain lines have none, and other forms have " + ", ".join(FIELDS),
             fix=f"give references as JSONL with `{by}`, or leave out `--by {by}`",
         )
@@ -242,7 +243,7 @@ def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, T
     references, texts = by_id(first, reference), {id_: row.text for id_, row in by_id(second, hypothesis).items()}
     if not references.keys() & texts.keys():
         raise DataError(
-            f"`{reference}` and `{hypothesis}` have no id in common",
+            f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no id in common",
             why=f"{len(references):,} and {len(texts):,} were read, such as {first_ids(references, texts)}",
             fix="check that they belong together; lines without ids are `--form text`",
         )
@@ -255,7 +256,7 @@ def by_id(rows: Sequence[TranscriptSegment], uri: str) -> dict[str, TranscriptSe
     for row in rows:
         if rows_by_id.setdefault(row.id, row) is not row:
             raise DataError(
-                f"`{uri}` says `{row.id}` twice",
+                f"`{redact_uri(uri)}` says `{row.id}` twice",
                 why="an id has one line",
                 fix="remove one of them; lines without ids are `--form text`",
             )

@@ -15,6 +15,7 @@ from voxstill.evaluation.score import duration_ms, first_ids, rules
 from voxstill.evaluation.tables import ending, percent
 from voxstill.scoring import figures, meetings, words
 from voxstill.scoring.figures import Stamp
+from voxstill.storage.redaction import redact_uri
 from voxstill.text import transcripts
 from voxstill.text.transcripts import TranscriptSegment
 
@@ -96,7 +97,7 @@ def of_meetings(
     references, hypotheses = (_by_session(transcripts.read(uri, form), uri, alike) for uri in (reference, hypothesis))
     if not references.keys() & hypotheses.keys():
         raise DataError(
-            f"`{reference}` and `{hypothesis}` have no session in common",
+            f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no session in common",
             why=f"{len(references):,} and {len(hypotheses):,} were read, such as {first_ids(references, hypotheses)}",
             fix="give sessions the same names in both",
         )
@@ -148,7 +149,7 @@ def _by_session(
     for row in rows:
         if row.session is None or row.speaker is None:
             raise DataError(
-                f"`{uri}` does not name session and speaker of `{row.id}`",
+                f"`{redact_uri(uri)}` does not name session and speaker of `{row.id}`",
                 why="words of meetings are judged by who said them",
                 fix="give STM, SegLST, or JSONL with `session` and `speaker`",
             )

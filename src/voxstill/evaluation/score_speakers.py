@@ -106,7 +106,7 @@ def of_speakers(
     references = {key: rows for key, rows in references.items() if any(row.kind == "SPEAKER" for row in rows)}
     if not references or (hypotheses and not references.keys() & hypotheses.keys()):
         raise DataError(
-            f"`{reference}` and `{hypothesis}` have no recording in common",
+            f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no recording in common",
             why=f"{_channels(references)} and {_channels(hypotheses)} were read, with their channels",
             fix="give recordings and channels the same names in both",
         )

@@ -177,14 +177,13 @@ class OpenAITeacher:
 
         if not len(clip.samples_T):
             return Transcription(finish="failed", error="no audio")
+        body = self._request(clip)
         try:
-            response = self._http.request(
-                "POST", self._url, redirect=False, decode_content=False, **self._request(clip)
-            )
+            response = self._http.request("POST", self._url, redirect=False, decode_content=False, **body)
         except AnswerTooLargeError:
             self._unanswered.append(False)
             return Transcription(finish="failed", error=f"the answer of the server is larger than {MAX_BYTES:,} bytes")
-        except exceptions.HTTPError as error:
+        except (exceptions.HTTPError, ValueError) as error:  # ValueError of a number in a header
             reason = getattr(error, "reason", error)
             message = self._redact(f"{type(reason).__name__}: {reason}")
             if isinstance(reason, exceptions.NewConnectionError | exceptions.ConnectTimeoutError | exceptions.SSLError):

@@ -22,10 +22,13 @@ from numpy.typing import NDArray
 
 from voxstill.core.errors import DataError
 from voxstill.storage.fetch import MAX_BYTES, read_head, read_uri
+from voxstill.storage.redaction import redact_uri
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 _UNKNOWN_LOG10 = -100.0  # of `<unk>` where a file has none, as kenlm takes it
+_MOST_LOG10 = 1e6  # on either side of 0: sums of such weights are finite
 _ROUNDING = 1e-6  # of a probability of 1
+_MOST_DIGITS = 18
 LN10 = math.log(10)
 _GZIPPED = b"\x1f\x8b"
 _HEAD_BYTES = 1 << 16
@@ -152,7 +155,7 @@ def check(uri: str) -> None:
 
 def _no_model(uri: str, why: str) -> DataError:
     return DataError(
-        f"`{uri}` is no language model in ARPA format",
+        f"`{redact_uri(uri)}` is no language model in ARPA format",
         why=why,
         fix="make one with `voxstill train-lm`, SRILM or `lmplz`; kenlm's binary files cannot be read",
     )
@@ -169,7 +172,7 @@ def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
     sizes: list[int] = []
     for line in lines:
         if line.startswith("ngram "):
-            sizes.append(int(line.partition("=")[2]))
+            sizes.append(_size(line))
         elif sizes and not line.strip():
             break
     for order, size in enumerate(sizes, 1):
@@ -191,6 +194,14 @@ def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
         raise ValueError(f"there are more {len(sizes)}-grams than are announced")
 
 
+def _size(line: str) -> int:
+    """How many n-grams of an order are announced; ValueError where no number is."""
+    number = line.partition("=")[2].strip()
+    if not number.isdecimal() or len(number) > _MOST_DIGITS:
+        raise ValueError(f"`{line[:60]}` does not say how many n-grams there are")
+    return int(number)
+
+
 def _log10(number: str, line: str) -> float:
     """A log-probability; ValueError where it is none."""
     if (logprob := _weight(number, line)) > _ROUNDING:
@@ -199,8 +210,8 @@ def _log10(number: str, line: str) -> float:
 
 
 def _weight(number: str, line: str) -> float:
-    if not math.isfinite(weight := float(number)):
-        raise ValueError(f"`{line[:60]}` has a number that is not finite")
+    if not abs(weight := float(number)) <= _MOST_LOG10:  # nor NaN
+        raise ValueError(f"`{line[:60]}` has a number that is not finite, or beyond {_MOST_LOG10:,.0f}")
     return weight
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from voxstill.core.errors import DataError
+from voxstill.storage.redaction import redact_uri
 from voxstill.text.transcripts import numbered_lines, read_text
 
 
@@ -85,7 +86,7 @@ def read_uem(uri: str) -> list[ScoredRegion]:
         same_channel = (earlier.session, earlier.channel) == (later.session, later.channel)
         if same_channel and later.start_us < earlier.end_us:
             raise DataError(
-                f"`{uri}` has stretches of `{later.session}` that overlap",
+                f"`{redact_uri(uri)}` has stretches of `{later.session}` that overlap",
                 why=f"one ends at {earlier.end_us / 1e6} s, another starts at {later.start_us / 1e6} s",
                 fix="make them one",
             )
@@ -101,4 +102,4 @@ def microseconds(seconds: str, uri: str, number: int) -> int:
 
 
 def _bad(uri: str, number: int, why: str) -> DataError:
-    return DataError(f"{uri}:{number} cannot be read", why=why, fix="correct the line")
+    return DataError(f"{redact_uri(uri)}:{number} cannot be read", why=why, fix="correct the line")
