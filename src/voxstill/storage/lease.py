@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import os
+import re
 import threading
 import time
 import uuid
@@ -20,9 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from voxstill.core.errors import StorageError
+from voxstill.core import result
+from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.process import machine, started
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
@@ -31,6 +35,8 @@ BEAT_S = 10.0
 STALE_S = 60.0
 """A lease without a beat for so long is stale."""
 _WATCHED_AT_ONCE = 64
+_NAME = re.compile(r"([0-9]{8,18})\.json")
+_MOST_PROCESSES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +137,7 @@ class Lease:
                 self._holder = dataclasses.replace(self._holder, beats=beats, beat_s=time.time())
                 self._work.replace(_key(self._table, self._number), self._holder.to_json())
                 self._last_beat_s = begin_s
-            except StorageError as error:  # `check` ends the work where this lasts
+            except VoxstillError as error:  # `check` ends the work where this lasts
                 log.warning("lease: %s (%s)", error.what, error.why)
 
 
@@ -208,6 +214,8 @@ def _held(work: Store, table: str, holder: Holder) -> StorageError:
 def _is_free(work: Store, table: str, number: int, holder: Holder, waits: bool) -> bool:
     """Whether its beats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
     fresh_s = holder.beat_s + STALE_S - time.time()
+    if fresh_s > 2 * STALE_S:  # its clock is ahead, or was: only its beats say whether it runs
+        fresh_s = 0.0
     if fresh_s > 0 and (not waits or holder.machine == machine()):  # a process that runs here has not stopped
         return False
     if fresh_s > 0:
@@ -224,8 +232,10 @@ def _is_free(work: Store, table: str, number: int, holder: Holder, waits: bool) 
 
 
 def _describe(holder: Holder) -> str:
-    host = holder.machine.partition(" ")[0]
-    return f"process {holder.process} on {host} runs `voxstill {holder.command}` there since {holder.since}"
+    host, command, since = (
+        one_line(text, MOST_NAME) for text in (holder.machine.partition(" ")[0], holder.command, holder.since)
+    )
+    return f"process {holder.process} on {host} runs `voxstill {command}` there since {since}"
 
 
 def _key(table: str, number: int) -> str:
@@ -233,21 +243,23 @@ def _key(table: str, number: int) -> str:
 
 
 def _numbers(work: Store, table: str) -> list[int]:
-    """Numbers of the objects of a lease; leases of other tables below it are none of its own."""
+    """Numbers of the objects of a lease; leases of other tables below it, and other files, are none of its own."""
     prefix = f"leases/{table}/"
     names = (entry.key.removeprefix(prefix) for entry in work.list(f"leases/{table}"))
-    return [int(name.removesuffix(".json")) for name in names if "/" not in name]
+    return [int(match[1]) for match in map(_NAME.fullmatch, names) if match is not None]
 
 
 def _read(work: Store, table: str, number: int) -> Holder | None:
     """The holder in an object; None where it is gone, as one that was taken over and given back is."""
-    facts = work.read_json(_key(table, number))
-    if facts is None:
-        return None
-    names = [field.name for field in dataclasses.fields(Holder)]
     try:
-        return Holder(**{name: facts[name] for name in names if name in facts})  # type: ignore[arg-type]
-    except TypeError:
+        facts = work.read_json(_key(table, number))
+        if facts is None:
+            return None
+        holder = result.read(Holder, facts)
+        if not (0 < holder.process < _MOST_PROCESSES and math.isfinite(holder.beat_s)):
+            raise DataError("a number that cannot be")
+        return holder
+    except DataError:
         raise StorageError(
             f"`{redact_uri(work.uri(_key(table, number)))}` is no lease",
             why="it was damaged, or another program wrote it",
