@@ -12,6 +12,8 @@ from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.storage.rundir import RunDir
+from voxstill.training import segments
+from voxstill.training import state as state_file
 
 SETTINGS = """
 work: {folder}/work
@@ -76,6 +78,45 @@ def test_a_finished_training_goes_on_longer_and_with_another_rate(
     for words in ((), ("--continue", first["path"])):  # it is the experiment of these options now
         assert train(capsys, config, tmp_path, *more, *words) == second
     assert len(noted(run)) == 1
+
+
+def test_a_longer_training_averages_its_own_end_and_is_uploaded_again(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    options = ("--set", "train.average_share=0.4", "--set", f"train.upload={tmp_path / 'there'}")
+    first = train(capsys, config, tmp_path, *options, "--set", "train.steps=3")
+    run = RunDir(Path(first["path"]))
+    assert state_file.read(run.last.resolve()).averaged == 1
+    second = train(capsys, config, tmp_path, *options, "--continue", first["path"], "--set", "train.steps=9")
+    assert state_file.read(run.last.resolve()).averaged == 3  # steps 7 to 9, and not the third
+    there = RunDir(tmp_path / "there" / run.path.name)
+    assert json.loads(there.summary.read_text()) == second
+    for name in ("model.safetensors", "SHA256SUMS"):
+        assert (there.model / name).read_bytes() == (run.model / name).read_bytes()
+    assert (there.path / "_SUCCESS.json").is_file()
+
+
+def test_what_patience_ended_goes_on_with_another_rate(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    options = ("--set", "train.patience=1", "--set", "train.validate_every=1")
+    first = train(capsys, config, tmp_path, *options, "--set", "train.lr=1e-12")
+    assert first["steps"] == 2
+    assert "ends by `train.patience`" in (Path(first["path"]) / "train.log").read_text()
+    second = train(capsys, config, tmp_path, *options, "--continue", first["path"], "--set", "train.lr=1e-11")
+    assert second["steps"] == 3
+
+
+def test_a_checkpoint_is_of_the_segment_before_those_that_began_since(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    changed = ({"plan.budget_ms": (1, 2)}, {"train.lr": (1.0, 0.5)}, {"train.lr": (0.5, 0.1)})
+    noted = [{"step": step, "changed": options} for step, options in zip((20, 20, 10), changed, strict=True)]
+    run.environment.write_text(json.dumps({"segments": noted}))
+    for step, begun, others in ((8, 3, True), (10, 3, True), (12, 0, False), (20, 0, False), (21, 0, False)):
+        since = segments.begun_since(run, step)
+        assert (len(since), segments.change_batches(since)) == (begun, others)
+    run.environment.write_text(json.dumps({"segments": noted[:2]}))
+    assert segments.change_batches(segments.begun_since(run, 20))
 
 
 def test_another_budget_begins_another_epoch(capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path) -> None:

@@ -141,10 +141,13 @@ class _Trainer:
         if folder is None:
             return State()
         state = checkpoint.load(folder, self._model, self._optimizer, self._average)
-        if state.step_in_epoch and parallel.broadcast_from_rank0(
-            self._fabric, lambda: segments.starts_epoch(self._run, state.step)
-        ):
+        begun = parallel.broadcast_from_rank0(self._fabric, lambda: segments.begun_since(self._run, state.step))
+        if begun:
+            state.stale = 0  # what ended the training before, by `train.patience`, does not end this segment
+        if state.step_in_epoch and segments.change_batches(begun):
             state.epoch, state.step_in_epoch = state.epoch + 1, 0
+        if self._budget.progress(state.step, state.seconds) < 1 - self._cfg.train.average_share:
+            self._average = optim.Average(self._cfg.train.average_decay)  # that of a shorter training ends here
         return state
 
     def train(self) -> State | None:
@@ -161,6 +164,8 @@ class _Trainer:
             while self._progress() < 1:
                 if self._epoch(signals, watchdog, bar):
                     return None
+        if cfg.train.patience and state.stale >= cfg.train.patience:
+            log.info("train: ends by `train.patience`: no better on the dev split in %d validations", state.stale)
         if self._is_sound:
             self._save()
         else:

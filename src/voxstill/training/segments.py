@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -97,10 +98,15 @@ def begin(run: RunDir, cfg: Config, shards: ShardFigures, settings: Mapping[str,
     log.info("train: `%s` goes on at step %d with %s", run.path, state.step, describe(changed))
 
 
-def starts_epoch(run: RunDir, step: int) -> bool:
-    """Whether a segment begins at this step that may have other batches than the epoch that was begun."""
-    last = next(reversed(of(run)), None)
-    return last is not None and last.step == step and any(name.startswith(_ORDER) for name in last.changed)
+def begun_since(run: RunDir, step: int) -> list[Segment]:
+    """The segments that began since the checkpoint of a step was written: it is of the segment before them."""
+    since = itertools.takewhile(lambda segment: segment.step >= step, reversed(of(run)))
+    return list(since)[::-1]
+
+
+def change_batches(begun: Iterable[Segment]) -> bool:
+    """Whether segments may have other batches than the epoch that was begun before them."""
+    return any(name.startswith(_ORDER) for segment in begun for name in segment.changed)
 
 
 def of(run: RunDir) -> list[Segment]:

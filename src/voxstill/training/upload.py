@@ -51,12 +51,16 @@ def upload(run: RunDir, target: str) -> None:
         _commit(run, target, at | {f"training/{path.name}": path for path in notes})
         return
     store = Store(f"{target.rstrip('/')}/{run.path.name}")
-    if store.exists(DONE):
+    paths = {path.relative_to(run.path).as_posix(): path for path in (*model, *notes)}
+    sizes: dict[str, object] = {key: path.stat().st_size for key, path in paths.items()}
+    done = store.read_json(DONE)
+    if done == sizes:
         return
-    paths = [*model, *notes]
-    for path in paths:
-        store.upload(path.relative_to(run.path).as_posix(), path)
-    store.write_json(DONE, {path.relative_to(run.path).as_posix(): path.stat().st_size for path in paths})
+    if done is not None:  # of before the training went on, which its log tells by its length
+        store.delete(DONE)
+    for key, path in paths.items():
+        store.upload(key, path)
+    store.write_json(DONE, sizes)
     log.info("train: %d files are at %s", len(paths), redact_uri(store.root))
 
 
