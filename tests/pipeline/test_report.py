@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import voxstill
 from judged import corpus, experiment
 from tones import TEXTS, speak
 from voxstill import cli
+from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.evaluation import results
+from voxstill.nn import loading
 from voxstill.pipeline import report
+from voxstill.storage.rundir import RunDir
 
 Run = Callable[..., str]
 
@@ -127,3 +132,24 @@ def test_the_page_shows_the_experiments_own_corpus_whatever_was_judged_last(
     assert [(row["role"], row["wer"]) for row in facts["systems"]] == [("student", 0.0)]
     assert facts["judged"]["utterances"] == len(TEXTS)
     assert max(line["rate"][1] for line in lines) > 0
+
+
+def test_results_of_weights_that_were_trained_further_are_not_those_of_the_model(
+    judged: Path, run: Run, tmp_path: Path
+) -> None:
+    exp = tmp_path / "exp"
+    shutil.copytree(judged, exp)
+    loading.write_sums(exp / "model")
+    run("evaluate", exp)
+    assert "against_teacher" in report.judged_facts(config.load(str(exp / "config.yaml"), [], {}), RunDir(exp))
+    weights = load_file(exp / "model" / "model.safetensors")
+    save_file({name: value * 1.01 for name, value in weights.items()}, exp / "model" / "model.safetensors")
+    loading.write_sums(exp / "model")
+    made = json.loads(run("report", exp, "--json"))
+    assert results.EARLIER in {row["recogniser"] for row in made["results"]}
+    assert results.STUDENT not in {row["recogniser"] for row in made["results"]}
+    assert made["against_teacher"] is None
+    assert "it was trained further since" in run("compare", exp, judged, code=3)
+    run("evaluate", exp)
+    assert results.EARLIER not in {result.recogniser for result in results.read_all(exp / "evaluation")}
+    run("compare", exp, judged)

@@ -21,13 +21,17 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.core.result import NOT_IN_JSON, Result, aligned, to_json
+from voxstill.nn import loading
 from voxstill.storage.redaction import redact_uri
+from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 
 FIGURES, REFERENCES, HYPOTHESES = "figures.json", "ref.jsonl", "hyp.jsonl"
 """Names of the files of a result."""
 STUDENT = "model"
 """The recogniser of a result that is of `model/`, the finished student of the experiment."""
+EARLIER = "earlier model"
+"""The recogniser of a result whose weights are no longer in `model/`, as the training went on since."""
 Row = Mapping[str, Any]
 """An object of a file of references or hypotheses."""
 _EARLIER_SPLITS = ("train", "dev", "test")
@@ -83,14 +87,21 @@ class Evaluation(Result):
         return aligned({name: value for name, value in self.figures.items() if name not in self.detail})
 
     def of(
-        self, corpus: Corpus, recogniser: str = STUDENT, warnings: Sequence[str] = (), model: str | None = None
+        self,
+        corpus: Corpus,
+        recogniser: str = STUDENT,
+        warnings: Sequence[str] = (),
+        *,
+        model: str | None = None,
+        weights: str | None = None,
     ) -> Self:
         """The same figures, which say of which utterances and of which recogniser they are, with more warnings.
 
-        `model` is what was judged, as the user named it.
+        `model` is what was judged, as the user named it, and `weights` the version of the finished student.
         """
         more: dict[str, object] = {"warnings": [*warnings, *self.figures.get("warnings", ())]} if warnings else {}
         more |= {} if model is None else {"model": model}
+        more |= {} if weights is None else {"weights": weights}
         return replace(self, figures={**self.figures, **more, "corpus": corpus, "recogniser": recogniser})
 
 
@@ -119,7 +130,10 @@ class StoredResult:
 
     @property
     def recogniser(self) -> str:
-        """`model`, the name of a checkpoint, or that of a teacher."""
+        """`model` or `earlier model`, the name of a checkpoint, or that of a teacher."""
+        judged = self.figures.get("weights")
+        if judged is not None and loading.version(RunDir(self.path.parents[1]).model) not in (None, judged):
+            return EARLIER
         return str(self.figures.get("recogniser", STUDENT))
 
     @property
@@ -169,6 +183,7 @@ class _Figures(pydantic.BaseModel):
     split: str
     corpus: _Corpus | None = None
     recogniser: str = STUDENT
+    weights: str | None = None
     teacher: str = ""
     order: int = 0
     normalizer: str | None = None
@@ -302,8 +317,8 @@ def damaged(path: Path, error: object) -> DataError:
 def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:
     """Those of the finished student on the corpus of the configuration `cfg`, decoded and normalized as that says.
 
-    Where there are none, those that are nearest to it. One of an earlier version, which does not say its corpus, counts
-    where no newer one does.
+    Where there are none, those that are nearest to it, but none of an earlier model or of a teacher. One of an earlier
+    version, which does not say its corpus, counts where no newer one does.
     """
     wanted: list[Callable[[StoredResult], bool]] = [lambda result: result.recogniser == STUDENT]
     if cfg is not None:
@@ -313,7 +328,7 @@ def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]
             lambda result: _asked(result.figures.get("decode")) == decode,
             lambda result: result.figures.get("normalizer") == cfg.evaluate.normalizer,
         ]
-    candidates = list(found)
+    candidates = [result for result in found if result.recogniser != EARLIER and "teacher" not in result.figures]
     for fits in (*wanted, lambda result: result.corpus is not None):
         candidates = list(filter(fits, candidates)) or candidates
     return candidates

@@ -55,6 +55,12 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
+def version(folder: Path) -> str | None:
+    """16 hexadecimal digits that tell the files of a model folder from others; None where it has no `SHA256SUMS`."""
+    path = folder / SUMS
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+
+
 def sum_faults(folder: Path) -> dict[str, str]:
     """The files that are not what `SHA256SUMS` of a model folder says, and why; none where it has no such file."""
     if not (folder / SUMS).is_file():

@@ -188,13 +188,13 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
     split = cfg.evaluate.split
     found = results.read_all(RunDir(folder).evaluation)
     of_split = [result for result in found if result.split == split and result.has_texts]
-    if not of_split:
+    own = results.own(of_split, _config_of(folder))
+    if not own:
         raise DataError(
             f"`{run}` was not evaluated on `{split}`",
-            why=f"`{RunDir(folder).evaluation}` has no result of it",
+            why="it was trained further since" if of_split else f"`{RunDir(folder).evaluation}` has no result of it",
             fix=f"run `voxstill evaluate {run} --on {split}` first",
         )
-    own = results.own(of_split, _config_of(folder))
     if len(own) > 1:
         raise DataError(
             f"`{run}` has several results of `{split}`",

@@ -24,6 +24,7 @@ from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.evaluation.recognition import StudentFigures
 from voxstill.evaluation.teacher import TeacherFigures
 from voxstill.labelling import permission
+from voxstill.nn import loading
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
@@ -245,10 +246,12 @@ def judge(cfg: Config, path: str) -> Judged:
         log.warning("evaluate: %s (%s)", error.what, error.why)
         return Judged()
     run = RunDir(Path(path))
+    weights = loading.version(run.model)
 
     def keep(figures: StudentFigures | TeacherFigures, recogniser: str = results.STUDENT) -> None:
         evaluation = recognition.evaluation_of(figures.to_dict(), judged, figures.hypotheses)
-        results.write(run.evaluation, evaluation.of(split.corpus, recogniser, split.warnings))
+        of = weights if recogniser == results.STUDENT else None
+        results.write(run.evaluation, evaluation.of(split.corpus, recogniser, split.warnings, weights=of))
 
     student = tuned_weights.evaluate(cfg, path, judged)
     judged = list(student.judged)

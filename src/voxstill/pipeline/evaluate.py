@@ -11,6 +11,7 @@ from voxstill.core.records import Utterance
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.evaluation.results import Evaluation
+from voxstill.nn import loading
 from voxstill.pipeline import details, tuned_weights
 from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
@@ -30,6 +31,8 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
     if cfg.decode.tune:
         tuned_weights.check(cfg)
         _check_language_model(cfg)
+    run = _experiment_of(target)
+    weights = loading.version(run.model)  # before they are judged: a training that goes on replaces them
     with model_of(target) as (model, checkpoint):
         name, task = registry.name_of(model), registry.task_of(model)
         if cfg.decode.tune and name != "recognition":
@@ -40,8 +43,13 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
             )
         split = of_split(cfg)
         evaluation = (_tuned if cfg.decode.tune else task.evaluate)(cfg, model, split.utterances)
-    evaluation = evaluation.of(split.corpus, checkpoint or results.STUDENT, split.warnings, model=target)
-    run = _experiment_of(target)
+    evaluation = evaluation.of(
+        split.corpus,
+        checkpoint or results.STUDENT,
+        split.warnings,
+        model=target,
+        weights=weights if checkpoint is None else None,
+    )
     if run.config.is_file():
         results.write(run.evaluation, evaluation)
         if name == "recognition" and (teacher := _teacher(cfg, split)) is not None:

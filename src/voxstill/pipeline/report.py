@@ -185,7 +185,7 @@ def _line(result: StoredResult) -> html.ResultLine:
 def _details(cfg: Config, student: StoredResult, stored: Sequence[StoredResult]) -> html.Facts:
     """What needs references and hypotheses: confusions, and every utterance aligned with its reference."""
     figures = student.figures
-    beside = [result for result in stored if result.is_beside(student)]
+    beside = [result for result in stored if result.is_beside(student) and result.recogniser != results.EARLIER]
     teacher = next((result for result in beside if "teacher" in result.figures), None)
     with_lm = next((result for result in beside if "order" in result.figures), None)
     sides: dict[html.Role, StoredResult] = {} if teacher is None else {"teacher": teacher}
