@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,15 @@ import yaml
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
+
+Run = Callable[..., dict[str, Any]]
+"""A command with its arguments and, by `code`, the exit code that it must have, to its JSON."""
+
+
+def texts_of_splits(*, num_dev: int) -> list[dict[str, Any]]:
+    """Rows of the texts of `tones` as test split, each of a speaker, and so many of them as dev split."""
+    test = [{"id": f"u{i}", "text": text, "speaker": f"s{i}"} for i, text in enumerate(TEXTS)]
+    return [*test, *({"id": f"d{i}", "text": text, "split": "dev"} for i, text in enumerate(TEXTS[:num_dev]))]
 
 
 def corpus(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> Path:

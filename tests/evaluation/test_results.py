@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from judged import corpus, experiment
+from judged import Run, corpus, experiment
 from tones import TEXTS
 from voxstill import cli
 from voxstill.evaluation import results
 
-Run = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object, code: int = 0) -> dict[str, Any]:
-        capsys.readouterr()
-        assert cli.main([*map(str, arguments), "--json", "--log-level", "error"]) == code
-        printed = capsys.readouterr()
-        return json.loads(printed.out) if code == 0 else {"error": printed.err}
-
-    return call
-
 
 @pytest.fixture(scope="module")
-def works(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def works(work: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two corpora, of which the second has other words than the first."""
-    folder = tmp_path_factory.mktemp("corpora")
     rows = [{"id": f"u{i}", "text": f"{text} mi", "speaker": f"s{i}"} for i, text in enumerate(TEXTS)]
-    return corpus(folder / "clean"), corpus(folder / "other", rows)
+    return work, corpus(tmp_path_factory.mktemp("other"), rows)
 
 
 def test_another_corpus_beam_split_or_normalizer_is_another_result(
@@ -60,7 +44,9 @@ def test_another_corpus_beam_split_or_normalizer_is_another_result(
     assert again["wer"] == judged[0]["wer"]
 
 
-def test_compare_takes_any_two_results(tone_student: Path, works: tuple[Path, Path], tmp_path: Path, run: Run) -> None:
+def test_compare_takes_any_two_results(
+    tone_student: Path, works: tuple[Path, Path], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     exp = experiment(tmp_path / "exp", tone_student, works[0])
     run("evaluate", exp)
     run("evaluate", exp, "--set", "decode.beam=4")
@@ -76,6 +62,10 @@ def test_compare_takes_any_two_results(tone_student: Path, works: tuple[Path, Pa
     assert [row["wer"] for row in own["runs"]] == [row["wer"] for row in comparison["runs"]]
     other = by_decoding[str(works[1]), "greedy"]
     assert "not judged on the same texts" in run("compare", exp, other.path, code=3)["error"]
+
+    assert cli.main(["compare", str(greedy.path), str(beam.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == [greedy.path.name, beam.path.name]  # not their long folder
 
 
 def test_results_of_earlier_versions_stay_readable(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from judged import corpus, experiment
+from judged import Run, corpus, experiment, texts_of_splits
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.core import config
@@ -23,19 +20,7 @@ from voxstill.storage.store import Store
 from voxstill.text import tokenizer
 from voxstill.training.check import check
 
-Run = Callable[..., dict[str, Any]]
 TUNED = "decode={beam: 4, lm: 'LM', lm_weight: 9.0, word_bonus: -5.0, tune: true}"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object, code: int = 0) -> dict[str, Any]:
-        capsys.readouterr()
-        assert cli.main([*map(str, arguments), "--json", "--log-level", "error"]) == code
-        printed = capsys.readouterr()
-        return json.loads(printed.out) if code == 0 else {"error": printed.err}
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +30,6 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "texts.txt").write_text("ba\n" * 9 + "\n".join(TEXTS))
     assert cli.main(["train-lm", str(folder / "texts.txt"), "--output", str(folder / "words.arpa")]) == 0
     return str(folder / "words.arpa")
-
-
-def rows(*, dev_texts: bool) -> list[dict[str, Any]]:
-    test = [{"id": f"u{i}", "text": text, "speaker": f"s{i}"} for i, text in enumerate(TEXTS)]
-    dev = [{"id": f"d{i}", "text": text, "split": "dev"} for i, text in enumerate(TEXTS[:2] if dev_texts else ())]
-    return [*test, *dev]
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("tuned"), rows(dev_texts=True))
 
 
 def test_the_judged_split_is_decoded_with_weights_tuned_on_dev(
@@ -113,7 +87,7 @@ def test_without_human_texts_the_kept_labels_tell_what_was_said(
     tone_student: Path, words: str, tmp_path: Path, run: Run
 ) -> None:
     dev = [{"id": f"d{i}", "text": None, "split": "dev", "samples": speak(text)[0]} for i, text in enumerate(TEXTS)]
-    work = corpus(tmp_path / "corpus", [*rows(dev_texts=False), *dev])
+    work = corpus(tmp_path / "corpus", [*texts_of_splits(num_dev=0), *dev])
     teacher = {"name": "transformers", "model": str(tone_student)}
     exp = experiment(tmp_path / "exp", tone_student, work, teacher=teacher, filter={"min_chars_per_s": 7.0})
     tune = ("evaluate", exp, "--set", TUNED.replace("LM", words))
@@ -155,7 +129,7 @@ def test_what_cannot_be_tuned_is_refused(
 def test_a_corpus_without_words_for_the_dev_split_is_a_data_error(
     tone_student: Path, words: str, tmp_path: Path, run: Run
 ) -> None:
-    exp = experiment(tmp_path / "exp", tone_student, corpus(tmp_path / "corpus", rows(dev_texts=False)))
+    exp = experiment(tmp_path / "exp", tone_student, corpus(tmp_path / "corpus", texts_of_splits(num_dev=0)))
     error = run("evaluate", exp, "--set", TUNED.replace("LM", words), code=3)["error"]
     assert "nothing to tune weights on" in error
     assert "0 utterances" in error
@@ -164,7 +138,7 @@ def test_a_corpus_without_words_for_the_dev_split_is_a_data_error(
 def test_a_dev_split_that_cannot_be_read_is_a_data_error(
     tone_student: Path, words: str, tmp_path: Path, run: Run
 ) -> None:
-    work = corpus(tmp_path / "corpus", rows(dev_texts=True))
+    work = corpus(tmp_path / "corpus", texts_of_splits(num_dev=2))
     exp = experiment(tmp_path / "exp", tone_student, work)
     for path in (tmp_path / "corpus").glob("d*.flac"):
         path.unlink()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.records import ErrorCounts
-from voxstill.scoring.stats import blocks, interval, paired_test
+from voxstill.scoring.stats import Blocks, blocks, interval, paired_test
 from voxstill.scoring.words import Scored
 
 counts = st.builds(
@@ -75,9 +75,13 @@ def test_a_thousand_draws_of_ten_thousand_take_about_a_second() -> None:
     assert time.process_time() - began < 5
 
 
+def of_utterances(counts: list[ErrorCounts]) -> Blocks:
+    return Blocks(unit="utterances", counts=tuple(counts))
+
+
 def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
-    one = [ErrorCounts(hits=10 - i % 3, substitutions=i % 3) for i in range(40)]
-    two = [ErrorCounts(hits=10 - i % 4, substitutions=i % 4) for i in range(40)]
+    one = of_utterances([ErrorCounts(hits=10 - i % 3, substitutions=i % 3) for i in range(40)])
+    two = of_utterances([ErrorCounts(hits=10 - i % 4, substitutions=i % 4) for i in range(40)])
     first, second = paired_test(one, two, 2000, 0), paired_test(two, one, 2000, 0)
     assert first is not None
     assert second is not None
@@ -91,7 +95,7 @@ def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
 @given(st.lists(st.tuples(counts, st.integers(0, 9)), min_size=1, max_size=9))
 def test_p_of_few_blocks_is_the_share_of_all_ways_to_swap(rows: list[tuple[ErrorCounts, int]]) -> None:
     one, two = [counts for counts, _ in rows], [ErrorCounts(insertions=errors) for _, errors in rows]
-    result = paired_test(one, two, 100, 0)
+    result = paired_test(of_utterances(one), of_utterances(two), 100, 0)
     if not ErrorCounts.sum(one).reference:
         assert result is None
         return
@@ -105,8 +109,10 @@ def test_p_of_few_blocks_is_the_share_of_all_ways_to_swap(rows: list[tuple[Error
 def test_equal_systems_seldom_differ_and_unequal_ones_do() -> None:
     chance = np.random.default_rng(0)
 
-    def drawn(rate: float) -> list[ErrorCounts]:
-        return [ErrorCounts(hits=100 - int(k), substitutions=int(k)) for k in chance.binomial(100, rate, 30)]
+    def drawn(rate: float) -> Blocks:
+        return of_utterances(
+            [ErrorCounts(hits=100 - int(k), substitutions=int(k)) for k in chance.binomial(100, rate, 30)]
+        )
 
     p_of_equal = [result.p for i in range(200) if (result := paired_test(drawn(0.2), drawn(0.2), 500, i))]
     assert 0.01 <= np.mean([p <= 0.05 for p in p_of_equal]) <= 0.1  # 0.05 and its binomial spread

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from voxstill.core.result import Result
+from voxstill.scoring.stats import PairedTest
 
 DEV = "dev"
 """The split on which weights are tuned."""
@@ -15,19 +16,11 @@ _WORDS: dict[References, str] = {"human": "human texts", "labels": "the teacher'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gain(Result):
-    """A paired test of the tuned weights and those of the configuration on the split that was judged, as `compare`
-    makes it."""
+class Gain(PairedTest):
+    """A paired test on the split that was judged: first the weights of the configuration, second the tuned ones."""
 
     wer_before: float
     """With the weights of the configuration."""
-    difference: float
-    """Word error rate with the tuned weights less that with those of the configuration."""
-    interval: tuple[float, float]
-    p: float
-    exact: bool
-    blocks: int
-    blocks_are: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.core.result import Result, to_json
+from voxstill.core.result import to_json
 from voxstill.evaluation import results, score, tables
 from voxstill.evaluation.results import StoredResult
 from voxstill.scoring import figures, stats, words
@@ -104,18 +105,11 @@ def experiment_of(path: Path) -> RunDir | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunComparison(Result):
-    """A paired test of two recognisers on the same utterances, and the error rates of both."""
+class RunComparison(stats.PairedTest):
+    """A paired test of the word errors of two recognisers on the same utterances, and the error rates of both."""
 
     utterances: int
     runs: Sequence[Mapping[str, Any]]
-    difference: float
-    """Word error rate of the second less that of the first."""
-    interval: tuple[float, float]
-    p: float
-    exact: bool
-    blocks: int
-    blocks_are: str
     warnings: Sequence[str]
     scorer: str
     normalizer: str | None
@@ -137,8 +131,8 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
         [words.score(id_, text, hypotheses.get(id_, "")) for id_, text in both.texts.items()]
         for hypotheses in both.hypotheses
     ]
-    blocks = [stats.blocks(rows, speakers) for rows in scored]
-    test = stats.paired_test(blocks[0].counts, blocks[1].counts, cfg.evaluate.bootstrap_draws, cfg.seed)
+    first, second = (stats.blocks(rows, speakers) for rows in scored)
+    test = stats.paired_test(first, second, cfg.evaluate.bootstrap_draws, cfg.seed)
     if test is None:
         raise DataError("the references hold no words", fix="look at the texts, or say `--normalizer none`")
     better = [
@@ -147,6 +141,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
     ]
     stamp = figures.stamp(both.normalizer, words.versions())
     return RunComparison(
+        **dataclasses.asdict(test),
         utterances=len(both.references),
         runs=[
             {
@@ -163,13 +158,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
             for i, (run, rows) in enumerate(zip(both.runs, scored, strict=True))
             for rates in [figures.figures(rows, speakers, cfg)]
         ],
-        difference=test.difference,
-        interval=test.interval,
-        p=test.p,
-        exact=test.exact,
-        blocks=test.blocks,
-        blocks_are=blocks[0].unit,
-        warnings=_doubts(test, blocks[0].unit),
+        warnings=_doubts(test),
         scorer=stamp.scorer,
         normalizer=stamp.normalizer,
         versions=stamp.versions,
@@ -235,24 +224,33 @@ def _references(
     return shared
 
 
-def _doubts(test: stats.PairedTest, unit: str) -> list[str]:
+def _doubts(test: stats.PairedTest) -> list[str]:
     doubts = []
-    if unit == "utterances":
+    if test.blocks_are == "utterances":
         doubts.append("fewer than two speakers are known: utterances of one speaker are alike, so p is too small")
     if test.exact and test.p > DOUBTFUL and 2 ** (1 - test.blocks) > DOUBTFUL:
-        doubts.append(f"{test.blocks} {unit} are too few to tell: p could not be below {2 ** (1 - test.blocks):.2g}")
+        least = 2 ** (1 - test.blocks)
+        doubts.append(f"{test.blocks} {test.blocks_are} are too few to tell: p could not be below {least:.2g}")
     return doubts
+
+
+def _names(runs: Sequence[str]) -> list[str]:
+    """The two as they were named, without the folder that both lie in."""
+    paths = [Path(run) for run in runs]
+    is_beside = paths[0].parent == paths[1].parent and paths[0] != paths[1]
+    return [path.name for path in paths] if is_beside else list(runs)
 
 
 def verdict(comparison: RunComparison) -> str:
     """Format the comparison as text for a terminal."""
-    width = max(len(row["run"]) for row in comparison.runs) + 2
+    names = _names([row["run"] for row in comparison.runs])
+    width = max(map(len, names)) + 2
     lines = [f"{'':<{width}}{'WER':>9}  {'95 % interval':<20}{'errors':>9}{'better on':>11}"]
-    for row in comparison.runs:
+    for name, row in zip(names, comparison.runs, strict=True):
         low, high = row["interval"]
         span = f"{tables.percent(low)} to {tables.percent(high)}"
         counted = f"{row['errors']:>9,}{row['better']:>11,}"
-        lines.append(f"{row['run']:<{width}}{tables.percent(row['wer']):>9}  {span:<20}{counted}")
+        lines.append(f"{name:<{width}}{tables.percent(row['wer']):>9}  {span:<20}{counted}")
     low, high = comparison.interval
     stamp = Stamp(scorer=comparison.scorer, normalizer=comparison.normalizer, versions=comparison.versions)
     sure = "may be chance" if comparison.p > DOUBTFUL else "is hardly chance"
@@ -262,7 +260,7 @@ def verdict(comparison: RunComparison) -> str:
             f"the second less the first: {100 * comparison.difference:+.2f} points"
             f" (95 %: {100 * low:+.2f} to {100 * high:+.2f}), p = {comparison.p:.4g}: the difference {sure}",
             f"{comparison.utterances:,} utterances in {comparison.blocks:,} blocks, which are {comparison.blocks_are};"
-            f" {'every way' if comparison.exact else 'chance'} to swap what the two said of a block",
+            f" p is of {'every way' if comparison.exact else 'random ways'} to swap their texts of a block",
             *([] if comparison.report is None else [f"report: {comparison.report}"]),
             *tables.ending(comparison.warnings, stamp),
         ]

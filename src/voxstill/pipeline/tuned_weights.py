@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from voxstill.core import config
 from voxstill.core.config import Config, Decode, changed
@@ -18,6 +18,7 @@ from voxstill.evaluation.tuning import DEV, Gain, References, Tuning
 from voxstill.pipeline import compare
 from voxstill.pipeline.judged_split import of_split
 from voxstill.pipeline.recipes import finished_verdicts
+from voxstill.scoring.stats import PairedTest
 from voxstill.storage import tables, workdir
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
@@ -150,7 +151,7 @@ def _gain(cfg: Config, before: StudentFigures, after: StudentFigures) -> Gain | 
     if not after.errors.rates.counts.reference:
         return None
     alike = normalizer(cfg.evaluate.normalizer)
-    test = compare.runs(
+    compared = compare.runs(
         cfg,
         compare.Sides(
             runs=("before", "after"),
@@ -164,12 +165,5 @@ def _gain(cfg: Config, before: StudentFigures, after: StudentFigures) -> Gain | 
             split=after.split,
         ),
     )
-    return Gain(
-        wer_before=test.runs[0]["wer"],
-        difference=test.difference,
-        interval=test.interval,
-        p=test.p,
-        exact=test.exact,
-        blocks=test.blocks,
-        blocks_are=test.blocks_are,
-    )
+    test = {member.name: getattr(compared, member.name) for member in fields(PairedTest)}
+    return Gain(wer_before=compared.runs[0]["wer"], **test)

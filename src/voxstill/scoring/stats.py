@@ -14,18 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.records import ErrorCounts
+from voxstill.core.result import Result
 from voxstill.scoring.words import Scored
 
 _DRAWS_AT_ONCE = 4_000_000  # keeps the memory of a million blocks below 100 MB
 _MAX_EXACT_BLOCKS = 16
 """Up to so many blocks that differ, the randomisation test is exact: it enumerates every way to swap them."""
+Unit = Literal["speakers", "utterances"]
+"""What a block is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """Blocks to resample: the counts of each, and what a block is."""
 
-    unit: Literal["speakers", "utterances"]
+    unit: Unit
     counts: tuple[ErrorCounts, ...]
 
 
@@ -62,7 +65,7 @@ def interval(counts_by_block: Sequence[ErrorCounts], bootstrap_draws: int, seed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairedTest:
+class PairedTest(Result):
     """Paired test of two systems on the same utterances. `difference` is the rate of the second minus the first.
 
     `p` is the two-sided p-value of the null hypothesis that both are equally good; it is `exact` where all swaps were
@@ -74,22 +77,22 @@ class PairedTest:
     p: float
     exact: bool
     blocks: int
+    blocks_are: Unit
 
 
-def paired_test(
-    first: Sequence[ErrorCounts], second: Sequence[ErrorCounts], bootstrap_draws: int, seed: int
-) -> PairedTest | None:
-    """Test whether two systems differ, by counts of the same blocks in the same order; None for an empty reference.
+def paired_test(first: Blocks, second: Blocks, bootstrap_draws: int, seed: int) -> PairedTest | None:
+    """Test whether two systems differ, by the same blocks in the same order; None for an empty reference.
 
     An approximate randomisation test (Noreen 1989; Gillick and Cox, ICASSP 1989, for matched pairs of segments): under
     the null hypothesis the results of a block can be swapped. Up to 2^16 swaps are enumerated; of more,
     `bootstrap_draws` are drawn, and the one observed is counted among them (Phipson and Smyth 2010), so that p is
     never 0. The interval is that of Bisani and Ney (ICASSP 2004) for the difference.
     """
-    reference_B = np.array([counts.reference for counts in first], dtype=np.int64)
+    reference_B = np.array([counts.reference for counts in first.counts], dtype=np.int64)
     if not reference_B.any():
         return None
-    gap_B = np.array([b.errors - a.errors for a, b in zip(first, second, strict=True)], dtype=np.int64)
+    pairs = zip(first.counts, second.counts, strict=True)
+    gap_B = np.array([b.errors - a.errors for a, b in pairs], dtype=np.int64)
     p, exact = _randomization_p(gap_B[gap_B != 0], bootstrap_draws, seed)  # swapping equal counts changes nothing
     rates = _bootstrap_rates(gap_B, reference_B, bootstrap_draws, seed)
     low, high = np.percentile(rates, [2.5, 97.5])
@@ -99,6 +102,7 @@ def paired_test(
         p=p,
         exact=exact,
         blocks=len(gap_B),
+        blocks_are=first.unit,
     )
 
 
