@@ -92,6 +92,7 @@ OTHER = {
     "train.name": "other",
     "filter.second_teacher": "second",
     "student.checkpoint": "some/name",
+    "train.distill.layers": {2: 4},
 }
 """Values other than the default, where none can be made up by the type."""
 

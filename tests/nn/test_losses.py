@@ -179,19 +179,19 @@ def transducer_of(
     durations: tuple[int, ...] = (),
 ) -> torch.Tensor:
     num, num_frames, num_states, _ = logits_BFUV.shape
-    loss = functools.partial(losses.duration_transducer, durations=durations) if durations else losses.transducer
-    return loss(
+    lattice = losses.lattice(
         joint_of(logits_BFUV),
         torch.arange(num_frames)[None, :, None].expand(num, -1, 1).float().requires_grad_(),
         torch.arange(num_states)[None, :, None].expand(num, -1, 1).float(),
-        torch.tensor(frames),
         torch.tensor([labels + [-1] * (num_states - 1 - len(labels)) for labels in tokens], dtype=torch.long).view(
             num, -1
         ),
-        torch.tensor(list(map(len, tokens))),
         blank_id,
+        len(durations),
         chunk=chunk,
     )
+    loss = functools.partial(losses.duration_transducer, durations=durations) if durations else losses.transducer
+    return loss(lattice, torch.tensor(frames), torch.tensor(list(map(len, tokens))))
 
 
 def path_nll(logits_FUV: torch.Tensor, tokens: list[int], blank_id: int) -> torch.Tensor:
@@ -338,10 +338,11 @@ head = nn.Linear(64, 1000)
 joint = lambda encoded, predicted: head((encoded + predicted).relu())
 encoded, predicted = torch.randn(4, 150, 64, requires_grad=True), torch.randn(4, 41, 64, requires_grad=True)
 tokens, frames, lengths = torch.randint(0, 999, (4, 40)), torch.full((4,), 150), torch.full((4,), 40)
-arguments = joint, encoded, predicted, frames, tokens, lengths, 999
-losses.transducer(*(arguments[0], encoded[:, :8], predicted, torch.full((4,), 8), *arguments[4:])).sum().backward()
+short = losses.lattice(joint, encoded[:, :8], predicted, tokens, 999)
+losses.transducer(short, torch.full((4,), 8), lengths).sum().backward()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-loss = losses.transducer(*arguments, chunk=int(sys.argv[1])).sum()
+lattice = losses.lattice(joint, encoded, predicted, tokens, 999, chunk=int(sys.argv[1]))
+loss = losses.transducer(lattice, frames, lengths).sum()
 loss.backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, float(loss), float(head.weight.grad.norm()))
 """

@@ -35,8 +35,9 @@ for frames, lengths, durations in json.loads(sys.argv[2]):
     results = []
     for kernel, place in ((plain, torch.device("cpu")), (kernels, device)):
         losses._triton_loss = kernel
-        arguments = encoded, predicted, torch.tensor(frames), tokens, torch.tensor(lengths)
-        nll = loss(torch.mul, *(tensor.to(place) for tensor in arguments), 4)
+        arguments = (tensor.to(place) for tensor in (encoded, predicted, tokens))
+        lattice = losses.lattice(torch.mul, *arguments, 4, len(durations))
+        nll = loss(lattice, torch.tensor(frames).to(place), torch.tensor(lengths).to(place))
         weight = torch.arange(1, num + 1, device=place).where(nll.isfinite(), 0)
         nll = nll.where(nll.isfinite(), 1e9)
         results.append((nll.detach().cpu(), *torch.autograd.grad((nll * weight).sum(), (encoded, predicted))))

@@ -138,6 +138,25 @@ def test_a_student_learns_the_outputs_of_a_finished_one_too(work: Path, straight
     assert json.loads((run.model / "config.json").read_text())["model_type"] == "parakeet_ctc"
 
 
+def test_a_resumed_run_goes_on_with_the_projections_of_its_hidden_layers(work: Path, tmp_path: Path) -> None:
+    teacher = write_waveform_checkpoint(tmp_path / "teacher", "Wav2Vec2")
+    distill = f"train.distill={{checkpoint: {teacher}, weight: 0, layers: {{2: 1, 4: 2}}}}"
+    run = RunDir(tmp_path / "run")
+    once = (str(work), str(run.path), "train.steps=4", "train.keep_every=2", "train.average_share=0", distill)
+    train_once(*once)
+    straight, rows = load_file(run.last / "model.safetensors"), figures(run)
+    assert straight["distillation.2.weight"].shape == (48, 128)
+    assert not [name for name in weights(run) if name.startswith("distillation")]
+    assert all(0 < row["distill_layers"] < 4 for row in rows if "split" not in row)
+    for path in (run.summary, run.last, run.best):
+        path.unlink()
+    for path in (run.model, run.last.with_name("epoch=0-step=4")):  # as if it had been killed after step 2
+        shutil.rmtree(path)
+    train_once(*once)
+    assert same(load_file(run.last / "model.safetensors"), straight)
+    assert figures(run) == rows
+
+
 def figures_whole(run: RunDir) -> list[str]:
     return [line for line in run.metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
 

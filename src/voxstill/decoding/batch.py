@@ -77,7 +77,7 @@ def decode_batch(
             return ctc.beam(log_probs_BFV, out_B.tolist(), width=beam.width, fusion=beam.fusion, **common)
         return ctc.greedy(log_probs_BFV, out_B.tolist(), **common)
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
-    encoded_BFP, out_B, _ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
+    encoded_BFP, out_B, *_ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
     common |= {
         "predict": functools.partial(students.predict, model),
         "joint": functools.partial(students.joint, model),

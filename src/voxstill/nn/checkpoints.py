@@ -32,21 +32,24 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 
-def load(folder: Path) -> PreTrainedModel:
-    """Load the student saved in `folder`; DataError where there is none."""
+def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
+    """Load the student saved in `folder`; DataError where there is none.
+
+    With `new_head` what stands above its encoder may be missing or of another shape, and is then drawn at random.
+    """
     from safetensors import SafetensorError
     from transformers import AutoModelForCTC, ParakeetForCTC, WhisperForConditionalGeneration
 
     try:
         config = read_config(str(folder))
         if config.model_type in SAMPLES_TYPES:
-            return padding_ignored(load_model(AutoModelForCTC, folder))
+            return padding_ignored(load_model(AutoModelForCTC, folder, new_head=new_head))
         classes: dict[str, Loadable] = {
             "ctc": ParakeetForCTC,
             "seq2seq": WhisperForConditionalGeneration,
             **{kind: transducer_class(name) for kind, name in TRANSDUCERS.items()},
         }
-        model: PreTrainedModel = load_model(classes[KINDS[config.model_type]], folder)
+        model: PreTrainedModel = load_model(classes[KINDS[config.model_type]], folder, new_head=new_head)
         return model
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(

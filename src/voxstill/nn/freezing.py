@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from voxstill.nn.students import SAMPLES_TYPES
+from voxstill.nn.students import encoder_and_stack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,7 +51,7 @@ class Frozen:
 
 def freeze(model: PreTrainedModel, share: float, unfreeze_share: float) -> Frozen:
     """Freeze the lowest `share` of a student's encoder layers and all before them; 1 is the whole encoder."""
-    base, stack = _encoder_and_stack(model)
+    base, stack = encoder_and_stack(model)
     layers = list(stack.layers)
     num = round(share * len(layers))
     if not num:
@@ -65,11 +65,3 @@ def freeze(model: PreTrainedModel, share: float, unfreeze_share: float) -> Froze
     parts[0] += above if num == len(layers) else []
     parts[-1] += [child for child in children if id(child) not in excluded]
     return Frozen(parts, unfreeze_share, stack)
-
-
-def _encoder_and_stack(model: PreTrainedModel) -> tuple[Any, Any]:
-    """The encoder with its convolutions, and the module in it that has the transformer layers."""
-    if model.config.model_type in SAMPLES_TYPES:
-        return model.base_model, model.base_model.encoder
-    encoder = model.get_encoder() if model.config.model_type == "whisper" else model.encoder
-    return encoder, encoder

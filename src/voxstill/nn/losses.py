@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ Joint = Callable[[Tensor, Tensor], Tensor]
 """Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
 OverPaths = Callable[[Tensor, Sequence[tuple[int, int]], Tensor, Tensor], Tensor]
 """See `transducer_triton.loss`."""
+NEVER = -1e30  # as a log-probability; where infinities meet, a divergence is NaN
 
 
 def ctc(
@@ -46,7 +48,7 @@ def ctc(
     if not smoothing:
         return loss_B
     divergence_BF = -log_probs_BFV.mean(-1) - math.log(log_probs_BFV.shape[-1])
-    return (1 - smoothing) * loss_B + smoothing * _own_frames(divergence_BF, frames_B)
+    return (1 - smoothing) * loss_B + smoothing * sum_own_frames(divergence_BF, frames_B)
 
 
 def cross_entropy(scores_BC: Tensor, class_B: Tensor) -> Tensor:
@@ -72,87 +74,68 @@ def consistency(logits_BFV: Tensor, other_BFV: Tensor, frames_B: Tensor) -> Tens
     p_BFV, q_BFV = (functional.log_softmax(values.float(), dim=-1) for values in (logits_BFV, other_BFV))
     divergence_BFV = functional.kl_div(p_BFV, q_BFV.detach(), reduction="none", log_target=True)
     divergence_BFV = divergence_BFV + functional.kl_div(q_BFV, p_BFV.detach(), reduction="none", log_target=True)
-    return _own_frames(divergence_BFV.sum(-1) / 2, frames_B)
+    return sum_own_frames(divergence_BFV.sum(-1) / 2, frames_B)
 
 
-def frame_distillation(
-    logits_BFV: Tensor, frames_B: Tensor, teacher_BFV: Tensor, teacher_frames_B: Tensor, temperature: float
-) -> Tensor:
-    """Divergence of the student's frames from those of a teacher (B,), in fp32, summed over the student's own frames.
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Log-probabilities, in fp32, of what a transducer does next at each frame f, when it has emitted u tokens.
 
-    Where the teacher has another number of frames, a frame is compared with the one in which its middle lies.
+    There is a u before the first token, and one after each: U is one more than in `tokens_BU`.
     """
-    middle_BF = torch.arange(logits_BFV.shape[1], device=frames_B.device)[None] + 0.5
-    frame_BF = (middle_BF * (teacher_frames_B / frames_B.clamp(min=1))[:, None]).long()
-    frame_BF = torch.minimum(frame_BF, (teacher_frames_B - 1).clamp(min=0)[:, None])
-    matched_BFV = teacher_BFV.gather(1, frame_BF[..., None].expand(-1, -1, teacher_BFV.shape[-1]))
-    return _own_frames(divergence(logits_BFV, matched_BFV, temperature), frames_B)
+
+    moves_2BFU: Tensor
+    """The blank, and the next token of the text."""
+    duration_DBFU: Tensor
+    """Each duration, of a TDT."""
+    rest_BFU: Tensor | None
+    """All other tokens together; None where nobody asked."""
 
 
-def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
-    """KL(teacher || student) over the last axis, both at a `temperature`, times its square, in fp32.
-
-    Hinton et al. 2015, "Distilling the knowledge in a neural network", section 2: the square keeps the size of the
-    gradients. The teacher gets no gradient.
-    """
-    log_probs = functional.log_softmax(logits.float() / temperature, dim=-1)
-    teacher_log_probs = functional.log_softmax(teacher_logits.detach().float() / temperature, dim=-1)
-    return functional.kl_div(log_probs, teacher_log_probs, reduction="none", log_target=True).sum(-1) * temperature**2
-
-
-def transducer(
+def lattice(
     joint: Joint,
     encoded_BFE: Tensor,
     predicted_BUP: Tensor,
-    frames_B: Tensor,
     tokens_BU: Tensor,
-    token_len_B: Tensor,
     blank_id: int,
+    num_durations: int = 0,
     *,
+    with_rest: bool = False,
     chunk: int = 8,
-) -> Tensor:
-    """RNN-T (Graves 2012, "Sequence transduction with recurrent neural networks"), one value an utterance, in fp32.
+) -> Lattice:
+    """Compute the lattice of a transducer; the last logits of the joint of a TDT are those of its durations.
 
-    `predicted_BUP` has a state before the first token and one after each: U is one more than in `tokens_BU`. The
-    joint's logits are computed for `chunk` frames at a time, recomputed in the backward pass, and never kept.
+    The joint's logits are computed for `chunk` frames at a time, recomputed in the backward pass, and never kept.
     """
-    planes = functools.partial(_log_prob_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), 0)
-    log_prob_2BFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
-    if triton_loss := _triton_loss(log_prob_2BFU.device):
-        return triton_loss(log_prob_2BFU, ((1, 0), (0, 1)), frames_B, token_len_B)
-    loss_B: Tensor = _RnntLoss.apply(*log_prob_2BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
+    target_BU = functional.pad(tokens_BU.clamp(min=0), (0, 1))
+    planes = functools.partial(_log_prob_planes, joint, blank_id, target_BU, num_durations, with_rest)
+    log_prob_KBFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
+    rest = 2 + num_durations
+    return Lattice(log_prob_KBFU[:2], log_prob_KBFU[2:rest], log_prob_KBFU[rest] if with_rest else None)
+
+
+def transducer(lattice: Lattice, frames_B: Tensor, token_len_B: Tensor) -> Tensor:
+    """RNN-T (Graves 2012, "Sequence transduction with recurrent neural networks"), one value an utterance, in fp32."""
+    if triton_loss := _triton_loss(lattice.moves_2BFU.device):
+        return triton_loss(lattice.moves_2BFU, ((1, 0), (0, 1)), frames_B, token_len_B)
+    loss_B: Tensor = _RnntLoss.apply(*lattice.moves_2BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
     return loss_B
 
 
-def duration_transducer(
-    joint: Joint,
-    encoded_BFE: Tensor,
-    predicted_BUP: Tensor,
-    frames_B: Tensor,
-    tokens_BU: Tensor,
-    token_len_B: Tensor,
-    blank_id: int,
-    durations: Sequence[int],
-    *,
-    chunk: int = 8,
-) -> Tensor:
+def duration_transducer(lattice: Lattice, frames_B: Tensor, token_len_B: Tensor, durations: Sequence[int]) -> Tensor:
     """TDT (Xu et al. 2023, "Efficient sequence transduction by jointly predicting tokens and durations"), in fp32.
 
-    Like `transducer`, one value an utterance (B,); the last logits of the joint are those of the `durations`. A path
-    that leaves frame t by a duration d goes on in frame t + d, and ends by a blank that leads just past the last frame.
+    Like `transducer`, one value an utterance (B,). A path that leaves frame t by a duration d goes on in frame t + d,
+    and ends by a blank that leads just past the last frame.
     """
-    num_durations = len(durations)
-    planes = functools.partial(
-        _log_prob_planes, joint, blank_id, functional.pad(tokens_BU.clamp(min=0), (0, 1)), num_durations
-    )
-    blank_BFU, label_BFU, *duration_DBFU = _chunked(planes, encoded_BFE, predicted_BUP, chunk)
-    move_KBFU = [label_BFU + duration_BFU for duration_BFU in duration_DBFU]
+    blank_BFU, label_BFU = lattice.moves_2BFU
+    move_KBFU = [label_BFU + duration_BFU for duration_BFU in lattice.duration_DBFU]
     moves = [(duration, 1) for duration in durations]
-    for duration, duration_BFU in zip(durations, duration_DBFU, strict=True):
+    for duration, duration_BFU in zip(durations, lattice.duration_DBFU, strict=True):
         if duration > 0:
             move_KBFU.append(blank_BFU + duration_BFU)
             moves.append((duration, 0))
-    if triton_loss := _triton_loss(encoded_BFE.device):
+    if triton_loss := _triton_loss(blank_BFU.device):
         return triton_loss(torch.stack(move_KBFU), moves, frames_B, token_len_B)
     return _path_loss(move_KBFU, moves, frames_B, token_len_B)
 
@@ -210,16 +193,26 @@ def _logsumexp(scores: Tensor) -> Tensor:
 
 
 def _log_prob_planes(
-    joint: Joint, blank_id: int, target_BU: Tensor, num_durations: int, encoded_BfE: Tensor, predicted_BUP: Tensor
+    joint: Joint,
+    blank_id: int,
+    target_BU: Tensor,
+    num_durations: int,
+    with_rest: bool,
+    encoded_BfE: Tensor,
+    predicted_BUP: Tensor,
 ) -> Tensor:
-    """Log-probabilities of the blank, of the next token, and of each duration (2 + D, B, f, U)."""
+    """Log-probabilities of the blank, of the next token, of each duration, and of the rest (2 + D + 1, B, f, U)."""
     logits_BfUV = joint(encoded_BfE[:, :, None], predicted_BUP[:, None]).float()
     duration_BfUD = logits_BfUV[..., logits_BfUV.shape[-1] - num_durations :].log_softmax(-1)
     logits_BfUV = logits_BfUV[..., : logits_BfUV.shape[-1] - num_durations]
     total_BfU = logits_BfUV.logsumexp(-1)
     index_BfU1 = target_BU[:, None, :, None].expand(*logits_BfUV.shape[:3], 1)
     label_BfU = logits_BfUV.gather(-1, index_BfU1)[..., 0]
-    return torch.stack([logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU, *duration_BfUD.unbind(-1)])
+    planes = [logits_BfUV[..., blank_id] - total_BfU, label_BfU - total_BfU, *duration_BfUD.unbind(-1)]
+    if with_rest:  # not 1 less the other two, of which little is left where they are sure
+        taken_BfU2 = torch.cat([index_BfU1, torch.full_like(index_BfU1, blank_id)], dim=-1)
+        planes.append(logits_BfUV.scatter(-1, taken_BfU2, NEVER).logsumexp(-1) - total_BfU)
+    return torch.stack(planes)
 
 
 def _chunked(
@@ -314,10 +307,10 @@ def alignment_targets(
 def frame_cross_entropy(logits_BFV: Tensor, frames_B: Tensor, targets_BF: Tensor) -> Tensor:
     """Cross-entropy summed over an utterance's own frames, one value an utterance (B,), in fp32."""
     loss_BF = functional.cross_entropy(logits_BFV.float().transpose(1, 2), targets_BF, reduction="none")
-    return _own_frames(loss_BF, frames_B)  # padding must not count: its silence is easy to predict
+    return sum_own_frames(loss_BF, frames_B)  # padding must not count: its silence is easy to predict
 
 
-def _own_frames(values_BF: Tensor, frames_B: Tensor) -> Tensor:
+def sum_own_frames(values_BF: Tensor, frames_B: Tensor) -> Tensor:
     """Sum over the own frames of each utterance (B,), without padding."""
     mask_BF = torch.arange(values_BF.shape[1], device=values_BF.device)[None] < frames_B[:, None]
     return torch.where(mask_BF, values_BF, 0).sum(1)

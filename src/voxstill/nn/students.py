@@ -7,7 +7,7 @@ Whisper. A saved student runs with `transformers` alone. `voxstill.nn.checkpoint
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +40,10 @@ PREDICTOR = 640
 """Default width of the predictor where a transducer is started from the encoder of a CTC model."""
 Memory = tuple[Tensor, Tensor]
 """Hidden state and cell of the predictor's LSTM."""
+States = tuple[Tensor, ...]
+"""Hidden states of some layers of an encoder, (B, F, E) each."""
+TRAINING_ONLY = "distillation"
+"""The name of the part of a student that its training alone needs: it is in checkpoints, and in no model folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +135,14 @@ def transducer_class(name: str) -> Any:
     import transformers
 
     def forward(
-        self: PreTrainedModel, input_features: Tensor, attention_mask: Tensor, tokens_BU: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        encoded = self.get_audio_features(input_features=input_features, attention_mask=attention_mask)
+        self: PreTrainedModel, input_features: Tensor, attention_mask: Tensor, tokens_BU: Tensor, layers: Sequence[int]
+    ) -> tuple[Tensor, Tensor, States]:
+        encoded = self.get_audio_features(
+            input_features=input_features, attention_mask=attention_mask, **_asking_for(layers)
+        )
         start_B1 = tokens_BU.new_full((len(tokens_BU), 1), self.config.blank_token_id)
         predicted_BUP, _ = predict(self, torch.cat([start_B1, tokens_BU], dim=1), None)
-        return encoded.pooler_output, predicted_BUP
+        return encoded.pooler_output, predicted_BUP, _states(encoded.hidden_states, layers)
 
     return type(name, (getattr(transformers, name),), {"forward": forward})  # saved under its name in `transformers`
 
@@ -162,23 +168,76 @@ def blank_id(model: PreTrainedModel) -> int:
 
 def logits(model: PreTrainedModel, inputs: Tensor, len_B: Tensor) -> tuple[Tensor, Tensor]:
     """Features (B, F, D) or samples (B, T), as the model takes them, to (logits (B, F', V), output frames (B,))."""
-    mask = frame_mask(len_B, inputs.shape[1])
+    logits_BFV, frames_B, _ = logits_and_states(model, inputs, len_B, ())
+    return logits_BFV, frames_B
+
+
+def logits_and_states(
+    model: PreTrainedModel, inputs: Tensor, len_B: Tensor, layers: Sequence[int]
+) -> tuple[Tensor, Tensor, States]:
+    """The same with the hidden states of some layers of the encoder, of which the lowest is 1."""
+    output = model(**_frame_inputs(inputs, len_B), **_asking_for(layers))
+    return output.logits, _output_frames(model, inputs, len_B), _states(output.hidden_states if layers else (), layers)
+
+
+def encoder_states(
+    model: PreTrainedModel, inputs: Tensor, len_B: Tensor, layers: Sequence[int]
+) -> tuple[Tensor, States]:
+    """Features or samples to (output frames (B,), hidden states of some layers of the encoder), of any kind of student;
+    as little as possible of what stands above the encoder is computed."""
+    if student_kind(model) == "ctc":
+        return logits_and_states(model, inputs, len_B, layers)[1:]
+    asked = {"input_features": inputs} if student_kind(model) == "seq2seq" else _frame_inputs(inputs, len_B)
+    hidden = encoder_and_stack(model)[0](**asked, **_asking_for(layers)).hidden_states
+    return _output_frames(model, inputs, len_B), _states(hidden, layers)
+
+
+def encoder_and_stack(model: PreTrainedModel) -> tuple[Any, Any]:
+    """The encoder with its convolutions, and the module in it that has the transformer layers."""
+    if model.config.model_type in SAMPLES_TYPES:
+        return model.base_model, model.base_model.encoder
+    encoder = model.get_encoder() if model.config.model_type == "whisper" else model.encoder
+    return encoder, encoder
+
+
+def _frame_inputs(inputs: Tensor, len_B: Tensor) -> dict[str, Tensor]:
+    mask_BF = frame_mask(len_B, inputs.shape[1])
     if inputs.ndim == 3:
-        return model(input_features=inputs, attention_mask=mask).logits, output_frames(len_B)
-    frames_B = conv_frames(len_B, model.config.conv_kernel, model.config.conv_stride)
-    return model(input_values=inputs, attention_mask=mask.long()).logits, frames_B
+        return {"input_features": inputs, "attention_mask": mask_BF}
+    return {"input_values": inputs, "attention_mask": mask_BF.long()}
+
+
+def _output_frames(model: PreTrainedModel, inputs: Tensor, len_B: Tensor) -> Tensor:
+    if inputs.ndim == 2:
+        return conv_frames(len_B, model.config.conv_kernel, model.config.conv_stride)
+    return whisper_frames(len_B) if model.config.model_type == "whisper" else output_frames(len_B)
+
+
+def whisper_frames(len_B: Tensor) -> Tensor:
+    """Frames of the encoder of a Whisper that hold audio, no silence added to it: one for two of its features."""
+    return (len_B + 1) // 2
+
+
+def _asking_for(layers: Sequence[int]) -> dict[str, list[int]]:
+    return {"output_hidden_states": list(layers)} if layers else {}
+
+
+def _states(hidden: Sequence[Tensor] | None, layers: Sequence[int]) -> States:
+    """Those of `layers`, of all hidden states: before them stands the input of the first layer."""
+    return tuple(hidden[layer] for layer in layers) if hidden else ()
 
 
 def encode_and_predict(
-    model: nn.Module, features_BFD: Tensor, frames_B: Tensor, tokens_BU: Tensor
-) -> tuple[Tensor, ...]:
-    """Encoder and predictor of a transducer: (encoded (B, F', P), output frames (B,), predictor states (B, U + 1, P)).
+    model: nn.Module, features_BFD: Tensor, frames_B: Tensor, tokens_BU: Tensor, layers: Sequence[int] = ()
+) -> tuple[Tensor, Tensor, Tensor, States]:
+    """Encoder and predictor of a transducer: (encoded (B, F', P), output frames (B,), predictor states (B, U + 1, P),
+    hidden states of some layers of the encoder).
 
-    There is a state before the first token, and one after each.
+    There is a predictor state before the first token, and one after each.
     """
     mask_BF = frame_mask(frames_B, features_BFD.shape[1])
-    encoded_BFP, predicted_BUP = model(features_BFD, mask_BF, tokens_BU.clamp(min=0))
-    return encoded_BFP, output_frames(frames_B), predicted_BUP
+    encoded_BFP, predicted_BUP, states = model(features_BFD, mask_BF, tokens_BU.clamp(min=0), layers)
+    return encoded_BFP, output_frames(frames_B), predicted_BUP, states
 
 
 def predict(model: PreTrainedModel, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
@@ -199,10 +258,13 @@ def durations(model: PreTrainedModel) -> tuple[int, ...]:
     return tuple(getattr(model.config, "durations", ()))
 
 
-def teacher_forced_logits(model: PreTrainedModel, inputs: Tensor, decoder_input_BU: Tensor) -> Tensor:
-    """Teacher forcing of an encoder-decoder: features (B, D, F) and tokens to logits of the next one each (B, U, V)."""
-    logits_BUV: Tensor = model(input_features=inputs, decoder_input_ids=decoder_input_BU, use_cache=False).logits
-    return logits_BUV
+def teacher_forced(
+    model: PreTrainedModel, inputs: Tensor, decoder_input_BU: Tensor, layers: Sequence[int] = ()
+) -> tuple[Tensor, States]:
+    """Teacher forcing of an encoder-decoder: features (B, D, F) and tokens to (logits of the next one each (B, U, V),
+    hidden states of some layers of the encoder)."""
+    output = model(input_features=inputs, decoder_input_ids=decoder_input_BU, use_cache=False, **_asking_for(layers))
+    return output.logits, _states(output.encoder_hidden_states, layers)
 
 
 def decoder_step(model: PreTrainedModel, inputs: Tensor) -> Callable[[Tensor, Cache | None], tuple[Tensor, Cache]]:
@@ -217,5 +279,6 @@ def decoder_step(model: PreTrainedModel, inputs: Tensor) -> Callable[[Tensor, Ca
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Number of weights, without buffers."""
-    return sum(weight.numel() for weight in model.parameters())
+    """Number of weights, without buffers and what the training alone needs."""
+    named = model.named_parameters()
+    return sum(weight.numel() for name, weight in named if not name.startswith(f"{TRAINING_ONLY}."))

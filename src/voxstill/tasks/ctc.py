@@ -20,7 +20,7 @@ from voxstill.core.records import Batch, Hypothesis
 from voxstill.decoding.batch import decode_batch
 from voxstill.nn import augment_features, losses, students
 from voxstill.nn.frontends import Frontend, LogMelFrontend
-from voxstill.tasks.distillation import DistillationTeacher
+from voxstill.tasks.distillation import DistillationTeacher, TeacherOutputs
 from voxstill.tasks.validation import word_error_rate
 from voxstill.text.tokenizer import START, Vocabulary
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Unit
@@ -52,10 +52,16 @@ class CtcTask:
         return 2 if self.train_cfg.consistency else 1
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
-        """CTC per token, with cross-entropy per frame in the first `align_share` of the training."""
+        """CTC per token, with cross-entropy per frame in the first `align_share` of the training, and what the teacher
+        adds where there is one."""
         batch = model_input.batch
-        logits_BFV, out_B = students.logits(model, model_input.inputs, model_input.len_B)
-        loss = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context)
+        logits_BFV, out_B, states = students.logits_and_states(
+            model, model_input.inputs, model_input.len_B, self.distilled_layers
+        )
+        taught = self.taught(batch)
+        loss = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context, taught)
+        if taught is not None:
+            loss = loss.plus(taught.layer_loss(model, states, out_B, context))
         if self.num_views == 1:
             return loss
         one_BFV, other_BFV = logits_BFV.chunk(2)
@@ -64,15 +70,27 @@ class CtcTask:
         figures = {name: value / 2 for name, value in loss.figures.items()} | {"apart": divergence.detach()}
         return Loss(loss.value / 2 + self.train_cfg.consistency * divergence, figures)
 
-    def alone(self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, context: StepContext) -> Loss:
-        """The loss where each frame is said by itself: of the labels, and of the teacher where there is one."""
+    def taught(self, batch: Batch) -> TeacherOutputs | None:
+        """What the teacher says of a batch; None without a teacher."""
+        return None if self.teacher is None else self.teacher.outputs(batch)
+
+    @property
+    def distilled_layers(self) -> tuple[int, ...]:
+        """The layers of the encoder that are compared with those of the teacher."""
+        return () if self.teacher is None else self.teacher.student_layers
+
+    def alone(
+        self,
+        logits_BFV: Tensor,
+        out_B: Tensor,
+        batch: Batch,
+        frame_ms_B: Tensor,
+        context: StepContext,
+        taught: TeacherOutputs | None,
+    ) -> Loss:
+        """The loss where each frame is said by itself: of the labels, and of the frames of a CTC teacher."""
         loss = self._of_labels(logits_BFV, out_B, batch, frame_ms_B, context)
-        if self.teacher is None:
-            return loss
-        divergence_B = self.teacher.frame_divergence(logits_BFV, out_B, batch) * batch.weight_B
-        divergence = divergence_B.sum() / context.num_frames
-        figures = {**loss.figures, "distill": divergence.detach()}
-        return Loss(loss.value + self.teacher.weight * divergence, figures)
+        return loss if taught is None else loss.plus(taught.frame_loss(logits_BFV, out_B, context))
 
     def _of_labels(
         self, logits_BFV: Tensor, out_B: Tensor, batch: Batch, frame_ms_B: Tensor, context: StepContext

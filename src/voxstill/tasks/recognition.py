@@ -63,14 +63,14 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         )
     counted = f", {len(vocabulary.pieces)} {vocabulary.unit}s"
     log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), counted))
-    model = new_student(cfg, vocabulary)
+    model, task = _student_and_task(cfg, vocabulary, frontend)
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
         save_student(run, model, vocabulary, frontend, weights)
 
     return TrainingSetup(
         model=model,
-        task=_task(cfg, vocabulary, frontend),
+        task=task,
         data=corpus,
         about=f"`{cfg.student.checkpoint}` as a student" if cfg.student.checkpoint else f"{cfg.student.size} student",
         notes={"vocabulary": len(vocabulary.pieces)},
@@ -80,10 +80,12 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
     )
 
 
-def _task(cfg: Config, vocabulary: Tokenizer, frontend: Frontend) -> Task:
-    teacher = distillation.load(cfg, vocabulary)
-    task: Task = KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend, teacher)
-    return task
+def _student_and_task(cfg: Config, vocabulary: Tokenizer, frontend: Frontend) -> tuple[Any, Task]:
+    """The student before its first step, with what its training alone needs, and its task."""
+    model, teacher = new_student(cfg, vocabulary), distillation.load(cfg, vocabulary)
+    if teacher is not None:
+        distillation.attach(model, teacher, cfg.seed)
+    return model, KINDS[cfg.student.kind](vocabulary, cfg.train, cfg.augment, frontend, teacher)
 
 
 def corpus_of(
@@ -154,9 +156,9 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Fron
     path = run.corpus / VOCABULARY
     if path.exists():
         return _kept_vocabulary(path)
-    teacher = cfg.train.distill.checkpoint
-    if teacher is not None and cfg.student.units == "auto":
-        vocabulary = tokenizer.from_checkpoint(str(model_folder(teacher)))
+    distill = cfg.train.distill
+    if distill.checkpoint is not None and distill.weight and cfg.student.units == "auto":
+        vocabulary = tokenizer.from_checkpoint(str(model_folder(distill.checkpoint)))
     else:
         vocabulary = new_vocabulary(texts, cfg.student, frontend)
     run.corpus.mkdir(parents=True, exist_ok=True)
@@ -188,12 +190,13 @@ def _own_vocabulary(cfg: Config, run: RunDir, frontend: Frontend) -> Tokenizer:
 def save_student(
     run: RunDir, model: PreTrainedModel, vocabulary: Tokenizer, frontend: Frontend, weights: dict[str, torch.Tensor]
 ) -> None:
-    """The Hugging Face folder of the student, whole or absent."""
+    """The Hugging Face folder of the student, whole or absent, without what its training alone needs."""
+    own = {name: value for name, value in weights.items() if not name.startswith(f"{students.TRAINING_ONLY}.")}
 
     def rest(folder: Path) -> None:
         vocabulary.save(folder, frontend.extractor, students.student_kind(model))
 
-    save_model(run, model, weights, rest)
+    save_model(run, model, own, rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,7 @@ class Recognition:
         """Build the frontend, the model before its first step, and the task of an experiment."""
         frontend = frontend_of(cfg, noise.load(cfg.augment))
         vocabulary = _own_vocabulary(cfg, run, frontend)
-        return frontend, new_student(cfg, vocabulary), _task(cfg, vocabulary, frontend)
+        return frontend, *_student_and_task(cfg, vocabulary, frontend)
 
     def save(self, cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
         """Write the student of an experiment with other weights, those of a checkpoint."""

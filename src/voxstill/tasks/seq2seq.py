@@ -44,10 +44,11 @@ class Seq2SeqTask:
         return ModelInput(batch, inputs, len_B, frame_ms_B)
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
-        """Cross-entropy per token, in fp32, and the divergence from the teacher's tokens where there is one."""
+        """Cross-entropy per token, in fp32, and what the teacher adds where there is one."""
         batch = model_input.batch
         decoder_input_BU, targets_BU = self.texts(batch)
-        logits_BUV = students.teacher_forced_logits(model, model_input.inputs, decoder_input_BU)
+        layers = () if self.teacher is None else self.teacher.student_layers
+        logits_BUV, states = students.teacher_forced(model, model_input.inputs, decoder_input_BU, layers)
         loss_BU = functional.cross_entropy(
             logits_BUV.float().transpose(1, 2),
             targets_BU,
@@ -55,12 +56,12 @@ class Seq2SeqTask:
             reduction="none",
             label_smoothing=self.train_cfg.label_smoothing,
         )
-        loss = (loss_BU.sum(1) * batch.weight_B).sum() / context.num_tokens
+        loss = Loss((loss_BU.sum(1) * batch.weight_B).sum() / context.num_tokens)
         if self.teacher is None:
-            return Loss(loss)
-        divergence_B = self.teacher.token_divergence(logits_BUV, decoder_input_BU, targets_BU >= 0, batch)
-        divergence = (divergence_B * batch.weight_B).sum() / context.num_tokens
-        return Loss(loss + self.teacher.weight * divergence, {"distill": divergence.detach()})
+            return loss
+        taught = self.teacher.outputs(batch, decoder_input_BU)
+        loss = loss.plus(taught.token_loss(logits_BUV, targets_BU >= 0, context))
+        return loss.plus(taught.layer_loss(model, states, students.whisper_frames(model_input.len_B), context))
 
     def texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the decoder is given (B, U), prefix and tokens, and what it is to say then, -1 where nothing."""

@@ -18,30 +18,36 @@ class TransducerTask(CtcTask):
     num_views = 1
 
     def loss(self, model: nn.Module, model_input: ModelInput, context: StepContext) -> Loss:
-        """The transducer's loss per token, and as much of what a CTC student learns as `auxiliary_ctc` says."""
-        batch = model_input.batch
-        encoded_BFP, out_B, predicted_BUP = students.encode_and_predict(
-            model, model_input.inputs, model_input.len_B, batch.tokens_BU
+        """The transducer's loss per token, as much of what a CTC student learns as `auxiliary_ctc` says, and what the
+        teacher adds where there is one."""
+        batch, blank_id, durations = model_input.batch, self.vocabulary.blank_id, students.durations(model)
+        encoded_BFP, out_B, predicted_BUP, states = students.encode_and_predict(
+            model, model_input.inputs, model_input.len_B, batch.tokens_BU, self.distilled_layers
         )
-        blank_id, durations = self.vocabulary.blank_id, students.durations(model)
+        taught = self.taught(batch)
         joint = functools.partial(students.joint, model)
-        transducer = (
-            functools.partial(losses.duration_transducer, durations=durations) if durations else losses.transducer
-        )
-        loss_B = transducer(
+        lattice = losses.lattice(
             joint,
             encoded_BFP,
             predicted_BUP,
-            out_B,
             batch.tokens_BU,
-            token_len_B=batch.token_len_B,
-            blank_id=blank_id,
+            blank_id,
+            len(durations),
+            with_rest=taught is not None and taught.has_lattice,
         )
+        if durations:
+            loss_B = losses.duration_transducer(lattice, out_B, batch.token_len_B, durations)
+        else:
+            loss_B = losses.transducer(lattice, out_B, batch.token_len_B)
         rnnt = (loss_B * batch.weight_B).sum() / context.num_tokens
-        if not self.train_cfg.auxiliary_ctc:
-            return Loss(rnnt)
-        # left alone, the predictor learns the texts by heart before the encoder hears anything
-        unspoken_B1P = torch.zeros_like(encoded_BFP[:, :1])
-        logits_BFV = joint(encoded_BFP, unspoken_B1P)[..., : blank_id + 1]
-        alone = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context)
-        return Loss(rnnt + self.train_cfg.auxiliary_ctc * alone.value, {"rnnt": rnnt.detach(), **alone.figures})
+        loss = Loss(rnnt)
+        if self.train_cfg.auxiliary_ctc:
+            # left alone, the predictor learns the texts by heart before the encoder hears anything
+            unspoken_B1P = torch.zeros_like(encoded_BFP[:, :1])
+            logits_BFV = joint(encoded_BFP, unspoken_B1P)[..., : blank_id + 1]
+            alone = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context, taught)
+            loss = Loss(rnnt + self.train_cfg.auxiliary_ctc * alone.value, {"rnnt": rnnt.detach(), **alone.figures})
+        if taught is not None:
+            loss = loss.plus(taught.lattice_loss(lattice, out_B, context))
+            loss = loss.plus(taught.layer_loss(model, states, out_B, context))
+        return loss

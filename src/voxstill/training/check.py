@@ -55,13 +55,17 @@ def _check_student(cfg: Config) -> None:
                 fix=f"set it, or another `student.{option}`",
             )
     distill = cfg.train.distill
-    if distill.checkpoint is not None and (
-        cfg.student.task != "recognition" or (cfg.student.kind in ("rnnt", "tdt") and not cfg.train.auxiliary_ctc)
-    ):
+    if distill.checkpoint is not None and cfg.student.task != "recognition":
         raise ConfigError(
             "`train.distill` has no use",
-            why="it compares frames of CTC, the auxiliary one of a transducer, or tokens of a Whisper",
-            fix="leave it out; for a transducer set `train.auxiliary_ctc` above 0",
+            why=f"`student.task: {cfg.student.task}` learns no words",
+            fix="leave it out",
+        )
+    if distill.checkpoint is not None and not distill.weight and not distill.layers:
+        raise ConfigError(
+            "`train.distill` has no use",
+            why="`train.distill.weight` is 0, and `train.distill.layers` names no layers",
+            fix="set one of them, or leave `train.distill` out",
         )
     layers = {"encoder_layers": cfg.student.encoder_layers, "decoder_layers": cfg.student.decoder_layers}
     for option in (option for option, num in layers.items() if num is not None and cfg.student.kind != "seq2seq"):

@@ -74,6 +74,10 @@ class Loss:
     value: Tensor
     figures: dict[str, Tensor] = field(default_factory=dict)
 
+    def plus(self, other: Loss) -> Loss:
+        """Add another loss of the same batch, with its figures."""
+        return Loss(self.value + other.value, {**self.figures, **other.figures})
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:

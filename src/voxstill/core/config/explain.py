@@ -168,6 +168,9 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
             why=explained.meaning if explained else "it has no default",
             fix=f"add it; see {explain}",
         )
+    if explained is None:  # an entry of an option that is a mapping
+        holder = next((name for name in known if dotted.startswith(f"{prefix}{name}.")), None)
+        explained, dotted = (known[holder], f"{prefix}{holder}") if holder else (None, dotted)
     if explained is None:
         return ConfigError(
             f"`{dotted}` is not a section of options{more}",

@@ -149,16 +149,23 @@ class TrainingCorpus(Section):
 
 
 class Distill(Section):
-    """Learn the outputs of a finished model beside the labels: distillation of distributions."""
+    """Learn the outputs and the hidden layers of a finished model beside the labels."""
 
     checkpoint: str | None = option(None)
     """The teacher: an experiment, or a model folder, with the tokenizer of the student, which takes it over where
-    `student.units` is `auto`. A CTC model for `ctc`, `rnnt` and `tdt` students, a Whisper for `seq2seq`. Null: none."""
-    weight: float = option(1.0, unit="weight", gt=0)
-    """Of the divergence from the teacher's outputs, beside the loss of the labels."""
+    `student.units` is `auto`. A CTC model for `ctc`, `rnnt` and `tdt` students, or a transducer for one of its kind; a
+    Whisper for `seq2seq`. Null: none."""
+    weight: float = option(1.0, unit="weight", ge=0)
+    """Of the divergence from the teacher's outputs, beside the loss of the labels. 0 compares `layers` alone: the
+    teacher may then be of any kind, and have any tokenizer."""
     temperature: float = option(1.0, gt=0)
     """Above 1 both distributions are made flatter, so that what is unlikely counts more; the divergence is multiplied
     by its square."""
+    layers: dict[int, int] = option({})
+    """Layers of the student's encoder, counted from 1, with the layer of the teacher's that each is to be like:
+    `{2: 6, 4: 12}`. Where their widths differ a linear projection is learnt, which the finished model is without."""
+    layer_weight: float = option(1.0, unit="weight", gt=0)
+    """Of the distance between these layers, beside the loss of the labels."""
 
 
 class Train(Section):
@@ -208,7 +215,7 @@ class Train(Section):
     label_smoothing: float = option(0.0, unit="share", ge=0, lt=1)
     """Share of CTC's loss that asks each frame to be unsure of everything: 0.1 is common, 0 does without."""
     distill: Distill = Distill()
-    """Learn the outputs of a finished model beside the labels."""
+    """Learn the outputs and the hidden layers of a finished model beside the labels."""
     consistency: float = option(0.0, unit="weight", ge=0)
     """Above 0 a CTC student hears each batch twice, with other noise and masks, and is to say the same: CR-CTC, 0.2 in
     its paper. A step takes twice as long."""
