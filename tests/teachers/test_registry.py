@@ -1,3 +1,4 @@
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -137,6 +138,17 @@ def test_a_broken_teacher_of_another_package_is_named_and_no_trouble_to_the_othe
     printed = capsys.readouterr()
     assert "(echo)" in printed.out
     assert "other-broken" in printed.err
+
+
+def test_a_package_is_known_from_its_installation_to_its_removal_and_searched_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, GROUP, "passing", "")
+    registry.TEACHERS.check_name("passing")
+    assert registry.TEACHERS._entry_points() is registry.TEACHERS._entry_points()
+    shutil.rmtree(tmp_path / "other_passing-1.0.dist-info")
+    with pytest.raises(ConfigError, match="there is no teacher `passing`"):
+        registry.TEACHERS.check_name("passing")
 
 
 @pytest.mark.parametrize(

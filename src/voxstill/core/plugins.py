@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import os
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions, entry_points
@@ -148,6 +150,20 @@ def _files(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 def _entry_points(group: str) -> dict[str, EntryPoint]:
     """Entry points of a group by name."""
+    return _search(group, tuple((folder, _modified(folder)) for folder in sys.path))
+
+
+def _modified(folder: str) -> int | None:
+    """When something was last added to a folder or removed from it; None where there is none."""
+    try:
+        return os.stat(folder or os.curdir).st_mtime_ns
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _search(group: str, _folders: tuple[tuple[str, int | None], ...]) -> dict[str, EntryPoint]:
+    """Search the metadata of all packages: 10 ms, spent again where an installation has changed one of the folders."""
     try:
         return {entry_point.name: entry_point for entry_point in entry_points(group=group)}
     except Exception:  # the metadata of one package cannot be read
