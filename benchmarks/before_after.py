@@ -1,8 +1,9 @@
-"""Two versions of voxstill side by side: the engine, the loader, a training step and decoding, in turns.
+"""Two versions of voxstill side by side: the index, the engine, the loader, a training step and decoding, in turns.
 
-    python benchmarks/before_after.py OLD/src NEW/src [--rounds 5] [--only engine ray loader training decoding]
+    python benchmarks/before_after.py OLD/src NEW/src [--rounds 5] [--only index engine ray loader training decoding]
 
-Each argument is the `src` folder of a checkout. The corpora are made once, by the old version, and both read them.
+Each argument is the `src` folder of a checkout. Both versions make their tables and shards of the same audio, so that
+none is spared a check because the other one does not write what it needs.
 Every measurement is a process of its own with one thread; old and new take turns, and every second round the new one
 begins. The commands of `voxstill` are called by their public names, and the loader, the training and the decoding by
 the benchmarks of each checkout, so the two may differ in everything else. Nothing else may run on the machine.
@@ -17,12 +18,13 @@ import argparse
 import functools
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THR
 class Sizes:
     """How much is measured in each round."""
 
+    indexed_files: int = 3_000
     label_utterances: int = 800
     loader_utterances: int = 600
     training_utterances: int = 120
@@ -94,23 +97,24 @@ def main() -> None:
         figures = {}
         for name in args.only:
             make, measure, unit = CASES[name]
-            corpus = Path(folder) / name
-            corpus.mkdir()
-            make(versions["old"], corpus, sizes)
-            speeds = in_turns(versions, args.rounds, functools.partial(measure, corpus=corpus, sizes=sizes), name)
+            measures = {}
+            for label, version in versions.items():
+                corpus = Path(folder) / name / label
+                corpus.mkdir(parents=True)
+                make(version, corpus, sizes)
+                measures[label] = functools.partial(measure, version, corpus, sizes)
+            speeds = in_turns(measures, args.rounds, name)
             figures[name] = {"unit": unit, **compared(speeds)}
     print(json.dumps({"rounds": args.rounds, "cases": figures}, indent=1))
 
 
-def in_turns(
-    versions: dict[str, Version], rounds: int, measure: Callable[[Version], float], name: str
-) -> dict[str, list[float]]:
+def in_turns(measures: Mapping[str, Callable[[], float]], rounds: int, name: str) -> dict[str, list[float]]:
     """Speeds of each version, one a round; every second round begins with the other."""
-    speeds: dict[str, list[float]] = {label: [] for label in versions}
+    speeds: dict[str, list[float]] = {label: [] for label in measures}
     for number in range(rounds):
-        order = list(versions) if number % 2 == 0 else list(reversed(versions))
+        order = sorted(measures, reverse=number % 2 == 0)
         for label in order:
-            speeds[label].append(measure(versions[label]))
+            speeds[label].append(measures[label]())
             print(f"{name}, round {number + 1}, {label}: {speeds[label][-1]:.4g}", file=sys.stderr, flush=True)
     return speeds
 
@@ -124,6 +128,32 @@ def compared(speeds: dict[str, list[float]]) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "ratio_range": [min(ratios), max(ratios)],
     }
+
+
+def make_files(version: Version, corpus: Path, sizes: Sizes) -> None:
+    """WAV and FLAC files of 1 to 15 s, for `index`."""
+    random = np.random.default_rng(0)
+    for number in range(sizes.indexed_files):
+        kind = "flac" if number % 4 == 0 else "wav"
+        samples_T = random.normal(0, 0.05, int(RATE_HZ * random.uniform(1, 15)))
+        soundfile.write(corpus / f"{number}.{kind}", samples_T, RATE_HZ)
+
+
+def indexed_per_cpu_s(version: Version, corpus: Path, sizes: Sizes) -> float:
+    """Files by the CPU seconds of the whole command, its start and its decoders included."""
+    with tempfile.TemporaryDirectory() as work:
+        before = cpu_s_of_children()
+        figures = version.command("index", corpus, "--work", work, "--set", "engine=inline")
+        cpu_s = cpu_s_of_children() - before
+    if figures["utterances"] != sizes.indexed_files:
+        raise SystemExit(f"{version.source}: not all files were indexed: {figures}")
+    return sizes.indexed_files / cpu_s
+
+
+def cpu_s_of_children() -> float:
+    """CPU seconds of all processes that this one has waited for, and of theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def make_indexed(version: Version, corpus: Path, sizes: Sizes) -> None:
@@ -203,6 +233,7 @@ def decoded_per_s(version: Version, corpus: Path, sizes: Sizes) -> float:
 
 
 CASES: dict[str, tuple[Callable[..., None], Callable[..., float], str]] = {
+    "index": (make_files, indexed_per_cpu_s, "files indexed a CPU second by the whole command"),
     "engine": (make_indexed, labelled_per_s("inline"), "utterances labelled a second, in one process"),
     "ray": (make_indexed, labelled_per_s("ray"), "utterances labelled a second, Ray's start included"),
     "loader": (make_shards, read_per_cpu_s, "utterances read a CPU second"),

@@ -168,6 +168,16 @@ def test_both_ways_of_measuring_agree() -> None:
     assert level_of(np.zeros(0, np.int16)) == Level(0.0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize("peak", [1, 100, 9_000, 20_000, 32_767, 32_768])
+@given(st.integers(1, 300_000), st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_the_mean_of_samples_is_exact_at_every_level_and_length(peak: int, num_samples: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lowest = random.choice([-peak, 0, peak - 1])  # of one sign, sums are as large as they can be
+    samples_T = random.integers(lowest, min(peak, 32_767), num_samples, endpoint=True).astype(np.int16)
+    assert level_of(samples_T).dc_offset == int(samples_T.sum(dtype=np.int64)) / num_samples / 32_768
+
+
 # ------------------------------------------------------------------------------------------------ channels that cancel
 
 

@@ -31,7 +31,8 @@ _FULL_SCALE = (pcm.FULL_SCALE - 1) / pcm.FULL_SCALE  # the loudest positive samp
 _LARGE = 1e9
 """Peak of a float file above which the squares of samples, or their sums, are too large for float32."""
 _PART = 1 << 16  # samples whose float32 sums are exact enough
-_MAX_SUM = 2**31 - 1  # of int32
+_MAX_INT16, _MAX_INT32 = 2**15 - 1, 2**31 - 1
+_MAX_ROWS = 16  # of more, a row is too short for vector instructions
 
 
 class Level(NamedTuple):
@@ -77,12 +78,24 @@ def level_of(samples_T: NDArray[np.int16]) -> Level:
     num_clipped = 0
     if highest >= loudest or lowest <= -loudest:
         num_clipped = int(np.count_nonzero(samples_T >= loudest) + np.count_nonzero(samples_T <= -loudest))
-    peak, total = max(highest, -lowest), 0
-    # sums of int32 take half the time that those of int64 take; of so many samples none is too large for them
-    part = _MAX_SUM // max(1, peak)
-    for start in range(0, num_samples, part):
-        total += int(np.add.reduce(samples_T[start : start + part], dtype=np.int32))
-    return Level(peak / pcm.FULL_SCALE, num_clipped / num_samples, total / num_samples / pcm.FULL_SCALE)
+    peak = max(highest, -lowest)
+    return Level(peak / pcm.FULL_SCALE, num_clipped / num_samples, _sum(samples_T, peak) / num_samples / pcm.FULL_SCALE)
+
+
+def _sum(samples_T: NDArray[np.int16], peak: int) -> int:
+    """The sum of samples, in the narrowest integers that no sum of samples up to this peak overflows.
+
+    Sums of int16 need no cast: below a quarter of full scale they take half the time of those of int32, which take
+    half the time of those of int64.
+    """
+    rows = min(_MAX_INT16 // max(1, peak), _MAX_ROWS)
+    if rows > 1 and len(samples_T) > rows:
+        width = len(samples_T) // rows
+        row_sums_T = np.add.reduce(samples_T[: rows * width].reshape(rows, width), axis=0, dtype=np.int16)
+        return _sum(row_sums_T, peak * rows) + _sum(samples_T[rows * width :], peak)
+    part = _MAX_INT32 // max(1, peak)
+    starts = range(0, len(samples_T), part)
+    return sum(int(np.add.reduce(samples_T[start : start + part], dtype=np.int32)) for start in starts)
 
 
 def gain_db(parts: Sequence[NDArray[np.float32]], target: Normalization) -> float:
