@@ -31,9 +31,9 @@ import pyarrow.parquet as pq
 from voxstill import engine
 from voxstill.core import config
 from voxstill.core.records import Label, Utterance
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
 from voxstill.labelling.task import Task
-from voxstill.pipeline import recipes
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 
@@ -98,7 +98,7 @@ def measure(folder: Path, num: int) -> dict[str, Any]:
     settings.write_text("teacher: {name: echo}\nengine: {name: inline, chunk: 256}\n")
     cfg = config.load(str(settings), [f"work={work.root}"], {})
     task = label.task(cfg.teacher, Store(cfg.work))
-    utterances = f"utterances/{recipes.utterances_recipe(cfg)}"
+    utterances = f"utterances/{utterances_recipe(cfg)}"
     with multiprocessing.Pool(2) as pool:
         make = partial(make_part, work, utterances, task)
         starts = range(0, num, PART)

@@ -18,9 +18,9 @@ from voxstill.audio import codec, read_utterances
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.records import Utterance
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.index import index
-from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import clients, tables
 from voxstill.storage.store import Store
 

@@ -14,9 +14,9 @@ from voxstill.core import config
 from voxstill.core.config import Config, Source
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import Utterance
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.indexing.scan import by_file, scan
 from voxstill.pipeline.dry_run import manifest_rows
-from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 

@@ -16,6 +16,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Alignment, Label, Utterance, Verdict
 from voxstill.filtering import measures
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import recipes
@@ -41,7 +42,7 @@ def config(work: Path, aligner: Path | None, name: str = "inline", **more: Any) 
 
 def add(cfg: Config, folder: Path, numbers: range) -> None:
     """Spoken utterances with their labels, some of them wrong, beside those that are there."""
-    work, recipe, task = Store(cfg.work), recipes.utterances_recipe(cfg), label.task(cfg.teacher)
+    work, recipe, task = Store(cfg.work), utterances_recipe(cfg), label.task(cfg.teacher)
     utterances, labels = [], []
     for i in numbers:
         text = TEXTS[i % len(TEXTS)]

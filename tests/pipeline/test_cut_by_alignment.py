@@ -14,8 +14,8 @@ from tones import PITCH_HZ, speak
 from voxstill.audio import codec
 from voxstill.core.config import Config
 from voxstill.core.records import Alignment, Label, Utterance, Word
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
-from voxstill.pipeline import recipes
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.shard import shard
 from voxstill.sharding import cut_labels
@@ -51,7 +51,7 @@ def work(tmp_path: Path) -> Path:
     """Labels of one utterance of 30 s, by a teacher without word times, with them, and of foreign words."""
     cfg, path = config(tmp_path / "work", None), tmp_path / "packed.wav"
     path.write_bytes(codec.encode(SAMPLES_T, "wav"))
-    store, recipe, task = Store(cfg.work), recipes.utterances_recipe(cfg), label.task(cfg.teacher)
+    store, recipe, task = Store(cfg.work), utterances_recipe(cfg), label.task(cfg.teacher)
     rows = [
         Utterance(id=id_, recording_id="r", uri=str(path), end_ms=len(SAMPLES_T) // 16)
         for id_ in ("untimed", "timed", "foreign")

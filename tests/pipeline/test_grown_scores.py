@@ -19,6 +19,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Label, Utterance
 from voxstill.filtering import measures
 from voxstill.filtering.measures import PARTS, Score
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label, label_figures
 from voxstill.pipeline import recipes
 from voxstill.pipeline.filter import filter_labels
@@ -57,7 +58,7 @@ def rows(numbers: Sequence[int]) -> list[tuple[Utterance, Label]]:
 
 def add(cfg: Config, numbers: Sequence[int], *, labelled: bool = True) -> None:
     """Add parts of utterances, named after what is in them, with their labels, as `index` and `label` do."""
-    work, recipe, task = Store(cfg.work), recipes.utterances_recipe(cfg), label.task(cfg.teacher)
+    work, recipe, task = Store(cfg.work), utterances_recipe(cfg), label.task(cfg.teacher)
     for chunk in engine.chunks_of(rows(numbers), SIZE, lambda row: row[0].id):
         utterances, labels = zip(*chunk.items, strict=True)
         work.create(f"utterances/{recipe}/{chunk.id}.parquet", tables.to_parquet(utterances, Utterance))
@@ -206,17 +207,17 @@ def test_scores_of_an_earlier_version_are_read_and_measured_anew_where_labels_ar
 def test_utterances_whose_labels_were_there_before_them_are_judged(messages: list[str]) -> None:
     """Labels of another table of utterances, or copied from another work folder."""
     cfg = configured("memory://test-grown-labels-before")
-    work, utterances = Store(cfg.work), f"utterances/{recipes.utterances_recipe(cfg)}"
+    work, utterances = Store(cfg.work), f"utterances/{utterances_recipe(cfg)}"
     add(cfg, range(12))
     held_back = {key: work.read(key) for key in tables.parts(work, utterances)[:2]}
     for key in (*held_back, f"{utterances}/{manifest.NAME}"):
         work.delete(key)
-    workdir.finish(work, IndexFigures(recipe=recipes.utterances_recipe(cfg), utterances=12 - 2 * SIZE))
+    workdir.finish(work, IndexFigures(recipe=utterances_recipe(cfg), utterances=12 - 2 * SIZE))
     before = filter_labels(cfg)
     assert before.judged == 12 - 2 * SIZE
     for key, data in held_back.items():
         work.create(key, data)
-    workdir.finish(work, IndexFigures(recipe=recipes.utterances_recipe(cfg), utterances=12))
+    workdir.finish(work, IndexFigures(recipe=utterances_recipe(cfg), utterances=12))
     after = filter_labels(cfg)
     assert after.judged == 12
     assert after.recipe != before.recipe

@@ -14,6 +14,7 @@ from manifests import wav
 from voxstill.core.config import Config, load
 from voxstill.core.errors import StorageError
 from voxstill.core.result import Result
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
 from voxstill.pipeline import end_to_end, recipes
 from voxstill.pipeline.filter import filter_labels
@@ -46,7 +47,7 @@ def table_of(cfg: Config, step: str) -> str:
     """The table that a step writes next."""
     work = Store(cfg.work)
     if step == "index":
-        return f"utterances/{recipes.utterances_recipe(cfg)}"
+        return f"utterances/{utterances_recipe(cfg)}"
     labels = label.task(cfg.teacher, work)
     if step == "label":
         return labels.prefix

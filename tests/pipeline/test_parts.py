@@ -15,11 +15,11 @@ from voxstill.core.config import Config, load
 from voxstill.core.errors import ConfigError, DataError, StorageError
 from voxstill.filtering import measures
 from voxstill.indexing.formats.entry import local_entry
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.indexing.unpack import unpacked_tar
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
-from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.storage import lease, tables
 from voxstill.storage.figures import TableFigures

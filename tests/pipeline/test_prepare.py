@@ -25,6 +25,7 @@ from voxstill.core.errors import DataError, StorageError
 from voxstill.core.records import ErrorCounts, Label, Utterance, UtteranceInfo, Verdict
 from voxstill.filtering.measures import PHRASES, Phrases, Score, measure
 from voxstill.filtering.rules import NAMES, count_reasons, judge
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import recipes
@@ -79,7 +80,7 @@ def corpus(num: int, seed: int = 0, uri: str = "") -> list[tuple[Utterance, Labe
 
 def write_tables(cfg: Config, rows: list[tuple[Utterance, Label | None]], size: int) -> None:
     """Utterances and labels as `index` and `label` leave them, `size` utterances in a part."""
-    work, recipe, task = Store(cfg.work), recipes.utterances_recipe(cfg), label.task(cfg.teacher)
+    work, recipe, task = Store(cfg.work), utterances_recipe(cfg), label.task(cfg.teacher)
     for number, chunk in enumerate(engine.chunks_of(rows, size, lambda row: row[0].id)):
         utterances = [utterance for utterance, _ in chunk.items]
         work.create(f"utterances/{recipe}/{number:03}.parquet", tables.to_parquet(utterances, Utterance))

@@ -1,17 +1,20 @@
-"""Arrow arrays that are made without pandas are those that pyarrow makes."""
+"""Arrow arrays and columns that are made without pandas are those that pyarrow makes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.storage.arrays import arrow_array
+from voxstill.storage.arrays import arrow_array, numpy_array
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -67,3 +70,37 @@ def test_a_table_is_written_and_read_without_pandas_and_without_the_functions_of
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+COLUMNS = st.sampled_from([pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.bool_(), pa.string()])
+
+
+@given(st.data(), COLUMNS, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_a_column_becomes_what_arrow_makes_of_it(data: st.DataObject, kind: pa.DataType, has_nulls: bool) -> None:
+    value = {
+        "string": st.text(max_size=3),
+        "bool": st.booleans(),
+        "double": st.floats(width=32, allow_nan=False),
+        "float": st.floats(width=32, allow_nan=False),
+    }.get(str(kind), st.integers(-(2**31), 2**31 - 1))
+    parts = data.draw(st.lists(st.lists(st.none() | value if has_nulls else value, max_size=20), max_size=3))
+    column = pa.chunked_array([pa.array(part, kind) for part in parts], kind)[data.draw(st.integers(0, 3)) :]
+    expected_N, actual_N = column.to_numpy(), numpy_array(column)
+    assert actual_N.dtype == expected_N.dtype
+    np.testing.assert_array_equal(actual_N, expected_N)
+
+
+def test_no_step_loads_pandas(tmp_path: Path) -> None:
+    samples_T = np.random.default_rng(0).normal(0, 0.1, 16_000).astype(np.float32)
+    soundfile.write(tmp_path / "a.wav", samples_T, 16_000)
+    code = (
+        "import sys; from voxstill.cli import main\n"
+        "for command in sys.argv[1:]:\n"
+        "    try: main([*command.split(), '--set', 'engine=inline', '--json'])\n"
+        "    except SystemExit as error: assert not error.code, command\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    commands = [f"index {tmp_path}/a.wav --work {tmp_path}/w", f"label {tmp_path}/w --set teacher=echo"]
+    commands += [f"{command} {tmp_path}/w" for command in ("filter", "shard", "plan")]
+    subprocess.run([sys.executable, "-c", code, *commands], check=True, stdout=subprocess.DEVNULL)

@@ -28,6 +28,7 @@ from voxstill.core.records import Split, Word, fingerprint
 from voxstill.data.batching import Ints
 from voxstill.data.plan import SamplingRate, mixture_rates
 from voxstill.storage import checked_json, shard_format
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
@@ -274,8 +275,8 @@ def _add(
         put(name, values)
 
     for name in ("shard", "offset", "num_bytes", "num_samples", "duration_ms", "weight"):
-        put(name, rows[name].to_numpy(zero_copy_only=False))
-    put("crc32", rows["crc32"].fill_null(-1).to_numpy(zero_copy_only=False))
+        put(name, numpy_array(rows[name]))
+    put("crc32", numpy_array(rows["crc32"].fill_null(-1)))
     for name, numbers in names.items():
         put(name, [numbers.setdefault(value or "", len(numbers)) for value in rows[name].to_pylist()])
     texts = [text or "" for text in rows[column].to_pylist()]

@@ -21,6 +21,7 @@ from voxstill.core.records import Alignment, Label, Split, Utterance, fingerprin
 from voxstill.engine import StageWork
 from voxstill.scoring import words
 from voxstill.storage import join, tables
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.store import Store
 from voxstill.text.normalize import basic, characters, normalizer, units
 
@@ -275,7 +276,7 @@ class ScoreWriter(StageWork):
             return error
         table = pa.concat_tables(parts).combine_chunks()
         self.work.create(f"{self.prefix}/{job.name}.parquet", tables.arrow_to_parquet(table))
-        return int(table["duration_ms"].to_numpy().sum())
+        return int(numpy_array(table["duration_ms"]).sum())
 
     def _rows(self, part: MeasuredPart, read: Callable[[str], pa.Table | None]) -> pa.Table:
         """The scores of a part as they were measured before, else measured now."""

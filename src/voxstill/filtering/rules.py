@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Filter
+from voxstill.storage.arrays import numpy_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,7 +177,7 @@ def judge(scores: pa.Table, cfg: Filter, confidences: Confidences | None = None)
 
     `confidences` are those of all labels that are judged; without them the table holds all that there are.
     """
-    confidences = confidences or Confidences(scores["mean_logprob"].to_numpy())
+    confidences = confidences or Confidences(numpy_array(scores["mean_logprob"]))
     columns = columns_of(scores, confidences)
     first_N = np.full(len(scores), -1, np.int8)
     for index, rule in enumerate(RULES):
@@ -192,9 +193,9 @@ def columns_of(scores: pa.Table, confidences: Confidences) -> dict[str, NDArray[
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    columns = {name: scores[name].to_numpy() for name in scores.column_names}
+    columns = {name: numpy_array(scores[name]) for name in scores.column_names}
     for name in (field.name for field in scores.schema if pa.types.is_floating(field.type)):
-        columns["finished"] = columns["finished"] & ~pc.is_nan(scores[name]).fill_null(False).to_numpy()
+        columns["finished"] = columns["finished"] & ~numpy_array(pc.is_nan(scores[name]).fill_null(False))
     return columns | {"share_surer": confidences.share_surer(columns["mean_logprob"])}
 
 

@@ -14,6 +14,7 @@ from voxstill.core.records import Verdict
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import NAMES, Confidences, count_reasons, current_name, judge
 from voxstill.storage import manifest, tables, workdir
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Counts:
 
     def add(self, scores: pa.Table, first_N: NDArray[np.int8]) -> None:
         """The rows of a table of scores, with what was judged of them."""
-        columns = {name: scores[name].to_numpy() for name in ("duration_ms", "reference_words", "errors")}
+        columns = {name: numpy_array(scores[name]) for name in ("duration_ms", "reference_words", "errors")}
         kept_N, known_N = first_N < 0, ~np.isnan(columns["reference_words"].astype(float))
         self.judged += len(first_N)
         self.kept += int(kept_N.sum())
@@ -80,7 +81,7 @@ def write_verdicts(work: Store, scores: str, verdicts: str, recipe: str, cfg: Fi
 
     keys = manifest.parts(work, scores)
     parts = _read(work, keys, ("split", "mean_logprob"))
-    logprobs = (_judged(part)["mean_logprob"].to_numpy() for part in parts)
+    logprobs = (numpy_array(_judged(part)["mean_logprob"]) for part in parts)
     confidences = Confidences(np.concatenate([np.zeros(0), *logprobs]))
     counts, dropped_R = Counts(), np.zeros(len(NAMES), np.int64)
     for number, table in enumerate(_gathered(map(_judged, _read(work, keys)), ROWS)):

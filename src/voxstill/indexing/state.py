@@ -23,6 +23,7 @@ from voxstill.indexing.folder_splits import is_held_out
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import parquet, tables
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.fetch import RefusedError, fetch
 from voxstill.storage.figures import IndexFigures
 from voxstill.storage.redaction import redact_uri
@@ -108,7 +109,7 @@ class IndexState:
                     self._num_clipped += _num_beyond(recordings, "clipped", level.MAX_CLIPPED)
                     self._num_offset += _num_beyond(recordings, "dc_offset", level.MAX_DC_OFFSET)
                     self._splits.update(utterances["split"].to_pylist())
-                    spans_ms = utterances["end_ms"].to_numpy() - utterances["start_ms"].to_numpy()
+                    spans_ms = numpy_array(utterances["end_ms"]) - numpy_array(utterances["start_ms"])
                     self._milliseconds += int(spans_ms.sum())
         id_N, state_N = _joined(self._id_N, ids), _joined(self._state_N, states)
         order_N = np.lexsort((state_N, id_N))

@@ -16,6 +16,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError, StorageError, TeacherError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
 from voxstill.pipeline import mixture, recipes
 from voxstill.sharding import generation
@@ -132,8 +133,8 @@ def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
     unknown = contextlib.suppress(DataError, ConfigError, TeacherError)
     shards, is_all_removed = set[str](), False
     with unknown:
-        source = workdir.finished(work, IndexFigures, recipes.utterances_recipe(cfg))
-        made["utterances"] = {source.recipe, recipes.utterances_recipe(cfg)}
+        source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
+        made["utterances"] = {source.recipe, utterances_recipe(cfg)}
         shards.add(recipes.unlabelled_recipe(cfg))
         labels = label.finished(work, cfg.teacher)
         second = recipes.second_labels(cfg, labels)

@@ -20,6 +20,7 @@ from voxstill.filtering.rules import Columns, chars_per_s, column
 from voxstill.filtering.verdicts import VerdictMap
 from voxstill.pipeline.report_parts import funnel
 from voxstill.storage import manifest, tables, workdir
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
@@ -88,7 +89,7 @@ def _spreads(cfg: Config, figures: VerdictFigures, verdicts: VerdictMap) -> list
         judged = [kept for kept, _ in verdicts.of(table["utterance_id"].to_pylist())]
         is_judged_N = np.array([kept is not None for kept in judged], bool)
         is_kept_N = np.array([bool(kept) for kept in judged], bool)
-        columns = {name: table[name].to_numpy() for name in _READ}
+        columns = {name: numpy_array(table[name]) for name in _READ}
         for place, shown in enumerate(_SHOWN):
             values_N = shown.values(columns).astype(float)
             is_known_N = ~np.isnan(values_N) & is_judged_N

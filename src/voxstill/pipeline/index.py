@@ -14,10 +14,10 @@ from voxstill.core.monitor import StepMeter, log
 from voxstill.core.records import Normalization, Utterance
 from voxstill.indexing import duplicates, segment
 from voxstill.indexing.audio_estimate import estimated_ms
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan, speaker_of
 from voxstill.indexing.split_leaks import SplitLeaks
 from voxstill.indexing.state import IndexState
-from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.storage import lease, parts, removals, tables, workdir
 from voxstill.storage.figures import UNREADABLE, IndexFigures
 from voxstill.storage.redaction import redact_uri

@@ -8,6 +8,7 @@ from voxstill.core.config import Config, TrainingCorpus
 from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.pipeline import left_out, recipes
 from voxstill.pipeline.shard import audio_shards
 from voxstill.sharding import generation, mixture, references
@@ -142,7 +143,7 @@ def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
 def _own_test(cfg: Config) -> Iterator[left_out.Table]:
     """The utterances that students of this configuration are judged on, where they are indexed."""
     try:
-        workdir.finished(Store(cfg.work), IndexFigures, recipes.utterances_recipe(cfg))
+        workdir.finished(Store(cfg.work), IndexFigures, utterances_recipe(cfg))
     except DataError:
         return
     indexed = recipes.finished_utterances(cfg)

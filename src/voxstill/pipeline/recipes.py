@@ -8,6 +8,7 @@ from voxstill.core.config import Config, identity
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import fingerprint
 from voxstill.filtering import measures, rules, unscored
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import alignment, label
 from voxstill.labelling.so_far import begun_task
 from voxstill.pipeline import freshness
@@ -15,13 +16,6 @@ from voxstill.sharding import generation
 from voxstill.storage import join, removals, shard_format, tables, workdir
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
-
-
-def utterances_recipe(cfg: Config) -> str:
-    """Name of the table of utterances that this configuration segments."""
-    source = [identity(one) for one in cfg.source] if isinstance(cfg.source, list) else cfg.source
-    audio = [identity(cfg.audio)] if identity(cfg.audio) else []  # at its defaults tables keep the names they had
-    return workdir.recipe(Store(cfg.work), "utterances", "segment", cfg.segment, source, cfg.seed, *audio)
 
 
 def finished_utterances(cfg: Config) -> IndexFigures:

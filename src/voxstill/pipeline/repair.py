@@ -14,6 +14,7 @@ from operator import attrgetter
 from voxstill.core.config import Config, sources_of
 from voxstill.core.errors import VoxstillError
 from voxstill.core.monitor import log
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
 from voxstill.pipeline import recipes
 from voxstill.pipeline.check_table import Finding
@@ -72,13 +73,13 @@ def _recipes(cfg: Config, kind: Kind) -> set[str]:
     work, names = Store(cfg.work), set[str]()
     with contextlib.suppress(VoxstillError):
         if kind == "utterances":
-            return {recipes.utterances_recipe(cfg)} if any(source.uri for source in sources_of(cfg.source)) else set()
+            return {utterances_recipe(cfg)} if any(source.uri for source in sources_of(cfg.source)) else set()
         if kind == "shards":
             names.add(recipes.unlabelled_recipe(cfg))
         labels_recipe = label.task(cfg.teacher, work).recipe
         if kind == "labels":
             return {labels_recipe}
-        source = workdir.finished(work, IndexFigures, recipes.utterances_recipe(cfg))
+        source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
         labels = workdir.finished(work, LabelFigures, labels_recipe)
         if kind == "alignments" and (task := recipes.alignment_task(cfg, labels)) is not None:
             names.add(task.recipe)

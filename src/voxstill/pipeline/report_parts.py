@@ -14,8 +14,8 @@ from voxstill.evaluation import recognition
 from voxstill.evaluation.report import html
 from voxstill.filtering import tuning
 from voxstill.filtering.rules import current_name, rule_of
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.pipeline import tune_filter
-from voxstill.pipeline.recipes import utterances_recipe
 from voxstill.scoring import words
 from voxstill.storage import removals, tables, workdir
 from voxstill.storage.figures import IndexFigures, VerdictFigures

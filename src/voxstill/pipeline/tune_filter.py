@@ -19,6 +19,7 @@ from voxstill.labelling import label_figures
 from voxstill.pipeline.filter import measured_labels
 from voxstill.scoring import words
 from voxstill.storage import manifest, tables, workdir
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.text.normalize import normalizer
@@ -48,11 +49,11 @@ def tune(cfg: Config) -> tuning.TuneResult:
     logprobs, kept, num = [np.zeros(0)], [tables.schema(Score).empty_table()], 0
     for part in tables.columns(work, manifest.parts(work, prefix), Score):  # of a million labels few have a text
         num += len(part)
-        logprobs.append(part["mean_logprob"].to_numpy()[np.isin(part["split"].to_numpy(), SPLITS)])
-        has_text_N = ~np.isnan(part["reference_words"].to_numpy().astype(float))
-        kept.append(part.filter(has_text_N | np.isin(part["utterance_id"].to_numpy(), list(texts))))
+        logprobs.append(numpy_array(part["mean_logprob"])[np.isin(numpy_array(part["split"]), SPLITS)])
+        has_text_N = ~np.isnan(numpy_array(part["reference_words"]).astype(float))
+        kept.append(part.filter(has_text_N | np.isin(numpy_array(part["utterance_id"]), list(texts))))
     scores = _with_hidden(cfg, labels, pa.concat_tables(kept), texts)
-    known = scores.filter(np.asarray(scores["reference_words"].to_numpy() > 0))
+    known = scores.filter(np.asarray(numpy_array(scores["reference_words"]) > 0))
     if not len(known):
         raise DataError(
             "no label can be held against a human text",

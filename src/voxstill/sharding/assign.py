@@ -21,6 +21,7 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import RATE_HZ, Utterance, Verdict, hash64
 from voxstill.sharding import word_times
 from voxstill.storage import join, manifest, tables
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def survey(
     keys = (part_of.utterances for part_of in parts)
     for number, table in enumerate(tables.columns(work, keys, Utterance, _SURVEYED)):
         is_kept_N = (
-            pc.not_equal(table["split"], "test").to_numpy()
+            numpy_array(pc.not_equal(table["split"], "test"))
             if kept_ids is None
             else kept_ids.has(table["id"].to_pylist())
         )
@@ -95,10 +96,10 @@ def survey(
         row.frombytes(row_K.astype(np.int32).tobytes())
         split.extend(map(_SPLITS.index, rows["split"].to_pylist()))
         speaker.extend(_tar_hashes(rows) if by_tar else _speaker_hashes(rows))
-        duration_ms.frombytes((rows["end_ms"].to_numpy() - rows["start_ms"].to_numpy()).tobytes())
+        duration_ms.frombytes((numpy_array(rows["end_ms"]) - numpy_array(rows["start_ms"])).tobytes())
     joined = pa.concat_arrays(ids or [pa.array([], pa.large_string())])
     ids.clear()  # here most is held at a time: what is done with goes at once
-    order_N = pc.sort_indices(joined).to_numpy()
+    order_N = numpy_array(pc.sort_indices(joined))
     _refuse_doubled(work, parts, joined, order_N)
     del joined
 

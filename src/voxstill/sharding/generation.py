@@ -19,6 +19,7 @@ from voxstill.sharding.label_texts import SAMPLE_TEXT, LabelTexts
 from voxstill.sharding.references import Reference, ShardSet
 from voxstill.sharding.write import WrittenShard
 from voxstill.storage import shard_format, tables, workdir
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
@@ -93,7 +94,7 @@ def reusable(
             holds_removed[tar] = _holds_any(base, tar, removed)
         if holds_removed.get(tar):
             continue
-        kept_bytes = int(rows["num_bytes"].to_numpy()[is_kept_N].sum())
+        kept_bytes = int(numpy_array(rows["num_bytes"])[is_kept_N].sum())
         if is_kept_N.any() and kept_bytes >= LEAST_KEPT * sizes.get(tar, np.inf):
             references.append(Reference(base, index, is_kept_N))
     return references

@@ -11,6 +11,7 @@ import numpy as np
 
 from voxstill.core.records import Alignment
 from voxstill.storage import join, tables
+from voxstill.storage.arrays import numpy_array
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def added(labels: pa.Table, utterances: pa.Table, alignments: pa.Table, max_ms: 
 
     is_long_N = pc.greater(pc.subtract(utterances["end_ms"], utterances["start_ms"]), max_ms)
     has_no_words_N = pc.equal(pc.list_value_length(labels["words"]), 0)
-    row_K = np.flatnonzero(pc.and_(is_long_N, has_no_words_N).to_numpy())
+    row_K = np.flatnonzero(numpy_array(pc.and_(is_long_N, has_no_words_N)))
     timed = alignments.filter(pc.is_valid(alignments["words"]))
     place_of = {key: i for i, key in enumerate(_keys(timed), start=len(labels))}
     place_N = np.arange(len(labels))

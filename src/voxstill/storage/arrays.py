@@ -1,6 +1,7 @@
-"""Arrow arrays of Python values, without pandas: `pyarrow.array` imports it wherever it is installed.
+"""Arrow arrays of Python values and NumPy arrays of columns, without pandas.
 
-That takes a third of a second, which every command and every worker of the engine would pay for its first table.
+`pyarrow.array` and `to_numpy` import it wherever it is installed. That takes a third of a second, which every command
+and every worker of the engine would pay for its first table.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +57,43 @@ def arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         code = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}[kind]
         buffers.append(pa.py_buffer(array(code, filled(0))))
     return pa.Array.from_buffers(kind, len(values), buffers, num_null, children=children)
+
+
+def numpy_array(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
+    """The values of a column of numbers, booleans or texts, as `to_numpy` of Arrow returns them.
+
+    Where one is missing, integers become float64 with NaN, and booleans objects with None, as texts are.
+    """
+    import pyarrow as pa
+
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    parts = [_numpy_chunk(chunk, has_nulls=bool(column.null_count)) for chunk in chunks or [pa.nulls(0, column.type)]]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _numpy_chunk(chunk: pa.Array, *, has_nulls: bool) -> NDArray[Any]:
+    import pyarrow as pa
+
+    is_bool = pa.types.is_boolean(chunk.type)
+    if not (is_bool or pa.types.is_integer(chunk.type) or pa.types.is_floating(chunk.type)) or (is_bool and has_nulls):
+        values_N = np.empty(len(chunk), object)
+        values_N[:] = chunk.to_pylist()
+        return values_N
+    start, end = chunk.offset, chunk.offset + len(chunk)
+    validity, data = chunk.buffers()
+    if not len(chunk):
+        return np.zeros(0, chunk.type.to_pandas_dtype())
+    if is_bool:
+        return _bits(data, start, end)
+    values_N = np.frombuffer(data, chunk.type.to_pandas_dtype(), end)[start:]
+    if not has_nulls:
+        return values_N
+    is_valid_N = np.ones(len(chunk), np.bool_) if validity is None else _bits(validity, start, end)
+    return np.where(is_valid_N, values_N, np.nan)
+
+
+def _bits(buffer: pa.Buffer, start: int, end: int) -> NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(buffer, np.uint8), count=end, bitorder="little")[start:].astype(np.bool_)
 
 
 def _offsets(values: Sequence[Sequence[Any]]) -> pa.Buffer:
