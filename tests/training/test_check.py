@@ -20,3 +20,8 @@ def test_weights_of_classes_need_classes() -> None:
     with pytest.raises(ConfigError, match="class_weights"):
         check(cfg)
     check(Config.model_validate({"student": {"task": "classes"}, "train": {"steps": 1, "class_weights": {"a": 2.0}}}))
+
+
+def test_a_decay_that_takes_all_of_a_weight_in_one_step_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leaves nothing of a weight"):
+        check(Config.model_validate({"train": {"steps": 1, "lr": 0.01, "weight_decay": 100.0}}))

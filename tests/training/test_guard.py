@@ -21,20 +21,24 @@ SHARE = context_of(BATCH)
 BROKEN = [(INFINITE, 1.0), (-INFINITE, 1.0), (NOTHING, 1.0), (1.0, INFINITE), (1.0, NOTHING)]
 
 
+def advise(is_loss_finite: bool) -> str:
+    return "lower the precision" if is_loss_finite else "lower the rate"
+
+
 def passes(guard: Guard, loss: float, norm: float, ids: tuple[str, ...] = BATCH.ids) -> bool:
     return guard.passes(loss, norm, 7, [dataclasses.replace(BATCH, ids=ids)], SHARE)
 
 
 @pytest.mark.parametrize(("loss", "norm"), BROKEN)
 def test_a_step_that_is_not_finite_does_not_pass(tmp_path: Path, loss: float, norm: float) -> None:
-    guard = Guard(RunDir(tmp_path), 0)
+    guard = Guard(RunDir(tmp_path), 0, advise)
     assert not passes(guard, loss, norm)
     assert passes(guard, -3.0, 0.0)
 
 
 def test_ten_broken_steps_in_a_row_end_the_training_with_the_utterances_at_fault(tmp_path: Path) -> None:
     assert LIMIT == 10
-    guard = Guard(RunDir(tmp_path), 0)
+    guard = Guard(RunDir(tmp_path), 0, advise)
     for _ in range(9):
         assert not passes(guard, NOTHING, 1.0)
     assert passes(guard, 1.0, 1.0)  # and one good step starts the count anew
@@ -44,12 +48,12 @@ def test_ten_broken_steps_in_a_row_end_the_training_with_the_utterances_at_fault
         passes(guard, NOTHING, 1.0, tuple(f"u{i}" for i in range(6)))
     assert "u0, u1, u2, u3 and 2 more" in caught.value.why
     assert caught.value.exit_code == 6
-    assert caught.value.fix
+    assert caught.value.fix.startswith("lower the rate; ")
 
 
 def test_what_is_saved_of_a_skipped_step_comes_back_whole(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    assert not Guard(run, 3).passes(NOTHING, 1.0, 7, [BATCH, BATCH], SHARE)
+    assert not Guard(run, 3, advise).passes(NOTHING, 1.0, 7, [BATCH, BATCH], SHARE)
     (path,) = run.skipped.iterdir()
     batches, share, step, rank = guarding.load(path)
     assert (len(batches), share, step, rank) == (2, SHARE, 7, 3)

@@ -127,6 +127,20 @@ def test_another_budget_begins_another_epoch(capsys: pytest.CaptureFixture[str],
     assert epochs(run)[4] == epochs(run)[3] + 1
 
 
+def test_a_training_goes_on_from_an_earlier_checkpoint_that_is_named(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    run = RunDir(Path(train(capsys, config, tmp_path, "--set", "train.keep_every=1", "--set", "train.steps=4")["path"]))
+    (start,) = run.checkpoints.glob("epoch=*-step=2")
+    words = ("--continue", str(start), "--set", "train.steps=5", "--set", "train.lr=1e-4")
+    second = train(capsys, config, tmp_path, *words)
+    assert (second["path"], second["steps"], noted(run)[0]["step"]) == (str(run.path), 5, 2)
+    aside = {path.name.rpartition("=")[2] for path in run.checkpoints.glob("superseded-epoch=*")}
+    assert aside == {"3", "4"}
+    assert list(epochs(run)) == [1, 2, 3, 4, 5]
+    assert train(capsys, config, tmp_path, *words) == second  # the same once more does not go back again
+
+
 @pytest.mark.parametrize(
     ("option", "word"),
     [("student.size=small", "student.size"), ("seed=5", "seed"), ("train.steps=1", "nothing left to do")],

@@ -76,21 +76,50 @@ def test_a_training_that_ends_amid_skipped_steps_keeps_the_checkpoint_from_befor
     assert json.loads(run.summary.read_text())["skipped"] == 2
 
 
-def test_a_diverged_training_goes_on_from_before_it_diverged(work: Path, tmp_path: Path) -> None:
+def test_a_diverged_training_goes_on_from_before_it_diverged(
+    work: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The checkpoints that were written while the loss rose would only fail again."""
     run = RunDir(tmp_path / "run")
 
     def factor(step: int) -> float:
         return 1.0 if step < 5 else 1e5 if step < 9 else NOTHING
 
-    with pytest.raises(TrainingError, match="10 steps in a row"):
+    with caplog.at_level("WARNING", "voxstill"), pytest.raises(TrainingError, match="10 steps in a row") as caught:
         train(work, run, factor, "train.steps=40")
     newest = checkpoint.newest(run)
+    advised = f"--continue {newest} --set train.lr=0.0002`"
+    assert advised in caught.value.fix
+    (warning,) = [record.getMessage() for record in caplog.records if "diverges" in record.getMessage()]
+    assert advised in warning
     assert newest is not None
     assert (newest.name.rpartition("=")[2], run.last.resolve()) == ("4", newest)
     assert sorted(path.name.rpartition("=")[2] for path in run.checkpoints.glob("diverged-*")) == ["8"]
     train(work, run, lambda step: 1.0, "train.steps=8")
     assert json.loads(run.summary.read_text())["steps"] == 8
+
+
+def test_a_student_whose_loss_has_risen_is_told_at_the_end_and_the_checkpoint_from_before_stays(
+    work: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path / "run")
+    with caplog.at_level("WARNING", "voxstill"):
+        train(work, run, lambda step: 1.0 if step < 6 else 1e5, "train.steps=14")
+    told = [record.getMessage() for record in caplog.records if "diverges" in record.getMessage()]
+    assert len(told) == 2
+    assert "the student is not what it was before" in told[1]
+    (before,) = run.checkpoints.glob("epoch=*-step=6")
+    assert all(f"--continue {before} " in text for text in told)
+
+
+def test_a_step_that_fails_before_any_checkpoint_can_be_replayed(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(TrainingError) as caught:
+        train(work, run, lambda step: NOTHING, "train.steps=40")
+    assert "what makes the first step fail, which is not `train.lr`" in caught.value.fix
+    run.config.write_text(config.dump(config.load(None, [f"work={work}", *SETTINGS, *OF_STUDENT])))
+    result = replay(str(run.path), str(next(run.skipped.iterdir())))
+    assert (result.checkpoint, result.at_fault) == ("the start, as there is no checkpoint", [])
 
 
 def test_where_no_utterance_has_a_finite_loss_the_weights_are_at_fault(work: Path, tmp_path: Path) -> None:

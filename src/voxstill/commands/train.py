@@ -15,7 +15,12 @@ def train(
     options: CommonOptions,
     config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],
     experiment: Annotated[
-        str | None, Option("--continue", metavar="EXP", help="Go on with this experiment, with other options.")
+        str | None,
+        Option(
+            "--continue",
+            metavar="EXP",
+            help="Go on with this experiment, or from this checkpoint of it, with other options.",
+        ),
     ] = None,
 ) -> Result:
     """Train a student in an experiment folder; the same command again resumes it."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from voxstill.core import config, pcm
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError
 from voxstill.core.records import Batch
 from voxstill.core.result import Result
 from voxstill.nn.frontends import Frontend
@@ -22,6 +22,8 @@ from voxstill.tasks import pretraining, registry
 from voxstill.training import checkpoint, guard
 from voxstill.training.experiment import noted
 from voxstill.training.task import StepContext, Task, make_generator
+
+_START = "the start, as there is no checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +72,20 @@ class ReplayResult(Result):
 def replay(experiment: str, batch: str) -> ReplayResult:
     """Loss and gradient of the saved step under the last checkpoint: of all of it, and of each utterance alone.
 
-    ConfigError where the folder is no experiment, DataError where it has no checkpoint or the file is no saved batch.
+    Without a checkpoint the weights are those that the training began with. ConfigError where the folder is no
+    experiment, DataError where the file is no saved batch.
     """
     run = RunDir(Path(experiment))
     if not run.config.is_file():
         raise ConfigError(
             f"`{experiment}` is no experiment", why="there is no config.yaml in it", fix="name a folder below exp/"
         )
-    if (newest := checkpoint.newest(run)) is None:
-        raise DataError(
-            f"`{experiment}` has no checkpoint", why="it made too few steps", fix="replay needs its weights"
-        )
+    newest = checkpoint.newest(run)
     batches, context, step, rank = guard.load(Path(batch))
     cfg = config.load(str(run.config), [], {})
     frontend, model, task = _rebuild(run, cfg)
-    checkpoint.load_weights(model, newest)
+    if newest is not None:
+        checkpoint.load_weights(model, newest)
     broken = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     whole = [
         _gradient(task, model, batch, context, make_generator(torch.device("cpu"), cfg.seed, step, micro, rank))
@@ -104,7 +105,7 @@ def replay(experiment: str, batch: str) -> ReplayResult:
     return ReplayResult(
         step=step,
         rank=rank,
-        checkpoint=newest.name,
+        checkpoint=_START if newest is None else newest.name,
         weights_not_finite=broken,
         batches=whole,
         at_fault=at_fault,
@@ -179,8 +180,8 @@ def _verdict(broken: list[str], at_fault: list[str], num_utterances: int, is_fin
         return f"the weights of the checkpoint are broken ({broken[0]}): go back to an older one, and lower `train.lr`"
     if len(at_fault) == num_utterances > 1:
         return (
-            "no utterance at all has a finite loss and gradient: the weights are at fault, not the audio; "
-            "lower `train.lr`"
+            "no utterance at all has a finite loss and gradient: the weights are at fault, not the audio, or an option "
+            "that multiplies the loss; lower `train.lr`, or that option"
         )
     if at_fault:
         return (

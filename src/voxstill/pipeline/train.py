@@ -17,10 +17,15 @@ from voxstill.training.summary import TrainingSummary
 def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss.
 
-    An `experiment` goes on with this configuration instead of a new one.
+    An `experiment` goes on with this configuration instead of a new one; of a checkpoint, its experiment from there.
     """
     task = registry.find(cfg.student.task)
     check(cfg)
     shards_of = labelled_shards if task.needs_labels(cfg) else shards_to_listen_to
-    run = None if experiment is None else RunDir(Path(experiment))
-    return launch(cfg, shards_of, task.build, train_settings(cfg), experiment=run)
+    settings = train_settings(cfg)
+    if experiment is None:
+        return launch(cfg, shards_of, task.build, settings)
+    path = Path(experiment)
+    if (run := RunDir.of_checkpoint(path)) is not None:
+        return launch(cfg, shards_of, task.build, settings, experiment=run, start=path.resolve())
+    return launch(cfg, shards_of, task.build, settings, experiment=RunDir(path))

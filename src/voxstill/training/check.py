@@ -34,6 +34,12 @@ def check(cfg: Config) -> None:
             why="`train.max_minutes` makes the schedule depend on the speed of the machine",
             fix="set `train.steps` or `train.epochs` instead of `train.max_minutes`",
         )
+    if cfg.train.lr * cfg.train.weight_decay >= 1:
+        raise ConfigError(
+            f"`train.weight_decay: {cfg.train.weight_decay:g}` leaves nothing of a weight",
+            why=f"each step takes away its product with `train.lr: {cfg.train.lr:g}`, as a share: 1 or more",
+            fix="set one of them lower; 0.002 and 0.01 are the defaults",
+        )
     ranks = world.ranks()
     cfg, num = (parallel.with_ranks(ranks, cfg), ranks.num) if ranks else (cfg, cfg.train.devices)
     if cfg.plan.batches_per_step % num:

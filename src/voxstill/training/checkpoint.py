@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def save(
     _point(run.last, final)
     judged = best(run, cfg.keep_best)
     _point(run.best, judged[0] if judged else final)
-    stay = [final, *judged, *_newest_sound(run)[:1]]
+    stay = [final, *judged, before_rise(run)]
     _flush(run.checkpoints)  # the links are on disk before what they pointed to goes
     for old in sorted(run.checkpoints.iterdir()):
         if old.name.startswith(".") or (step := state_file.step_of(old)) is None:
@@ -107,18 +107,38 @@ def set_aside_diverged(run: RunDir, cfg: Train) -> None:
 
     Where there is none from before, nothing is renamed.
     """
-    sound = _newest_sound(run)
-    if not sound:
-        return
+    sound = before_rise(run)
+    if sound is not None:
+        _set_aside(run, lambda state: state.risen_from is not None, "diverged", sound, cfg)
+        log.warning("`last` is now `%s`, from before the training diverged", sound.name)
+
+
+def go_back(run: RunDir, folder: Path, cfg: Train) -> None:
+    """Rename the checkpoints of later steps than those of `folder`, to which `last` then points."""
+    step = state_file.read(folder).state.step
+    _set_aside(run, lambda state: state.step > step, "superseded", folder, cfg)
+
+
+def _set_aside(run: RunDir, goes: Callable[[State], bool], word: str, newest: Path, cfg: Train) -> None:
     for folder in run.checkpoints.glob("epoch=*"):
-        if (state := _state(folder)) is not None and state.is_diverging:
-            aside = folder.with_name(f"diverged-{folder.name}")
-            log.warning("the loss had risen to %.4g at `%s`: it is now `%s`", state.loss, folder, aside.name)
+        if (state := _state(folder)) is not None and goes(state):
+            aside = folder.with_name(f"{word}-{folder.name}")
+            log.warning("`%s`, with loss %s, is now `%s`", folder, _number(state.loss), aside.name)
             remove(aside)
             folder.rename(aside)
-    _point(run.last, sound[0])
-    _point(run.best, next(iter(best(run, cfg.keep_best)), sound[0]))
-    log.warning("`last` is now `%s`, from before the training diverged", sound[0].name)
+    _point(run.last, newest)
+    _point(run.best, next(iter(best(run, cfg.keep_best)), newest))
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def before_rise(run: RunDir) -> Path | None:
+    """The newest checkpoint at which the loss had not risen; its weights are not read."""
+    states = ((folder, _state(folder)) for folder in run.checkpoints.glob("epoch=*"))
+    sound = [(state.step, folder) for folder, state in states if state is not None and state.risen_from is None]
+    return max(sound)[1] if sound else None
 
 
 def best(run: RunDir, num: int) -> list[Path]:
@@ -140,13 +160,6 @@ def whole_best(run: RunDir, num: int) -> list[Path]:
         else:
             _warn(folder, fault)
     return folders
-
-
-def _newest_sound(run: RunDir) -> list[Path]:
-    """The checkpoints at which the loss had not risen, the newest first."""
-    states = ((folder, _state(folder)) for folder in run.checkpoints.glob("epoch=*"))
-    sound = [(state.step, folder) for folder, state in states if state is not None and not state.is_diverging]
-    return [folder for _, folder in sorted(sound, reverse=True)]
 
 
 def _judged(run: RunDir) -> list[Path]:

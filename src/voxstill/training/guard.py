@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,15 +25,19 @@ LIMIT = 10
 
 
 class Guard:
-    """Counts steps whose loss or gradient is not finite; TrainingError after `LIMIT` in a row."""
+    """Counts steps whose loss or gradient is not finite; TrainingError after `LIMIT` in a row.
 
-    def __init__(self, run: RunDir, rank: int) -> None:
-        self._run, self._rank = run, rank
+    `advise` says how to go on then; it is told whether the loss was finite, so that the gradient alone was not.
+    """
+
+    def __init__(self, run: RunDir, rank: int, advise: Callable[[bool], str]) -> None:
+        self._run, self._rank, self._advise = run, rank, advise
         self._in_a_row = 0
 
     def passes(self, loss: float, grad_norm: float, step: int, batches: Sequence[Batch], context: StepContext) -> bool:
         """Whether the step may be taken; where it may not, this rank's batches are saved for `voxstill doctor`."""
-        if abs(loss) < float("inf") and grad_norm < float("inf"):  # NaN fails both
+        is_finite = abs(loss) < float("inf")  # NaN is not
+        if is_finite and grad_norm < float("inf"):
             self._in_a_row = 0
             return True
         self._in_a_row += 1
@@ -52,10 +56,10 @@ class Guard:
         )
         if self._in_a_row >= LIMIT:
             raise TrainingError(
-                f"the loss was not finite in {LIMIT} steps in a row",
+                f"the loss or its gradient was not finite in {LIMIT} steps in a row",
                 why=f"the last one had loss {loss} and gradient norm {grad_norm} on {shown}",
-                fix=f"go on with a lower `train.lr`: `voxstill train CONFIG --continue {self._run.path}`; "
-                f"`voxstill doctor {self._run.path} --batch {path}` says whether the audio is at fault",
+                fix=f"{self._advise(is_finite)}; `voxstill doctor {self._run.path} --batch {path}` says whether the "
+                "audio is at fault",
             )
         return False
 

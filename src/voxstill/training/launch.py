@@ -45,14 +45,16 @@ def launch(
     settings: Mapping[str, object],
     command: str = "train",
     experiment: RunDir | None = None,
+    start: Path | None = None,
 ) -> TrainingSummary:
     """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
     `settings` are the options that change what is learnt: equal ones have the same folder. An `experiment` goes on
-    with them instead. The finished model is uploaded to `train.upload`, of several processes by the first.
-    StorageError where another process trains in the folder; it is told that `command` does so here.
+    with them instead, from its last checkpoint or from `start`, another of them. The finished model is uploaded to
+    `train.upload`, of several processes by the first. StorageError where another process trains in the folder; it is
+    told that `command` does so here.
     """
-    summary = _launch(cfg, shards_of, build, settings, command, experiment)
+    summary = _launch(cfg, shards_of, build, settings, command, experiment, start)
     if cfg.train.upload and world.is_first():
         upload.upload(RunDir(Path(summary.path)), cfg.train.upload)
     return summary
@@ -65,6 +67,7 @@ def _launch(
     settings: Mapping[str, object],
     command: str,
     experiment: RunDir | None,
+    start: Path | None,
 ) -> TrainingSummary:
     ranks = world.ranks()
     cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
@@ -74,7 +77,7 @@ def _launch(
         if experiment is None:
             return _open(cfg, shards, settings, command)
         owner.check_free(experiment, command)
-        segments.begin(experiment, cfg, shards, settings)
+        segments.begin(experiment, cfg, shards, settings, start)
         return experiment
 
     if ranks:
@@ -187,11 +190,17 @@ def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Bu
     torch.set_num_threads(cfg.train.threads)
     torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)
     with owner.owned(fabric, run, command) as check_owned:
-        _train_owned(fabric, cfg, run, prefix, build, check_owned)
+        _train_owned(fabric, cfg, run, prefix, build, check_owned, command)
 
 
 def _train_owned(
-    fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build, check_owned: Callable[[], None]
+    fabric: Fabric,
+    cfg: Config,
+    run: RunDir,
+    prefix: str,
+    build: Build,
+    check_owned: Callable[[], None],
+    command: str,
 ) -> None:
     first = fabric.global_rank == 0
     handler = _log_to(run.log) if first else None
@@ -214,7 +223,9 @@ def _train_owned(
         budget = Budget.of(cfg.train, plan.steps)
         start = time.perf_counter()
         with Exports(run, cfg.train, setup.save) as exports:
-            state = loop.train(fabric, model, setup.task, data, cfg, run, budget, setup.frozen, check_owned, exports)
+            state = loop.train(
+                fabric, model, setup.task, data, cfg, run, budget, setup.frozen, check_owned, exports, command
+            )
         log.info("train: %s", data.bottleneck(time.perf_counter() - start))
         if state is None:
             return

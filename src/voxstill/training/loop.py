@@ -21,7 +21,7 @@ from voxstill.core.records import Batch
 from voxstill.data.plan import EpochPlan
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
-from voxstill.training import checkpoint, optim, parallel, probe, segments, stagnation
+from voxstill.training import checkpoint, divergence, optim, parallel, probe, segments, stagnation
 from voxstill.training.budget import Budget
 from voxstill.training.exports import Exports
 from voxstill.training.guard import Guard, MemoryGuard
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 Prepared = TypeVar("Prepared")
-LOSS_MEMORY = 0.05
-"""The loss reported is a running mean over about 1 / LOSS_MEMORY steps."""
-LEAST_LOSS_MEMORY = 0.001
-"""The least loss follows the loss within about 1 / LEAST_LOSS_MEMORY steps: where word times are no longer trained on,
-and where layers begin to train, the loss jumps and stays."""
 
 
 class Data(Protocol):
@@ -82,14 +77,15 @@ def train(
     frozen: Frozen,
     check_owned: Callable[[], None] = lambda: None,
     exports: Exports | None = None,
+    command: str = "train",
 ) -> State | None:
     """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student.
 
     What is `frozen` of it stays as it is. SIGINT or SIGTERM to any rank ends all of them after the step, with a
     checkpoint: then there is no state. `check_owned` is called before each write, and raises where the experiment is
-    another process's now. With `exports` each checkpoint gets a smaller copy.
+    another process's now. With `exports` each checkpoint gets a smaller copy. Advice names the `command`.
     """
-    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen, check_owned, exports).train()
+    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen, check_owned, exports, command).train()
 
 
 class _Trainer:
@@ -107,10 +103,11 @@ class _Trainer:
         frozen: Frozen,
         check_owned: Callable[[], None],
         exports: Exports | None,
+        command: str,
     ) -> None:
         self._fabric, self._model, self._task, self._data = fabric, model, task, data
         self._cfg, self._run, self._budget, self._frozen = cfg, run, budget, frozen
-        self._check_owned, self._exports = check_owned, exports
+        self._check_owned, self._exports, self._command = check_owned, exports, command
         if cfg.train.activation_checkpointing:
             parallel.checkpoint_activations(model)
         if cfg.train.compile:
@@ -126,11 +123,12 @@ class _Trainer:
         self._is_first = fabric.global_rank == 0
         self._meter = Meter(run, self._is_first, self._state, fabric.world_size)
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
-        self._guard = Guard(run, fabric.global_rank)
+        self._guard = Guard(run, fabric.global_rank, self._advice)
         self._memory = MemoryGuard(cfg.plan.budget_ms)
         self._profiler = StepProfiler(run, cfg.train.profile if self._is_first else None, self._state.step)
         # Weights that make steps fail may be broken: they are neither judged nor saved before a step is taken again.
         self._is_sound, self._is_judged_next, self._is_saved_next = True, False, False
+        self._is_stepped = False
 
     def _resumed(self) -> State:
         """The state of the newest whole checkpoint, which model, optimizer and average are brought to; else a new one.
@@ -180,6 +178,8 @@ class _Trainer:
         else:
             log.warning("`train.average` is best, and no checkpoint was judged on a dev split: the last are taken")
         validate(self._task, self._model, self._data, state, self._meter, None)
+        if state.risen_from is not None and self._is_first:
+            divergence.warn(self._run, state, cfg, self._command, is_over=True)
         log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
         return state
 
@@ -302,6 +302,7 @@ class _Trainer:
         self._is_sound = overflows or self._passes(loss, norm, step.batches, context)
         if self._is_sound:
             self._optimizer.step()  # which fp16 leaves out where gradients are too large for it
+            self._is_stepped = self._is_stepped or not overflows
         else:
             state.skipped += 1
             self._scaling.passed_over()
@@ -326,6 +327,11 @@ class _Trainer:
                 checkpoint.set_aside_diverged(self._run, self._cfg.train)
             raise
 
+    def _advice(self, is_loss_finite: bool) -> str:
+        return divergence.advice(
+            self._run, self._cfg, self._command, is_stepped=self._is_stepped, overflows=is_loss_finite
+        )
+
     def _report(
         self,
         step: PreparedStep,
@@ -340,9 +346,8 @@ class _Trainer:
         self._meter.count(step.batches, loss, figures)
         if loss is not None:
             self._task.watch(state.step, figures)
-            state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
-            least = state.loss if state.least_loss is None else state.least_loss
-            state.least_loss = min(state.loss, least + (state.loss - least) * LEAST_LOSS_MEMORY)
+            if divergence.follow(state, loss, tuple(sorted(figures))) and self._is_first:
+                divergence.warn(self._run, state, self._cfg, self._command)
         shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:

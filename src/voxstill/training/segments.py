@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydantic
@@ -59,10 +60,13 @@ def describe(changed: Mapping[str, tuple[object, object]]) -> str:
     return ", ".join(f"`{name}` {before} -> {after}" for name, (before, after) in changed.items())
 
 
-def begin(run: RunDir, cfg: Config, shards: ShardFigures, settings: Mapping[str, object]) -> None:
+def begin(
+    run: RunDir, cfg: Config, shards: ShardFigures, settings: Mapping[str, object], start: Path | None = None
+) -> None:
     """Let the experiment go on with this configuration, from its last checkpoint, also where it was finished.
 
-    The same once more changes nothing. ConfigError where there is nothing to go on from or nothing left to do, and
+    From `start`, another of its checkpoints, where that is named: later ones are set aside. The same once more changes
+    nothing, and goes on from the last. ConfigError where there is nothing to go on from or nothing left to do, and
     where the student, the seed or the shards are others. The caller owns the experiment.
     """
     if not run.config.is_file():
@@ -87,13 +91,15 @@ def begin(run: RunDir, cfg: Config, shards: ShardFigures, settings: Mapping[str,
             why=f"it is {changed[fixed[0]][0]} there, and {changed[fixed[0]][1]} here",
             fix="leave out `--continue`: a new experiment begins",
         )
-    state = _state(run)
+    state = _state(run, start)
     if Budget.of(cfg.train, _NO_EPOCH_ENDS).progress(state.step, state.seconds) >= 1:
         raise ConfigError(
             f"`{run.path}` has nothing left to do",
             why=f"it has made {state.step:,} steps in {state.seconds / 60:.0f} minutes",
             fix="raise `train.steps`, `train.epochs` or `train.max_minutes`",
         )
+    if start is not None:
+        checkpoint.go_back(run, start, cfg.train)
     _note(run, cfg, experiment.recipe_of(run, settings), state.step, changed)
     log.info("train: `%s` goes on at step %d with %s", run.path, state.step, describe(changed))
 
@@ -141,7 +147,15 @@ def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
             return
 
 
-def _state(run: RunDir) -> state_file.State:
+def _state(run: RunDir, start: Path | None) -> state_file.State:
+    if start is not None:
+        if faults := state_file.faults(start):
+            raise TrainingError(
+                f"the checkpoint `{start}` is broken",
+                why="; ".join(f"`{name}`: {reason}" for name, reason in faults.items()),
+                fix="name another one, or the experiment to go on from the newest whole one",
+            )
+        return state_file.read(start).state
     newest = checkpoint.newest(run)
     if newest is None:
         raise ConfigError(

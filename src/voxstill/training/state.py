@@ -32,7 +32,8 @@ class State:
     """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error.
 
     `error` is that of just these weights on the dev split, None where nobody has measured it; `stale` says how often in
-    a row it was no better than the best. `loss` is a running mean, and `least_loss` its least value of late.
+    a row it was no better than the best. `loss` is a running mean of a loss that has these `loss_parts`, and
+    `least_loss` its least value; `risen_from` is that value where the loss has risen far above it: see `divergence`.
     `rows` counts the lines of `metrics.jsonl`: those written after the checkpoint go when it is resumed.
     """
 
@@ -53,13 +54,8 @@ class State:
     validations: tuple[Validation, ...] = ()
     """The last few."""
     is_stagnation_told: bool = False
-
-    @property
-    def is_diverging(self) -> bool:
-        """Whether the loss has more than doubled since it was least of late, and risen by more than 1."""
-        if self.loss is None or self.least_loss is None:
-            return False
-        return self.loss - self.least_loss > max(abs(self.least_loss), 1.0)
+    loss_parts: tuple[str, ...] = ()
+    risen_from: float | None = None
 
 
 _NUMBERS = pydantic.TypeAdapter(State)
