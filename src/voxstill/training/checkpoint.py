@@ -86,6 +86,9 @@ def newest(run: RunDir) -> Path | None:
         if not folders or folders[0].name != target:
             log.warning("`%s` points to `%s`, which is not there", run.last, target)
             is_passed_over = True
+    elif run.last.is_dir():  # a copy that followed links
+        log.warning("`%s` is a folder, where a link belongs, and is passed over", run.last)
+        is_passed_over = True
     for folder in folders:
         if (fault := _fault(folder)) is None:
             if is_passed_over:
@@ -96,8 +99,8 @@ def newest(run: RunDir) -> Path | None:
     if is_passed_over:
         raise TrainingError(
             f"no checkpoint in `{run.checkpoints}` is whole",
-            why=f"the newest is broken: {_fault(folders[0])}" if folders else f"`{run.last.name}` points to nothing",
-            fix="restore one from a copy; or remove the folder, and the same command begins at step 0",
+            why=f"the newest is broken: {_fault(folders[0])}" if folders else f"`{run.last.name}` points to none",
+            fix="restore one from a copy, as `epoch=E-step=S`; or remove the folder, and it begins at step 0",
         )
     return None
 
@@ -304,6 +307,8 @@ def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[s
 
 
 def _point(link: Path, target: Path) -> None:
+    if link.is_dir() and not link.is_symlink():  # a copy that followed links; no rename replaces it
+        link.rename(_unused(link))
     with atomic_file(link) as draft:
         draft.symlink_to(target.name)
 
