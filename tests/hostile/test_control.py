@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from manifests import wav
 from servers import Handler, serve
 from voxstill import cli
 from voxstill.audio import codec
+from voxstill.core import config
+from voxstill.core.errors import ConfigError
 from voxstill.core.records import Label, Utterance
+from voxstill.engine import ray_cluster
 from voxstill.labelling import control
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -177,15 +181,36 @@ def test_of_a_plugin_only_numbers_that_change_the_pace_are_taken(
         {"monitor": {"host": "0.0.0.0", "port": 0}},
         {"seed": 3},
         {"teacher": {"name": "other-than-any"}},
+        {"engine": {"lease_s": 1e300}},
+        {"engine": {"in_flight": 10**9}},
+        {"teacher": {"seed": 1, "x" * 1_000_000: 1}},
     ],
-    ids=str,
+    ids=lambda section: str(section)[:60],
 )
 def test_a_request_written_by_hand_changes_no_more_than_one_by_the_command(
     work: Store, section: dict[str, Any]
 ) -> None:
     ask(work, **section)
     assert len(label(work)) == NUM
-    assert refusal(work)
+    assert 0 < len(refusal(work)) <= 500
+
+
+@pytest.mark.parametrize("pace", [{"concurrency": 10**9}, {"timeout_s": 1e300}, {"retries": 10**9}], ids=str)
+def test_no_pace_takes_all_memory_or_all_time(pace: dict[str, float]) -> None:
+    teacher = config.Teacher.model_validate({"name": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"})
+    started = control.Settings(teacher, config.Engine(), "info")
+    assert control.apply({"teacher": {"concurrency": 8, "timeout_s": 90, "retries": 9}}, started).teacher != teacher
+    with pytest.raises(ConfigError, match=f"option `teacher.{next(iter(pace))}` cannot be"):
+        control.apply({"teacher": pace}, started)
+
+
+def test_a_running_job_is_not_given_more_workers_than_its_cluster_can_hold() -> None:
+    cluster: Any = SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0})
+    for wanted, current in ((64, 2), (100, 100), (3, 100)):
+        ray_cluster.check_growth(cluster, wanted, current)
+    with pytest.raises(ConfigError, match="not given 100,000 workers") as caught:
+        ray_cluster.check_growth(cluster, 100_000, 2)
+    assert "room for 64" in caught.value.why
 
 
 @pytest.mark.parametrize(

@@ -50,5 +50,5 @@ class RecognizerOptions(Section):
     """What is drawn, where the temperature is above 0."""
     trust_remote_code: bool = option(False)
     """Run program code that comes with the checkpoint. It can do whatever you can: read it first."""
-    threads: int = option(1, unit="threads", ge=1, pace=True)
+    threads: int = option(1, unit="threads", ge=1, le=1024, pace=True)
     """CPU threads of the model."""

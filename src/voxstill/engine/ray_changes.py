@@ -33,7 +33,9 @@ class RayChanges:
             return
         ray = self._workers.ray
         try:
-            ray_cluster.cpu_share(ray, change.stages, ray_cluster.num_workers(ray, change.stages))
+            sizes = ray_cluster.num_workers(ray, change.stages)
+            ray_cluster.cpu_share(ray, change.stages, sizes)
+            ray_cluster.check_growth(ray, sum(sizes), sum(pool.size for pool in self._workers.pools))
         except ConfigError as error:
             self._changes.rejected(error)
             return

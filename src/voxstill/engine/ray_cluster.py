@@ -24,6 +24,8 @@ JOIN_LIMIT_S = 10.0
 _SHARED_MEMORY = "/dev/shm"
 _PROCESS_BYTES = 4 << 30
 """Addresses that a process of Ray needs besides its shared memory: a worker without any work has 1.5 GB."""
+MOST_WORKERS_PER_CORE = 16
+"""A running job is not given more by a change: each is a process of some hundred megabytes."""
 SPARE_CPUS = 0.01
 """Share of the CPUs that no worker reserves at the start, so that those started later find a little everywhere."""
 
@@ -158,6 +160,20 @@ def cpu_share(ray: ModuleType, stages: Sequence[Stage], sizes: Sequence[int]) ->
     _check_reserved(_machines(ray), stages, sizes)
     cpus = sum(size * stage.num_cpus for stage, size in zip(stages, sizes, strict=True))
     return min(1.0, (1 - SPARE_CPUS) * ray.cluster_resources().get("CPU", 0) / cpus) if cpus else 1.0
+
+
+def check_growth(ray: ModuleType, wanted: int, current: int) -> None:
+    """Raise ConfigError where a change of a running job starts more workers than the cluster can hold.
+
+    Whoever can write into the work folder may ask for a change; only whoever starts a job may ask for any number.
+    """
+    most = max(current, int(MOST_WORKERS_PER_CORE * ray.cluster_resources().get("CPU", 1)))
+    if wanted > most:
+        raise ConfigError(
+            f"a running job is not given {wanted:,} workers",
+            why=f"the cluster has room for {most:,}, {MOST_WORKERS_PER_CORE} for each core",
+            fix="ask for fewer, or end the job with SIGTERM and start it with so many",
+        )
 
 
 def _check_reserved(machines: Sequence[Mapping[str, float]], stages: Sequence[Stage], sizes: Sequence[int]) -> None:

@@ -19,6 +19,7 @@ from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError, DataError, StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.engine import Change, Stage
 from voxstill.labelling import permission
 from voxstill.storage.store import Store
@@ -30,6 +31,8 @@ STATUS = "control"
 """The folder of the statuses of jobs."""
 Options = Mapping[str, Mapping[str, object]]
 """Options by section."""
+_MOST_SHOWN = 500
+"""Characters that are shown of a request or of why it is refused."""
 POLL_S = 1.0
 POLL_REMOTE_S = 5.0
 """In a bucket every look is a request that costs: 720 an hour are $0.0003."""
@@ -243,9 +246,9 @@ class Watch:
         self._reject(self._current.at, error)
 
     def _reject(self, at: str | None, error: VoxstillError) -> None:
-        why = f": {error.why}" if error.why else ""
-        log.error("control: what was asked for is refused, and the job goes on as before: %s%s", error.what, why)
-        self._update_status(lambda status: replace(status, asked_at=at, refused=f"{error.what}{why}"))
+        refused = one_line(f"{error.what}: {error.why}" if error.why else error.what, _MOST_SHOWN)
+        log.error("control: what was asked for is refused, and the job goes on as before: %s", refused)
+        self._update_status(lambda status: replace(status, asked_at=at, refused=refused))
 
     def _update_status(self, update: Callable[[JobStatus], JobStatus]) -> None:
         with self._lock:
@@ -286,7 +289,7 @@ class Watch:
         self._is_unreadable = False
         if new == self._last_request:
             return
-        self._last_request, at = new, str(new.at)
+        self._last_request, at = new, one_line(str(new.at), MOST_NAME)
         try:
             settings = apply(new.set, self._initial.settings)
             next_work = _Work(at, settings, self._build(settings))
@@ -296,7 +299,7 @@ class Watch:
         except Exception as error:  # a teacher of another package, or a file that was written by hand
             self._reject(at, ConfigError("it cannot be understood", why=f"{type(error).__name__}: {error}"))
             return
-        log.info("control: asked for at %s: %s", at, new.set)
+        log.info("control: asked for at %s: %s", at, one_line(str(new.set), _MOST_SHOWN))
         self._set_level(settings.log_level)
         with self._lock:
             self._next = next_work

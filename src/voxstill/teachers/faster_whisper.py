@@ -47,7 +47,7 @@ class FasterWhisperOptions(Section):
     """`auto` takes the GPU where there is one."""
     compute_type: str = option("default")
     """Numbers it computes with: `float32`, `float16`, `bfloat16`, `int8`, `int8_float16` and others."""
-    cpu_threads: int = option(1, unit="threads", ge=1, pace=True)
+    cpu_threads: int = option(1, unit="threads", ge=1, le=1024, pace=True)
     """CPU threads of the model."""
     batch_size: int = option(8, unit="clips", ge=1)
     """Clips of one language in a batch; one by one where the language is to be detected."""

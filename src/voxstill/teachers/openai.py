@@ -77,11 +77,11 @@ class OpenAIOptions(Section):
     """Longest answer; an answer cut there finishes as `length`, where the server says so."""
     seed: int | None = option(None, ge=0)
     """Asks for the same answer each time."""
-    concurrency: int = option(16, unit="requests", ge=1, pace=True)
+    concurrency: int = option(16, unit="requests", ge=1, le=1024, pace=True)
     """Requests under way at once, from each teacher."""
-    timeout_s: float = option(60.0, unit="s", gt=0, pace=True)
+    timeout_s: float = option(60.0, unit="s", gt=0, le=86_400, pace=True)
     """A server that has not given its whole answer after so long is asked again."""
-    retries: int = option(4, unit="tries", ge=0, pace=True)
+    retries: int = option(4, unit="tries", ge=0, le=1000, pace=True)
     """Further tries after a time-out, a 429 or a 5xx, with growing pauses, or as long as the server's Retry-After."""
 
 

@@ -50,7 +50,7 @@ class SherpaOptions(Section):
     """Hypotheses kept in the beam search."""
     provider: Literal["cpu", "cuda"] = option("cpu")
     """Where it runs; `cuda` needs a wheel of sherpa-onnx made for it."""
-    num_threads: int = option(1, unit="threads", ge=1, pace=True)
+    num_threads: int = option(1, unit="threads", ge=1, le=1024, pace=True)
     """CPU threads of the model."""
     batch_size: int = option(16, unit="clips", ge=1)
     """Clips in a batch."""

@@ -39,10 +39,10 @@ class Engine(Section):
     chunk_hours: float = option(4.0, unit="h of audio", gt=0)
     """Most audio in a chunk, so that long recordings do not outlive `engine.lease_s`. The index estimates it from the
     size of a file. A chunk ends between two recordings where it can: each chunk decodes its recordings anew."""
-    in_flight: int = option(2, unit="chunks", ge=1)
+    in_flight: int = option(2, unit="chunks", ge=1, le=1000)
     """Chunks handed to one worker at a time; this is the back-pressure. A teacher that hears two chunks at once is
     handed one more."""
-    attempts: int = option(3, unit="tries", ge=1)
+    attempts: int = option(3, unit="tries", ge=1, le=1_000_000)
     """A chunk that fails so often is halved, down to the one utterance at fault, which is set aside with its reason."""
     max_failed_share: float = option(0.2, unit="share", ge=0, le=1)
     """Share of files or utterances that may fail: above it `index` and `label` say so and end with an exit code."""
@@ -50,7 +50,7 @@ class Engine(Section):
     """A recording that takes longer to decode is a row with that reason: some files make a decoder run for ever."""
     decode_mb: int = option(4096, unit="MB", ge=64)
     """Memory that the decoder of one recording may take: six hours of audio take 2 GB, a decompression bomb any."""
-    lease_s: float = option(600.0, unit="s", gt=0)
+    lease_s: float = option(600.0, unit="s", gt=0, le=1_000_000)
     """A chunk not back after this long is taken from its worker, which is ended, and given to others in halves. A slow
     teacher wants a smaller `engine.chunk` or `engine.chunk_hours`, or a longer lease."""
 
