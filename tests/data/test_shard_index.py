@@ -185,6 +185,8 @@ def test_weights_of_data_sets_and_classes_are_multiplied(tmp_path: Path) -> None
         weights(classes={"maybe": 2.0})
     with pytest.raises(ConfigError, match=r"train\.dataset_weights"):
         weights(datasets={"none": 2.0})
+    with pytest.raises(ConfigError, match="1e\\+38"):
+        weights(datasets={"pseudo": 1e38})
 
 
 def test_an_index_with_a_flipped_bit_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -81,6 +81,25 @@ def awkward(tmp_path_factory: pytest.TempPathFactory) -> Config:
     cfg = labelled(tmp_path_factory.mktemp("awkward"), rows)
     filtering.filter_labels(cfg)
     return cfg
+
+
+def test_weights_are_written_and_read_back(tmp_path: Path) -> None:
+    rows = [
+        {"audio": f"{i}.wav", "id": f"u{i}", "text": "one", "split": "train", "weight": weight}
+        for i, weight in enumerate((0.25, 0, 1))
+    ]
+    cfg = labelled(tmp_path, rows)
+    for form, name in (
+        ("jsonl", "a.jsonl"),
+        ("csv", "a.csv"),
+        ("nemo", "b.jsonl"),
+        ("lhotse", "c.jsonl"),
+        ("hf", "hf/train.parquet"),
+    ):
+        output = tmp_path / name
+        exporting.export_labels(cfg, str(output.parent if form == "hf" else output), cast(Form, form))
+        weights = {entry.id: entry.weight for entry in entries_in(str(output))}
+        assert weights == {"u0": 0.25, "u1": 0.0, "u2": None}, form
 
 
 def utterances(cfg: Config) -> dict[str, Utterance]:

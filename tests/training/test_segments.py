@@ -174,3 +174,11 @@ def test_a_folder_that_is_no_experiment_is_refused(
 ) -> None:
     assert cli.main(["train", str(config), "--continue", str(tmp_path)]) == 2
     assert "is no experiment" in capsys.readouterr().err
+
+
+def test_weights_of_0_alone_are_refused_before_training(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    words = ["train", str(config), "--set", f"train.root={tmp_path}", "--set", "train.dataset_weights={'': 0}"]
+    assert cli.main(words) == 3
+    assert "there is nothing to learn" in capsys.readouterr().err

@@ -22,6 +22,8 @@ Finish = Literal["stop", "length", "failed"]
 Normalization = Literal["none", "peak", "rms", "loudness"]
 RATE_HZ = 16_000
 """The one sampling rate inside voxstill; `audio.codec` brings everything to it."""
+MOST_WEIGHT = 1_000_000
+"""Of an utterance's loss: far above it is infinite as float32, and one such utterance all that is learnt from."""
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)

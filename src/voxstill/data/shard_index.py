@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
-from voxstill.core.records import Split, Word, fingerprint
+from voxstill.core.records import MOST_WEIGHT, Split, Word, fingerprint
 from voxstill.data.batching import Ints
 from voxstill.data.plan import SamplingRate, mixture_rates
 from voxstill.storage import checked_json, shard_format
@@ -146,10 +146,14 @@ class ShardIndex:
     def _weight_factors(self) -> Iterator[NDArray[np.float64]]:
         weights = self._weights
         if weights.dialects:
-            of_dialect_G = _by_name("train.dialect_weights", self.dialects, weights.dialects, 1.0, least=0)
+            of_dialect_G = _by_name(
+                "train.dialect_weights", self.dialects, weights.dialects, 1.0, least=0, most=MOST_WEIGHT
+            )
             yield of_dialect_G[self._column("dialect")]
         if weights.datasets:
-            of_dataset_G = _by_name("train.dataset_weights", self.datasets, weights.datasets, 1.0, least=0)
+            of_dataset_G = _by_name(
+                "train.dataset_weights", self.datasets, weights.datasets, 1.0, least=0, most=MOST_WEIGHT
+            )
             yield of_dataset_G[self._column("dataset")]
         if weights.classes:
             yield self._class_weights(weights.classes, weights.class_names)
@@ -164,7 +168,7 @@ class ShardIndex:
             num_G = np.bincount(class_K, minlength=len(names)).astype(np.float64)
             of_class_G: SamplingRate = len(class_K) / np.maximum(num_G, 1.0) / max(int((num_G > 0).sum()), 1)
         else:
-            of_class_G = _by_name("train.class_weights", names, classes, 1.0, least=0)
+            of_class_G = _by_name("train.class_weights", names, classes, 1.0, least=0, most=MOST_WEIGHT)
         weight_N = np.ones(len(self), np.float64)
         weight_N[has_class_N] = of_class_G[class_K]
         return weight_N
@@ -300,12 +304,24 @@ def _span(end_N: Ints, row: int) -> slice:
 
 
 def _by_name(
-    option: str, names: Sequence[str], numbers: Mapping[str, float], default: float | None, *, least: float
+    option: str,
+    names: Sequence[str],
+    numbers: Mapping[str, float],
+    default: float | None,
+    *,
+    least: float,
+    most: int | None = None,
 ) -> SamplingRate:
-    """The number of each name, from an option; ConfigError for an unknown name, or a number that is too small.
+    """The number of each name, from an option; ConfigError for an unknown name, or a number that is out of range.
 
     Without a `default` each name needs one.
     """
+    if most is not None and (high := [name for name, number in numbers.items() if number > most]):
+        raise ConfigError(
+            f"`{option}` says {numbers[high[0]]:g} for `{high[0]}`",
+            why=f"a weight is at most {most:,}",
+            fix="lower it: weights count beside one another, and those about 1 keep the meaning of `train.lr`",
+        )
     if low := [name for name, number in numbers.items() if not least <= number < math.inf]:
         raise ConfigError(
             f"`{option}` says {numbers[low[0]]:g} for `{low[0]}`",

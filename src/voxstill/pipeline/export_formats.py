@@ -31,7 +31,7 @@ ROWS = 4096
 SPLITS_OF_DATASETS = {"train": "train", "dev": "validation", "test": "test"}
 """What the library `datasets` calls a split."""
 DATASETS_FILES = tuple(f"{name}.parquet" for name in SPLITS_OF_DATASETS.values())
-COLUMNS = ("id", "audio", "start_ms", "end_ms", "channel", "text", *INFO_COLUMNS, "split", "teacher")
+COLUMNS = ("id", "audio", "start_ms", "end_ms", "channel", "text", *INFO_COLUMNS, "split", "weight", "teacher")
 """Columns of our own manifests; those of scores and verdicts follow."""
 KALDI_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "utt2lang")
 """Files of the Kaldi data directory; `utt2lang` is there where all languages are known."""
@@ -100,6 +100,7 @@ def manifest_row(row: ExportedLabel) -> dict[str, object]:
         **{name: getattr(utterance.info, name) for name in INFO_COLUMNS},
         "language": row.language,
         "split": utterance.split,
+        "weight": utterance.weight,
         "teacher": row.label.teacher,
         **row.more,
     }
@@ -132,6 +133,7 @@ def write_nemo(labels: ExportedLabels, file: TextIO) -> None:
             "speaker": row.utterance.info.speaker,
             "lang": row.language,
             "split": row.utterance.split,
+            "weight": row.utterance.weight,
             "id": row.utterance.id,
             **row.more,
         }
@@ -151,6 +153,7 @@ def _cut(row: ExportedLabel) -> dict[str, object]:
     rate_hz, channels = recording.rate_hz or 16_000, list(range(recording.num_channels or 1))
     num_samples = -(-(recording.duration_ms or utterance.end_ms) * rate_hz // 1000)
     channel = utterance.channel or 0
+    weight = {} if utterance.weight is None else {"weight": utterance.weight}
     supervision = {
         "id": utterance.id,
         "recording_id": recording.id,
@@ -160,7 +163,7 @@ def _cut(row: ExportedLabel) -> dict[str, object]:
         "text": row.label.text,
         "language": row.language,
         "speaker": utterance.info.speaker,
-        "custom": {"split": utterance.split, "teacher": row.label.teacher, **row.more},
+        "custom": {"split": utterance.split, **weight, "teacher": row.label.teacher, **row.more},
     }
     return {
         "id": utterance.id,
@@ -214,7 +217,8 @@ def _datasets_schema(more: Sequence[pa.Field]) -> pa.Schema:
     import pyarrow as pa
 
     texts = ("id", "text", *INFO_COLUMNS, "teacher")
-    fields = [*(pa.field(name, pa.string()) for name in texts), *(pa.field(one.name, one.type) for one in more)]
+    fields = [*(pa.field(name, pa.string()) for name in texts), pa.field("weight", pa.float64())]
+    fields += (pa.field(one.name, one.type) for one in more)
     features: dict[str, dict[str, str]] = {"audio": {"_type": "Audio"}}
     for field in fields:
         dtype = "float64" if pa.types.is_float64(field.type) else str(field.type)

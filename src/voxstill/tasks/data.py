@@ -74,6 +74,12 @@ class Corpus:
             )
             for split, weights in of_split.items()
         )
+        if len(self._train) and not self._train.weight.any():
+            raise DataError(
+                "there is nothing to learn: the loss of every utterance has weight 0",
+                why="so the shards say, or `train.dataset_weights` and the like",
+                fix="give some utterances a weight above 0",
+            )
         self._sampling_rate = self._train.sampling_rate(cfg.plan)
         self._dev_texts = {self._dev.id_of(row): normalize(self._dev.text_of(row)) for row in range(len(self._dev))}
         self._loader: Loader | None = None

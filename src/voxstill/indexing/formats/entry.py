@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any, get_args
 
 from voxstill.core.errors import DataError
-from voxstill.core.records import Split, UtteranceInfo, fingerprint, recording_id
+from voxstill.core.records import MOST_WEIGHT, Split, UtteranceInfo, fingerprint, recording_id
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats.column_names import (
     COLUMN_NAMES,
@@ -43,7 +43,6 @@ SPLIT_NAMES: Mapping[str, Split] = {
 _SPLIT_WORD = re.compile(r"(?:(h[eo]ld)[-_. ](out)|([a-z]+?))\d*(?![^-_. ])")
 NO_SPLIT = {"", "-", "all", "none", "null", "unlabelled", "unlabeled"}
 """Values of a column `split` that name none."""
-_MOST_WEIGHT = 1_000_000  # far above it is infinite as float32, and one such utterance all that is learnt from
 _SAME_TIME_MS = 10
 """Times that are no further apart were rounded differently."""
 _HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
@@ -228,8 +227,8 @@ def _weight(row: Mapping[str, object], where: str) -> float | None:
     """How much the loss of a row counts; None where it counts as any other does. DataError where it is no weight."""
     if (weight := row.get("weight")) in (None, ""):
         return None
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= _MOST_WEIGHT:
-        raise bad_row(where, f"`weight` is {weight!r:.40}, not a number from 0 to {_MOST_WEIGHT:,}")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MOST_WEIGHT:
+        raise bad_row(where, f"`weight` is {weight!r:.40}, not a number from 0 to {MOST_WEIGHT:,}")
     return None if weight == 1 else float(weight)
 
 

@@ -77,10 +77,10 @@ def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
 
 
 def _supervised(rows: Sequence[Mapping[str, Any]], duration_ms: int) -> dict[str, object]:
-    """Text, speaker, language and split of a cut's supervisions.
+    """Text, speaker, language, split and weight of a cut's supervisions.
 
     Their texts are one text, in their order, where each has one and lies within the cut; a speaker, a language or, in
-    `custom`, a split is known where all have the same.
+    `custom`, a split or a weight is known where all have the same.
     """
     texts = [row.get("text") for row in sorted(rows, key=lambda row: row.get("start") or 0)]
     are_inside = all(
@@ -91,12 +91,13 @@ def _supervised(rows: Sequence[Mapping[str, Any]], duration_ms: int) -> dict[str
     has_text = bool(texts) and are_inside and all(isinstance(text, str) for text in texts)
     speakers, languages = ({row.get(name) for row in rows} for name in ("speaker", "language"))
     customs = [custom for row in rows if isinstance(custom := row.get("custom"), Mapping)]
-    splits = {str(custom.get("split")) for custom in customs}
+    splits, weights = ({str(custom.get(name)) for custom in customs} for name in ("split", "weight"))
     return {
         "text": " ".join(map(str, texts)) if has_text else None,
         "speaker": speakers.pop() if len(speakers) == 1 else None,
         "language": languages.pop() if len(languages) == 1 else None,
         "subset": splits.pop() if len(splits) == 1 else None,
+        "weight": customs[0].get("weight") if len(weights) == 1 else None,
     }
 
 
