@@ -257,6 +257,18 @@ def test_a_consensus_leaves_removed_utterances_out(cfg: Config) -> None:
     assert set(workdir.finished_recipes(Store(cfg.work), "labels")) == {*of, figures.recipe}
 
 
+def test_a_text_without_usable_audio_is_removed_too(cfg: Config, tmp_path: Path) -> None:
+    for number in (1, 9):  # of the test split
+        (tmp_path / f"{number}.wav").write_bytes(b"no audio")
+    made(cfg)
+    judged = {"u01", "u09"}
+    assert {row.id for row in of_split(cfg).utterances} == judged
+    assert remove(cfg, ["u01", "u02"]).to_dict() == {"removed": 2, "all_removed": 2}
+    assert {row.id for row in of_split(cfg).utterances} == judged - {"u01"}
+    assert remove(cfg, ["u01", "u09"]).to_dict() == {"removed": 1, "all_removed": 3}
+    assert not of_split(cfg).utterances
+
+
 def test_an_unknown_id_is_an_error_and_nothing_is_removed(
     cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,5 +97,9 @@ def _by(cfg: Config, judged: Sequence[_Judged], field: str) -> dict[str, dict[st
 
 def _column(cfg: Config, field: str) -> dict[str, object]:
     """A column of the manifests of the source, by the id of the utterance."""
-    uris = (uri for source in sources_of(cfg.source) for uri in ([source.uri] if isinstance(source.uri, str) else source.uri))
+    uris = (
+        uri
+        for source in sources_of(cfg.source)
+        for uri in ([source.uri] if isinstance(source.uri, str) else source.uri)
+    )
     return {id_: value for uri in uris for id_, value in other_columns.column(uri, field).items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,8 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
         before = removals.of(work)
         recorded = {removal.id for removal in removals.record(work)}
         new = [id_ for id_ in dict.fromkeys(ids) if id_ not in recorded]
-        found = list(_removals(work, new, reason))
+        unused = _unused(work)
+        found = list(_removals(work, new, reason, unused))
         known = {removal.id for removal in found}
         unknown = [id_ for id_ in new if id_ not in known]
         if unknown:
@@ -89,8 +90,11 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
             held.check()
             removals.append(work, found)
         after = removals.of(work)
-    log.info("remove: %d utterances removed", len(after) - len(before))
-    return RemoveResult(removed=len(after) - len(before), all_removed=len(after))
+    num_before, num = (
+        len(gone.keys() | (unused.keys() & named)) for gone, named in ((before, recorded), (after, recorded | known))
+    )
+    log.info("remove: %d utterances removed", num - num_before)
+    return RemoveResult(removed=num - num_before, all_removed=num)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,9 @@ class _Meaning:
         return f"`{of.uri}`{stretch}{channel} in `{self.table}`"
 
 
-def _removals(work: Store, ids: Sequence[str], reason: str | None) -> Iterator[Removal]:
+def _removals(
+    work: Store, ids: Sequence[str], reason: str | None, unused: Mapping[str, Sequence[_Meaning]]
+) -> Iterator[Removal]:
     """The removals of each id that is an utterance or a recording of any table: of its file and of copies of that.
 
     DataError where an id means different audio.
@@ -118,7 +124,7 @@ def _removals(work: Store, ids: Sequence[str], reason: str | None) -> Iterator[R
 
     if not ids:
         return
-    meanings = _meanings(work, ids, reason)
+    meanings = _meanings(work, ids, reason, unused)
     recording_ids = {meaning.recording_id for of_id in meanings.values() for meaning in of_id}
     contents: dict[str, str] = {}
     for _, part in _parts(work, "recordings", ("id", "content_hash")):
@@ -142,7 +148,9 @@ def _removals(work: Store, ids: Sequence[str], reason: str | None) -> Iterator[R
         yield from (replace(removal, uri=uri) for uri in sorted(uris.get(content, set()) - {removal.uri}))
 
 
-def _meanings(work: Store, ids: Sequence[str], reason: str | None) -> dict[str, list[_Meaning]]:
+def _meanings(
+    work: Store, ids: Sequence[str], reason: str | None, unused: Mapping[str, Sequence[_Meaning]]
+) -> dict[str, list[_Meaning]]:
     """What each id that is known means, in the order of the ids and then of the tables."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -158,7 +166,26 @@ def _meanings(work: Store, ids: Sequence[str], reason: str | None) -> dict[str, 
             recording_id = row.pop("recording_id")
             removal = Removal(**{name: row[name] for name in row if name in _STRETCH}, time=time, reason=reason)
             meanings.setdefault(removal.id, []).append(_Meaning(table, recording_id, removal))
+    for id_ in ids:
+        if id_ not in meanings and id_ in unused:
+            meanings[id_] = [
+                replace(meaning, removal=replace(meaning.removal, time=time, reason=reason)) for meaning in unused[id_]
+            ]
     return {id_: meanings[id_] for id_ in ids if id_ in meanings}
+
+
+def _unused(work: Store) -> dict[str, list[_Meaning]]:
+    """What the ids of utterances mean whose audio the index could not use: they are judged all the same."""
+    import pyarrow.compute as pc
+
+    meanings = dict[str, list[_Meaning]]()
+    for table, whole in _parts(work, "recordings", ("id", "unused")):
+        part = whole.filter(pc.greater(pc.list_value_length(whole["unused"]), 0))  # null is no match
+        for recording_id, rows in zip(part["id"].to_pylist(), part["unused"].to_pylist(), strict=True):
+            for row in rows or ():
+                removal = Removal(**{name: row[name] for name in _STRETCH if name != "recording_id"}, time="")
+                meanings.setdefault(removal.id, []).append(_Meaning(table, recording_id, removal))
+    return meanings
 
 
 def _parts(work: Store, prefix: str, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
