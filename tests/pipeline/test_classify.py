@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -182,13 +183,29 @@ def test_a_student_of_another_task_is_refused_with_the_command_that_takes_it(
     assert message in capsys.readouterr().err
 
 
-def test_recognisers_and_names_on_the_hub_are_refused(
-    capsys: pytest.CaptureFixture[str], tone_student: Path, audio: Path
-) -> None:
+def test_recognisers_are_refused(capsys: pytest.CaptureFixture[str], tone_student: Path, audio: Path) -> None:
     assert cli.main(["classify", str(tone_student), str(audio)]) == 2
     assert "voxstill transcribe" in capsys.readouterr().err
-    assert cli.main(["classify", "owner/name", str(audio)]) == 2
-    assert "hf download owner/name" in capsys.readouterr().err
+
+
+def test_a_student_is_taken_from_the_hub_by_its_name(
+    capsys: pytest.CaptureFixture[str],
+    students: dict[str, Path],
+    audio: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    commit, folder = "0123456789abcdef" * 2 + "01234567", tmp_path / "models--owner--classes"
+    shutil.copytree(students["classes"] / "model", folder / "snapshots" / commit)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    expected = voxstill.classify(students["classes"], [audio / "ba.flac"])
+    for name in ("owner/classes", "owner/classes@main"):
+        assert voxstill.classify(name, [audio / "ba.flac"]) == expected
+    assert cli.main(["classify", "owner/none", str(audio)]) == 3
+    assert "`owner/none` cannot be fetched from the Hugging Face Hub" in capsys.readouterr().err
 
 
 def test_plain_transformers_gives_the_same_classes_and_embeddings(students: dict[str, Path], audio: Path) -> None:

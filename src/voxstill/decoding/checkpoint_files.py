@@ -49,7 +49,7 @@ def fetch(model: str, revision: str | None, patterns: Sequence[str]) -> Path:
         raise DataError(
             f"`{model}` cannot be fetched from the Hugging Face Hub",
             why=first_line(error),
-            fix="look at the name and `teacher.revision`, or give a folder",
+            fix="look at the name and its revision, or give a folder",
         ) from None
 
 

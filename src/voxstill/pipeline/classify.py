@@ -20,7 +20,7 @@ from voxstill.core.errors import ConfigError, DataError, VoxstillError
 from voxstill.core.monitor import Progress
 from voxstill.core.result import Result
 from voxstill.core.terminal import MOST_NAME, one_line
-from voxstill.decoding.checkpoint_files import model_folder, on_hub
+from voxstill.decoding.checkpoint_files import fetch, model_folder, on_hub
 from voxstill.decoding.classes import LoadedClassifier
 from voxstill.evaluation import results
 from voxstill.nn.classifiers import Task
@@ -34,6 +34,8 @@ from voxstill.tasks import registry
 
 ENDINGS = (".npz", ".jsonl")
 """How a file of embeddings may end."""
+_FILES = ("*.json", "*.safetensors")
+"""What is fetched of a student on the Hugging Face Hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +145,8 @@ class _Student:
 
     def __init__(self, cfg: Config, model: str, task: Task) -> None:
         self._cfg, self._reader = cfg, AudioReader(cfg)
-        if on_hub(model):
-            raise ConfigError(
-                f"`{model}` is no folder",
-                why="class and speaker students are loaded from folders",
-                fix=f"fetch it first: hf download {model} --local-dir FOLDER",
-            )
-        with model_of(model) as (folder, self.checkpoint):
+        source = str(fetch(model, None, _FILES)) if on_hub(model) else model
+        with model_of(source) as (folder, self.checkpoint):
             if (actual := registry.name_of(folder)) != task:
                 fix = {"classes": "classify", "speakers": "embed", "recognition": "transcribe"}.get(actual, "evaluate")
                 raise ConfigError(

@@ -17,8 +17,8 @@ from voxstill.storage.uri import is_local, local_path
 def column(uri: str, name: str) -> dict[str, object]:
     """A column of a manifest by the `id` of its rows; empty where there is no such column, no id, or no manifest.
 
-    It may be JSONL, JSON, CSV, TSV or Parquet, or a folder that holds such a manifest. Of a Kaldi directory the column is the
-    file `utt2NAME`, or `spk2NAME`. DataError where the manifest is damaged.
+    It may be JSONL, JSON, CSV, TSV or Parquet, or a folder that holds such a manifest. Of a Kaldi directory the column
+    is the file `utt2NAME`, or `spk2NAME`. DataError where the manifest is damaged.
     """
     path = local_path(uri).expanduser() if is_local(uri) else None
     if path is not None and path.name == kaldi.KALDI_NAME:
