@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,25 @@ def test_weights_of_0_alone_are_refused_before_training(
     words = ["train", str(config), "--set", f"train.root={tmp_path}", "--set", "train.dataset_weights={'': 0}"]
     assert cli.main(words) == 3
     assert "there is nothing to learn" in capsys.readouterr().err
+
+
+def test_shards_of_one_recipe_with_other_weights_are_another_training(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in (config.parent / "all.jsonl").read_text().splitlines()]
+    weighted = config.parent / "weighted.jsonl"
+    weighted.write_text("".join(json.dumps({**row, "weight": 0.5}) + "\n" for row in rows))
+    works = {name: tmp_path / name for name in ("heavy", "light", "moved")}
+    for name, manifest in (("heavy", config.parent / "all.jsonl"), ("light", weighted)):
+        assert cli.main(["shard", str(works[name]), "--from", str(manifest), "--config", str(config)]) == 0
+    shutil.copytree(works["heavy"], works["moved"])
+    [recipe] = {path.name for name in works for path in (works[name] / "shards").iterdir()}
+    paths = {
+        name: train(capsys, config, tmp_path, "--set", f"work={work}", "--set", "train.steps=1")["path"]
+        for name, work in works.items()
+    }
+    assert paths["heavy"] == paths["moved"] != paths["light"]
+    words = ["train", str(config), "--continue", paths["heavy"], "--set", f"work={works['light']}"]
+    assert cli.main([*words, "--set", "train.steps=2"]) == 2
+    assert "was trained on other shards" in capsys.readouterr().err
+    assert recipe

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from voxstill.core.errors import DataError
+from voxstill.core.records import fingerprint
 from voxstill.storage import checked_json, parquet, tables
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Entry, Store
@@ -62,6 +63,14 @@ def read(work: Store, prefix: str) -> list[WrittenFile] | None:
     key = f"{prefix}/{NAME}"
     data = work.read_or_none(key)
     return None if data is None else tables.from_parquet(data, WrittenFile, work.uri(key))
+
+
+def content(work: Store, prefix: str) -> str | None:
+    """A hash of what the parts of a finished table hold; None where its manifest does not say."""
+    rows = read(work, prefix)
+    if rows is None or any(row.crc32 is None for row in rows):
+        return None
+    return fingerprint(sorted((row.name, row.crc32, row.num_rows) for row in rows))
 
 
 def parts(work: Store, prefix: str) -> list[str]:

@@ -23,7 +23,7 @@ from voxstill.core.records import fingerprint
 from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.nn import checkpoints, loading
 from voxstill.nn.frontends import Frontend
-from voxstill.storage import lease, workdir
+from voxstill.storage import lease, manifest, workdir
 from voxstill.storage import shard_format as sidecars
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.redaction import redact_options, redact_uri
@@ -67,7 +67,8 @@ def _new_experiment(cfg: Config, shards: ShardFigures, recipe: str, version: str
     run = RunDir(draft)
     write_snapshot(run.config, cfg)
     shutil.copytree(environment.PACKAGE, run.source / "voxstill", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    data = {**shards.to_dict(), "sidecars_sha256": version}
+    listed = manifest.content(Store(cfg.work), workdir.prefix(shards.kind, shards.recipe))
+    data = {**shards.to_dict(), "sidecars_sha256": version, "content": listed}
     note(
         run,
         recipe=recipe,
@@ -89,7 +90,7 @@ def named(cfg: Config) -> list[RunDir]:
 
 def is_trained_on(run: RunDir, cfg: Config, shards: ShardFigures) -> bool:
     """Whether an experiment has these shards, or had others of the same content: removed ones that are made again."""
-    return _is_trained_on(run, shards, _version_of(cfg, shards))
+    return _is_trained_on(run, cfg, shards, _version_of(cfg, shards))
 
 
 def write_snapshot(path: Path, cfg: Config) -> None:
@@ -112,7 +113,7 @@ def _same_experiment(
     cfg: Config, shards: ShardFigures, settings: Mapping[str, object], version: Callable[[], str]
 ) -> RunDir | None:
     """The newest experiment of these settings on these shards; None where there is none."""
-    experiments = [run for run in named(cfg) if _is_trained_on(run, shards, version)]
+    experiments = [run for run in named(cfg) if _is_trained_on(run, cfg, shards, version)]
     for is_same in (_is_same_training, _is_same_in_0_1):
         for run in experiments:
             if is_same(run, cfg, settings):
@@ -135,9 +136,17 @@ def _placed(run: RunDir, root: Path, name: str) -> RunDir:
     raise AssertionError("numbers do not end")
 
 
-def _is_trained_on(run: RunDir, shards: ShardFigures, version: Callable[[], str]) -> bool:
+def _is_trained_on(run: RunDir, cfg: Config, shards: ShardFigures, version: Callable[[], str]) -> bool:
+    """Whether an experiment has these shards, by their recipe and content.
+
+    The recipe alone is not enough: two corpora may have one, as where weights, speakers or all of the audio are others.
+    """
     data = _noted_data(run)
-    return shards.recipe == data.get("recipe") or ("recipe" in data and version() == data.get("sidecars_sha256"))
+    if shards.recipe == data.get("recipe"):
+        listed = manifest.content(Store(cfg.work), workdir.prefix(shards.kind, shards.recipe))
+        if None in (listed, data.get("content")) or listed == data["content"]:  # earlier versions did not note it
+            return True
+    return "recipe" in data and version() == data.get("sidecars_sha256")
 
 
 def _is_same_training(run: RunDir, cfg: Config, settings: Mapping[str, object]) -> bool:
