@@ -72,7 +72,9 @@ def test_a_broken_checkpoint_and_one_that_is_gone_are_refused_in_words(
     save_file({}, broken)
     assert "is no whole checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "best", code=3)["error"]
     assert "is no whole checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "none", code=3)["error"]
-    assert "there is no student" in run(capsys, "evaluate", training, code=2)["error"]
+    error = run(capsys, "evaluate", training, code=2)["error"]
+    assert "there is no student" in error
+    assert f"give a checkpoint of it: `{training / 'checkpoints' / 'best'}`" in error
 
 
 def test_a_vocabulary_that_is_not_what_was_written_is_refused(

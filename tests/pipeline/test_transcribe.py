@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,20 @@ def test_files_of_one_name_are_numbered(tmp_path: Path) -> None:
     paths = transcribe.write_all(transcripts, "text", tmp_path)
     assert [path.name for path in paths] == ["a.txt", "a-2.txt", "a-3.txt"]
     assert [path.read_text() for path in paths] == ["x\n", "y\n", "z\n"]
+
+
+def test_each_file_is_written_as_soon_as_it_is_transcribed(
+    capsys: pytest.CaptureFixture[str],
+    tone_student: Path,
+    files: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # closed: the command ends here
+    code, out, err = run(capsys, str(tone_student), files[0], "-", "--output", str(tmp_path / "texts"))
+    assert (code, out) == (2, "")
+    assert "standard input is closed" in err
+    assert [path.read_text() for path in (tmp_path / "texts").iterdir()] == [f"{TEXTS[0]}\n"]
 
 
 def test_a_folder_that_cannot_be_written_is_a_storage_error(

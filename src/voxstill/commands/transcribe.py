@@ -34,10 +34,11 @@ def transcribe(
     from voxstill.pipeline import transcribe as inference
     from voxstill.pipeline.audio_input import log_faults
 
-    transcripts, num_skipped = inference.transcribe(options.load(), model, audio or [], microphone)
+    files = None if output is None else inference.TranscriptFiles(Path(output), form)
+    transcripts, num_skipped = inference.transcribe(options.load(), model, audio or [], microphone, files)
     log_faults(transcripts)
-    if output is not None:
-        text = "\n".join(one_line(str(path)) for path in inference.write_all(transcripts, form, Path(output)))
+    if files is not None:
+        text = "\n".join(one_line(str(path)) for path in files.paths)
     else:
         with_name = form == "text" and len(transcripts) > 1
         text = "\n".join(
@@ -45,4 +46,4 @@ def transcribe(
             for transcript in transcripts
             if transcript.error is None
         )
-    return inference.TranscribeResult(transcripts=transcripts, skipped=num_skipped, text=text or " ")
+    return inference.TranscribeResult(transcripts=transcripts, skipped=num_skipped, text=text)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from voxstill.core.errors import ConfigError, DataError, first_line
+from voxstill.storage.rundir import RunDir
 
 _ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
@@ -82,8 +83,13 @@ def model_folder(path: str) -> Path:
         weights = (folder / name for name in ("model.safetensors", "model.safetensors.index.json"))
         if (folder / "config.json").is_file() and any(file.is_file() for file in weights):
             return folder
+    run = RunDir(Path(path))
+    checkpoint = next((link for link in (run.best, run.last) if link.is_dir()), None)
     raise ConfigError(
         f"there is no student in `{path}`",
-        why="neither it nor a folder `model` in it holds config.json and model.safetensors",
-        fix="give an experiment folder that has finished training, or another checkpoint",
+        why="neither it nor a folder `model` in it holds config.json and model.safetensors"
+        + (": its training has not ended" if checkpoint else ""),
+        fix=f"give a checkpoint of it: `{checkpoint}`"
+        if checkpoint
+        else "give an experiment folder that has finished training, or another checkpoint",
     )

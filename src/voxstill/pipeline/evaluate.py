@@ -93,5 +93,6 @@ def own_config(model: str) -> str | None:
 
 
 def _experiment_of(model: str) -> RunDir:
-    """The experiment that a folder is, or that a checkpoint lies in; of a model folder it has no configuration."""
-    return RunDir.of_checkpoint(Path(model)) or RunDir(Path(model))
+    """The experiment that a folder is, or that a checkpoint or `model` lies in; of others it has no configuration."""
+    path = Path(model)
+    return RunDir.of_checkpoint(path) or RunDir(path.parent if path == RunDir(path.parent).model else path)

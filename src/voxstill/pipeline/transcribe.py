@@ -186,24 +186,34 @@ def _groups(spans_ms: Sequence[vad.Span]) -> Iterator[Sequence[vad.Span]]:
 
 
 def transcribe(
-    cfg: Config, model: str, names: Sequence[str], microphone_s: float | None = None
+    cfg: Config,
+    model: str,
+    names: Sequence[str],
+    microphone_s: float | None = None,
+    files: TranscriptFiles | None = None,
 ) -> tuple[list[Transcript], int]:
     """Transcribe what a command line names; return one Transcript for each recording, and how many files were left out.
 
     They are in order; one that cannot be read has its reason instead. `microphone_s` records so long, after the others.
+    With `files` each is written as soon as it is there: what is interrupted loses one recording.
     """
     paths, num_skipped = recordings.expand(names) if names or microphone_s is None else recordings.Recordings((), 0)
     recognizer = Recognizer.from_pretrained(model, cfg)
     transcripts: list[Transcript] = []
+
+    def add(recording: Audio, name: str) -> None:
+        [transcript] = recognizer.transcribe(recording)
+        transcripts.append(replace(transcript, audio=name))
+        if files is not None:
+            files.write(transcripts[-1])
+
     with Progress("transcribe", len(paths), "files") as bar:
         for path in paths:
             with recordings.readable(path) as source:
-                [transcript] = recognizer.transcribe(source)
-            transcripts.append(replace(transcript, audio=redact_uri(path)))
+                add(source, redact_uri(path))
             bar.advance()
     if microphone_s is not None:
-        [transcript] = recognizer.transcribe(recordings.record(microphone_s))
-        transcripts.append(replace(transcript, audio="microphone"))
+        add(recordings.record(microphone_s), "microphone")
     return transcripts, num_skipped
 
 
@@ -223,28 +233,47 @@ def shifted(word: Word, by_ms: int) -> Word:
     return Word(text=word.text, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms, prob=word.prob)
 
 
-def write_all(transcripts: Sequence[Transcript], form: Form, folder: Path) -> list[Path]:
-    """Write each transcript that has no error to a file named after its audio; equal names are numbered.
+class TranscriptFiles:
+    """Files of transcripts in a folder, each named after its audio; equal names are numbered.
 
-    That of standard input is `stdin`.
+    That of standard input is `stdin`. ConfigError for an unknown form.
     """
-    check_form(form)
-    store = Store(str(folder))
-    ending = "txt" if form == "text" else form
-    written: dict[str, Path] = {}  # by name
-    numbers: Counter[str] = Counter()  # the last of each stem
+
+    def __init__(self, folder: Path, form: Form) -> None:
+        check_form(form)
+        self._folder, self._form = folder, form
+        self._store = Store(str(folder))
+        self._names: dict[str, None] = {}
+        self._numbers: Counter[str] = Counter()  # the last of each stem
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that were written, in order."""
+        return [self._folder / name for name in self._names]
+
+    def write(self, transcript: Transcript) -> None:
+        """Write a transcript, unless it has an error; StorageError where the folder cannot be written."""
+        if transcript.error is None:
+            name = self._name(_stem(transcript.audio))
+            self._store.replace(name, f"{transcript.render(self._form)}\n".encode())
+            self._names[name] = None
+
+    def _name(self, stem: str) -> str:
+        ending = "txt" if self._form == "text" else self._form
+        while True:  # another recording may be called as one that is numbered
+            self._numbers[stem] += 1
+            number = self._numbers[stem]
+            name = f"{stem}.{ending}" if number == 1 else f"{stem}-{number}.{ending}"
+            if name not in self._names:
+                return name
+
+
+def write_all(transcripts: Iterable[Transcript], form: Form, folder: Path) -> list[Path]:
+    """Write each transcript that has no error to a file, as `TranscriptFiles` names it."""
+    files = TranscriptFiles(folder, form)
     for transcript in transcripts:
-        if transcript.error is not None:
-            continue
-        stem = _stem(transcript.audio)
-        numbers[stem] += 1
-        name = f"{stem}.{ending}" if numbers[stem] == 1 else f"{stem}-{numbers[stem]}.{ending}"
-        while name in written:  # another recording is called so
-            numbers[stem] += 1
-            name = f"{stem}-{numbers[stem]}.{ending}"
-        store.replace(name, f"{transcript.render(form)}\n".encode())
-        written[name] = folder / name
-    return list(written.values())
+        files.write(transcript)
+    return files.paths
 
 
 def _stem(audio: str) -> str:
