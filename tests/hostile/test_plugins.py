@@ -25,6 +25,8 @@ class Other:
 BROKEN = {
     "raises": "raise RuntimeError('x')",
     "exits": "import sys; sys.exit(3)",
+    "prints": "print('not JSON'); raise RuntimeError('x')",
+    "raises what has no words": "class Odd(Exception):\n    def __str__(self): raise ValueError('x')\nraise Odd",
     "is no python": "def",
     "imports what is not there": "import no_such_package",
     "has nothing": "",

@@ -6,6 +6,7 @@ package's: one that is broken is no trouble to who wants something else.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
@@ -107,7 +108,8 @@ class Registry(Generic[T]):
         entry_point = self._entry_points()[name]
         label = f"`{name}` of {_package_of(entry_point)}"
         try:
-            value = entry_point.load()
+            with contextlib.redirect_stdout(sys.stderr):  # where the JSON of a command goes nobody else writes
+                value = entry_point.load()
             misfit = self.misfit(value)
         except (Exception, SystemExit) as error:  # any code may stand there
             raise self._import_error(label, error) from error
@@ -135,9 +137,13 @@ class Registry(Generic[T]):
 
     def _import_error(self, label: str, error: BaseException) -> ConfigError:
         missing = isinstance(error, ImportError)
+        try:
+            message = str(error)
+        except Exception:  # an error may be of any class
+            message = "its message cannot be read"
         return ConfigError(
             f"the {self.noun} {label} cannot be imported",
-            why=str(error) if missing else f"{type(error).__name__}: {error}",
+            why=message if missing else f"{type(error).__name__}: {message}",
             fix="install the package that it needs" if missing else "update that package, or uninstall it",
         )
 
