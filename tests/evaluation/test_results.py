@@ -39,6 +39,10 @@ def test_another_corpus_beam_split_or_normalizer_is_another_result(
         assert len(results.rows(result.hypotheses)) == figures["utterances"]
     assert {figures["corpus"]["work"] for figures in judged} == {str(work) for work in works}
 
+    lines = run("report", exp)["results"]  # both folders are called `work`
+    assert len({tuple(line[key] for key in ("corpus", "decoding", "normalizer")) for line in lines}) == 4
+    assert {line["corpus"] for line in lines} == {str(work) for work in works}
+
     again = run("evaluate", exp / "model")  # the same student
     assert len(results.read_all(exp / "evaluation")) == 4
     assert again["wer"] == judged[0]["wer"]

@@ -60,7 +60,8 @@ def test_the_judged_split_is_decoded_with_weights_tuned_on_dev(
     stored = results.read_all(exp / "evaluation")
     assert kept.path in [result.path for result in stored]
     [tuned] = [result for result in stored if result.path != kept.path]
-    assert results.decoding(tuned.figures) == "beam-4-lm-tune"
+    weights = f"lm_weight {tuning['lm_weight']}, word_bonus {tuning['word_bonus']}"
+    assert results.decoding_in_full(tuned.figures) == f"beam-4-lm-tune, words.arpa, {weights}"
     compared = run("compare", kept.path, tuned.path)
     assert {name: compared[name] for name in gain if name != "wer_before"} == {
         name: gain[name] for name in gain if name != "wer_before"

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
 
 import pydantic
@@ -221,6 +221,14 @@ def decoding(figures: Mapping[str, Any]) -> str:
     if decode["beam"] == 1:
         return "greedy"
     return "-".join([f"beam-{decode['beam']}", *(name for name in ("lm", "tune", "boost") if decode.get(name))])
+
+
+def decoding_in_full(figures: Mapping[str, Any]) -> str:
+    """The decoding with the file of its language model and its weights, where these are not at their default."""
+    changed = _changed(figures.get("decode")) or {}
+    more = [PurePosixPath(str(changed["lm"])).name] if changed.get("lm") else []
+    more += [f"{name} {changed[name]}" for name in ("lm_weight", "word_bonus", "boost_weight") if name in changed]
+    return ", ".join(filter(None, [decoding(figures), *more]))
 
 
 def _changed(decode: Row | None) -> Row | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation.report import html, plain
-from voxstill.evaluation.results import StoredResult
+from voxstill.evaluation.results import Corpus, StoredResult
 from voxstill.pipeline import compare
 from voxstill.pipeline.recipes import finished_verdicts
 from voxstill.pipeline.report_parts import Aligned, confusions, entry, funnel, sound_of
@@ -163,18 +164,32 @@ def judged_facts(cfg: Config, run: RunDir) -> html.Facts:
     stored = results.read_all(run.evaluation)
     of_split = [result for result in stored if result.split == cfg.evaluate.split]
     student = next(iter(results.own(of_split, cfg)), None)
-    facts: html.Facts = {"results": [_line(result) for result in stored]}
+    facts: html.Facts = {"results": _lines(stored)}
     return facts | (_details(cfg, student, of_split) if student is not None and student.has_texts else {})
 
 
-def _line(result: StoredResult) -> html.ResultLine:
+def _lines(stored: Sequence[StoredResult]) -> list[html.ResultLine]:
+    """A line for each result; corpora of one name are told apart by their path, or what else they differ in."""
+    corpora = {result.corpus for result in stored if result.corpus is not None}
+    namesakes = Counter(corpus.name for corpus in corpora)
+    in_one_folder = Counter(corpus.work for corpus in corpora)
+
+    def name(corpus: Corpus) -> str:
+        if namesakes[corpus.name] == 1:
+            return corpus.name
+        return corpus.work if in_one_folder[corpus.work] == 1 else f"{corpus.work}, {corpus.texts or corpus.utterances}"
+
+    return [_line(result, None if result.corpus is None else name(result.corpus)) for result in stored]
+
+
+def _line(result: StoredResult, corpus: str | None) -> html.ResultLine:
     """What was judged, how, and its rate."""
-    figures, corpus = result.figures, result.corpus
+    figures = result.figures
     return {
         "recogniser": result.recogniser,
-        "corpus": None if corpus is None else corpus.name,
+        "corpus": corpus,
         "split": result.split,
-        "decoding": results.decoding(figures),
+        "decoding": results.decoding_in_full(figures),
         "normalizer": figures.get("normalizer"),
         "utterances": figures.get("utterances"),
         "rate": next(((name, figures[name]) for name in RATES if figures.get(name) is not None), None),

@@ -293,7 +293,13 @@ def test_learning_rate_gradient_norm_and_throughput_are_drawn() -> None:
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
 def test_on_a_phone_the_texts_and_all_figures_are_within_the_window(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text(render(example()), encoding="utf-8")
+    facts = example()
+    folder = "/data/corpora/2026-11-23_calls_of_one_long_name/"
+    line = facts["results"][0]
+    facts["about"] = folder * 2
+    facts["systems"] = [{**system, "name": folder} for system in facts["systems"]]
+    facts["results"] = [{**line, "corpus": folder, "recogniser": "epoch=12-step=250000", "decoding": "beam-16-lm" * 3}]
+    (tmp_path / "report.html").write_text(render(facts), encoding="utf-8")
     with Browser(tmp_path, 500) as browser:  # narrower windows are not made, but narrower pages are
         browser.set_width(390)
         browser.open((tmp_path / "report.html").as_uri())
@@ -305,3 +311,6 @@ def test_on_a_phone_the_texts_and_all_figures_are_within_the_window(tmp_path: Pa
         assert browser.evaluate(f"{text}.scrollWidth <= {text}.clientWidth")
         assert len(browser.evaluate(f"{text}.textContent").split()) > 2
         assert browser.evaluate("document.documentElement.scrollWidth <= 390")
+        tables = "[...document.querySelectorAll(':is(#result, #results, #steps) .scroll')]"
+        assert browser.evaluate(f"{tables}.map((table) => table.scrollWidth <= table.clientWidth)") == [True] * 3
+        assert browser.evaluate("document.querySelector('#results .narrow').offsetHeight > 0")  # the interval
