@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from judged import Run, corpus, experiment
 from tones import TEXTS
 from voxstill import cli
-from voxstill.evaluation import results
+from voxstill.core.config import Config
+from voxstill.core.records import Utterance
+from voxstill.evaluation import recognition, results
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +109,11 @@ def test_broken_figures_are_named(tmp_path: Path) -> None:
     (tmp_path / "one" / results.FIGURES).write_text("[]")
     with pytest.raises(results.DataError, match="is no result"):
         results.read_all(tmp_path)
+
+
+def test_texts_without_spaces_are_judged_with_a_warning() -> None:
+    utterance = Utterance(id="a", recording_id="r", uri="r.flac", channel=None, start_ms=0, end_ms=900, split="test")
+    judged = [dataclasses.replace(utterance, text="打开电灯")]
+    errors = recognition.error_figures(Config(), judged, {"a": "打开电扇"})
+    assert (errors.rates.wer, errors.rates.cer) == (1.0, 0.25)
+    assert any("look at the CER" in warning for warning in errors.warnings)

@@ -334,7 +334,7 @@ def test_the_worst_utterances_are_aligned_on_request(tmp_path: Path, capsys: pyt
     assert "b: " not in out
 
 
-@pytest.mark.parametrize("text", ["สวัสดีครับวันนี้อากาศดีมาก", "今天天气很好我们去公园玩吧"])
+@pytest.mark.parametrize("text", ["สวัสดีครับวันนี้อากาศดีมาก", "今天天气很好我们去公园玩吧", "打开电灯"])
 def test_languages_without_spaces_are_counted_in_characters_with_a_warning(
     tmp_path: Path, score: Any, text: str
 ) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from voxstill.core.records import ErrorCounts
 from voxstill.scoring import words
-from voxstill.scoring.checks import check_words, errors_in_silence, line_shift
+from voxstill.scoring.checks import check_words, errors_in_silence, is_spaceless, line_shift
 
 TEXTS = ["one two three", "four five", "six", "seven eight nine ten", "eleven", "twelve"]
 
@@ -42,3 +44,18 @@ def test_words_in_silence_are_counted_by_the_hour() -> None:
     assert (result.utterances, result.words, result.hours, result.words_per_hour) == (2, 3, 1.0, 3.0)
     assert errors_in_silence([(made_up, None), (made_up, 1000)]).words_per_hour is None
     assert errors_in_silence([(spoken, 5)]).words_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("打开电灯", True),
+        ("打开 电灯", False),  # segmented into words
+        ("東京タワーへ行きます", True),
+        ("สวัสดีครับ", True),
+        ("สวัสดี ครับ", False),
+        ("Donaudampfschifffahrt", False),
+    ],
+)
+def test_words_as_long_as_sentences_are_told_from_words(text: str, expected: bool) -> None:
+    assert is_spaceless([text] * 3) is expected

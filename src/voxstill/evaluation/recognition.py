@@ -193,6 +193,7 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     silence = checks.errors_in_silence(
         (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True) if row.id in texts
     )
+    warnings = [checks.SPACELESS] if checks.is_spaceless(ref for ref, _ in pairs) else []
     by_duration = words.group_by(rows, lambda row: durations[row.id])
     return RecognitionErrors(
         rates=scoring.figures(rows, speakers, cfg),
@@ -203,7 +204,7 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
             "dialect": scoring.rates(words.group_by(rows, lambda row: dialects[row.id])),
             "duration": scoring.rates({name: by_duration[name] for name in DURATIONS if name in by_duration}),
         },
-        warnings=checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows)),
+        warnings=[*warnings, *checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows))],
         stamp=scoring.stamp(cfg.evaluate.normalizer, words.versions()),
     )
 

@@ -27,7 +27,6 @@ CONFUSIONS = 10
 MOST_GROUPS = 100
 FIELDS = ("speaker", "session", "channel")
 """Of the references of every form that has them; a JSONL has others, too."""
-SPACELESS = "the references have no spaces between words, so a sentence counts as one word: look at the CER"
 LARGEST = 25_000_000
 """Cells of the table of an alignment: 5,000 words against 5,000, some hundred megabytes."""
 
@@ -159,9 +158,9 @@ def of_words(
     if len(shown) < len(unlike):
         warnings.append(f"{len(unlike) - len(shown):,} texts are too long to list their errors, which are counted")
     if spaceless and own_unit == "words":
-        warnings.append(SPACELESS)
+        warnings.append(checks.SPACELESS)
     elif spaceless and unit is None:
-        warnings.append(f"{SPACELESS}; characters are counted")
+        warnings.append(f"{checks.SPACELESS}; characters are counted")
     return WordScores(
         rates=figures.figures(rows, names, cfg, own_unit),
         by=by,

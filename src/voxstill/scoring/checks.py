@@ -14,12 +14,15 @@ from voxstill.core.records import ErrorCounts
 from voxstill.scoring import speakers, words
 from voxstill.text.rttm import RttmEvent, ScoredRegion
 
+SPACELESS = "the references have no spaces between words, so a sentence counts as one word: look at the CER"
 _SHIFTED_PAIRS = 2000
 """Pairs that are compared to detect shifted lines."""
 _SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u0f00-\u0fff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 """Thai, Lao, Burmese, Khmer, Tibetan, kana and Han."""
-_WORD_LETTERS = 6
-"""More letters for a word are none of these scripts."""
+_DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Kana and Han, whose words are shorter."""
+_WORD_LETTERS, _DENSE_WORD_LETTERS = 6, 3
+"""Words with more letters on average are none of these scripts."""
 _STEP_US = 10_000
 _MIN_SELF_OVERLAP_US = 1000
 """Shorter overlaps of a speaker with itself come from rounding."""
@@ -87,14 +90,16 @@ def check_words(pairs: Sequence[tuple[str, str]], total: ErrorCounts) -> list[st
 
 def is_spaceless(texts: Iterable[str]) -> bool:
     """Whether most of the text is of scripts without spaces between words, and its words are as long as sentences."""
-    letters = num_words = num_spaceless = 0
+    letters = num_words = num_spaceless = num_dense = 0
     for text in texts:
         num_words += len(text.split())
         for char in text:
             if not char.isspace():
                 letters += 1
                 num_spaceless += bool(_SPACELESS.match(char))
-    return bool(num_words) and 2 * num_spaceless > letters and letters > _WORD_LETTERS * num_words
+                num_dense += bool(_DENSE.match(char))
+    longest = _DENSE_WORD_LETTERS if 2 * num_dense > num_spaceless else _WORD_LETTERS
+    return bool(num_words) and 2 * num_spaceless > letters > longest * num_words
 
 
 def line_shift(pairs: Sequence[tuple[str, str]]) -> int:
