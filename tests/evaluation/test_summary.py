@@ -62,14 +62,6 @@ def test_errors_are_broken_down_by_a_column_of_the_manifest(judged: Path, capsys
     assert "no utterance has a field `shoe_size`" in printed(capsys, "evaluate", judged, "--by", "shoe_size", code=2)
 
 
-def test_the_manifest_may_be_a_table(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [json.loads(line) for line in (judged.parent / "manifest.jsonl").read_text().splitlines()]
-    table = judged.parent / "table.csv"
-    table.write_text("audio,id,gender\n" + "".join(f"{row['audio']},{row['id']},{row['gender']}\n" for row in rows))
-    text = printed(capsys, "evaluate", judged, "--by", "gender", "--set", f"source.uri={table}")
-    assert "by gender:" in text
-
-
 def test_alignments_of_the_worst_are_shown_on_request(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ref  " not in printed(capsys, "evaluate", judged)
     lines = printed(capsys, "evaluate", judged, "--show", "2").splitlines()

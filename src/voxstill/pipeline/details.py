@@ -11,9 +11,9 @@ from voxstill.core.errors import ConfigError
 from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.evaluation import recognition, results, summary, tables
 from voxstill.evaluation.results import Evaluation, Row
-from voxstill.indexing.formats import other_columns
 from voxstill.scoring import figures as scoring
 from voxstill.scoring import words
+from voxstill.text import transcripts
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
 
@@ -88,7 +88,7 @@ def _by(cfg: Config, judged: Sequence[_Judged], field: str) -> dict[str, dict[st
     if not any(one.row["id"] in named for one in judged):
         raise ConfigError(
             f"no utterance has a field `{field}`",
-            why="neither the table nor a manifest of `source.uri` that names ids has it",
+            why="neither the table nor a JSONL manifest of `source.uri` that names ids has it",
             fix="fields of the table are " + ", ".join(f"`{name}`" for name in recognition.FIELDS),
         )
     scored = [words.score(one.row["id"], one.reference, one.hypothesis) for one in judged]
@@ -96,10 +96,10 @@ def _by(cfg: Config, judged: Sequence[_Judged], field: str) -> dict[str, dict[st
 
 
 def _column(cfg: Config, field: str) -> dict[str, object]:
-    """A column of the manifests of the source, by the id of the utterance."""
-    uris = (
-        uri
-        for source in sources_of(cfg.source)
-        for uri in ([source.uri] if isinstance(source.uri, str) else source.uri)
-    )
-    return {id_: value for uri in uris for id_, value in other_columns.column(uri, field).items()}
+    """A column of the JSONL manifests of the source, by the id of the utterance."""
+    values: dict[str, object] = {}
+    for source in sources_of(cfg.source):
+        for uri in [source.uri] if isinstance(source.uri, str) else source.uri:
+            if uri.endswith(".jsonl"):
+                values |= transcripts.column(uri, field)
+    return values

@@ -45,8 +45,6 @@ METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""
 MANIFEST_NAMES = tuple(f"manifest.{ending}" for ending in ("jsonl", "jsonl.gz", "json", "csv", "tsv", "parquet"))
 """Names by which a manifest in a folder is known."""
-LocatedRow = tuple[Mapping[str, object], str]
-"""The values of a row by their columns, and where it stands, for messages."""
 _SEPARATORS = ",;|\t"
 _PARQUET_ROWS = 16
 """Read at a time. Few: all of them may be the same long text, which the file holds once."""
@@ -88,19 +86,12 @@ def _names(header: str, separator: str) -> list[str]:
 
 def read_jsonl(uri: str) -> Iterator[SourceEntry]:
     """A row for each line of a JSONL manifest, gzipped or not."""
-    for row, where in jsonl_rows(uri):
-        yield row_entry(row, uri, where)
-
-
-def jsonl_rows(uri: str) -> Iterator[LocatedRow]:
-    """The objects of a JSONL manifest."""
     with open_manifest(uri) as file:
         lines = _unzipped(file, uri)
         try:
             for number, line in read_lines(lines, redact_uri(uri)):
                 if line.strip():
-                    where = f"{redact_uri(uri)}:{number}"
-                    yield parse_json(line, where), where
+                    yield row_entry(parse_json(line, f"{redact_uri(uri)}:{number}"), uri, f"{redact_uri(uri)}:{number}")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             fix = "write it again"
             raise DataError(f"the manifest `{redact_uri(uri)}` is damaged", why=str(error), fix=fix) from None
@@ -112,12 +103,6 @@ def _unzipped(file: BinaryIO, uri: str) -> BinaryIO:
 
 def read_json(uri: str) -> Iterator[SourceEntry]:
     """A row for each object of a JSON array, or of a line where the file is no array."""
-    for row, where in json_rows(uri):
-        yield row_entry(row, uri, where)
-
-
-def json_rows(uri: str) -> Iterator[LocatedRow]:
-    """The objects of a JSON array, or of the lines of a file that is no array."""
     with open_manifest(uri) as file:
         is_array = file.read(_JSON_PART).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         if is_array:
@@ -125,11 +110,11 @@ def json_rows(uri: str) -> Iterator[LocatedRow]:
             try:
                 for number, row in enumerate(_array(file, redact_uri(uri)), start=1):
                     where = f"{redact_uri(uri)}:{number}"
-                    yield json_object(row, where), where
+                    yield row_entry(json_object(row, where), uri, where)
             except UnicodeDecodeError as error:
                 raise bad_row(redact_uri(uri), f"it is not UTF-8: {error}") from None
             return
-    yield from jsonl_rows(uri)
+    yield from read_jsonl(uri)
 
 
 def _array(file: BinaryIO, name: str) -> Iterator[object]:
@@ -159,19 +144,14 @@ def read_csv(uri: str) -> Iterator[SourceEntry]:
 
     Columns are separated by what separates the names of the first line: a comma, a semicolon, `|` or a tab.
     """
-    for cells, where in csv_rows(uri):
-        yield row_entry(cells, uri, where)
-
-
-def csv_rows(uri: str) -> Iterator[LocatedRow]:
-    """The cells of each line of a CSV manifest by their columns."""
     with open_manifest(uri) as file:
         header = file.readline(1 << 20).decode("utf-8-sig", "replace")
     marks = (mark for mark in _SEPARATORS if not set(COLUMN_NAMES["audio"]).isdisjoint(_names(header, mark)))
-    yield from read_separated(uri, next(marks, ","), csv.QUOTE_MINIMAL)
+    for cells, where in read_separated(uri, next(marks, ","), csv.QUOTE_MINIMAL):
+        yield row_entry(cells, uri, where)
 
 
-def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator[LocatedRow]:
+def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator[tuple[dict[str, object], str]]:
     """The cells of each line by their columns, and where it stands; an empty cell is None, times are numbers."""
     with open_manifest(uri) as file:
         text = io.TextIOWrapper(file, "utf-8-sig", newline="")
