@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from judged import corpus, experiment
 from tones import TEXTS, speak
 from voxstill import cli
+from voxstill.core import config
+from voxstill.core.config import Source
+from voxstill.core.records import Utterance
 from voxstill.evaluation import tables
+from voxstill.indexing import manifest_column
+from voxstill.pipeline.judged_split import of_split
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +67,43 @@ def test_errors_are_broken_down_by_a_column_of_the_manifest(judged: Path, capsys
     figures = json.loads(printed(capsys, "evaluate", judged, "--by", "gender", "--json"))
     assert set(figures["by_gender"]) == {"f", "m"}
     assert sum(row["errors"] for row in figures["by_gender"].values()) == figures["errors"]
-    assert "no utterance has a field `shoe_size`" in printed(capsys, "evaluate", judged, "--by", "shoe_size", code=2)
+
+    elsewhere = ("--by", "shoe_size", "--set", "source.uri=/nowhere/else.csv")
+    assert "cannot read the manifest `/nowhere/else.csv`" in printed(capsys, "evaluate", judged, *elsewhere, code=3)
+    error = printed(capsys, "evaluate", judged, "--by", "shoe_size", "--show", "1", code=2)
+    assert "no utterance of the split has a field `shoe_size`" in error
+    error = printed(capsys, "evaluate", judged, "--by", "language", code=2)
+    assert "none of the 12 utterances of the split has it" in error
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "json", "parquet", "jsonl.gz"])
+def test_a_column_is_found_in_every_table_also_without_ids(judged: Path, tmp_path: Path, ending: str) -> None:
+    rows = [{"audio": str(judged.parent / f"u{i:02}.flac"), "age": ("young", "old")[i % 2]} for i in range(12)]
+    manifest = tmp_path / f"manifest.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), manifest)
+    else:
+        mark = {"csv": ",", "tsv": "\t"}.get(ending)
+        lines = [json.dumps(row) for row in rows] if mark is None else [mark.join(row.values()) for row in rows]
+        text = "\n".join(lines if mark is None else [f"audio{mark}age", *lines]).encode()
+        manifest.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    utterances = of_split(config.load(str(judged / "config.yaml"))).utterances
+    for uri in (manifest, tmp_path):  # or the folder that it lies in
+        ages = manifest_column.column(Source(uri=str(uri)), "age", utterances)
+        assert ages == {f"u{i:02}": ("young", "old")[i % 2] for i in range(12)}
+
+
+def test_a_column_of_common_voice_and_of_stretches(tmp_path: Path) -> None:
+    clip = tmp_path / "clips" / "a.flac"
+    (tmp_path / "test.tsv").write_text("client_id\tpath\tsentence\tage\nann\ta.flac\tba\ttwenties\n")
+    stretches = [
+        {"audio": str(clip), "start": 0.5, "end": 1.0, "age": "b"},
+        {"audio": str(clip), "start": 1, "end": 2, "age": "c"},
+    ]
+    (tmp_path / "cut.jsonl").write_text("\n".join(map(json.dumps, stretches)))
+    of_clip = Utterance(id="x", recording_id="r", uri=str(clip), channel=None, start_ms=500, end_ms=1000, split="test")
+    assert manifest_column.column(Source(uri=str(tmp_path)), "age", [of_clip]) == {"x": "twenties"}
+    assert manifest_column.column(Source(uri=str(tmp_path / "cut.jsonl")), "age", [of_clip]) == {"x": "b"}
 
 
 def test_alignments_of_the_worst_are_shown_on_request(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:

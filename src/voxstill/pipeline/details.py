@@ -6,19 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from voxstill.core.config import Config, sources_of
+from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
+from voxstill.core.records import Utterance
 from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.evaluation import recognition, results, summary, tables
 from voxstill.evaluation.results import Evaluation, Row
+from voxstill.indexing import manifest_column
 from voxstill.scoring import figures as scoring
 from voxstill.scoring import words
-from voxstill.text import transcripts
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
 
 MOST_ASKED = 100
 """Groups of a field that was asked for."""
+Fields = Mapping[str, Mapping[str, str]]
+"""Values by utterance id, of each field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,12 @@ class _Judged:
     hypothesis: str
 
 
-def with_text(cfg: Config, evaluation: Evaluation, by: Sequence[str] = (), show: int = 0) -> Evaluation:
-    """The evaluation with its text for people, and with error rates by further fields.
+def with_text(
+    evaluation: Evaluation, by: Sequence[str] = (), fields: Fields | None = None, show: int = 0
+) -> Evaluation:
+    """The evaluation with its text for people, and with error rates by further `fields`; the text has those of `by`.
 
-    ConfigError where fields or alignments are asked of a student that writes no text, and for an unknown field.
+    ConfigError where fields or alignments are asked of a student that writes no text.
     """
     figures = evaluation.figures
     if "wer" not in figures or results.HYPOTHESES not in evaluation.files:
@@ -46,7 +51,7 @@ def with_text(cfg: Config, evaluation: Evaluation, by: Sequence[str] = (), show:
         is_known = {"accuracy", "macro_f1", "classes", "rtfx", "parameters", "scorer"} <= figures.keys()
         return replace(evaluation, text=summary.text_of(figures, ())) if is_known else evaluation
     judged = _judged(evaluation)
-    groups = {f"by_{field}": _by(cfg, judged, field) for field in by if f"by_{field}" not in figures}
+    groups = {f"by_{name}": _by(judged, field) for name, field in (fields or {}).items()}
     evaluation = replace(evaluation, figures={**figures, **groups})
     shown = by or [name for name in recognition.PROPERTIES if len(figures[f"by_{name}"]) > 1]
     text = summary.text_of(evaluation.figures, shown, MOST_ASKED if by else summary.MOST_GROUPS)
@@ -78,28 +83,37 @@ def alignments(judged: Sequence[_Judged], num: int) -> list[str]:
     return lines
 
 
-def _by(cfg: Config, judged: Sequence[_Judged], field: str) -> dict[str, dict[str, object]]:
-    """Error rates by the values of a field of the utterances, or of a column of the manifest."""
-    if any(field in one.row for one in judged) and field not in ("id", "text", "start_ms", "end_ms"):
-        values: Mapping[str, object] = {one.row["id"]: one.row[field] for one in judged}
+def fields_of(cfg: Config, utterances: Sequence[Utterance], names: Sequence[str]) -> Fields:
+    """The fields of utterances that are asked for, but for those that every evaluation has.
+
+    They are those of the table, or columns of the manifests of `source`. ConfigError for one that nothing has.
+    """
+    return {name: _field(cfg, utterances, name) for name in names if name not in recognition.PROPERTIES}
+
+
+def _field(cfg: Config, utterances: Sequence[Utterance], name: str) -> dict[str, str]:
+    if name in recognition.FIELDS:
+        known: Mapping[str, object] = {row.id: getattr(row.info, name) for row in utterances}
     else:
-        values = _column(cfg, field)
-    named = {id_: str(value) for id_, value in values.items() if value is not None}
-    if not any(one.row["id"] in named for one in judged):
+        known = manifest_column.column(cfg.source, name, utterances)
+    values = {id_: str(value) for id_, value in known.items() if value is not None}
+    if values:
+        return values
+    if name in recognition.FIELDS:
         raise ConfigError(
-            f"no utterance has a field `{field}`",
-            why="neither the table nor a JSONL manifest of `source.uri` that names ids has it",
-            fix="fields of the table are " + ", ".join(f"`{name}`" for name in recognition.FIELDS),
+            f"errors cannot be broken down by `{name}`",
+            why=f"none of the {len(utterances):,} utterances of the split has it",
+            fix="leave it out, or index a manifest with it into another work folder",
         )
+    raise ConfigError(
+        f"no utterance of the split has a field `{name}`",
+        why="neither the table nor a JSONL, JSON, CSV, TSV or Parquet manifest of `source.uri` has it for one",
+        fix="name the manifest of these utterances, `--set source.uri=FILE`; fields of the table are "
+        + ", ".join(f"`{field}`" for field in recognition.FIELDS),
+    )
+
+
+def _by(judged: Sequence[_Judged], field: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """Error rates by the values of a field, which are by utterance id."""
     scored = [words.score(one.row["id"], one.reference, one.hypothesis) for one in judged]
-    return scoring.to_dicts(scoring.rates(words.group_by(scored, lambda row: named.get(row.id))))
-
-
-def _column(cfg: Config, field: str) -> dict[str, object]:
-    """A column of the JSONL manifests of the source, by the id of the utterance."""
-    values: dict[str, object] = {}
-    for source in sources_of(cfg.source):
-        for uri in [source.uri] if isinstance(source.uri, str) else source.uri:
-            if uri.endswith(".jsonl"):
-                values |= transcripts.column(uri, field)
-    return values
+    return scoring.to_dicts(scoring.rates(words.group_by(scored, lambda row: field.get(row.id))))

@@ -42,6 +42,7 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
                 fix="leave it out",
             )
         split = of_split(cfg)
+        fields = details.fields_of(cfg, split.utterances, by)
         evaluation = (_tuned if cfg.decode.tune else task.evaluate)(cfg, model, split.utterances)
     evaluation = evaluation.of(
         split.corpus,
@@ -54,7 +55,7 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
         results.write(run.evaluation, evaluation)
         if name == "recognition" and (teacher := _teacher(cfg, split)) is not None:
             results.write(run.evaluation, teacher)
-    return details.with_text(cfg, evaluation, by, show)
+    return details.with_text(evaluation, by, fields, show)
 
 
 def _check_language_model(cfg: Config) -> None:

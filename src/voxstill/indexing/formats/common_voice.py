@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from voxstill.indexing.formats.entry import SourceEntry, split_named
 from voxstill.indexing.formats.remote_file import open_manifest
-from voxstill.indexing.formats.tables import read_separated, row_entry
+from voxstill.indexing.formats.tables import ManifestRow, read_separated, row_entry
 from voxstill.indexing.formats.webdataset import file_name
 
 SPLIT_TABLES = ("train.tsv", "dev.tsv", "test.tsv")
@@ -37,13 +37,18 @@ def read_tsv(uri: str) -> Iterator[SourceEntry]:
     Of Common Voice, `train.tsv`, `dev.tsv` and `test.tsv` are splits.
     """
     name = file_name(uri).rpartition("/")[2]
-    for cells, where in read_separated(uri, "\t", csv.QUOTE_NONE):
-        if not cells.keys() >= _COLUMNS:
-            yield row_entry(cells, uri, where)
-            continue
-        clip = cells["path"]
-        path = f"{_CLIPS}/{clip}" if isinstance(clip, str) and "/" not in clip else clip
-        entry = row_entry({**cells, "path": path}, uri, where)
-        if name in SPLIT_TABLES and entry.split is None and entry.implied_split is None:
+    for cells, where in tsv_rows(uri):
+        entry = row_entry(cells, uri, where)
+        if cells.keys() >= _COLUMNS and name in SPLIT_TABLES and entry.split is None and entry.implied_split is None:
             entry = replace(entry, implied_split=split_named(name.removesuffix(".tsv")))
         yield entry
+
+
+def tsv_rows(uri: str) -> Iterator[ManifestRow]:
+    """The cells of each line of a table with tabs by their columns; clips of Common Voice with their folder."""
+    for cells, where in read_separated(uri, "\t", csv.QUOTE_NONE):
+        clip = cells.get("path")
+        if cells.keys() >= _COLUMNS and isinstance(clip, str) and "/" not in clip:
+            yield {**cells, "path": f"{_CLIPS}/{clip}"}, where
+        else:
+            yield cells, where

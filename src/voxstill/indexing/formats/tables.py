@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO, Literal, cast
 
@@ -41,6 +41,8 @@ from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, open_manifest,
 from voxstill.indexing.formats.webdataset import AUDIO, file_name, is_compressed
 from voxstill.storage.redaction import redact_uri
 
+ManifestRow = tuple[Mapping[str, object], str]
+"""Columns of a row of a manifest, and where it stands, for people."""
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names that Hugging Face gives to the manifest of the audio in a folder."""
 MANIFEST_NAMES = tuple(f"manifest.{ending}" for ending in ("jsonl", "jsonl.gz", "json", "csv", "tsv", "parquet"))
@@ -86,12 +88,17 @@ def _names(header: str, separator: str) -> list[str]:
 
 def read_jsonl(uri: str) -> Iterator[SourceEntry]:
     """A row for each line of a JSONL manifest, gzipped or not."""
+    return (row_entry(row, uri, where) for row, where in jsonl_rows(uri))
+
+
+def jsonl_rows(uri: str) -> Iterator[ManifestRow]:
+    """The object of each line of a JSONL manifest, gzipped or not."""
     with open_manifest(uri) as file:
         lines = _unzipped(file, uri)
         try:
             for number, line in read_lines(lines, redact_uri(uri)):
                 if line.strip():
-                    yield row_entry(parse_json(line, f"{redact_uri(uri)}:{number}"), uri, f"{redact_uri(uri)}:{number}")
+                    yield parse_json(line, f"{redact_uri(uri)}:{number}"), f"{redact_uri(uri)}:{number}"
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             fix = "write it again"
             raise DataError(f"the manifest `{redact_uri(uri)}` is damaged", why=str(error), fix=fix) from None
@@ -103,6 +110,11 @@ def _unzipped(file: BinaryIO, uri: str) -> BinaryIO:
 
 def read_json(uri: str) -> Iterator[SourceEntry]:
     """A row for each object of a JSON array, or of a line where the file is no array."""
+    return (row_entry(row, uri, where) for row, where in json_rows(uri))
+
+
+def json_rows(uri: str) -> Iterator[ManifestRow]:
+    """The objects of a JSON array, or of the lines where the file is no array."""
     with open_manifest(uri) as file:
         is_array = file.read(_JSON_PART).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         if is_array:
@@ -110,11 +122,11 @@ def read_json(uri: str) -> Iterator[SourceEntry]:
             try:
                 for number, row in enumerate(_array(file, redact_uri(uri)), start=1):
                     where = f"{redact_uri(uri)}:{number}"
-                    yield row_entry(json_object(row, where), uri, where)
+                    yield json_object(row, where), where
             except UnicodeDecodeError as error:
                 raise bad_row(redact_uri(uri), f"it is not UTF-8: {error}") from None
             return
-    yield from read_jsonl(uri)
+    yield from jsonl_rows(uri)
 
 
 def _array(file: BinaryIO, name: str) -> Iterator[object]:
@@ -144,14 +156,18 @@ def read_csv(uri: str) -> Iterator[SourceEntry]:
 
     Columns are separated by what separates the names of the first line: a comma, a semicolon, `|` or a tab.
     """
+    return (row_entry(cells, uri, where) for cells, where in csv_rows(uri))
+
+
+def csv_rows(uri: str) -> Iterator[ManifestRow]:
+    """The cells of each line of a CSV manifest by their columns."""
     with open_manifest(uri) as file:
         header = file.readline(1 << 20).decode("utf-8-sig", "replace")
     marks = (mark for mark in _SEPARATORS if not set(COLUMN_NAMES["audio"]).isdisjoint(_names(header, mark)))
-    for cells, where in read_separated(uri, next(marks, ","), csv.QUOTE_MINIMAL):
-        yield row_entry(cells, uri, where)
+    yield from read_separated(uri, next(marks, ","), csv.QUOTE_MINIMAL)
 
 
-def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator[tuple[dict[str, object], str]]:
+def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator[ManifestRow]:
     """The cells of each line by their columns, and where it stands; an empty cell is None, times are numbers."""
     with open_manifest(uri) as file:
         text = io.TextIOWrapper(file, "utf-8-sig", newline="")
@@ -211,6 +227,14 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
     DataError where it has audio inside: a page of Parquet is compressed as a whole, so no file can be read alone. And
     where it is small and states to hold much, or a row is too long for a manifest.
     """
+    for row, where, names in parquet_rows(uri):
+        yield replace(row_entry(row, uri, where), columns=names)
+
+
+def parquet_rows(
+    uri: str, wanted: Callable[[str], bool] = is_read
+) -> Iterator[tuple[dict[str, object], str, tuple[str, ...]]]:
+    """The wanted columns of each row of a Parquet manifest, where it stands, and the names of all columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -229,13 +253,13 @@ def read_parquet(uri: str) -> Iterator[SourceEntry]:
             number, names = 0, tuple(table.schema_arrow.names)
             _refuse_doubled_columns(names, redact_uri(uri))
             leaves = (table.metadata.schema.column(index).path for index in range(table.metadata.num_columns))
-            columns = [leaf for leaf in leaves if is_read(leaf.partition(".")[0]) and leaf != "audio.bytes"]
+            columns = [leaf for leaf in leaves if wanted(leaf.partition(".")[0]) and leaf != "audio.bytes"]
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
                 for row in batch.to_pylist():
                     number += 1
                     if sum(len(value) for value in row.values() if isinstance(value, str)) > MAX_LINE_BYTES:
                         raise bad_row(f"{redact_uri(uri)}:{number}", f"it is longer than {MAX_LINE_BYTES >> 20} MiB")
-                    yield replace(row_entry(row, uri, f"{redact_uri(uri)}:{number}"), columns=names)
+                    yield row, f"{redact_uri(uri)}:{number}", names
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"`{redact_uri(uri)}` is not a Parquet manifest",
