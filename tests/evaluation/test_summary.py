@@ -106,6 +106,20 @@ def test_a_column_of_common_voice_and_of_stretches(tmp_path: Path) -> None:
     assert manifest_column.column(Source(uri=str(tmp_path / "cut.jsonl")), "age", [of_clip]) == {"x": "b"}
 
 
+def test_a_column_of_kaldi_is_of_utterances_or_of_their_speakers(tmp_path: Path) -> None:
+    for name, lines in {
+        "wav.scp": "a a.wav\nb b.wav\nc c.wav\n",
+        "utt2spk": "a ann\nb bob\nc cas\n",
+        "spk2gender": "ann f\nbob f\n",
+        "utt2gender": "b m\n",
+    }.items():
+        (tmp_path / name).write_text(lines)
+    common = {"recording_id": "r", "uri": "x", "channel": None, "start_ms": 0, "end_ms": 1000, "split": "test"}
+    utterances = [Utterance(id=id_, **common) for id_ in "abc"]
+    assert manifest_column.column(Source(uri=str(tmp_path)), "gender", utterances) == {"a": "f", "b": "m"}
+    assert manifest_column.column(Source(uri=str(tmp_path)), "../gender", utterances) == {}
+
+
 def test_alignments_of_the_worst_are_shown_on_request(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ref  " not in printed(capsys, "evaluate", judged)
     lines = printed(capsys, "evaluate", judged, "--show", "2").splitlines()

@@ -63,10 +63,10 @@ def read_kaldi(folder: str) -> Iterator[SourceEntry]:
 
         segments = os.path.join(folder, "segments")
         if not os.path.exists(segments):
-            for number, (id_, rxfile) in enumerate(_pairs(wavs.path), start=1):
+            for number, (id_, rxfile) in enumerate(pairs(wavs.path), start=1):
                 yield entry(id_, id_, rxfile, f"{wavs.path}:{number}")
             return
-        for number, (id_, rest) in enumerate(_pairs(segments), start=1):
+        for number, (id_, rest) in enumerate(pairs(segments), start=1):
             where = f"{segments}:{number}"
             recording, *times = rest.split() or [""]
             if len(times) not in (2, 3):
@@ -121,7 +121,7 @@ def _resolve(path: str, folder: str) -> str:
     return inside if os.path.exists(inside) else os.path.abspath(path)
 
 
-def _pairs(path: str) -> Iterator[tuple[str, str]]:
+def pairs(path: str) -> Iterator[tuple[str, str]]:
     """First word and rest of each line; an empty line is an error, as in Kaldi."""
     with open_manifest(path) as file:
         for number, line in read_lines(file, path):
