@@ -38,6 +38,7 @@ NAMES = (
     *LINE,
     *("label consensus", "shard --unlabelled", "filter --report", "remove", "clean", "verify", "verify --repair"),
     *("export jsonl", "export kaldi", "train-lm", "plan", "run", "evaluate", "transcribe", "align", "compare"),
+    *("pretrain", "control", "run --rehearse", "compare-teachers", "export hf", "export srt"),
 )
 FEW = (("index", "index"), ("shard", "remove"), ("export jsonl", "export jsonl"))
 WITHIN_S = 120
@@ -56,7 +57,8 @@ class Folder:
         (path / "ids.txt").write_text(f"{REMOVED}\n")
         rows = self.source.read_text().splitlines(keepends=True)
         self.source.write_text("".join(rows[:NUM]))
-        self.config = runs.configure(self.path, self.source, train=TRAIN | {"root": str(self.path / "exp")})
+        train, pretrain = TRAIN | {"root": str(self.path / "exp")}, {"size": "tiny", "crop_ms": 900, "mask_ms": 100}
+        self.config = runs.configure(self.path, self.source, train=train, pretrain=pretrain)
         (self.path / "output").mkdir()
         self.experiments: list[str] = []
         self.run_line()
@@ -127,8 +129,12 @@ class Folder:
                 return ["compare", *self.experiments, "--report", str(output / "compare.html")]
             case ["plan"]:
                 return ["plan", work, *config, "--ranks", "1"]
-            case ["train" | "run" as step]:
-                return [step, str(self.config)]
+            case ["train" | "run" | "pretrain" as step, *options]:
+                return [step, str(self.config), *options]
+            case ["control"]:
+                return ["control", work, *config, "--set", "monitor.log_level=warning"]
+            case ["compare-teachers"]:
+                return ["compare-teachers", work, *self.labels, *config, "--report", str(output / "teachers.html")]
             case [step, *options]:
                 return [step, work, *config, *options]
         raise AssertionError(name)
@@ -151,6 +157,8 @@ class Folder:
         students: dict[str, bytes] = {}
         for path in self.path.glob("exp/*/summary.json"):
             run = experiment.RunDir(path.parent)
+            if "method" in experiment.noted(run):  # of `pretrain`
+                continue
             recipe = str(experiment.noted(run)["recipe"])
             assert recipe not in students, "two experiments of one recipe"
             students[recipe] = (run.model / "model.safetensors").read_bytes()
@@ -184,7 +192,7 @@ def test_two_commands_at_once_end_as_one_after_the_other(folder: Folder, torture
     pairs = sorted(chance.sample(pairs, torture.sample_size(len(pairs), short=len(FEW))))
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
-    for pair in pairs:
+    for number, pair in enumerate(pairs, start=1):
         steps = [step for step in LINE if step in {name.split()[0] for name in pair}]
         folder.restore(steps[0] if steps else LINE[-1])
         codes, messages = together(folder, pair if chance.random() < 0.5 else pair[::-1], chance)
@@ -206,5 +214,5 @@ def test_two_commands_at_once_end_as_one_after_the_other(folder: Folder, torture
                 assert outcome == folder.calm
         except Exception as error:
             wrong.append(f"{pair}: exit codes {codes}, then {type(error).__name__}: {error}"[:1500])
-    torture.tell("two commands at once", f"{len(pairs)} pairs; {len(wrong)} wrong; {dict(outcomes)}")
+        torture.tell("two commands at once", f"{number} of {len(pairs)} pairs; {len(wrong)} wrong; {dict(outcomes)}")
     assert not wrong, f"{len(wrong)} of {len(pairs)}:\n" + "\n".join(wrong[:20])
