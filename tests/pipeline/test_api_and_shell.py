@@ -50,6 +50,7 @@ ELSEWHERE = {
     "shard SOURCE": "repack(sources)",
     "shard --from": "repack(sources)",
     "train CONFIG": "load_config(file)",
+    "pretrain --continue": "pretrain(experiment)",
     "train --continue": "train(experiment)",
     "transcribe MODEL": "Recognizer.from_pretrained(model)",
     "transcribe --format": "write_transcripts(form)",

@@ -205,3 +205,24 @@ def test_shards_of_one_recipe_with_other_weights_are_another_training(
     assert cli.main([*words, "--set", "train.steps=2"]) == 2
     assert "was trained on other shards" in capsys.readouterr().err
     assert recipe
+
+
+def test_a_pre_training_goes_on_by_its_own_command(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    own = "pretrain={size: tiny, crop_ms: 900, mask_ms: 100, negatives: 20}"
+    words = [str(config), "--set", own, "--set", f"train.root={tmp_path}", "--set", "train.average=best"]
+
+    def run(command: str, *more: str) -> tuple[int, str]:
+        code = cli.main([command, *words, *more])
+        return code, capsys.readouterr().err
+
+    assert run("pretrain", "--set", "train.steps=2")[0] == 0
+    [path] = map(str, tmp_path.iterdir())
+    code, error = run("train", "--set", "train.steps=3", "--continue", path)
+    assert (code, f"voxstill pretrain CONFIG --continue {path}" in error) == (2, True)
+    code, error = run("pretrain", "--set", "train.steps=3", "--continue", path, "--set", "pretrain.negatives=10")
+    assert (code, "another `pretrain.negatives`" in error) == (2, True)
+    assert run("pretrain", "--set", "train.steps=3", "--set", "train.lr=1e-4", "--continue", path)[0] == 0
+    assert json.loads(RunDir(Path(path)).summary.read_text())["steps"] == 3
+    assert noted(RunDir(Path(path)))[0]["changed"].keys() == {"train.steps", "train.lr"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
 from voxstill.core.command import CommonOptions, command
 from voxstill.core.result import Result
@@ -12,10 +12,19 @@ from voxstill.core.result import Result
 
 @command("pretrain", panel="Training", position=2, resumes=True)
 def pretrain(
-    options: CommonOptions, config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)]
+    options: CommonOptions,
+    config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],
+    experiment: Annotated[
+        str | None,
+        Option(
+            "--continue",
+            metavar="EXP",
+            help="Go on with this experiment, or from this checkpoint of it, with other options.",
+        ),
+    ] = None,
 ) -> Result:
     """Pre-train a model on audio without labels, for students to start from."""
     cfg = options.load(base=config_file)
     from voxstill.pipeline import pretrain as pretraining
 
-    return pretraining.pretrain(cfg)
+    return pretraining.pretrain(cfg, experiment)

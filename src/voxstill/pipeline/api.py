@@ -268,8 +268,8 @@ def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int 
     return language_model.train_lm(cfg, str(source), str(output), order)
 
 
-def pretrain(cfg: Config) -> TrainingSummary:
-    """Pre-train a model on audio without labels, for students to start from.
+def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
+    """Pre-train a model on audio without labels, for students to start from; an `experiment` goes on, as with `train`.
 
     >>> audio_only = voxstill.load_config("my.yaml", "train.name=pretrained", "pretrain.crop_ms=1000")
     >>> voxstill.pretrain(audio_only).steps
@@ -277,7 +277,7 @@ def pretrain(cfg: Config) -> TrainingSummary:
     """
     from voxstill.pipeline import pretrain as pretraining
 
-    return pretraining.pretrain(cfg)
+    return pretraining.pretrain(cfg, experiment)
 
 
 def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:

@@ -16,7 +16,7 @@ from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
 from voxstill.tasks.definition import SavedTask
 from voxstill.training import state as state_file
-from voxstill.training.experiment import noted
+from voxstill.training.experiment import is_pretraining
 
 _ATTEMPTS = 3
 """A running training removes old checkpoints: `last` is then followed to its new one."""
@@ -34,7 +34,7 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
     if run is None:
         yield target, None
         return
-    if "method" in noted(run):
+    if is_pretraining(run):
         raise ConfigError(
             f"`{target}` is of a pre-training",
             why="it writes no text and tells no classes apart",

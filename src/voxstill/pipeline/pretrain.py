@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.pipeline.mixture import shards_to_listen_to
@@ -11,11 +13,14 @@ from voxstill.training.launch import launch
 from voxstill.training.summary import TrainingSummary
 
 
-def pretrain(cfg: Config) -> TrainingSummary:
-    """Train a model on audio alone; return its folder, steps, seconds and loss."""
+def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
+    """Train a model on audio alone; return its folder, steps, seconds and loss.
+
+    An `experiment` goes on with this configuration instead of a new one; of a checkpoint, its experiment from there.
+    """
     check(cfg)
     check_crop(cfg)
-    return launch(cfg, shards_to_listen_to, pretraining.build, pretraining.settings(cfg), "pretrain")
+    return launch(cfg, shards_to_listen_to, pretraining.build, pretraining.settings(cfg), "pretrain", experiment)
 
 
 def check_crop(cfg: Config) -> None:

@@ -20,7 +20,7 @@ from voxstill.nn.frontends import Frontend
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import pretraining, registry
 from voxstill.training import checkpoint, guard
-from voxstill.training.experiment import noted
+from voxstill.training.experiment import is_pretraining
 from voxstill.training.task import StepContext, Task, make_generator
 
 _START = "the start, as there is no checkpoint"
@@ -133,7 +133,7 @@ def table(result: ReplayResult) -> str:
 
 def _rebuild(run: RunDir, cfg: Config) -> tuple[Frontend, nn.Module, Task]:
     """Build the frontend, the model before its first step, and the task of an experiment."""
-    if "method" in noted(run):
+    if is_pretraining(run):
         return pretraining.begun(cfg)
     return registry.find(cfg.student.task).rebuild(cfg, run)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from voxstill.core.config import Config
 from voxstill.pipeline.mixture import labelled_shards, shards_to_listen_to
-from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
 from voxstill.training.check import check
 from voxstill.training.experiment import train_settings
@@ -22,10 +21,4 @@ def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     task = registry.find(cfg.student.task)
     check(cfg)
     shards_of = labelled_shards if task.needs_labels(cfg) else shards_to_listen_to
-    settings = train_settings(cfg)
-    if experiment is None:
-        return launch(cfg, shards_of, task.build, settings)
-    path = Path(experiment)
-    if (run := RunDir.of_checkpoint(path)) is not None:
-        return launch(cfg, shards_of, task.build, settings, experiment=run, start=path.resolve())
-    return launch(cfg, shards_of, task.build, settings, experiment=RunDir(path))
+    return launch(cfg, shards_of, task.build, train_settings(cfg), "train", experiment)

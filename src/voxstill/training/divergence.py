@@ -64,7 +64,7 @@ def advice(run: RunDir, cfg: Config, command: str, *, is_stepped: bool, overflow
             "look for what makes the first step fail, which is not `train.lr`: a very large weight of a part of the "
             "loss, of a data set or of utterances in the manifest, or `student.checkpoint`"
         )
-    before = checkpoint.before_rise(run) if command == "train" else None
+    before = checkpoint.before_rise(run)
     words = ["voxstill", command, "CONFIG"]
     words += [] if before is None else ["--continue", str(before)]
     for name, value in settings.items():

@@ -219,6 +219,11 @@ def noted(run: RunDir) -> dict[str, object]:
     return facts if isinstance(facts, dict) else {}
 
 
+def is_pretraining(run: RunDir) -> bool:
+    """Whether an experiment that has begun is a pre-training."""
+    return "method" in noted(run)
+
+
 def note(run: RunDir, **facts: object) -> None:
     """Add facts to `environment.json`."""
     write_whole(run.environment, {**noted(run), **facts})

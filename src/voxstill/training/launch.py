@@ -44,17 +44,20 @@ def launch(
     build: Build,
     settings: Mapping[str, object],
     command: str = "train",
-    experiment: RunDir | None = None,
-    start: Path | None = None,
+    experiment: str | Path | None = None,
 ) -> TrainingSummary:
     """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
     `settings` are the options that change what is learnt: equal ones have the same folder. An `experiment` goes on
-    with them instead, from its last checkpoint or from `start`, another of them. The finished model is uploaded to
+    with them instead; where it is a checkpoint, its experiment does from there. The finished model is uploaded to
     `train.upload`, of several processes by the first. StorageError where another process trains in the folder; it is
     told that `command` does so here.
     """
-    summary = _launch(cfg, shards_of, build, settings, command, experiment, start)
+    path = None if experiment is None else Path(experiment)
+    of_checkpoint = None if path is None else RunDir.of_checkpoint(path)
+    start = None if path is None or of_checkpoint is None else path.resolve()
+    run = of_checkpoint if path is None or of_checkpoint else RunDir(path)
+    summary = _launch(cfg, shards_of, build, settings, command, run, start)
     if cfg.train.upload and world.is_first():
         upload.upload(RunDir(Path(summary.path)), cfg.train.upload)
     return summary

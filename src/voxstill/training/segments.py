@@ -46,7 +46,7 @@ _SEGMENTS = pydantic.TypeAdapter(list[Segment])
 def changes(run: RunDir, cfg: Config) -> dict[str, tuple[object, object]]:
     """The options of a configuration that differ from those of the last segment, as they were and as they are."""
     before = config.load(str(run.config), [], {})
-    names = ("student", "plan", "augment", "train")
+    names = ("student", "plan", "augment", "train", *(["pretrain"] if experiment.is_pretraining(run) else []))
     changed: dict[str, tuple[object, object]] = {}
     if before.seed != cfg.seed:
         changed["seed"] = (before.seed, cfg.seed)
@@ -81,10 +81,17 @@ def begin(
             why="the steps that it has made are of another corpus",
             fix="leave out `--continue`: a new experiment begins, with this one's `model/` as `student.checkpoint`",
         )
+    command = "pretrain" if experiment.is_pretraining(run) else "train"
+    if (command == "pretrain") != ("pretrain" in settings):
+        raise ConfigError(
+            f"`{run.path}` cannot go on here",
+            why=f"`voxstill {command}` began it",
+            fix=f"run: voxstill {command} CONFIG --continue {run.path}",
+        )
     changed = changes(run, cfg)
     if not changed:
         return
-    fixed = [name for name in changed if name == "seed" or name.startswith("student.")]
+    fixed = _fixed(changed)
     if fixed:
         raise ConfigError(
             f"`{run.path}` cannot go on with another `{fixed[0]}`",
@@ -136,7 +143,7 @@ def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
             changed = changes(run, cfg)
         except ConfigError:  # of another version, or broken
             continue
-        if changed and not any(name == "seed" or name.startswith("student.") for name in changed):
+        if changed and not _fixed(changed):
             log.warning(
                 "train: a new experiment begins at step 0; `%s` is not finished and differs in %s: "
                 "`--continue %s` goes on with it",
@@ -145,6 +152,11 @@ def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
                 run.path,
             )
             return
+
+
+def _fixed(changed: Iterable[str]) -> list[str]:
+    """Those of the changed options that no training can go on with."""
+    return [name for name in changed if name == "seed" or name.startswith(("student.", "pretrain."))]
 
 
 def _state(run: RunDir, start: Path | None) -> state_file.State:
