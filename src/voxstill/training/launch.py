@@ -29,7 +29,7 @@ from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
 from voxstill.training.experiment import finished_summary, named, note, open_run, write_whole
 from voxstill.training.exports import Exports
-from voxstill.training.setup import Build
+from voxstill.training.setup import Build, TrainingSetup
 from voxstill.training.summary import TrainingSummary
 
 if TYPE_CHECKING:
@@ -233,31 +233,34 @@ def _train_owned(
         if state is None:
             return
         data.finish()
-        summary = TrainingSummary(
-            path=str(run.path),
-            steps=state.step,
-            epochs=state.epoch,
-            seconds=state.seconds,
-            loss=state.loss,
-            loss_unit=setup.task.unit,
-            dev_metric=setup.error,
-            dev_error=state.best_error,
-            parameters=students.num_parameters(model),
-            skipped=state.skipped,
-            replaced=state.replaced,
-            utterances=len(plan.order),
-            dropped=dict(plan.dropped),
-        )
         weights = checkpoint.whole_weights(model)
         if first:
             check_owned()
             setup.save(run, weights)
-            write_whole(run.summary, summary.to_dict())
+            write_whole(run.summary, _summary(run, setup, state, plan).to_dict())
             shutil.rmtree(run.corpus, ignore_errors=True)
     finally:
         if handler is not None:
             log.removeHandler(handler)
             handler.close()
+
+
+def _summary(run: RunDir, setup: TrainingSetup, state: state_file.State, plan: EpochPlan) -> TrainingSummary:
+    return TrainingSummary(
+        path=str(run.path),
+        steps=state.step,
+        epochs=state.epoch,
+        seconds=state.seconds,
+        loss=state.loss,
+        loss_unit=setup.task.unit,
+        dev_metric=setup.error,
+        dev_error=state.best_error,
+        parameters=students.num_parameters(setup.model),
+        skipped=state.skipped,
+        replaced=state.replaced,
+        utterances=len(plan.order),
+        dropped=dict(plan.dropped),
+    )
 
 
 def _log_dropped(plan: EpochPlan) -> None:
