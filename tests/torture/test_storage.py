@@ -60,7 +60,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Line:
-    """One folder, and what stands in it before each step and after the last when nobody disturbs it."""
+    """One folder, and what stands in it before and after each step when nobody disturbs it."""
 
     def __init__(self, nursery: Nursery, source: Path, folder: Path) -> None:
         self.source, self.folder, self.calm = source, folder / "struck", folder / "calm"
@@ -73,6 +73,7 @@ class Line:
             assert nursery.run(self.folder, *self.command(step)) == 0, log_of(self.folder)
             self.points[step] = Path(f"{self.folder}.points").read_text().splitlines()
         shutil.copytree(self.folder, self.calm, symlinks=True)
+        self.after = dict(zip(self.before, [*list(self.before.values())[1:], self.calm], strict=True))
 
     def restore(self, step: str) -> None:
         """The folder as it was before a step: an experiment knows where it lies, so it is always the same folder."""
@@ -169,7 +170,7 @@ def check_end(line: Line, step: str) -> None:
         assert tables == calm
         assert list(line.folder.glob(f"work/{TABLES[step]}/*/_SUCCESS.json"))
         return
-    run, calm = (experiment_of(folder) for folder in (line.folder, line.calm))
+    run, calm = (experiment_of(folder) for folder in (line.folder, line.after[step]))
     assert what_was_learnt(run) == what_was_learnt(calm)
     assert [path.name for path in run.path.parent.iterdir()] == [run.path.name]
     if step == "report":
