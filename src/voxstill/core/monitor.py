@@ -5,6 +5,7 @@ Everything goes to standard error, to a file or to a port, never to standard out
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -13,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,8 @@ from voxstill.core.terminal import continued, printable
 log = logging.getLogger("voxstill")
 _HEAD_COLUMNS = 17
 """Time and level in front of a message."""
+MOST_CLIENTS, CLIENT_S = 32, 10.0
+"""Of the metrics at once; each is waited for so long."""
 QUIET_INTERVAL_S = 10.0
 """Without a terminal, progress is one line this often."""
 
@@ -186,6 +188,24 @@ def error_label(error: str) -> str:
     return kind if re.fullmatch(r"[A-Za-z ,\-]{1,60}", kind) else "other"
 
 
+def _guarded(handler: Any) -> Any:
+    """The handler of a server for clients of any kind: few at once, none for long, no traceback of one that left."""
+    places = threading.BoundedSemaphore(MOST_CLIENTS)
+
+    class Guarded(handler):  # type: ignore[misc]
+        timeout = CLIENT_S
+
+        def handle(self) -> None:
+            if places.acquire(blocking=False):
+                try:
+                    with contextlib.suppress(OSError):
+                        super().handle()
+                finally:
+                    places.release()
+
+    return Guarded
+
+
 class Metrics:
     """A Prometheus collector over the steps of this process: nothing is computed until it is scraped."""
 
@@ -215,6 +235,7 @@ class Metrics:
                     why=error.strerror or str(error),
                     fix="choose another `monitor.port`",
                 ) from None
+            server.RequestHandlerClass = _guarded(server.RequestHandlerClass)
             self._served = host, server.server_port
             log.info("metrics: http://%s:%d/metrics", *self._served)
         return self._served[1]
@@ -263,7 +284,7 @@ class Timer:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    @contextmanager
+    @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Count the time of this block."""
         start = time.perf_counter()
