@@ -330,7 +330,7 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
         (LoaderTimes(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
         (LoaderTimes(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
         (LoaderTimes(waited_s=11, read_s=1, decode_s=4), "the machine is the limit, or epochs are so short"),
-        (LoaderTimes(waited_s=4, decode_s=4), "the machine is the limit, or epochs are so short"),
+        (LoaderTimes(waited_s=4, decode_s=4), "the model is the limit, not the data: it waited 4.0%"),
         (LoaderTimes(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%, and"),
         (LoaderTimes(waited_s=60, read_s=20, decode_s=120, prepare_s=20), "decoding is the limit of the training"),
         (LoaderTimes(waited_s=40, read_s=2, decode_s=6, prepare_s=83), "augmentation is the limit of the training"),

@@ -46,6 +46,7 @@ _NEAR_BYTES = 64 * 1024  # ranges that are nearer to each other in a bucket are 
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
 _LITTLE_WAITING = 0.03  # of the training's time
+_SOME_WAITING = 0.1  # of it: less is no reason to look for another limit than the model, where nothing else is busy
 _BUSY = 0.5  # of its time: a part of the line that is busy for less holds up nothing
 
 
@@ -76,15 +77,16 @@ class LoaderTimes:
         It is the busiest part of the line, where that is busy for most of the time.
         """
         waiting = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
-        if self.waited_s < _LITTLE_WAITING * seconds:
-            return f"the model is the limit, not the data: {waiting}"
         worker_s = max(workers, 1) * seconds
         read, decoded, prepared = self.read_s / worker_s, self.decode_s / worker_s, self.prepare_s / seconds
+        is_busy = max(read + decoded, prepared) >= _BUSY
+        if self.waited_s < (_LITTLE_WAITING if is_busy else _SOME_WAITING) * seconds:
+            return f"the model is the limit, not the data: {waiting}"
         waiting += (
             f", while a worker read {read:.0%} of the time and decoded {decoded:.0%}, "
             f"and augmentation and features took {prepared:.0%}"
         )
-        if max(read + decoded, prepared) < _BUSY:
+        if not is_busy:
             return f"the machine is the limit, or epochs are so short that starting workers for each is: {waiting}"
         if prepared > read + decoded:
             return f"augmentation is the limit of the training: {waiting}; raise `train.threads`, or augment less"
