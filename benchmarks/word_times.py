@@ -1,6 +1,7 @@
 """How exact the times of words are: of a student of the demo on synthetic voices, and of one on human digits.
 
     python benchmarks/word_times.py exp/DATE_demo work/demo --fsdd ../shared/data/fsdd
+    python benchmarks/word_times.py exp/DATE_rnnt work/demo --prefix "transducer, "
 
 Synthetic: the demo's test and development commands. espeak-ng says when it begins each word, to the sample; words run
 together, so a word ends where the next begins. Measured are utterances of which the student has every word right.
@@ -10,7 +11,8 @@ clips are trimmed, so their edges are those of the words. The student, of the si
 strings of five speakers and measured on those of the sixth. Some minutes on one thread.
 
 "spikes" are the frames of the tokens, as word times were until now; "teacher" those of PocketSphinx in the labels.
-Prints a table and writes `benchmarks/results/word_times.json`.
+Prints a table and writes the rows, with the prefix before their names, into `benchmarks/results/word_times.json`; the
+other rows there stay.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,16 +78,19 @@ def main() -> None:
     parser.add_argument("experiment", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--fsdd", type=Path)
+    parser.add_argument("--prefix", default="")
     args = parser.parse_args()
     rows = dict(synthetic(args.experiment, args.work))
     if args.fsdd:
         rows |= human(args.fsdd)
+    rows = {args.prefix + name: row for name, row in rows.items()}
     print("| | words | mean error of starts, ms | of ends | bias of starts | of ends | mean length |")
     print("|---|---|---|---|---|---|---|")
     for name, row in rows.items():
         print(f"| {name} | {row['words']:,} | {row['start_error_ms']:.0f} | {row['end_error_ms']:.0f} ", end="")
         print(f"| {row['start_bias_ms']:.0f} | {row['end_bias_ms']:.0f} | {row['duration_ms']:.0f} |")
-    (HERE / "results/word_times.json").write_text(json.dumps(rows, indent=1) + "\n")
+    file = HERE / "results/word_times.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **rows}, indent=1) + "\n")
 
 
 def synthetic(experiment: Path, work: Path) -> Iterator[tuple[str, Mapping[str, float]]]:
@@ -110,14 +116,14 @@ def synthetic(experiment: Path, work: Path) -> Iterator[tuple[str, Mapping[str, 
     recognizer.load()
     now, before, teacher = Errors(), Errors(), Errors()
     of_level: dict[str, Errors] = {}
-    hypotheses = recognizer.transcribe_batch(audio)
-    for command, truth, samples_T, hypothesis in zip(commands, truths, audio, hypotheses, strict=True):
+    hypotheses = zip(recognizer.transcribe_batch(audio), spikes_of(recognizer, audio), strict=True)
+    for command, truth, (hypothesis, spikes) in zip(commands, truths, hypotheses, strict=True):
         if hypothesis.text != command.speech.text:
             continue
         spans = [(float(word.start_ms), float(word.end_ms)) for word in hypothesis.words]
         now.add(truth, spans)
         of_level.setdefault(command.dataset, Errors()).add(truth, spans)
-        before.add(truth, spikes_of(recognizer, samples_T))
+        before.add(truth, spikes)
     true = {one.id: (one.speech.text, truth) for one, truth in zip(commands, truths, strict=True)}
     store = Store(str(work))
     recipe = experiment_recipe(store)
@@ -138,21 +144,13 @@ def experiment_recipe(store: Any) -> str:
     return str(recipe)
 
 
-def spikes_of(recognizer: Any, samples_T: NDArray[np.int16]) -> list[tuple[float, float]]:
-    """The frames of the tokens, each of them a word."""
-    from voxstill.decoding import ctc
+def spikes_of(recognizer: Any, audio: Sequence[NDArray[np.int16]]) -> list[list[tuple[float, float]]]:
+    """The frames of the tokens of each word, of every utterance."""
+    from voxstill.decoding import spikes
 
-    [log_probs_FV] = recognizer.log_probs([samples_T])
-    vocabulary = recognizer.vocabulary
-    [hypothesis] = ctc.greedy(
-        log_probs_FV[None],
-        [len(log_probs_FV)],
-        ids=[""],
-        pieces=vocabulary.pieces,
-        blank_id=vocabulary.blank_id,
-        frame_ms=recognizer.frame_ms,
-    )
-    return [(word.start_ms, word.end_ms) for word in hypothesis.words]
+    with mock.patch.object(spikes, "pauses", return_value=None):
+        hypotheses = recognizer.transcribe_batch(audio)
+    return [[(word.start_ms, word.end_ms) for word in hypothesis.words] for hypothesis in hypotheses]
 
 
 def true_words(text: str, spoken: Sequence[Sequence[Any]], before_ms: int) -> Truth:
@@ -255,11 +253,12 @@ def human(folder: Path) -> Iterator[tuple[str, Mapping[str, float]]]:
         others = [row for row in manifest if row["speaker"] == HELD_OUT]
         tests = [string_of(folder, others, random) for _ in range(150)]
         before, now = Errors(), Errors()
-        hypotheses = recognizer.transcribe_batch([samples_T for samples_T, _ in tests])
-        for (samples_T, truth), hypothesis in zip(tests, hypotheses, strict=True):
+        audio = [samples_T for samples_T, _ in tests]
+        hypotheses = zip(recognizer.transcribe_batch(audio), spikes_of(recognizer, audio), strict=True)
+        for (_, truth), (hypothesis, spikes) in zip(tests, hypotheses, strict=True):
             if hypothesis.text == " ".join(word for word, _, _ in truth):
                 now.add(truth, [(word.start_ms, word.end_ms) for word in hypothesis.words])
-                before.add(truth, spikes_of(recognizer, samples_T))
+                before.add(truth, spikes)
     yield "human digits, spikes", before.row()
     yield "human digits, now", now.row()
 

@@ -136,3 +136,44 @@ def test_times_lie_in_order() -> None:
         for one, other in itertools.pairwise(hypothesis.words):
             assert one.start_ms <= other.start_ms
         assert all(0 <= word.start_ms < word.end_ms <= 240 and 0 < word.prob <= 1 for word in hypothesis.words)
+
+
+class Early:
+    """A transducer that says its two words in the first frame, whatever it hears."""
+
+    def predict(self, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
+        said_1B1 = torch.zeros(1, len(tokens_BU), 1) if memory is None else memory[0] + 1
+        return said_1B1[0][:, None], (said_1B1, said_1B1)
+
+    def joint(self, encoded: Tensor, predicted: Tensor) -> Tensor:
+        num_said = (encoded[..., :1] + predicted)[..., 0].long()
+        chosen = torch.tensor([0, 1, BLANK])[num_said.clamp(max=2)]
+        return 20 * torch.nn.functional.one_hot(chosen, BLANK + 1).float()
+
+
+@pytest.mark.parametrize("width", [1, 8])
+def test_words_are_where_the_frames_alone_say_if_these_know_them(width: int) -> None:
+    early, encoded_BFE = Early(), torch.zeros(2, 12, 4)
+    frame_log_probs = np.full(
+        (2, 12, BLANK + 1), np.log(1 / (BLANK + 1)), np.float32
+    )  # of the second, which knows none
+    frame_log_probs[0] = -9.0
+    frame_log_probs[0, :, BLANK] = -0.1
+    for frame, token in ((4, 0), (5, 0), (9, 1)):
+        frame_log_probs[0, frame, BLANK], frame_log_probs[0, frame, token] = -9.0, -0.1
+    named = {
+        "predict": early.predict,
+        "joint": early.joint,
+        "ids": ["a", "b"],
+        "pieces": PIECES,
+        "blank_id": BLANK,
+        "frame_ms": 80,
+        "frame_log_probs": frame_log_probs,
+    }
+    inputs = encoded_BFE, torch.tensor([12, 12])
+    if width > 1:
+        named |= {"width": width, "fusion": fusion.fusion(PIECES, None, 0.0, 0.0, [], 0.0)}
+    known, unknown = (transducer.greedy if width == 1 else transducer.beam)(*inputs, **named)
+    assert known.text == unknown.text == "one two"
+    assert [(word.start_ms, word.end_ms) for word in known.words] == [(320, 480), (720, 800)]
+    assert [(word.start_ms, word.end_ms) for word in unknown.words] == [(0, 80), (0, 80)]

@@ -78,7 +78,9 @@ def decode_batch(
         return ctc.greedy(log_probs_BFV, out_B.tolist(), **common)
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
     encoded_BFP, out_B, *_ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
+    frame_logits_BFV = students.frame_logits(model, encoded_BFP, tokenizer.blank_id).float()
     common |= {
+        "frame_log_probs": frame_logits_BFV.log_softmax(-1).cpu().numpy(),
         "predict": functools.partial(students.predict, model),
         "joint": functools.partial(students.joint, model),
         "durations": students.durations(model),

@@ -2,7 +2,7 @@
 
 A CTC model says a token in one or two frames somewhere in the middle of it, and blanks around. Where nothing but speech
 lies between two spikes, the characters of their tokens divide the time; where a pause does, the words end and begin at
-its edges. `benchmarks/word_times.py` measures how well.
+its edges. Tokens of a transducer are aligned before (`transducer.py`). `benchmarks/word_times.py` measures how well.
 """
 
 from __future__ import annotations

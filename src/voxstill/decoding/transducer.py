@@ -25,6 +25,8 @@ Joint = Callable[[Tensor, Tensor], Tensor]
 """Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
 MAX_SYMBOLS = 10
 """The most tokens that are emitted in one frame."""
+MIN_ALIGNMENT = -4.0
+"""Log-probability a token below which frames without the predictor do not say when tokens are spoken."""
 
 
 @torch.no_grad()
@@ -40,13 +42,15 @@ def greedy(
     frame_ms: int,
     durations: Sequence[int] = (),
     pauses: Sequence[Pauses | None] | None = None,
+    frame_log_probs: NDArray[np.float32] | None = None,
 ) -> list[Hypothesis]:
     """Greedy decoding, one hypothesis for each id: the likeliest tokens of a frame until the blank (Graves 2012, 2.5).
 
     The blank is the last of the tokens, and stands before the first token. A token lasts the frame in which
     it is emitted. Frames beyond `frames_B` are never read. With `durations` the last logits of the joint choose the
     number of frames to advance, which a token lasts, at least one (Xu et al. 2023, "Efficient
-    sequence transduction by jointly predicting tokens and durations"). With `pauses` words last as `spikes` says.
+    sequence transduction by jointly predicting tokens and durations"). With `pauses` words last as `spikes` says, and
+    with `frame_log_probs` (B, F, V), those of frames without the predictor, they begin where these say.
     """
     num, device = len(encoded_BFE), encoded_BFE.device
     tokens: list[list[Token]] = [[] for _ in range(num)]
@@ -77,7 +81,7 @@ def greedy(
         predicted_B1P = torch.where(emits_B[:, None, None], next_B1P, predicted_B1P)
         hidden, cell = (torch.where(emits_B[:, None], new, old) for new, old in zip(next_memory, memory, strict=True))
         memory = hidden, cell
-    rows = zip(ids, tokens, pauses or [None] * num, strict=True)
+    rows = zip(ids, _timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * num, strict=True)
     return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
 
 
@@ -96,6 +100,7 @@ def beam(
     frame_ms: int,
     durations: Sequence[int] = (),
     pauses: Sequence[Pauses | None] | None = None,
+    frame_log_probs: NDArray[np.float32] | None = None,
 ) -> list[Hypothesis]:
     """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
 
@@ -104,12 +109,36 @@ def beam(
     transducer", calls it time-synchronous). `fusion` adds the scores of a language model and phrases. Times and
     confidences are those of the likeliest alignment.
     """
-    hypotheses = []
-    rows = zip(ids, encoded_BFE, frames_B.tolist(), pauses or [None] * len(ids), strict=True)
-    for id_, encoded_FE, frames, quiet in rows:
-        search = _Search(width, fusion, predict, joint, blank_id, durations)
-        hypotheses.append(hypothesis(id_, search.best(encoded_FE[:frames]).tokens, pieces, frame_ms, quiet))
-    return hypotheses
+    tokens = [
+        _Search(width, fusion, predict, joint, blank_id, durations).best(encoded_FE[:frames]).tokens
+        for encoded_FE, frames in zip(encoded_BFE, frames_B.tolist(), strict=True)
+    ]
+    rows = zip(ids, _timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * len(ids), strict=True)
+    return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
+
+
+def _timed(
+    tokens: Sequence[Sequence[Token]], frames_B: Tensor, frame_log_probs: NDArray[np.float32] | None, blank_id: int
+) -> list[Sequence[Token]]:
+    """The tokens of each utterance with the frames in which they are spoken, by forced alignment.
+
+    A transducer that sees the whole utterance says a token at any time, mostly too early. Its frames without the
+    predictor are a CTC model, which a student learns beside; where they do not know the tokens, these stay.
+    """
+    if frame_log_probs is None:
+        return list(tokens)
+    from voxstill.decoding import forced_alignment  # compiled code
+
+    timed: list[Sequence[Token]] = []
+    for path, frames, log_probs_FV in zip(tokens, frames_B.tolist(), frame_log_probs, strict=True):
+        line = [token.id for token in path]
+        timed.append(path)
+        if line and frames >= forced_alignment.min_frames([line]):
+            aligned = forced_alignment.align(log_probs_FV[:frames], [line], blank_id)
+            if aligned.start_U[0] >= 0 and aligned.total_F[-1] >= MIN_ALIGNMENT * len(line):
+                spans = zip(path, aligned.start_U.tolist(), aligned.end_U.tolist(), strict=True)
+                timed[-1] = [token._replace(start=start, end=end) for token, start, end in spans]
+    return timed
 
 
 @dataclass(slots=True)

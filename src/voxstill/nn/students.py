@@ -253,6 +253,12 @@ def joint(model: PreTrainedModel, encoded: Tensor, predicted: Tensor) -> Tensor:
     return joint_logits
 
 
+def frame_logits(model: PreTrainedModel, encoded_BFP: Tensor, blank_id: int) -> Tensor:
+    """A transducer's logits (B, F, V) of each frame without a predictor: a CTC model, with `train.auxiliary_ctc`."""
+    no_state_B1P = torch.zeros_like(encoded_BFP[:, :1])
+    return joint(model, encoded_BFP, no_state_B1P)[..., : blank_id + 1]
+
+
 def durations(model: PreTrainedModel) -> tuple[int, ...]:
     """The durations in frames that a TDT student chooses from for each token; empty for other kinds."""
     return tuple(getattr(model.config, "durations", ()))

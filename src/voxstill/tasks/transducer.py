@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import torch
 from torch import nn
 
 from voxstill.nn import losses, students
@@ -43,8 +42,7 @@ class TransducerTask(CtcTask):
         loss = Loss(rnnt)
         if self.train_cfg.auxiliary_ctc:
             # left alone, the predictor learns the texts by heart before the encoder hears anything
-            unspoken_B1P = torch.zeros_like(encoded_BFP[:, :1])
-            logits_BFV = joint(encoded_BFP, unspoken_B1P)[..., : blank_id + 1]
+            logits_BFV = students.frame_logits(model, encoded_BFP, blank_id)
             alone = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context, taught)
             loss = Loss(rnnt + self.train_cfg.auxiliary_ctc * alone.value, {"rnnt": rnnt.detach(), **alone.figures})
         if taught is not None:
