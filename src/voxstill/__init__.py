@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         tune_filter,
     )
     from voxstill.pipeline.api_corpus import align, clean, export_labels, remove, verify
-    from voxstill.pipeline.api_inference import classify, embed, write_transcripts
+    from voxstill.pipeline.api_inference import classify, embed, restore_model, write_transcripts
     from voxstill.pipeline.api_scores import (
         compare,
         evaluate,
@@ -95,6 +95,7 @@ __all__ = [
     "repack",
     "replay",
     "report",
+    "restore_model",
     "run",
     "run_demo",
     "score_meetings",
@@ -118,7 +119,7 @@ _HOMES = {
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
     **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify"), "pipeline.api_corpus"),
-    **dict.fromkeys(("classify", "embed", "write_transcripts"), "pipeline.api_inference"),
+    **dict.fromkeys(("classify", "embed", "restore_model", "write_transcripts"), "pipeline.api_inference"),
     **dict.fromkeys(
         ("compare", "evaluate", "report", "score_meetings", "score_speakers", "score_words", "wer"),
         "pipeline.api_scores",

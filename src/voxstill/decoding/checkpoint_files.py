@@ -83,6 +83,12 @@ def model_folder(path: str) -> Path:
         weights = (folder / name for name in ("model.safetensors", "model.safetensors.index.json"))
         if (folder / "config.json").is_file() and any(file.is_file() for file in weights):
             return folder
+        if (folder / "changes.safetensors").is_file():
+            raise ConfigError(
+                f"`{path}` is no whole model",
+                why="it has only the weights that differ from those of its base",
+                fix="`voxstill.restore_model(COPY, FOLDER)` in Python makes a whole one of it",
+            )
     run = RunDir(Path(path))
     checkpoint = next((link for link in (run.best, run.last) if link.is_dir()), None)
     raise ConfigError(

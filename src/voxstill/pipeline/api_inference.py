@@ -1,4 +1,4 @@
-"""What uses finished students, as functions: transcripts in files, classes, embeddings of speakers."""
+"""What uses finished students, as functions: transcripts in files, classes, embeddings of speakers, whole models."""
 
 from __future__ import annotations
 
@@ -70,3 +70,19 @@ def embed(
     names = [str(name) for name in audio]
     target = None if output is None else str(output)
     return classifying.embed(cfg or load_config(), str(model), names, target, compare=compare)
+
+
+def restore_model(copy: str | Path, output: str | Path, base: str | Path | None = None) -> Path:
+    """Make a whole model folder of a copy that holds only changed weights, which `train.export_changes` writes.
+
+    `base` says where the checkpoint is now that the student began with; without it, where it was then. Returns the path
+    of the folder. DataError where that is another checkpoint, or the copy is none.
+
+    >>> voxstill.restore_model("exp/student/model", "whole")
+    Traceback (most recent call last):
+    voxstill.core.errors.DataError: ...
+    """
+    from voxstill.training import changes
+
+    changes.restore(Path(copy), Path(output), None if base is None else str(base))
+    return Path(output)

@@ -64,7 +64,7 @@ class RunDir:
 
     @property
     def exports(self) -> Path:
-        """With `train.export_dtype`, copies of the checkpoints in half precision, by the same names."""
+        """With `train.export_dtype` or `train.export_changes`, smaller copies of the checkpoints, by the same names."""
         return self.path / "exports"
 
     @property

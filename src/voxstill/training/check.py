@@ -5,14 +5,14 @@ from __future__ import annotations
 from voxstill.core import world
 from voxstill.core.config import Config, Decode
 from voxstill.core.errors import ConfigError
-from voxstill.training import parallel, upload
+from voxstill.training import changes, parallel, upload
 
 
 def check(cfg: Config) -> None:
     """Raise ConfigError where the training would have no end, cannot be what `seed_mode` promises, or be judged.
 
-    StorageError where nothing can be brought to `train.upload`; where `decode.lm` is no language model, the error is
-    that of `lm.check`.
+    StorageError where nothing can be brought to `train.upload`; DataError where the base of `train.export_changes`
+    cannot be fetched; where `decode.lm` is no language model, the error is that of `lm.check`.
     """
     if cfg.train.upload:
         upload.check(cfg.train.upload)
@@ -24,6 +24,8 @@ def check(cfg: Config) -> None:
             fix="set one of them",
         )
     _check_student(cfg)
+    _check_distillation(cfg)
+    _check_exports(cfg)
     if cfg.decode.lm is not None:
         from voxstill.text import lm  # compiled code: training does without
 
@@ -60,19 +62,6 @@ def _check_student(cfg: Config) -> None:
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
-    distill = cfg.train.distill
-    if distill.checkpoint is not None and cfg.student.task != "recognition":
-        raise ConfigError(
-            "`train.distill` has no use",
-            why=f"`student.task: {cfg.student.task}` learns no words",
-            fix="leave it out",
-        )
-    if distill.checkpoint is not None and not distill.weight and not distill.layers:
-        raise ConfigError(
-            "`train.distill` has no use",
-            why="`train.distill.weight` is 0, and `train.distill.layers` names no layers",
-            fix="set one of them, or leave `train.distill` out",
-        )
     layers = {"encoder_layers": cfg.student.encoder_layers, "decoder_layers": cfg.student.decoder_layers}
     for option in (option for option, num in layers.items() if num is not None and cfg.student.kind != "seq2seq"):
         raise ConfigError(
@@ -109,3 +98,32 @@ def _check_student(cfg: Config) -> None:
         raise ConfigError(
             f"{name} has no use", why="a `seq2seq` student writes its texts by itself", fix="leave it out"
         )
+
+
+def _check_distillation(cfg: Config) -> None:
+    """Raise ConfigError where nothing can be learnt of the teacher."""
+    distill = cfg.train.distill
+    if distill.checkpoint is not None and cfg.student.task != "recognition":
+        raise ConfigError(
+            "`train.distill` has no use",
+            why=f"`student.task: {cfg.student.task}` learns no words",
+            fix="leave it out",
+        )
+    if distill.checkpoint is not None and not distill.weight and not distill.layers:
+        raise ConfigError(
+            "`train.distill` has no use",
+            why="`train.distill.weight` is 0, and `train.distill.layers` names no layers",
+            fix="set one of them, or leave `train.distill` out",
+        )
+
+
+def _check_exports(cfg: Config) -> None:
+    """Raise ConfigError where changed weights have no base, DataError where that cannot be fetched."""
+    if cfg.train.export_changes:
+        if cfg.student.checkpoint is None:
+            raise ConfigError(
+                "`train.export_changes` has nothing to compare with",
+                why="`student.checkpoint` is not set: all weights of a new student are changed ones",
+                fix="leave it out, or start from a checkpoint",
+            )
+        changes.base_folder(cfg.student.checkpoint)

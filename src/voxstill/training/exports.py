@@ -1,4 +1,5 @@
-"""Smaller copies of checkpoints: model folders in half precision, brought elsewhere while the training goes on."""
+"""Smaller copies of checkpoints: model folders in half precision, or of changed weights alone, brought elsewhere while
+the training goes on."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from voxstill.core.atomic import remove
+from voxstill.core.atomic import atomic_folder, remove
 from voxstill.core.config import Train
 from voxstill.core.errors import StorageError
 from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
-from voxstill.training import upload
+from voxstill.training import changes, upload
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -23,14 +24,18 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 class Exports:
     """A `with` block in which each checkpoint gets a copy in `exports/`, a model folder that `save` writes.
 
-    With `train.upload` one thread brings the copies there. What does not get there is logged: it stops no training. The
-    end of the block waits for the copy that is under way.
+    With `train.export_changes` it has the weights that differ from those of `base`. With `train.upload` one thread
+    brings the copies there. What does not get there is logged: it stops no training. The end of the block waits for the
+    copy that is under way.
     """
 
-    def __init__(self, run: RunDir, cfg: Train, save: Callable[[RunDir, dict[str, Tensor]], None]) -> None:
+    def __init__(
+        self, run: RunDir, cfg: Train, save: Callable[[RunDir, dict[str, Tensor]], None], base: str | None = None
+    ) -> None:
         self._run, self._target, self._save = run, cfg.upload, save
         self._dtype = _DTYPES[cfg.export_dtype] if cfg.export_dtype else None
-        self._thread = ThreadPoolExecutor(1) if self._dtype and cfg.upload else None
+        self._base = base if cfg.export_changes else None
+        self._thread = ThreadPoolExecutor(1) if self.are_wanted and cfg.upload else None
 
     def __enter__(self) -> Self:
         return self
@@ -44,14 +49,16 @@ class Exports:
     @property
     def are_wanted(self) -> bool:
         """Whether there are copies: all ranks must ask for the weights then."""
-        return self._dtype is not None
+        return self._dtype is not None or self._base is not None
 
     def add(self, name: str, weights: dict[str, Tensor]) -> None:
         """Write the copy of the checkpoint of this name, unless it is there; those whose checkpoint is gone go."""
-        assert self._dtype is not None
         copy = RunDir(self._run.exports / name)
         if not copy.model.is_dir():
-            self._save(copy, in_half(weights, self._dtype))
+            with atomic_folder(copy.path) as draft:
+                self._save(RunDir(draft), weights if self._dtype is None else in_half(weights, self._dtype))
+                if self._base is not None:
+                    changes.keep_changes(RunDir(draft).model, self._base)
             if self._thread is not None:
                 self._thread.submit(self._upload, copy)
         for other in self._run.exports.iterdir():

@@ -225,7 +225,7 @@ def _train_owned(
             note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
         budget = Budget.of(cfg.train, plan.steps)
         start = time.perf_counter()
-        with Exports(run, cfg.train, setup.save) as exports:
+        with Exports(run, cfg.train, setup.save, cfg.student.checkpoint) as exports:
             state = loop.train(
                 fabric, model, setup.task, data, cfg, run, budget, setup.frozen, check_owned, exports, command
             )

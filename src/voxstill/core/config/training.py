@@ -234,6 +234,9 @@ class Train(Section):
     export_dtype: Literal["fp16", "bf16"] | None = option(None, pace=True)
     """Beside each checkpoint a copy of the model in this precision, in `exports/`; with `train.upload` it is brought
     there while the training goes on. Null: none."""
+    export_changes: bool = option(False, pace=True)
+    """The copies in `exports/`, in `export_dtype` or as they are, have only the weights that differ from those of
+    `student.checkpoint`, and its checksum. `voxstill.restore_model` makes whole models of them."""
     keep_best: int = option(1, unit="checkpoints", ge=1)
     """So many checkpoints with the fewest errors on the dev split stay, besides the last."""
     keep_every: int | None = option(None, unit="steps", ge=1, pace=True)
