@@ -44,8 +44,8 @@ WRONG = [
     ("train.preset=[fine_tune]", "train.preset", "fine_tune"),
     ("student.freeze_layers=2", "student.freeze_layers", "≤ 1"),
     ("train.name=../up", "train.name", "text"),
-    ("train.distill={layers: {top: 2}}", "`train.distill.layers` cannot be 'top'", "int"),
-    ("plan.weights={human: much}", "`plan.weights` cannot be 'much'", "float"),
+    ("train.distill={layers: {top: 2}}", "`train.distill.layers` cannot be 'top'", "whole number to whole number"),
+    ("plan.weights={human: much}", "`plan.weights` cannot be 'much'", "mapping of text to number"),
     ("student.size=huge", "student.size", "tiny"),
     ("student.units=words", "student.units", "word"),
     ("student=small", "student", "mapping"),
@@ -302,3 +302,8 @@ def test_a_teachers_options_have_former_names_too(monkeypatch: pytest.MonkeyPatc
         assert config.identity(section) == {"accent": 3}  # its first name: recipes outlive a new one
     with pytest.raises(ConfigError, match=r"`teacher.voice` is set twice"):
         registry.options(config.Teacher.model_validate({"name": "echo", "tone": 3, "voice": 3}))
+
+
+def test_the_keys_of_a_mapping_of_numbers_may_be_text_as_in_json() -> None:
+    cfg = config.load(None, ['train.distill={"layers": {"2": 4}}'])
+    assert cfg.train.distill.layers == {2: 4}

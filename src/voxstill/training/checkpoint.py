@@ -284,7 +284,8 @@ def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:
         raise TrainingError(
             "the weights of the checkpoint do not fit the student",
             why=" ".join(str(error).split())[:300],
-            fix="go on with the version of voxstill that began the training, or move the folder away to begin anew",
+            fix="go on with the version of voxstill and the `train.distill.layers` that began the training, or move "
+            "the folder away to begin anew",
         ) from None
 
 

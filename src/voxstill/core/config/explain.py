@@ -7,7 +7,7 @@ import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -60,6 +60,10 @@ def _type_name(kind: object) -> str:
         return f"mapping of names to {_type_name(get_args(kind)[1])}"
     if get_origin(kind) is list:
         return f"list of {_type_name(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return "mapping of {} to {}".format(*map(_type_name, get_args(kind)))
+    if get_origin(kind) is Annotated:
+        return _type_name(get_args(kind)[0])
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return f"{{{', '.join(kind.model_fields)}}}"
     return {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}.get(

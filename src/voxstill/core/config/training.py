@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from voxstill.core.config.section import Section, option
 
@@ -161,7 +163,7 @@ class Distill(Section):
     temperature: float = option(1.0, gt=0)
     """Above 1 both distributions are made flatter, so that what is unlikely counts more; the divergence is multiplied
     by its square."""
-    layers: dict[int, int] = option({})
+    layers: dict[Annotated[int, Field(strict=False)], int] = option({})  # keys of JSON are text
     """Layers of the student's encoder, counted from 1, with the layer of the teacher's that each is to be like:
     `{2: 6, 4: 12}`. Where their widths differ a linear projection is learnt, which the finished model is without."""
     layer_weight: float = option(1.0, unit="weight", gt=0)
