@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import pkgutil
@@ -76,6 +77,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return st.lists(values(arguments[0]), max_size=2)
 
 
+@functools.cache  # hypothesis checks each new strategy
 def examples(kind: Any) -> st.SearchStrategy[Any]:
     """Instances of a dataclass; what is not in its JSON is left out."""
     hints = get_type_hints(kind)
