@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# else each of the processes that tests start compiles the whole package again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15, Ray's own, lets workers starve where tests run side by side
@@ -21,6 +26,11 @@ from voxstill.storage.store import Store  # noqa: E402
 
 hypothesis.settings.register_profile("voxstill", deadline=None)  # a busy machine is no fault of the code
 hypothesis.settings.load_profile("voxstill")
+
+
+def pytest_collection_finish() -> None:
+    """What imports have made stays to the end: without this every full collection looks through all of it."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
