@@ -7,7 +7,7 @@ import pytest
 from voxstill.audio import codec
 from voxstill.core.config import Demo
 from voxstill.demo import corpus
-from voxstill.text import grammar
+from voxstill.text import jsgf
 
 SMALL = Demo(train_utterances=12, dev_utterances=6, test_utterances=6)
 
@@ -85,4 +85,4 @@ def _with(command: corpus.Command, dataset: str) -> corpus.Command:
 
 def test_the_grammar_has_some_fifty_words() -> None:
     text = (Path(corpus.__file__).parent / "commands.jsgf").read_text()
-    assert 45 <= len(grammar.parse(text).words()) <= 60
+    assert 45 <= len(jsgf.parse(text).words()) <= 60

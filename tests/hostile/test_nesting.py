@@ -8,7 +8,7 @@ import pytest
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.text import grammar
+from voxstill.text import jsgf
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_a_deep_option_is_refused() -> None:
 
 def test_a_deep_grammar_is_refused() -> None:
     with pytest.raises(DataError, match="cannot be used"):
-        grammar.parse("#JSGF V1.0;\ngrammar g;\npublic <a> = " + 50_000 * "(" + "a" + 50_000 * ")" + ";\n")
+        jsgf.parse("#JSGF V1.0;\ngrammar g;\npublic <a> = " + 50_000 * "(" + "a" + 50_000 * ")" + ";\n")
     with pytest.raises(DataError, match="line 3"):
-        grammar.parse("#JSGF V1.0;\ngrammar g;\npublic <a> = a" + 50_000 * "+" + ";\n")
+        jsgf.parse("#JSGF V1.0;\ngrammar g;\npublic <a> = a" + 50_000 * "+" + ";\n")

@@ -152,9 +152,38 @@ def test_a_strongly_boosted_phrase_is_transcribed(
     assert out.split().count("du") > TEXTS[0].split().count("du")
 
 
+def grammar_file(folder: Path, sentences: str) -> str:
+    (folder / "g.jsgf").write_text(f"#JSGF V1.0;\ngrammar g;\npublic <s> = {sentences};\n")
+    return f"decode.grammar={folder / 'g.jsgf'}"
+
+
+def test_only_sentences_of_a_grammar_are_transcribed(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], tmp_path: Path
+) -> None:
+    audio, first = files[::2], TEXTS[0]
+    _, free, _ = run(capsys, str(tone_student), *audio, "--json")
+    words = " | ".join(sorted({word for text in TEXTS for word in text.split()}))
+    code, out, _ = run(capsys, str(tone_student), *audio, "--json", "--set", grammar_file(tmp_path, f"({words})+"))
+    assert code == 0
+    for ours, greedy in zip(json.loads(out)["transcripts"], json.loads(free)["transcripts"], strict=True):
+        assert (ours["text"], [w["text"] for w in ours["words"]]) == (
+            greedy["text"],
+            [w["text"] for w in greedy["words"]],
+        )
+    other = f"{' '.join(first.split()[:-1])} | {first.split()[0]} xylophone"
+    code, out, err = run(capsys, str(tone_student), audio[0], "--json", "--set", grammar_file(tmp_path, other))
+    assert (code, json.loads(out)["transcripts"][0]["text"]) == (0, " ".join(first.split()[:-1]))
+    assert "lacks `xylophone`: sentences with this word are left out" in err
+    code, _, err = run(capsys, str(tone_student), audio[0], "--set", grammar_file(tmp_path, "xylophone"))
+    assert (code, "can write no sentence of the grammar" in err) == (3, True)
+
+
 @pytest.mark.parametrize(
     ("decode", "code", "message"),
     [
+        ("{grammar: README.md, beam: 4}", 2, "`decode.grammar` and `decode.beam`"),
+        ("{grammar: README.md}", 3, "cannot be used"),
+        ("{grammar: none.jsgf}", 4, "none.jsgf"),
         ("{lm: words.arpa}", 2, "decode.beam"),
         ("{boost: [ba]}", 2, "decode.beam"),
         ("{beam: 4, lm: README.md}", 3, "ARPA"),

@@ -12,6 +12,7 @@ import torch
 
 from tones import PLAIN, TEXTS, batch_of, context_of, loss_of
 from voxstill.core.config import Decode, Train
+from voxstill.core.errors import ConfigError
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.nn import students
@@ -99,6 +100,8 @@ def test_its_folder_transcribes_the_same_in_transformers_alone_and_as_our_recogn
         with torch.no_grad():
             tokens = peer.generate(**inputs.to(peer.device)).sequences
         assert processor.batch_decode(tokens, skip_special_tokens=True) == [text]
+    with pytest.raises(ConfigError, match=r"`decode\.grammar` has no use"):
+        Recognizer(RecognizerOptions(model=str(tmp_path)), Decode(grammar="g.jsgf")).load()
     for decoding in (Decode(), Decode(beam=4), Decode(beam=4, boost=["ba du"], boost_weight=0.1)):
         recognizer = Recognizer(RecognizerOptions(model=str(tmp_path)), decoding)
         recognizer.load()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.errors import DataError
-from voxstill.text import grammar
+from voxstill.text import jsgf
 from voxstill.text.grammar import Choice, Expansion, Grammar, Graph, Literal, Reference, Repeat, Sequence
 
 HEAD = "#JSGF V1.0;\ngrammar g;\n"
@@ -48,7 +48,7 @@ def says(graph: Graph, words: list[str]) -> bool:
 
 @given(GRAMMARS)
 def test_a_grammar_written_down_is_read_back_equal(g: Grammar) -> None:
-    assert grammar.parse(g.jsgf()).jsgf() == g.jsgf()
+    assert jsgf.parse(g.jsgf()).jsgf() == g.jsgf()
 
 
 @settings(max_examples=200)
@@ -61,16 +61,16 @@ def test_every_sentence_of_a_grammar_is_a_path_of_its_graph(g: Grammar, seed: in
 
 @given(GRAMMARS)
 def test_a_graph_survives_being_written_and_read(g: Grammar) -> None:
-    assert grammar.parse(g.jsgf()).graph() == g.graph()
+    assert jsgf.parse(g.jsgf()).graph() == g.graph()
 
 
 def test_a_graph_is_the_smallest() -> None:
-    loop = grammar.parse(HEAD + "public <s> = <d>+ | (one | two) [<d>*];\n<d> = one | two;").graph()
+    loop = jsgf.parse(HEAD + "public <s> = <d>+ | (one | two) [<d>*];\n<d> = one | two;").graph()
     assert (loop.num_states, len(loop.arcs)) == (2, 4)
 
 
 def test_a_graph_accepts_only_sentences_of_the_grammar() -> None:
-    graph = grammar.parse(HEAD + "public <s> = turn (on | off) [the light];").graph()
+    graph = jsgf.parse(HEAD + "public <s> = turn (on | off) [the light];").graph()
     assert says(graph, ["turn", "on"])
     assert says(graph, ["turn", "off", "the", "light"])
     assert not says(graph, ["turn"])
@@ -79,21 +79,21 @@ def test_a_graph_accepts_only_sentences_of_the_grammar() -> None:
 
 
 def test_weights_decide_how_often_an_alternative_is_drawn() -> None:
-    g = grammar.parse(HEAD + "public <s> = /9/ often | /1/ seldom;")
+    g = jsgf.parse(HEAD + "public <s> = /9/ often | /1/ seldom;")
     rng = random.Random(0)
     often = sum(g.sample(rng) == ["often"] for _ in range(2000))
     assert 1700 < often < 1900
 
 
 def test_equal_seeds_draw_equal_sentences() -> None:
-    g = grammar.parse(DIGITS.read_text())
+    g = jsgf.parse(DIGITS.read_text())
     first, second = random.Random(3), random.Random(3)
     assert [g.sample(first) for _ in range(20)] == [g.sample(second) for _ in range(20)]
     assert len(g.words()) == 10
 
 
 def test_comments_quotes_and_null_are_read() -> None:
-    g = grammar.parse('#JSGF V1.0 UTF-8 en;\n/* a\nb */ grammar g; // c\npublic <s> = "new" york <NULL>;')
+    g = jsgf.parse('#JSGF V1.0 UTF-8 en;\n/* a\nb */ grammar g; // c\npublic <s> = "new" york <NULL>;')
     assert g.sample(random.Random(0)) == ["new", "york"]
 
 
@@ -116,7 +116,7 @@ def test_comments_quotes_and_null_are_read() -> None:
 )
 def test_a_wrong_grammar_names_its_line(text: str, line: int, why: str) -> None:
     with pytest.raises(DataError) as caught:
-        grammar.parse(text)
+        jsgf.parse(text)
     assert f"line {line}" in caught.value.what
     assert why in caught.value.why
 
@@ -124,15 +124,15 @@ def test_a_wrong_grammar_names_its_line(text: str, line: int, why: str) -> None:
 @given(st.text(max_size=40))
 def test_any_text_is_a_grammar_or_an_error_with_a_line(text: str) -> None:
     try:
-        grammar.parse(HEAD + text)
+        jsgf.parse(HEAD + text)
     except DataError as error:
         assert "line" in error.what  # noqa: PT017
 
 
 def test_a_rule_that_calls_itself_has_no_graph() -> None:
-    g = grammar.parse(HEAD + "public <s> = one <s> | two;")
+    g = jsgf.parse(HEAD + "public <s> = one <s> | two;")
     with pytest.raises(DataError, match="line 3") as caught:
         g.graph()
     assert "calls itself" in caught.value.why
     with pytest.raises(DataError, match="never ends"):
-        grammar.parse(HEAD + "public <s> = one <s>;").sample(random.Random(0))
+        jsgf.parse(HEAD + "public <s> = one <s>;").sample(random.Random(0))

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from voxstill.core.config import Augment, Decode
-from voxstill.core.errors import ConfigError
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.decoding import ctc, seq2seq, spikes, transducer
 from voxstill.decoding.loaded import dtype_of
@@ -23,6 +24,7 @@ from voxstill.decoding.options import GENERATION, RecognizerOptions
 from voxstill.decoding.word_times import AlignedText, word_times
 from voxstill.nn import checkpoints, students
 from voxstill.nn.frontends import Frontend
+from voxstill.storage.redaction import redact_uri
 from voxstill.text.pretrained import CheckpointVocabulary, WhisperTokenizer
 from voxstill.text.tokenizer import Vocabulary
 
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from voxstill.decoding.fusion import Fusion
+    from voxstill.decoding.grammar_search import TokenGraph
 
 PieceTokenizer = Vocabulary | CheckpointVocabulary
 """Tokenizers of CTC students and of transducers."""
 _CACHED_WORDS = 1 << 16
+_WORDS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,13 @@ class BeamSearch:
     fusion: Fusion
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarSearch:
+    """The tokens of all sentences of a grammar."""
+
+    graph: TokenGraph
+
+
 def decode_batch(
     model: PreTrainedModel,
     frontend: Frontend,
@@ -51,11 +62,11 @@ def decode_batch(
     audio_BT: Tensor,
     audio_len_B: Tensor,
     ids: Sequence[str],
-    beam: BeamSearch | None = None,
+    search: BeamSearch | GrammarSearch | None = None,
 ) -> list[Hypothesis]:
     """Transcribe one batch; return one Hypothesis per utterance, in order.
 
-    `audio_BT` is int16 at 16 kHz. Decoding is greedy, or the beam search that `beam_search` describes.
+    `audio_BT` is int16 at 16 kHz. Decoding is greedy, or the search of `beam_search` or `grammar_search`.
     """
     inputs, len_B = frontend.extract(audio_BT, audio_len_B)
     inputs = inputs.to(model.dtype)
@@ -73,8 +84,10 @@ def decode_batch(
     if students.student_kind(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)
         log_probs_BFV = logits_BFV.float().log_softmax(-1)
-        if beam:
-            return ctc.beam(log_probs_BFV, out_B.tolist(), width=beam.width, fusion=beam.fusion, **common)
+        if isinstance(search, BeamSearch):
+            return ctc.beam(log_probs_BFV, out_B.tolist(), width=search.width, fusion=search.fusion, **common)
+        if search is not None:
+            return ctc.grammar(log_probs_BFV, out_B.tolist(), graph=search.graph, **common)
         return ctc.greedy(log_probs_BFV, out_B.tolist(), **common)
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
     encoded_BFP, out_B, *_ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
@@ -85,8 +98,8 @@ def decode_batch(
         "joint": functools.partial(students.joint, model),
         "durations": students.durations(model),
     }
-    if beam:
-        return transducer.beam(encoded_BFP, out_B, width=beam.width, fusion=beam.fusion, **common)
+    if isinstance(search, BeamSearch):
+        return transducer.beam(encoded_BFP, out_B, width=search.width, fusion=search.fusion, **common)
     return transducer.greedy(encoded_BFP, out_B, **common)
 
 
@@ -123,6 +136,34 @@ def beam_search(decoding: Decode, pieces: Sequence[str]) -> BeamSearch | None:
     return BeamSearch(width=decoding.beam, fusion=fused)
 
 
+def grammar_search(uri: str, vocabulary: CheckpointVocabulary) -> GrammarSearch:
+    """Read a JSGF grammar, and compile it to the tokens of a CTC model.
+
+    Sentences with words that the vocabulary cannot write are left out, with a warning. DataError where none are left,
+    or where it is no grammar.
+    """
+    from voxstill.decoding.grammar_search import has_sentence, token_graph
+    from voxstill.text import jsgf
+
+    words = jsgf.read(uri)
+    spellings = {word: next(iter(vocabulary.encodings(word)), ()) for _, _, word in words.arcs}
+    graph = token_graph(words, spellings.__getitem__, vocabulary.delimiter_id)
+    if unknown := sorted(word for word, tokens in spellings.items() if not tokens):
+        some = ", ".join(f"`{word}`" for word in unknown[:_WORDS_SHOWN]) + (", ..." if unknown[_WORDS_SHOWN:] else "")
+        if not has_sentence(graph):
+            raise DataError(
+                f"the student can write no sentence of the grammar `{redact_uri(uri)}`",
+                why=f"its vocabulary lacks {some}",
+                fix="check that the grammar is of this student's language, or train it with `student.units: character`",
+            )
+        log.warning(
+            "decode.grammar: the student's vocabulary lacks %s: sentences with %s are left out",
+            some,
+            "this word" if len(unknown) == 1 else f"these {len(unknown)} words",
+        )
+    return GrammarSearch(graph=graph)
+
+
 class FrameModel:
     """A CTC model or a transducer; a `LoadedModel`. ConfigError where options are set that only `generate` knows."""
 
@@ -143,8 +184,16 @@ class FrameModel:
         self.vocabulary = CheckpointVocabulary(folder, students.blank_id(self.model), self.model.config.vocab_size)
         self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
         self._frontend.move(device)
-        self._beam = beam_search(decoding, self.vocabulary.pieces)
-        if self._beam is not None:  # compiled now, and not while it is timed
+        self._search: BeamSearch | GrammarSearch | None = beam_search(decoding, self.vocabulary.pieces)
+        if decoding.grammar is not None:
+            if students.student_kind(self.model) != "ctc":
+                raise ConfigError(
+                    "`decode.grammar` has no use",
+                    why=f"`{options.model}` is a transducer: the search is one of CTC students",
+                    fix="leave it out, or give a CTC student",
+                )
+            self._search = grammar_search(decoding.grammar, self.vocabulary)
+        if self._search is not None:  # compiled now, and not while it is timed
             silence_BT = torch.zeros(1, RATE_HZ, dtype=torch.int16, device=device)
             with torch.inference_mode():
                 self.transcribe(silence_BT, torch.tensor([RATE_HZ], device=device), [""], [None])
@@ -153,7 +202,7 @@ class FrameModel:
         self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str], languages: Sequence[str | None]
     ) -> list[Hypothesis]:
         """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
-        return decode_batch(self.model, self._frontend, self.vocabulary, audio_BT, audio_len_B, ids, self._beam)
+        return decode_batch(self.model, self._frontend, self.vocabulary, audio_BT, audio_len_B, ids, self._search)
 
 
 class CtcModel(FrameModel):

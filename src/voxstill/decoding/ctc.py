@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from voxstill.decoding.fusion import Fusion
+    from voxstill.decoding.grammar_search import TokenGraph
 
 MOST_TOKENS, BAND = 32, 8.0
 """With a language model or phrases, the most tokens of a frame that are searched, and how far their log-probability may
@@ -98,18 +99,41 @@ def beam(
     """
     from voxstill.decoding import prefix_search  # compiled code, which greedy decoding does not need
 
-    if not isinstance(log_probs_BFV, np.ndarray):
-        log_probs_BFV = log_probs_BFV.detach().float().cpu().numpy()
     hypotheses = []
-    rows = zip(ids, log_probs_BFV, map(int, frames_B), pauses or [None] * len(ids), strict=True)
+    rows = zip(ids, _as_numpy(log_probs_BFV), map(int, frames_B), pauses or [None] * len(ids), strict=True)
     for id_, logprob_FV, frames, quiet in rows:
         logprobs_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
         tokens_U = beam_tokens(logprobs_FV, width=width, fusion=fusion, blank_id=blank_id)
         start_U, end_U = prefix_search.viterbi_align(logprobs_FV, tokens_U, blank_id)
-        tokens = [
-            Token(token, start, end, logprobs_FV[start:end, token])
-            for token, start, end in zip(tokens_U.tolist(), start_U.tolist(), end_U.tolist(), strict=True)
-        ]
+        tokens = _path_tokens(logprobs_FV, tokens_U, start_U, end_U)
+        hypotheses.append(hypothesis(id_, tokens, pieces, frame_ms, quiet))
+    return hypotheses
+
+
+def grammar(
+    log_probs_BFV: torch.Tensor | NDArray[np.floating],
+    frames_B: Iterable[int],
+    *,
+    graph: TokenGraph,
+    ids: Sequence[str],
+    pieces: Sequence[str],
+    blank_id: int,
+    frame_ms: int,
+    pauses: Sequence[Pauses | None] | None = None,
+) -> list[Hypothesis]:
+    """Viterbi search along a grammar, one hypothesis for each id: the likeliest of its sentences.
+
+    Audio too short for any of them is an empty hypothesis. Times and confidences are those of the best path, by the
+    rules of `greedy`. Frames beyond `frames_B` are never read.
+    """
+    from voxstill.decoding import grammar_search  # compiled code, which greedy decoding does not need
+
+    hypotheses = []
+    rows = zip(ids, _as_numpy(log_probs_BFV), map(int, frames_B), pauses or [None] * len(ids), strict=True)
+    for id_, logprob_FV, frames, quiet in rows:
+        logprobs_FV = np.ascontiguousarray(logprob_FV[:frames], np.float32)
+        path = grammar_search.search(logprobs_FV, blank_id, graph)
+        tokens = [] if path is None else _path_tokens(logprobs_FV, path.token_U, path.start_U, path.end_U)
         hypotheses.append(hypothesis(id_, tokens, pieces, frame_ms, quiet))
     return hypotheses
 
@@ -121,6 +145,23 @@ def beam_tokens(logprobs_FV: NDArray[np.float32], *, width: int, fusion: Fusion,
     places = 1 << (width - 1).bit_length()
     tokens_U, _ = prefix_search.search(logprobs_FV, blank_id, places, MOST_TOKENS, BAND, fusion)
     return tokens_U
+
+
+def _as_numpy(log_probs_BFV: torch.Tensor | NDArray[np.floating]) -> NDArray[np.floating]:
+    if isinstance(log_probs_BFV, np.ndarray):
+        return log_probs_BFV
+    log_probs: NDArray[np.floating] = log_probs_BFV.detach().float().cpu().numpy()
+    return log_probs
+
+
+def _path_tokens(
+    logprobs_FV: NDArray[np.float32], token_U: NDArray[np.int64], start_U: NDArray[np.int64], end_U: NDArray[np.int64]
+) -> list[Token]:
+    """Tokens with their frames, and their log-probabilities there."""
+    return [
+        Token(token, start, end, logprobs_FV[start:end, token])
+        for token, start, end in zip(token_U.tolist(), start_U.tolist(), end_U.tolist(), strict=True)
+    ]
 
 
 def _best(log_probs_BFV: torch.Tensor | NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

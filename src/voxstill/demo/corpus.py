@@ -21,7 +21,7 @@ from voxstill.core import pcm
 from voxstill.core.config import Demo
 from voxstill.core.records import RATE_HZ, Split, fingerprint
 from voxstill.demo.voices import SpeechJob, synthesize
-from voxstill.text import grammar
+from voxstill.text import jsgf
 
 ACCENTS = ("en-us", "en-us-nyc", "en-gb-x-rp", "en-gb-scotland", "en-029")
 VARIANTS: dict[Split, tuple[str, ...]] = {
@@ -108,7 +108,7 @@ def mix(command: Command, samples_T: NDArray[np.int16], babble: list[NDArray[np.
 
 
 def _draw(split: Split, size: int, seed: str) -> Iterator[Command]:
-    commands = grammar.parse(resources.files("voxstill.demo").joinpath("commands.jsgf").read_text(encoding="utf-8"))
+    commands = jsgf.parse(resources.files("voxstill.demo").joinpath("commands.jsgf").read_text(encoding="utf-8"))
     voices = [(accent, variant) for variant in VARIANTS[split] for accent in ACCENTS]
     random.Random(seed).shuffle(voices)
     conditions = [(dataset, colour) for dataset in SNRS_DB for colour in COLOURS]

@@ -214,12 +214,12 @@ def name_of(figures: Mapping[str, Any]) -> str:
 
 
 def decoding(figures: Mapping[str, Any]) -> str:
-    """The decoding in a word, such as `greedy` or `beam-16-lm-tune`; empty for what has none, such as a teacher."""
+    """The decoding in a word, such as `greedy`, `grammar` or `beam-16-lm-tune`; empty for a teacher, which has none."""
     decode = figures.get("decode")
     if decode is None:
         return ""
     if decode["beam"] == 1:
-        return "greedy"
+        return "grammar" if decode.get("grammar") else "greedy"
     return "-".join([f"beam-{decode['beam']}", *(name for name in ("lm", "tune", "boost") if decode.get(name))])
 
 

@@ -296,8 +296,9 @@ def _hear(teacher: Teacher, audio: Audio) -> None:
 
 
 def with_lm(cfg: Config, path: Path) -> Config:
-    """The same, decoded with this language model: by the beam of `decode`, or by one where that is greedy."""
-    return tuned_weights.decoded(cfg, lm=str(path), beam=BEAM if cfg.decode.beam == 1 else cfg.decode.beam)
+    """The same, decoded with this language model: by the beam of `decode`, or by one where it has none."""
+    beam = BEAM if cfg.decode.beam == 1 else cfg.decode.beam
+    return tuned_weights.decoded(cfg, lm=str(path), beam=beam, grammar=None)
 
 
 def _decoded_as(cfg: Config, figures: StudentFigures) -> Config:

@@ -20,7 +20,7 @@ from voxstill.core.errors import DataError, StorageError, TeacherError
 from voxstill.core.records import Word, fingerprint
 from voxstill.storage.fetch import read_uri
 from voxstill.teachers.teacher import Clip, Transcription
-from voxstill.text import grammar
+from voxstill.text import jsgf
 from voxstill.text.grammar import Graph
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class PocketSphinxTeacher:
 
     def _graph(self, text: str) -> Graph:
         try:
-            return grammar.parse(text).graph()
+            return jsgf.parse(text).graph()
         except DataError as error:
             raise TeacherError(
                 f"the grammar `{self.options.grammar}` cannot be used", why=f"{error.what}: {error.why}", fix=error.fix

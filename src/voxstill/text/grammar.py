@@ -1,12 +1,8 @@
-"""JSGF grammars, the part that PocketSphinx reads: sequences, `|`, /weights/, (groups), [optionals], `+`, `*`, <rules>.
-
-Source: JSpeech Grammar Format, W3C Note, 5 June 2000. Imports and tags are refused rather than ignored.
-"""
+"""Grammars: their sentences, drawn or as a graph, and their text as JSGF (`text/jsgf.py` reads it)."""
 
 from __future__ import annotations
 
 import random
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -96,7 +92,7 @@ class Grammar:
         return _minimal(_Automaton(self))
 
     def jsgf(self) -> str:
-        """Write the grammar as JSGF that `parse` reads back to an equal one."""
+        """Write the grammar as JSGF that `jsgf.parse` reads back to an equal one."""
         rules = [
             f"{'public ' if name in self.public else ''}<{name}> = {_write(rule)};" for name, rule in self.rules.items()
         ]
@@ -125,14 +121,6 @@ class Grammar:
                     repetitions += 1
                 for _ in range(min(repetitions, 1) if once else repetitions):
                     yield from self._sample(inner, rng, depth + 1)
-
-
-def parse(text: str) -> Grammar:
-    """Parse a JSGF text; DataError names the line of a mistake."""
-    try:
-        return _Parser(text).grammar()
-    except RecursionError:
-        raise DataError("the grammar cannot be used", why="its brackets are nested too deeply") from None
 
 
 class _Automaton:
@@ -164,7 +152,7 @@ class _Automaton:
                 self.labelled[source].add((text, target))
             case Reference(rule, line):
                 if rule in enclosing_rules:
-                    raise _wrong(line, f"the rule <{rule}> calls itself: write a loop with + or *")
+                    raise wrong(line, f"the rule <{rule}> calls itself: write a loop with + or *")
                 self._add(self.grammar.rules[rule], source, target, (*enclosing_rules, rule))
             case Sequence(parts):
                 for expansion in parts:
@@ -259,141 +247,6 @@ def _write(part: Expansion) -> str:
             return body + ("+" if least else "*")
 
 
-_TOKEN = re.compile(
-    r"(?P<skip>\s+|//[^\n]*|/\*.*?\*/)"
-    r"|(?P<weight>/\s*[0-9.eE+-]+\s*/)"
-    r"|(?P<rule><[^<>\s]+>)"
-    r'|(?P<quoted>"[^"\n]*")'
-    r"|(?P<sign>[=;|()\[\]+*])"
-    r'|(?P<word>[^\s=;|()\[\]+*<>/"{}]+)',
-    re.DOTALL,
-)
-_HEADER = re.compile(r"\ufeff?\s*#JSGF(\s+V1\.0)?[^;\n]*;?")
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
-
-
-class _Parser:
-    """Recursive descent over the tokens of one text."""
-
-    def __init__(self, text: str) -> None:
-        header = _HEADER.match(text)
-        if header is None:
-            raise _wrong(1, "it does not start with `#JSGF V1.0;`")
-        self.tokens = list(_tokens(text, header.end()))
-        self.position = 0
-
-    def grammar(self) -> Grammar:
-        if self._next("a grammar name").text != "grammar":
-            raise _wrong(self.tokens[0].line, "`grammar NAME;` must come first")
-        name = self._next("a grammar name").text
-        self._take(";")
-        rules: dict[str, Expansion] = {}
-        public: list[str] = []
-        while self.position < len(self.tokens):
-            token = self._next("a rule")
-            if token.text == "public":
-                token = self._next("a rule name")
-            if token.kind != "rule":
-                raise _wrong(token.line, f"`{token.text}` stands where a rule `<name> = ...;` must start")
-            rule = token.text[1:-1]
-            if rule in rules:
-                raise _wrong(token.line, f"the rule <{rule}> is there twice")
-            if self.tokens[self.position - 2].text == "public":
-                public.append(rule)
-            self._take("=")
-            rules[rule] = self._choice()
-            self._take(";")
-        if not public:
-            raise _wrong(self.tokens[-1].line, "no rule is public, so no sentence can start")
-        for token in self.tokens:
-            if token.kind == "rule" and token.text not in ("<NULL>",) and token.text[1:-1] not in rules:
-                raise _wrong(token.line, f"the rule {token.text} is nowhere defined")
-        return Grammar(name=name, rules=rules, public=tuple(public))
-
-    def _choice(self) -> Expansion:
-        parts, weights = [], []
-        while True:
-            has_weight = self._peek() is not None and self.tokens[self.position].kind == "weight"
-            weights.append(_number(self._next("a weight")) if has_weight else 1.0)
-            parts.append(self._sequence())
-            if self._peek() != "|":
-                break
-            self.position += 1
-        return parts[0] if len(parts) == 1 else Choice(tuple(parts), tuple(weights))
-
-    def _sequence(self) -> Expansion:
-        parts: list[Expansion] = []
-        while (part := self._part()) is not None:
-            if (sign := self._peek()) in ("+", "*"):
-                part = Repeat(part, least=1 if sign == "+" else 0)
-                self.position += 1
-            parts.append(part)
-        if not parts:
-            token = self.tokens[min(self.position, len(self.tokens) - 1)]
-            raise _wrong(token.line, "an alternative is empty; say <NULL> for nothing")
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
-
-    def _part(self) -> Expansion | None:
-        if self.position >= len(self.tokens):
-            return None
-        token = self.tokens[self.position]
-        if token.kind in ("word", "quoted"):
-            self.position += 1
-            return Literal(token.text.strip('"'))
-        if token.kind == "rule":
-            self.position += 1
-            return Sequence(()) if token.text == "<NULL>" else Reference(token.text[1:-1], token.line)
-        if token.text in ("(", "["):
-            self.position += 1
-            inner = self._choice()
-            self._take(")" if token.text == "(" else "]")
-            return inner if token.text == "(" else Repeat(inner, least=0, once=True)
-        return None
-
-    def _peek(self) -> str | None:
-        return self.tokens[self.position].text if self.position < len(self.tokens) else None
-
-    def _next(self, wanted: str) -> _Token:
-        if self.position >= len(self.tokens):
-            raise _wrong(self.tokens[-1].line if self.tokens else 1, f"it ends where {wanted} must follow")
-        self.position += 1
-        return self.tokens[self.position - 1]
-
-    def _take(self, sign: str) -> None:
-        token = self._next(f"`{sign}`")
-        if token.text != sign:
-            raise _wrong(token.line, f"`{token.text}` stands where `{sign}` must")
-
-
-def _tokens(text: str, start: int) -> Iterator[_Token]:
-    position, line = start, 1 + text.count("\n", 0, start)
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise _wrong(line, f"`{text[position]}` is not understood: tags are not read")
-        if match.lastgroup != "skip":
-            if match.group() == "import":
-                raise _wrong(line, "imports are not read: put the rules into one file")
-            yield _Token(str(match.lastgroup), match.group(), line)
-        line += match.group().count("\n")
-        position = match.end()
-
-
-def _number(token: _Token) -> float:
-    try:
-        weight = float(token.text.strip("/ \t"))
-    except ValueError:
-        weight = -1.0
-    if not 0 < weight < float("inf"):
-        raise _wrong(token.line, f"the weight {token.text} is not a number above 0")
-    return weight
-
-
-def _wrong(line: int, why: str) -> DataError:
+def wrong(line: int, why: str) -> DataError:
+    """The error of a mistake in a line of a JSGF text."""
     return DataError(f"the grammar is wrong in line {line}", why=why, fix="correct the line; see examples/digits.jsgf")

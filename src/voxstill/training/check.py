@@ -5,6 +5,7 @@ from __future__ import annotations
 from voxstill.core import world
 from voxstill.core.config import Config, Decode
 from voxstill.core.errors import ConfigError
+from voxstill.text import jsgf
 from voxstill.training import changes, parallel, upload
 
 
@@ -26,10 +27,7 @@ def check(cfg: Config) -> None:
     _check_student(cfg)
     _check_distillation(cfg)
     _check_exports(cfg)
-    if cfg.decode.lm is not None:
-        from voxstill.text import lm  # compiled code: training does without
-
-        lm.check(cfg.decode.lm)  # what is judged last would tell it last
+    _check_decoding(cfg)
     if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
         raise ConfigError(
             "`train.seed_mode: debug` cannot follow a clock",
@@ -87,17 +85,33 @@ def _check_student(cfg: Config) -> None:
             why="`student.freeze_layers` is 0: no layer is frozen",
             fix="set `student.freeze_layers` to a share of the layers, or leave `train.unfreeze_share` out",
         )
+
+
+def _check_decoding(cfg: Config) -> None:
+    """Raise ConfigError where options of decoding have no use; DataError where a file that it reads is none."""
     if cfg.decode.tune and cfg.student.kind in ("rnnt", "tdt"):
         raise ConfigError(
             "`decode.tune` has no use",
             why=f"`student.kind: {cfg.student.kind}`: weights are tuned for CTC students",
             fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
         )
+    if cfg.decode.grammar is not None and cfg.student.kind in ("rnnt", "tdt"):
+        raise ConfigError(
+            "`decode.grammar` has no use",
+            why=f"`student.kind: {cfg.student.kind}`: the search along a grammar is one of CTC students",
+            fix="leave it out, or set `student.kind: ctc`",
+        )
     helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
     for name in (name for name, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
         raise ConfigError(
             f"{name} has no use", why="a `seq2seq` student writes its texts by itself", fix="leave it out"
         )
+    if cfg.decode.lm is not None:
+        from voxstill.text import lm  # compiled code: training does without
+
+        lm.check(cfg.decode.lm)  # what is judged last would tell it last
+    if cfg.decode.grammar is not None:
+        jsgf.read(cfg.decode.grammar)
 
 
 def _check_distillation(cfg: Config) -> None:

@@ -29,6 +29,8 @@ class Decode(Section):
     """Phrases to listen for, such as names, as the student writes them."""
     boost_weight: float = option(2.0, unit="nats", ge=0)
     """Added for each word of a phrase of `boost` that is said."""
+    grammar: str | None = option(None)
+    """A JSGF grammar: all that may be said. The text is the likeliest of its sentences; for CTC students."""
 
     @model_validator(mode="after")
     def _help_needs_a_choice(self) -> Self:
@@ -38,6 +40,13 @@ class Decode(Section):
                 f"`decode.{name}` has no use with `decode.beam: 1`",
                 why="where one text is followed, there is nothing to choose from",
                 fix="set `decode.beam`, to 16 for example",
+            )
+        others = {"beam": self.beam > 1, "lm": self.lm, "boost": self.boost, "tune": self.tune}
+        for name in (option_name for option_name, is_set in others.items() if self.grammar and is_set):
+            raise ConfigError(
+                f"`decode.grammar` and `decode.{name}` do not go together",
+                why="the search along a grammar is exact, and knows no other texts to choose from",
+                fix=f"leave `decode.{name}` out, or `decode.grammar`",
             )
         return self
 
