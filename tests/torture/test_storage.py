@@ -41,8 +41,8 @@ TRAIN = {
     **{"checkpoint_every": 1, "validate_every": 2, "keep_best": 1},
 }
 """A checkpoint at each step, and of those before it all but one are removed."""
-TIMES = ("path", "seconds", "sha256", "rtfx")
-"""What differs from one training to the next of the figures in its files."""
+TIMES = ("path", "seconds", "sha256", "rtfx", "commits")
+"""What differs from one training to the next of the figures in its files; someone may commit meanwhile."""
 
 
 @pytest.fixture(scope="module")
