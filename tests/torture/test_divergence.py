@@ -168,8 +168,8 @@ def test_a_checkpoint_that_gives_no_finite_loss_is_blamed(speech: Speech, sound:
     assert code == 6, text
     assert "`student.checkpoint`" in text
     (doctor,) = re.findall("`voxstill (doctor [^`]*)`", text.partition("error: ")[2])
-    told, verdict = speech.run(*shlex.split(doctor))
-    assert told == 0, verdict
+    doctored, verdict = speech.run(*shlex.split(doctor))
+    assert doctored == 0, verdict
     assert "the weights are at fault, not the audio" in verdict
     followed, after = speech.run("train", config, "--set", f"student.checkpoint={sound.model}")
     assert followed == 0, after

@@ -105,11 +105,11 @@ def test_a_student_whose_loss_has_risen_is_told_at_the_end_and_the_checkpoint_fr
     run = RunDir(tmp_path / "run")
     with caplog.at_level("WARNING", "voxstill"):
         train(work, run, lambda step: 1.0 if step < 6 else 1e5, "train.steps=14")
-    told = [record.getMessage() for record in caplog.records if "diverges" in record.getMessage()]
-    assert len(told) == 2
-    assert "the student is not what it was before" in told[1]
+    warnings = [record.getMessage() for record in caplog.records if "diverges" in record.getMessage()]
+    assert len(warnings) == 2
+    assert "the student is not what it was before" in warnings[1]
     (before,) = run.checkpoints.glob("epoch=*-step=6")
-    assert all(f"--continue {before} " in text for text in told)
+    assert all(f"--continue {before} " in text for text in warnings)
 
 
 def test_a_step_that_fails_before_any_checkpoint_can_be_replayed(work: Path, tmp_path: Path) -> None:
