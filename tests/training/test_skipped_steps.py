@@ -69,6 +69,14 @@ def test_a_skipped_step_leaves_no_trace_in_the_loss_and_no_checkpoint(work: Path
     assert 0 < summary["loss"] < 100
 
 
+def test_a_training_without_one_step_is_an_error_and_makes_no_model(work: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(TrainingError, match="has taken no step"):
+        train(work, run, lambda _: NOTHING, "train.steps=3")
+    assert not run.model.exists()
+    assert not run.summary.exists()
+
+
 def test_a_training_that_ends_amid_skipped_steps_keeps_the_checkpoint_from_before(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     train(work, run, lambda step: NOTHING if step >= 5 else 1.0, "train.steps=7")

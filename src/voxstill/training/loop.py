@@ -164,6 +164,12 @@ class _Trainer:
                     return None
         if cfg.train.patience and state.stale >= cfg.train.patience:
             log.info("train: ends by `train.patience`: no better on the dev split in %d validations", state.stale)
+        if state.skipped and state.skipped == state.step:
+            raise TrainingError(
+                "the training has taken no step",
+                why=f"the loss or its gradient was not finite in all {state.step}",
+                fix=self._advice(is_loss_finite=False),
+            )
         if self._is_sound:
             self._save()
         else:
