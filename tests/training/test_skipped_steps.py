@@ -65,6 +65,7 @@ def test_a_skipped_step_leaves_no_trace_in_the_loss_and_no_checkpoint(work: Path
     assert [row["step"] for row in lines if row.get("split") == "dev"] == [7, 8, 10]  # that of step 4 had to wait
     assert steps(run) == [1, 2, 3, 7, 8, 9, 10]
     summary = json.loads(run.summary.read_text())
+    assert summary["dev_wer"] == [row for row in lines if row.get("split") == "dev"][-1]["wer"]  # of the finished model
     assert summary["skipped"] == 3
     assert 0 < summary["loss"] < 100
 

@@ -254,7 +254,7 @@ def _summary(run: RunDir, setup: TrainingSetup, state: state_file.State, plan: E
         loss=state.loss,
         loss_unit=setup.task.unit,
         dev_metric=setup.error,
-        dev_error=state.best_error,
+        dev_error=state.error,
         parameters=students.num_parameters(setup.model),
         skipped=state.skipped,
         replaced=state.replaced,

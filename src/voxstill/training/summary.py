@@ -23,7 +23,7 @@ class TrainingSummary(Result):
     dev_metric: str
     """Key of the error in the JSON: `dev_wer`, `dev_eer`, `dev_loss`, ..."""
     dev_error: float | None
-    """The best of all validations; None where there was none."""
+    """The error of the finished model on the dev split; None where that was not measured."""
     parameters: int
     skipped: int
     """Steps whose update was left out."""
