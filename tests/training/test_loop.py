@@ -292,3 +292,22 @@ def last(run: RunDir) -> dict[str, torch.Tensor]:
     """All that a training goes on from."""
     files = [load_file(path) for path in sorted(run.last.glob("*.safetensors"))]
     return {f"{i}.{name}": value for i, file in enumerate(files) for name, value in file.items()}
+
+
+def test_a_kill_after_the_last_step_of_the_last_epoch_changes_nothing(work: Path, tmp_path: Path) -> None:
+    """The first run ends with an epoch; what came after its last step is taken away, and the second run ends it."""
+    run = RunDir(tmp_path / "run")
+    limits = ("train.epochs=1", "train.validate_every=1", "train.keep_best=9")
+    train_once(str(work), str(run.path), *limits)
+    names = sorted(path.name for path in run.checkpoints.iterdir())
+    summary = {name: value for name, value in json.loads(run.summary.read_text()).items() if name != "seconds"}
+    assert summary["epochs"] == 1
+    [last] = run.checkpoints.glob("epoch=1-*")
+    shutil.rmtree(last)
+    shutil.rmtree(run.model)
+    run.summary.unlink()
+    run.last.unlink()
+    run.last.symlink_to(f"epoch=0-step={summary['steps']}")
+    train_once(str(work), str(run.path), *limits)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == names
+    assert {name: value for name, value in json.loads(run.summary.read_text()).items() if name != "seconds"} == summary

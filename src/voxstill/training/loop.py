@@ -162,6 +162,7 @@ class _Trainer:
             while self._progress() < 1:
                 if self._epoch(signals, watchdog, bar):
                     return None
+            self._end_epoch()
         if cfg.train.patience and state.stale >= cfg.train.patience:
             log.info("train: ends by `train.patience`: no better on the dev split in %d validations", state.stale)
         if state.skipped and state.skipped == state.step:
@@ -264,9 +265,14 @@ class _Trainer:
                 self._save()
             if stops:
                 return True
-        if state.step_in_epoch >= plan.steps:
-            state.epoch, state.step_in_epoch = state.epoch + 1, 0
+        self._end_epoch()
         return False
+
+    def _end_epoch(self) -> None:
+        """Go on to the next epoch where all steps are made, also after a kill between the last step and this."""
+        state = self._state
+        if state.step_in_epoch and state.step_in_epoch >= self._data.plan(state.epoch, ascending=state.ascending).steps:
+            state.epoch, state.step_in_epoch = state.epoch + 1, 0
 
     def _step(
         self, step: PreparedStep, context: StepContext, start: float, signals: world.Signals
