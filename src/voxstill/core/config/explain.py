@@ -56,8 +56,6 @@ def _type_name(kind: object) -> str:
         return " or ".join(_type_name(member) for member in get_args(kind))
     if get_origin(kind) is Literal:
         return " | ".join(str(member) for member in get_args(kind))
-    if get_origin(kind) is dict:
-        return f"mapping of names to {_type_name(get_args(kind)[1])}"
     if get_origin(kind) is list:
         return f"list of {_type_name(get_args(kind)[0])}"
     if get_origin(kind) is dict:
