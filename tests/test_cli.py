@@ -130,6 +130,7 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
         "plan",
         "pretrain",
         "train-lm",
+        "voices",
         "score words",
         "score speakers",
         "score meeting",

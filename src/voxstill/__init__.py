@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         train_lm,
         tune_filter,
     )
-    from voxstill.pipeline.api_corpus import align, clean, export_labels, remove, verify
+    from voxstill.pipeline.api_corpus import align, clean, export_labels, remove, verify, voices
     from voxstill.pipeline.api_inference import classify, embed, restore_model, write_transcripts
     from voxstill.pipeline.api_scores import (
         compare,
@@ -106,6 +106,7 @@ __all__ = [
     "train_lm",
     "tune_filter",
     "verify",
+    "voices",
     "wer",
     "write_transcripts",
 ]
@@ -118,7 +119,7 @@ _HOMES = {
     "Transcription": "teachers.teacher",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
-    **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify"), "pipeline.api_corpus"),
+    **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify", "voices"), "pipeline.api_corpus"),
     **dict.fromkeys(("classify", "embed", "restore_model", "write_transcripts"), "pipeline.api_inference"),
     **dict.fromkeys(
         ("compare", "evaluate", "report", "score_meetings", "score_speakers", "score_words", "wer"),

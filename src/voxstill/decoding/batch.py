@@ -145,7 +145,7 @@ def grammar_search(uri: str, vocabulary: CheckpointVocabulary) -> GrammarSearch:
     from voxstill.decoding.grammar_search import has_sentence, token_graph
     from voxstill.text import jsgf
 
-    words = jsgf.read(uri)
+    words = jsgf.read(uri).graph()
     spellings = {word: next(iter(vocabulary.encodings(word)), ()) for _, _, word in words.arcs}
     graph = token_graph(words, spellings.__getitem__, vocabulary.delimiter_id)
     if unknown := sorted(word for word, tokens in spellings.items() if not tokens):

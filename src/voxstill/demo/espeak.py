@@ -14,17 +14,18 @@ import struct
 import sys
 from typing import TypedDict
 
-SYNCHRONOUS, CHARACTERS, UTF_8, SPEED, PITCH = 2, 1, 1, 1, 3
+SYNCHRONOUS, CHARACTERS, UTF_8, SPEED, PITCH, WORD_GAP = 2, 1, 1, 1, 3, 7
 """Constants of espeak-ng's `speak_lib.h`."""
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
 class Job(TypedDict):
-    """One utterance: a voice of espeak-ng, its speed and pitch, and what it says."""
+    """One utterance: a voice of espeak-ng, its speed, pitch and pause between words, and what it says."""
 
     voice: str
     words_per_minute: int
     pitch: int
+    word_gap_ms: int
     text: str
 
 
@@ -70,6 +71,7 @@ def _synthesize(espeak: ctypes.CDLL, job: Job) -> bytes:
     espeak.espeak_SetSynthCallback(callback)
     espeak.espeak_SetParameter(SPEED, job["words_per_minute"], 0)
     espeak.espeak_SetParameter(PITCH, job["pitch"], 0)
+    espeak.espeak_SetParameter(WORD_GAP, job["word_gap_ms"] // 10, 0)
     text = job["text"].encode()
     espeak.espeak_Synth(text, ctypes.c_size_t(len(text) + 1), 0, CHARACTERS, 0, UTF_8, None, None)
     return bytes(raw)

@@ -7,7 +7,7 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,15 +23,19 @@ ESPEAK_RATE_HZ = 22_050
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechJob:
-    """A text to synthesise: `voice` is an accent and a variant of espeak-ng, such as en-us+m1; `pitch` is 0 to 99."""
+    """A text to synthesise: `voice` is an accent and a variant of espeak-ng, such as en-us+m1; `pitch` is 0 to 99.
+
+    `word_gap_ms` is the pause between words beside that of the text, in steps of 10 ms at the usual speed.
+    """
 
     text: str
     voice: str
     words_per_minute: int = 170
     pitch: int = 50
+    word_gap_ms: int = 0
 
 
-def synthesize(jobs: Sequence[SpeechJob], processes: int = 1) -> Iterator[NDArray[np.int16]]:
+def synthesize(jobs: Sequence[SpeechJob], processes: int = 1) -> Generator[NDArray[np.int16]]:
     """Synthesise each job at 16 kHz, in order; DataError where a voice is unknown or gives no samples."""
     workers = [_start(jobs[first::processes]) for first in range(min(processes, len(jobs)))]
     try:

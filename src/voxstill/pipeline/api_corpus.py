@@ -1,4 +1,4 @@
-"""What looks after a corpus, as functions: alignment, export, checks, removal."""
+"""What looks after a corpus, as functions: synthetic voices, alignment, export, checks, removal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ if TYPE_CHECKING:
     from voxstill.pipeline.export_labels import Form as LabelFormat
     from voxstill.pipeline.remove import RemoveResult
     from voxstill.pipeline.verify import VerifyResult
+    from voxstill.pipeline.voices import VoicesResult
+
+
+def voices(
+    cfg: Config, texts: str | Path, output: str | Path, *, hours: float = 1.0, language: str = "en"
+) -> VoicesResult:
+    """Make a folder of synthetic speech of a grammar or a text file, with a manifest; `cfg.seed` decides the voices.
+
+    A folder that is complete is not made again. ConfigError where it holds something else, DataError where there are
+    no sentences.
+
+    >>> Path("texts.txt").write_text("turn on the light")
+    17
+    >>> voxstill.voices(cfg, "texts.txt", "voices", hours=0.001).sentences
+    1
+    """
+    from voxstill.pipeline import voices as synthesis
+
+    return synthesis.voices(str(texts), str(output), hours, language, cfg.seed)
 
 
 def align(

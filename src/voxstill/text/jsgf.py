@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from voxstill.core.errors import DataError
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.redaction import redact_uri
-from voxstill.text.grammar import Choice, Expansion, Grammar, Graph, Literal, Reference, Repeat, Sequence, wrong
+from voxstill.text.grammar import Choice, Expansion, Grammar, Literal, Reference, Repeat, Sequence, wrong
 
 _TOKEN = re.compile(
     r"(?P<skip>\s+|//[^\n]*|/\*.*?\*/)"
@@ -26,13 +26,15 @@ _TOKEN = re.compile(
 _HEADER = re.compile(r"\ufeff?\s*#JSGF(\s+V1\.0)?[^;\n]*;?")
 
 
-def read(uri: str) -> Graph:
-    """The graph of a JSGF file, local or in a bucket.
+def read(uri: str) -> Grammar:
+    """Read a JSGF file, local or in a bucket.
 
     StorageError where it cannot be read, DataError with the line of a mistake.
     """
     try:
-        return parse(read_uri(uri).decode()).graph()
+        grammar = parse(read_uri(uri).decode())
+        grammar.graph()  # a rule that calls itself has none
+        return grammar
     except UnicodeDecodeError:
         why, fix = "it is not UTF-8", "give a JSGF file; see examples/digits.jsgf"
     except DataError as error:
