@@ -32,7 +32,7 @@ CUT = {
 def test_a_weight_that_is_none_is_named_with_what_to_write(weights: str) -> None:
     with pytest.raises(ConfigError, match=r"option `plan\.weights(\.[ab])?` cannot be") as caught:
         config.load(None, [f"plan.weights={weights}"])
-    assert caught.value.fix == "give mapping of names to number, in share"
+    assert caught.value.fix == "give mapping of text to number, in share"
 
 
 @pytest.mark.parametrize("value", ["!!int x", "!!float x", "!!bool x", "2001-13-45", "!!binary x", LONG, "!!set [a]"])
