@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
-from voxstill.core.command import CommonOptions, command
+from voxstill.core.command import CommonOptions, ContinueOption, command
 from voxstill.core.result import Result
 
 
@@ -14,14 +14,7 @@ from voxstill.core.result import Result
 def pretrain(
     options: CommonOptions,
     config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],
-    experiment: Annotated[
-        str | None,
-        Option(
-            "--continue",
-            metavar="EXP",
-            help="Go on with this experiment, or from this checkpoint of it, with other options.",
-        ),
-    ] = None,
+    experiment: ContinueOption = None,
 ) -> Result:
     """Pre-train a model on audio without labels, for students to start from."""
     cfg = options.load(base=config_file)

@@ -24,6 +24,14 @@ Panel = Literal["Start", "Corpus", "Training", "Evaluation", "Inference"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Split = Literal["train", "dev", "test"]
 TranscriptFormat = Literal["kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst"]
+ContinueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--continue",
+        metavar="EXP",
+        help="Go on with this experiment, or from this checkpoint of it, with other options.",
+    ),
+]
 FormOption = Annotated[
     TranscriptFormat | None,
     typer.Option("--form", help="Of both files; default: by ending, else Kaldi's `id words ...`."),

@@ -113,7 +113,7 @@ def _sentences(uri: str, seed: int) -> tuple[Iterator[str], str]:
     data = read_uri(uri)
     rng = random.Random(fingerprint(seed, "sentences"))
     if data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(_JSGF):
-        grammar = jsgf.read(uri)
+        grammar = jsgf.of_bytes(data, uri)
         if not any(" ".join(grammar.sample(random.Random(number))) for number in range(100)):
             raise _no_sentences(uri, "every sentence of the grammar is empty")
         drawn = (" ".join(grammar.sample(rng)) for _ in itertools.count())

@@ -31,8 +31,13 @@ def read(uri: str) -> Grammar:
 
     StorageError where it cannot be read, DataError with the line of a mistake.
     """
+    return of_bytes(read_uri(uri), uri)
+
+
+def of_bytes(data: bytes, uri: str) -> Grammar:
+    """Parse the bytes that were read of a JSGF file; DataError as of `read`."""
     try:
-        grammar = parse(read_uri(uri).decode())
+        grammar = parse(data.decode())
         grammar.graph()  # a rule that calls itself has none
         return grammar
     except UnicodeDecodeError:
