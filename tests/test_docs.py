@@ -28,7 +28,7 @@ from voxstill.teachers import registry
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/voxstill"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 HISTORY = {ROOT / "CHANGELOG.md", *ROOT.glob("docs/decisions/*.md")}
 """Pages that say what was: the files that they name may be gone."""
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
