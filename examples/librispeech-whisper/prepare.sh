@@ -1,6 +1,6 @@
 #!/bin/bash
-# Downloads LibriSpeech (60 GB) into the folder `data`, unpacks it and lists the audio to label; run it again and it goes
-# on where it stopped.
+# Downloads LibriSpeech (61 GB) into the folder `data`, unpacks it and lists the audio to label, and downloads Whisper's
+# table of British spellings; run it again and it goes on where it stopped.
 #
 #   examples/librispeech-whisper/prepare.sh
 set -euo pipefail
@@ -18,4 +18,6 @@ for part in train-clean-100 train-clean-360 train-other-500 dev-clean dev-other 
         rm "$part.tar.gz"
     fi
 done
+curl --fail --location --output normalizer.json \
+    https://huggingface.co/openai/whisper-large-v3/resolve/06f233fe06e710322aca913c1bc4249a0d71fce1/normalizer.json
 find LibriSpeech/train-* -name '*.flac' | sort > train.lst

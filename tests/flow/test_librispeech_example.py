@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
@@ -46,6 +47,9 @@ SMALL = {
 }
 """What replaces eight GPUs and Whisper large-v3; the rest is as in the example."""
 
+JUDGING = ("evaluate", "report", "compare")
+"""These take the configuration of the experiment."""
+
 
 def write_archives(folder: Path) -> None:
     """LibriSpeech's archives, with two utterances of each part."""
@@ -71,6 +75,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(EXAMPLES)
     write_archives(tmp_path / "archives")
+    (tmp_path / "archives/normalizer.json").write_text('{"dhu": "du"}')
     curl = tmp_path / "bin/curl"
     curl.parent.mkdir()
     curl.write_text(
@@ -86,16 +91,17 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_example_goes_from_the_archives_to_the_comparison(checkout: Path, voxstill: Command) -> None:
     blocks = re.findall(r"^```console\n(.*?)^```$", (FOLDER / "README.md").read_text(), re.M | re.S)
-    commands = [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
+    lines = [line.removeprefix("$ ").replace(".vllm-", ".transformers-") for line in "".join(blocks).splitlines()]
     answers: dict[str, dict[str, Any]] = {}
-    for program, *words in commands:
+    for program, *words in map(shlex.split, lines):
         if program.startswith("examples/"):
             subprocess.run([program, *words], check=True)
         elif program == "voxstill":
-            arguments = [str(path) for word in words for path in (sorted(Path().glob(word)) if "*" in word else [word])]
-            small = [] if words[0] in ("evaluate", "report") else [f"--set={key}={SMALL[key]}" for key in SMALL]
-            answers[" ".join(["rehearse"] * ("--rehearse" in words) + words[:1])] = voxstill(*arguments, *small)
-    assert {"rehearse run", "run", "index", "label", "filter", "shard", "train", "evaluate", "report"} == set(answers)
+            arguments = [path for word in words for path in (glob.glob(word) if "*" in word else [word])]
+            small = [f"--set={key}={value}" for key, value in SMALL.items()]
+            name = "rehearsal" if "--rehearse" in words else words[0]
+            answers[name] = voxstill(*arguments, *([] if name in JUDGING else small))
+    assert set(answers) == {"rehearsal", "run", "index", "label", "filter", "shard", "train", *JUDGING}
     assert not list(Path("data").glob("*.tar.gz"))
     rows = list(tables.read(Store("work/librispeech"), f"utterances/{answers['index']['recipe']}", Utterance))
     splits = {split: [row for row in rows if row.split == split] for split in ("train", "dev", "test")}
@@ -105,6 +111,7 @@ def test_the_example_goes_from_the_archives_to_the_comparison(checkout: Path, vo
     [experiment] = Path("exp").iterdir()
     assert answers["run"]["student"]["path"] == str(experiment)
     assert answers["run"]["teacher"]["wer"] == 0.0
+    assert answers["compare"]["normalizer"] == "whisper:data/normalizer.json"
     assert set(answers["evaluate"]["by_dataset"]) == {"test-clean", "test-other"}
     assert (experiment / "report.html").exists()
 
