@@ -212,7 +212,7 @@ def student_rows(experiment: str) -> dict[str, Any]:
     """Word error rates of an experiment with the language model of its labels."""
     from voxstill.core import config
     from voxstill.evaluation import recognition
-    from voxstill.pipeline import end_to_end
+    from voxstill.pipeline import judge
     from voxstill.pipeline.judged_split import of_split
     from voxstill.storage.rundir import RunDir
 
@@ -221,7 +221,7 @@ def student_rows(experiment: str) -> dict[str, Any]:
     judged = recognition.references(cfg, of_split(cfg).utterances)
     rows = {"without the model": {"wer": recognition.evaluate(cfg, experiment, judged).errors.rates.wer}}
     for name, (ctc.MOST_TOKENS, ctc.BAND) in LIMITS.items():
-        figures = recognition.evaluate(end_to_end.with_lm(cfg, run.lm), experiment, judged)
+        figures = recognition.evaluate(judge.with_lm(cfg, run.lm), experiment, judged)
         rows[name] = {"wer": figures.errors.rates.wer}
     return rows
 

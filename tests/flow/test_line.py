@@ -18,7 +18,7 @@ from voxstill.core.config import load as load_config
 from voxstill.core.records import Label, Utterance, Verdict
 from voxstill.evaluation import results
 from voxstill.evaluation.results import StoredResult
-from voxstill.pipeline import end_to_end
+from voxstill.pipeline import judge
 from voxstill.pipeline.run_result import RunResult, SideResult, StepResult
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -110,7 +110,7 @@ def test_the_student_is_evaluated_again_with_a_language_model_of_its_labels(line
 def test_the_weights_of_the_language_model_of_the_labels_are_tuned(line: Line, tmp_path: Path) -> None:
     run = shutil.copytree(line.summary["student"]["path"], tmp_path / "exp")
     shutil.rmtree(run / "evaluation")
-    judged = end_to_end.judge(load_config(str(run / "config.yaml"), ["decode.tune=true"], {}), str(run))
+    judged = judge.judge(load_config(str(run / "config.yaml"), ["decode.tune=true"], {}), str(run))
     assert judged.student is not None
     assert judged.student.tuning is None  # it has no language model
     assert judged.with_lm is not None
