@@ -70,15 +70,36 @@ def test_after_train_and_evaluate_the_page_says_whether_the_student_is_better_th
     assert made["report"] == str(judged / "report.html")
     assert made["against_teacher"]["p"] == pytest.approx(2 / 2**6)
     assert made["against_teacher"]["difference"] < 0
+    assert (made["against_teacher"]["units"], made["against_teacher"]["over"]) == (6, "speakers")
     page = (judged / "report.html").read_text(encoding="utf-8")
     for text in (page, run("report", judged)):
-        assert "p = 0.031" in text
+        assert "p = 0.031, over 6 speakers" in text
         assert "The student makes fewer errors than its teacher, which is hardly chance." in text
     assert "p = 0.031" in (judged / "report.md").read_text(encoding="utf-8")
     assert "small FastConformer-RNN-T" in page
     assert "CTC" not in page.partition("How it was made</h2>")[0]
     assert "Training loss" in page
     assert "All results" in page
+
+
+@pytest.mark.parametrize(
+    ("speaker", "said"),
+    [
+        ("ann", "no interval can be given, as all utterances are of one speaker"),
+        (None, "over 6 utterances (no speakers"),
+    ],
+)
+def test_without_two_speakers_the_page_says_what_the_comparison_lacks(
+    judged: Path, run: Run, tmp_path: Path, speaker: str | None, said: str
+) -> None:
+    exp = shutil.copytree(judged, tmp_path / "exp")
+    for result in results.read_all(exp / "evaluation"):
+        rows = [{**row, "speaker": speaker} for row in results.rows(result.references)]
+        result.references.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tested = json.loads(run("report", exp, "--json"))["against_teacher"]
+    assert (tested["interval"] is None, tested["p"] is None) == (speaker is not None,) * 2
+    for text in (run("report", exp), (exp / "report.html").read_text(encoding="utf-8")):
+        assert said in text
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,39 @@ def test_swapping_the_two_turns_the_difference_and_keeps_p() -> None:
     assert first.interval == tuple(-bound for bound in reversed(second.interval))
 
 
+def judged(words: int, substitutions: int, insertions: int) -> ErrorCounts:
+    substitutions = min(words, substitutions)
+    return ErrorCounts(hits=words - substitutions, substitutions=substitutions, insertions=insertions)
+
+
+@st.composite
+def pairs_of_counts(draw: st.DrawFn) -> tuple[list[ErrorCounts], list[ErrorCounts]]:
+    """Counts of two systems on the same blocks, of which some have no words; more of them than are enumerated."""
+    errors = st.integers(0, 6)
+    rows = draw(st.lists(st.tuples(st.integers(0, 9), errors, errors, errors, errors), min_size=1, max_size=24))
+    return [judged(n, sub, ins) for n, sub, ins, _, _ in rows], [judged(n, sub, ins) for n, _, _, sub, ins in rows]
+
+
+@settings(deadline=None)
+@given(pairs_of_counts(), st.integers(0, 9))
+def test_of_any_two_systems_swapping_turns_the_difference_and_an_equal_one_has_none(
+    pair: tuple[list[ErrorCounts], list[ErrorCounts]], seed: int
+) -> None:
+    one, two = map(of_utterances, pair)
+    first, second = paired_test(one, two, 200, seed), paired_test(two, one, 200, seed)
+    assert first == paired_test(one, two, 200, seed)
+    if first is None:
+        assert second is None
+        assert not ErrorCounts.sum(pair[0]).reference
+        return
+    assert second is not None
+    assert (first.difference, first.p, first.exact) == (-second.difference, second.p, second.exact)
+    assert first.interval == pytest.approx([-bound for bound in reversed(second.interval)])
+    same = paired_test(one, one, 200, seed)
+    assert same is not None
+    assert (same.difference, same.interval, same.p) == (0.0, (0.0, 0.0), 1.0)
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(counts, st.integers(0, 9)), min_size=1, max_size=9))
 def test_p_of_few_blocks_is_the_share_of_all_ways_to_swap(rows: list[tuple[ErrorCounts, int]]) -> None:

@@ -149,14 +149,15 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
             words=rates.counts.reference if rates is not None and rates.unit == "words" else None,
         )
     with steps.step("report") as result:
-        page = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered).report or ""
-        result(page)
+        written = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered)
+        result(written.report or "")
     return RunResult(
         teacher=SideResult.of(judged.teacher),
         student=SideResult.of_student(judged, parameters=trained.parameters, path=trained.path),
         steps=steps.rows,
         seconds=steps.seconds,
-        report=page,
+        report=written.report or "",
+        comparison=written.against_teacher,
     )
 
 

@@ -18,6 +18,7 @@ from voxstill.core.errors import ConfigError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.evaluation import recognition, results
+from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.report import html, plain
 from voxstill.evaluation.results import Corpus, StoredResult
 from voxstill.pipeline import compare
@@ -63,7 +64,7 @@ class ExperimentReport(Result):
     report: str | None
     """None where the folder cannot be written."""
     results: Sequence[Mapping[str, Any]]
-    against_teacher: Mapping[str, Any] | None
+    against_teacher: AgainstTeacher | None
 
     def to_text(self) -> str:
         """The results as a table, the test, and where the page is."""
@@ -72,7 +73,7 @@ class ExperimentReport(Result):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         if self.against_teacher is not None:
-            lines += ["", html.against_teacher(self.against_teacher)]
+            lines += ["", html.against_teacher(self.against_teacher.to_dict())]
         return "\n".join([*lines, "", f"report: {self.report or 'not written'}"])
 
 
@@ -122,7 +123,12 @@ def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
     except OSError as error:
         log.warning("`%s` is not written: %s", run.report, error)
         path = None
-    return ExperimentReport(report=path, results=facts.get("results", ()), against_teacher=facts.get("against_teacher"))
+    tested = facts.get("against_teacher")
+    return ExperimentReport(
+        report=path,
+        results=facts.get("results", ()),
+        against_teacher=None if tested is None else AgainstTeacher.from_dict(tested),
+    )
 
 
 def facts_of(cfg: Config, run: RunDir, steps: Sequence[html.Step], filtered: VerdictFigures | None) -> html.Facts:
@@ -227,19 +233,24 @@ def _details(cfg: Config, student: StoredResult, stored: Sequence[StoredResult])
         **_alignments(cfg, figures["normalizer"], references, sides),
     }
     if teacher is not None and figures["words"]:
-        facts["against_teacher"] = _paired(cfg, teacher, student)
+        facts["against_teacher"] = _against_teacher(cfg, teacher, student).to_dict()
     return facts
 
 
-def _paired(cfg: Config, teacher: StoredResult, student: StoredResult) -> html.PairedComparison:
-    """A paired test of student and teacher over blocks of speakers."""
-    test = compare.runs(cfg, compare.of_results(teacher, student))
-    return {
-        "difference": test.difference,
-        "interval": test.interval,
-        "p": test.p,
-        "surely": test.p <= compare.DOUBTFUL,
-    }
+def _against_teacher(cfg: Config, teacher: StoredResult, student: StoredResult) -> AgainstTeacher:
+    """Compare the student with its teacher by a paired test over blocks of speakers."""
+    sides = compare.of_results(teacher, student)
+    test = compare.runs(cfg, sides)
+    speakers = {segment.speaker for segment in sides.references.values()}
+    one = len(speakers) == 1 and None not in speakers  # how others would be understood, one speaker cannot tell
+    return AgainstTeacher(
+        difference=test.difference,
+        interval=None if one else test.interval,
+        p=None if one else test.p,
+        surely=not one and test.p <= compare.DOUBTFUL,
+        units=1 if one else test.blocks,
+        over="speakers" if one else test.blocks_are,
+    )
 
 
 def _breakdowns(sides: Mapping[html.Role, StoredResult]) -> list[html.Breakdown]:

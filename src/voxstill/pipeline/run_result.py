@@ -10,6 +10,7 @@ from typing import Any
 
 from voxstill.core.monitor import clock
 from voxstill.core.result import Result
+from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.recognition import StudentFigures
 from voxstill.evaluation.teacher import TeacherFigures
 from voxstill.evaluation.tuning import Tuning
@@ -118,6 +119,8 @@ class RunResult(Result):
     steps: Sequence[StepResult]
     seconds: float
     report: str
+    comparison: AgainstTeacher | None = None
+    """Of student and teacher; None where one of them was not judged."""
     rehearsal: Rehearsal | None = None
 
     def to_text(self) -> str:
@@ -127,7 +130,9 @@ class RunResult(Result):
         lines += [f"{row.step:<10}{row.result:<{width + 2}}{clock(row.seconds):>6}" for row in self.steps]
         lines += [f"{'':<10}{'':<{width + 2}}{clock(self.seconds):>6}", ""]
         if self.student.wer is not None:
-            lines += [*_comparison(self.teacher, self.student), ""]
+            lines += [*_rates(self.teacher, self.student), ""]
+        if self.comparison is not None:
+            lines += [self.comparison.to_text(), ""]
         lines.append(f"report: {self.report}")
         if self.rehearsal is not None:
             lines += ["", *_rehearsed(self.rehearsal, self.seconds, Path(self.student.path or "").parent)]
@@ -147,7 +152,7 @@ def _rehearsed(rehearsal: Rehearsal, seconds: float, experiments: Path) -> list[
     ]
 
 
-def _comparison(teacher: SideResult, student: SideResult) -> list[str]:
+def _rates(teacher: SideResult, student: SideResult) -> list[str]:
     sides = {"student": student} if teacher.wer is None else {"teacher": teacher, "student": student}
     if student.with_lm is not None:
         sides[f"with {student.with_lm.order}-grams"] = student.with_lm

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
+from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.report import charts
-from voxstill.evaluation.report.formatting import environment, percent, points
+from voxstill.evaluation.report.formatting import environment, percent
 
 Role = Literal["teacher", "student", "student with LM", "first", "second"]
 Pair = tuple[str | None, str | None]
@@ -169,8 +170,8 @@ class Facts(TypedDict, total=False):
     judged: EvaluationSet
     paired: PairedComparison
     """Of two systems that were compared; `worst` are then the utterances where they differ most."""
-    against_teacher: PairedComparison
-    """Of the student and its teacher: the second is the student."""
+    against_teacher: Mapping[str, Any]
+    """The fields of an `AgainstTeacher`."""
     steps: Sequence[Step]
     funnel: Funnel
     metrics: Sequence[Mapping[str, Any]]
@@ -324,13 +325,12 @@ def _verdict(facts: Facts | Mapping[str, Any], systems: Sequence[System]) -> str
     return _run_verdict(systems)
 
 
-def against_teacher(paired: PairedComparison | Mapping[str, Any]) -> str:
+def against_teacher(paired: Mapping[str, Any]) -> str:
     """Say whether the student is better than its teacher, and how sure that is."""
-    low, high = (points(side) for side in paired["interval"])
-    return (
-        f"{_paired_verdict(paired, 'The student makes {} errors than its teacher')} Student less teacher:"
-        f" {points(paired['difference'])} points, 95 % between {low} and {high}, p = {paired['p']:.2g}."
-    )
+    line = f"{AgainstTeacher.from_dict(paired).to_text()}."
+    if paired["p"] is None:
+        return line
+    return f"{_paired_verdict(paired, 'The student makes {} errors than its teacher')} {line}"
 
 
 def _run_verdict(systems: Iterable[System]) -> str:
