@@ -109,6 +109,19 @@ def example() -> Facts:
             },
         ],
         "judged": {"split": "test", "utterances": 480, "words": 2613, "drawn": "speakers", "resamples": 1000},
+        "grammar": {
+            "utterances": 100,
+            "of": 480,
+            "rows": [
+                {"system": system, "grammar": grammar, "wer": wer, "cer": wer, "interval": None, "rtfx": 0.9}
+                for system, grammar, wer in (
+                    ("teacher", True, 0.366),
+                    ("teacher", False, 0.985),
+                    ("student", True, 0.094),
+                    ("student", False, 0.113),
+                )
+            ],
+        },
         "steps": [
             {"name": "index", "seconds": 1.9, "figures": {"recordings": 3120, "damaged": 0, "hours": 1.82}},
             {"name": "label", "seconds": 88.0, "figures": {"labels": 2400, "failed": 2, "rtfx": 48.2}},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from voxstill.evaluation import results, teacher
 from voxstill.pipeline.run_result import RunResult
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"
@@ -21,14 +22,16 @@ def summary(
     configure: Callable[..., Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
-    """Of a student that learnt next to nothing; each utterance of the test split has a speaker."""
+    """Of a student that learnt next to nothing, decoded along a grammar; each utterance has a speaker."""
     folder = tmp_path_factory.mktemp("comparison")
     rows = [json.loads(line) for line in (digits / "manifest.jsonl").read_text().splitlines()]
     for number, row in enumerate(rows):
         row |= {"audio": str(digits / row["audio"]), "speaker": f"s{number}"}
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = configure(folder, folder / "manifest.jsonl", teacher={"name": "pocketsphinx", "grammar": str(GRAMMAR)})
-    return voxstill("run", config, "--max-batches", "2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teacher, "WITHOUT_GRAMMAR", 3)
+        return voxstill("run", config, "--max-batches", "2", "--set", f"decode.grammar={GRAMMAR}")
 
 
 def test_the_student_is_compared_with_its_teacher_on_the_same_utterances(summary: dict[str, Any]) -> None:
@@ -42,3 +45,31 @@ def test_the_student_is_compared_with_its_teacher_on_the_same_utterances(summary
     line = f"student - teacher: {100 * comparison['difference']:+.1f} points of WER"
     assert line in RunResult.from_dict(summary).to_text()
     assert line in Path(summary["report"]).read_text(encoding="utf-8")
+
+
+def test_both_are_judged_with_and_without_their_grammar_on_the_same_utterances(summary: dict[str, Any]) -> None:
+    table = summary["grammar"]
+    assert (table["utterances"], table["of"]) == (3, 4)
+    wer = {(row["system"], row["grammar"]): row["wer"] for row in table["rows"]}
+    assert list(wer) == [("teacher", True), ("teacher", False), ("student", True), ("student", False)]
+    assert wer["teacher", True] < wer["teacher", False]
+    assert all(row["rtfx"] > 0 for row in table["rows"])
+    stored = results.read_all(Path(summary["student"]["path"]) / "evaluation")
+    [free] = [result for result in stored if result.recogniser.endswith(" without grammar")]
+    assert len(results.rows(free.references)) == 3
+    students = {results.decoding(result.figures): result for result in stored}
+    assert students["grammar"].figures["wer"] == summary["student"]["wer"]
+    texts = {name: {row["text"] for row in results.rows(students[name].hypotheses)} for name in ("grammar", "greedy")}
+    assert texts["grammar"] != texts["greedy"]
+
+
+def test_the_table_is_in_the_text_and_on_the_pages(summary: dict[str, Any], voxstill: Callable[..., Any]) -> None:
+    text = RunResult.from_dict(summary).to_text()
+    assert "on 3 of 4 utterances" in text
+    assert "teacher without grammar" in text
+    page = Path(summary["report"])
+    assert "All on the same 3 of 4 utterances" in page.read_text(encoding="utf-8")
+    assert "On 3 of 4 utterances" in page.with_suffix(".md").read_text(encoding="utf-8")
+    again = voxstill("report", summary["student"]["path"])
+    assert again["grammar"] == summary["grammar"]
+    assert again["against_teacher"] == summary["comparison"]

@@ -12,7 +12,7 @@ from voxstill.core.records import Utterance
 from voxstill.demo import corpus
 from voxstill.demo.voices import SpeechJob, synthesize
 from voxstill.teachers import registry
-from voxstill.teachers.pocketsphinx import prepare
+from voxstill.teachers.pocketsphinx import PocketSphinxOptions, PocketSphinxTeacher, prepare
 from voxstill.teachers.teacher import Clip, Teacher
 
 COMMANDS = str(Path(corpus.__file__).parent / "commands.jsgf")
@@ -54,6 +54,24 @@ def test_clear_commands_are_understood(teacher: Teacher, spoken: Sequence[Clip])
     results = teacher.transcribe_batch(spoken)
     assert sum(result.text == text for result, text in zip(results, TEXTS, strict=True)) >= 5
     assert all(result.num_tokens == len(result.text.split()) for result in results)
+
+
+def test_without_its_grammar_it_searches_freely_by_the_same_options_but_those_of_the_grammar() -> None:
+    options = {"noise_floor_db": 20.0, "grammar": COMMANDS, "word_prob": 0.1, "language_weight": 2.0}
+    with_grammar = PocketSphinxTeacher(PocketSphinxOptions(**options))  # type: ignore[arg-type]
+    free = with_grammar.without_grammar()
+    assert free is not None
+    assert free.options == PocketSphinxOptions(noise_floor_db=20.0)
+    assert free.revision() != with_grammar.revision()
+    assert free.without_grammar() is None
+
+
+def test_another_model_has_no_free_search_without_a_language_model_of_its_own() -> None:
+    options = {"grammar": COMMANDS, "model": "models/fr"}
+    assert PocketSphinxTeacher(PocketSphinxOptions(**options)).without_grammar() is None
+    free = PocketSphinxTeacher(PocketSphinxOptions(**options, language_model="models/fr.lm")).without_grammar()
+    assert free is not None
+    assert free.options.language_model == "models/fr.lm"
 
 
 def test_words_come_in_order_inside_the_clip_with_a_probability(teacher: Teacher, spoken: Sequence[Clip]) -> None:

@@ -1,27 +1,30 @@
-"""Evaluation of a teacher: the error rates of its labels, and how fast it is beside its student."""
+"""Evaluation of a teacher: the error rates of its labels, or of what it transcribes now, and its speed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.core.monitor import log
-from voxstill.core.records import Label, Utterance
+from voxstill.core.monitor import Progress, log
+from voxstill.core.records import Label, Utterance, fingerprint
 from voxstill.core.result import Figures
 from voxstill.decoding.recognizer import Samples
-from voxstill.evaluation.recognition import RecognitionErrors, error_figures
+from voxstill.evaluation.recognition import RecognitionErrors, error_figures, read_audio, unread_warnings
 from voxstill.labelling import label
 from voxstill.storage import tables, workdir
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
+from voxstill.teachers.teacher import Clip, Teacher
 
 SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""
 SPEED_ROUNDS, SPEED_S = 3, 30.0
 """So often, or until so much time has passed: a slow teacher is timed once."""
+WITHOUT_GRAMMAR = 100
+"""Utterances that a teacher transcribes without its grammar: free speech in noise is slower than real time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +38,18 @@ class TeacherFigures(Figures):
     """Labels by utterance id."""
     rtfx: float | None = None
     """Seconds of audio in a second of one CPU core."""
+    without_grammar: bool = False
+    """Whether they are of the teacher without its grammar, and not of its labels."""
 
     def to_dict(self) -> dict[str, object]:
         """All figures side by side but the labels."""
-        return {"teacher": self.teacher, "split": self.split, **self.errors.to_dict(), "rtfx": self.rtfx}
+        return {
+            "teacher": self.teacher,
+            **({"without_grammar": True} if self.without_grammar else {}),
+            "split": self.split,
+            **self.errors.to_dict(),
+            "rtfx": self.rtfx,
+        }
 
 
 def evaluate_labels(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures | None:
@@ -71,6 +82,43 @@ def evaluate(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures:
         split=cfg.evaluate.split,
         errors=error_figures(cfg, judged, texts),
         hypotheses=texts,
+    )
+
+
+def sample(judged: Sequence[Utterance], seed: int) -> list[Utterance]:
+    """Draw `WITHOUT_GRAMMAR` utterances by their ids, in their order."""
+    drawn = sorted(judged, key=lambda row: fingerprint("without grammar", seed, row.id))[:WITHOUT_GRAMMAR]
+    return sorted(drawn, key=lambda row: row.id)
+
+
+def evaluate_without_grammar(cfg: Config, free: Teacher, judged: Sequence[Utterance]) -> TeacherFigures:
+    """Transcribe utterances with a teacher that has no grammar, in this process; return its error rates and speed.
+
+    TeacherError where it cannot be loaded.
+    """
+    name = f"{cfg.teacher.name}@{free.revision()}"
+    free.load()
+    audio, unread = read_audio(cfg, judged)
+    texts: dict[str, str] = {}
+    cpu_s = 0.0
+    with Progress("evaluate the teacher without its grammar", len(audio), "utterances") as bar:
+        for utterance, samples_T in audio:
+            start = time.process_time()
+            [result] = free.transcribe_batch([Clip(utterance=replace(utterance, text=None), samples_T=samples_T)])
+            cpu_s += time.process_time() - start
+            if result.error is None:
+                texts[utterance.id] = result.text
+            bar.advance(1)
+    free.close()
+    warnings = unread_warnings(unread, len(judged))
+    errors = error_figures(cfg, judged, texts)
+    return TeacherFigures(
+        teacher=name,
+        split=cfg.evaluate.split,
+        errors=replace(errors, warnings=[*warnings, *errors.warnings]),
+        hypotheses=texts,
+        rtfx=sum(utterance.duration_ms for utterance, _ in audio) / 1000 / max(cpu_s, 1e-9),
+        without_grammar=True,
     )
 
 

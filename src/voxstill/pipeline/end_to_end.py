@@ -127,9 +127,8 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
     with steps.step("train") as result:
         trained = train(cfg)
         size = f"{trained.parameters / 1e6:.2f} M parameters"
-        text = f"{size}, {trained.steps:,} steps, loss {trained.loss:.3f}"
         result(
-            text,
+            f"{size}, {trained.steps:,} steps, loss {trained.loss:.3f}",
             steps=trained.steps,
             epochs=trained.epochs,
             loss=trained.loss,
@@ -158,6 +157,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
         seconds=steps.seconds,
         report=written.report or "",
         comparison=written.against_teacher,
+        grammar=written.grammar,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, TeacherError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.decoding.recognizer import Recognizer, Samples
@@ -43,43 +43,60 @@ def judge(cfg: Config, path: str) -> Judged:
     run = RunDir(Path(path))
     weights = loading.version(run.model)
 
-    def keep(figures: StudentFigures | TeacherFigures, recogniser: str = results.STUDENT) -> None:
+    def keep(
+        figures: StudentFigures | TeacherFigures, judged: Sequence[Utterance], recogniser: str = results.STUDENT
+    ) -> None:
         evaluation = recognition.evaluation_of(figures.to_dict(), judged, figures.hypotheses)
         of = weights if recogniser == results.STUDENT else None
         results.write(run.evaluation, evaluation.of(split.corpus, recogniser, split.warnings, weights=of))
 
-    student = tuned_weights.evaluate(cfg, path, judged)
-    judged = list(student.judged)
-    keep(student)
-    students, lm_figures = {"student": recognition.recognizer(_decoded_as(cfg, student), path)}, None
-    if cfg.evaluate.lm_order is not None:
-        language_model.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
-        helped = with_lm(cfg, run.lm)
-        lm_figures = replace(tuned_weights.evaluate(helped, path, judged), lm_order=cfg.evaluate.lm_order)
-        keep(lm_figures)
-        students["with_lm"] = recognition.recognizer(_decoded_as(helped, lm_figures), path)
+    students: dict[str, StudentFigures] = {}
+    transcribers: dict[str, Callable[[Audio], object]] = {}
+    for name, decoding in _decodings(cfg, run).items():
+        figures = tuned_weights.evaluate(decoding, path, judged)
+        judged = list(figures.judged)
+        students[name] = replace(figures, lm_order=cfg.evaluate.lm_order if name == "with_lm" else None)
+        keep(students[name], judged)
+        recognizer = recognition.recognizer(_decoded_as(decoding, figures), path)
+        recognizer.load()
+        transcribers[name] = functools.partial(_transcribe, recognizer)
     master = registry.create(cfg.teacher)
     if master.reads_texts:
-        return Judged(student=student, with_lm=lm_figures)
+        return Judged(student=students["student"], with_lm=students.get("with_lm"))
     teacher = teacher_evaluation.evaluate(cfg, judged)
     audio, _ = recognition.read_audio(cfg, judged[: 4 * cfg.evaluate.worst + 100])
-    for recognizer in students.values():
-        recognizer.load()
     master.load()
-    transcribers: dict[str, Callable[[Audio], object]] = {
-        **{name: functools.partial(_transcribe, recognizer) for name, recognizer in students.items()},
-        "teacher": functools.partial(_hear, master),
-    }
-    rates = teacher_evaluation.speeds(transcribers, audio)
-    timed = Judged(
-        teacher=replace(teacher, rtfx=rates["teacher"]),
-        student=replace(student, rtfx=rates["student"]),
-        with_lm=None if lm_figures is None else replace(lm_figures, rtfx=rates["with_lm"]),
-    )
-    for figures in filter(None, (timed.student, timed.with_lm)):
-        keep(figures)
-    keep(replace(teacher, rtfx=rates["teacher"]), teacher.teacher)
-    return timed
+    rates = teacher_evaluation.speeds({**transcribers, "teacher": functools.partial(_hear, master)}, audio)
+    students = {name: replace(figures, rtfx=rates[name]) for name, figures in students.items()}
+    teacher = replace(teacher, rtfx=rates["teacher"])
+    for figures in students.values():
+        keep(figures, judged)
+    keep(teacher, judged, teacher.teacher)
+    if cfg.decode.grammar is not None and (free := getattr(master, "without_grammar", lambda: None)()) is not None:
+        sample = teacher_evaluation.sample(judged, cfg.seed)
+        if (without := _without_grammar(cfg, free, sample)) is not None:
+            keep(without, sample, f"{without.teacher} without grammar")
+    return Judged(teacher=teacher, student=students["student"], with_lm=students.get("with_lm"))
+
+
+def _decodings(cfg: Config, run: RunDir) -> dict[str, Config]:
+    """The ways in which the student is decoded: as configured, and where there is a choice, in others."""
+    decodings = {"student": cfg}
+    if cfg.decode.grammar is not None:
+        decodings["without_grammar"] = tuned_weights.decoded(cfg, grammar=None)
+    if cfg.evaluate.lm_order is not None:
+        language_model.of_labels(cfg, str(run.lm), cfg.evaluate.lm_order)
+        decodings["with_lm"] = with_lm(cfg, run.lm)
+    return decodings
+
+
+def _without_grammar(cfg: Config, free: Teacher, sample: Sequence[Utterance]) -> TeacherFigures | None:
+    """Evaluate the teacher without its grammar; None, with a warning, where it cannot do without."""
+    try:
+        return teacher_evaluation.evaluate_without_grammar(cfg, free, sample)
+    except (TeacherError, DataError) as error:
+        log.warning("evaluate: the teacher is not judged without its grammar: %s (%s)", error.what, error.why)
+        return None
 
 
 def _transcribe(recognizer: Recognizer, audio: Audio) -> None:

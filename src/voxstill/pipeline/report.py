@@ -17,8 +17,9 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
-from voxstill.evaluation import recognition, results
+from voxstill.evaluation import grammar_table, recognition, results
 from voxstill.evaluation.against_teacher import AgainstTeacher
+from voxstill.evaluation.grammar_table import GrammarTable
 from voxstill.evaluation.report import html, plain
 from voxstill.evaluation.results import Corpus, StoredResult
 from voxstill.pipeline import compare
@@ -65,6 +66,8 @@ class ExperimentReport(Result):
     """None where the folder cannot be written."""
     results: Sequence[Mapping[str, Any]]
     against_teacher: AgainstTeacher | None
+    grammar: GrammarTable | None = None
+    """Both with and without a grammar, where the student is decoded along one."""
 
     def to_text(self) -> str:
         """The results as a table, the test, and where the page is."""
@@ -74,6 +77,8 @@ class ExperimentReport(Result):
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         if self.against_teacher is not None:
             lines += ["", html.against_teacher(self.against_teacher.to_dict())]
+        if self.grammar is not None:
+            lines += ["", self.grammar.to_text()]
         return "\n".join([*lines, "", f"report: {self.report or 'not written'}"])
 
 
@@ -123,11 +128,12 @@ def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
     except OSError as error:
         log.warning("`%s` is not written: %s", run.report, error)
         path = None
-    tested = facts.get("against_teacher")
+    tested, table = facts.get("against_teacher"), facts.get("grammar")
     return ExperimentReport(
         report=path,
         results=facts.get("results", ()),
         against_teacher=None if tested is None else AgainstTeacher.from_dict(tested),
+        grammar=None if table is None else GrammarTable.from_dict(table),
     )
 
 
@@ -207,7 +213,8 @@ def _details(cfg: Config, student: StoredResult, stored: Sequence[StoredResult])
     """What needs references and hypotheses: confusions, and every utterance aligned with its reference."""
     figures = student.figures
     beside = [result for result in stored if result.is_beside(student) and result.recogniser != results.EARLIER]
-    teacher = next((result for result in beside if "teacher" in result.figures), None)
+    of_teacher = (result for result in beside if "teacher" in result.figures)
+    teacher = next((result for result in of_teacher if not grammar_table.is_teacher_without_grammar(result)), None)
     with_lm = next((result for result in beside if "order" in result.figures), None)
     sides: dict[html.Role, StoredResult] = {} if teacher is None else {"teacher": teacher}
     sides["student"] = student
@@ -234,6 +241,8 @@ def _details(cfg: Config, student: StoredResult, stored: Sequence[StoredResult])
     }
     if teacher is not None and figures["words"]:
         facts["against_teacher"] = _against_teacher(cfg, teacher, student).to_dict()
+    if (table := grammar_table.of_results(cfg, student, teacher, beside)) is not None:
+        facts["grammar"] = table.to_dict()
     return facts
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from voxstill.core.monitor import clock
 from voxstill.core.result import Result
 from voxstill.evaluation.against_teacher import AgainstTeacher
+from voxstill.evaluation.grammar_table import GrammarTable
 from voxstill.evaluation.recognition import StudentFigures
 from voxstill.evaluation.teacher import TeacherFigures
 from voxstill.evaluation.tuning import Tuning
@@ -121,6 +122,8 @@ class RunResult(Result):
     report: str
     comparison: AgainstTeacher | None = None
     """Of student and teacher; None where one of them was not judged."""
+    grammar: GrammarTable | None = None
+    """Both with and without a grammar, where `decode.grammar` is set."""
     rehearsal: Rehearsal | None = None
 
     def to_text(self) -> str:
@@ -133,6 +136,8 @@ class RunResult(Result):
             lines += [*_rates(self.teacher, self.student), ""]
         if self.comparison is not None:
             lines += [self.comparison.to_text(), ""]
+        if self.grammar is not None:
+            lines += [self.grammar.to_text(), ""]
         lines.append(f"report: {self.report}")
         if self.rehearsal is not None:
             lines += ["", *_rehearsed(self.rehearsal, self.seconds, Path(self.student.path or "").parent)]

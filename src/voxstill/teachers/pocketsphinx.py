@@ -123,6 +123,15 @@ class PocketSphinxTeacher:
         """Free the decoder."""
         self._decoder = None
 
+    def without_grammar(self) -> PocketSphinxTeacher | None:
+        """The same teacher, with its language model for free speech; None where it has no grammar, or no such model."""
+        options = self.options
+        if options.grammar is None or (options.model is not None and options.language_model is None):
+            return None
+        # these two were set for the search along the grammar
+        free = {"grammar": None, "language_weight": None, "word_prob": None}
+        return PocketSphinxTeacher(options.model_copy(update=free))
+
     def _transcribe(self, clip: Clip) -> Transcription:
         samples_T = prepare(clip.samples_T, clip.utterance.id, self.options.noise_floor_db, self.options.pad_ms)
         if len(samples_T) < pcm.ms_to_samples(3 * FRAME_MS):

@@ -4,7 +4,9 @@ A teacher is one file: a class with these four methods, in this folder or named 
 `voxstill.teachers`. In this folder the file is the name, and `needs: ClassVar[tuple[str, str]]` is the package that a
 teacher runs on and the extra of voxstill that installs it. Its `Options` are the rest of the `teacher` section. A class
 may also set how many calls of `transcribe_batch` run at once, in threads: `calls_at_once: ClassVar[int] = 2` keeps an
-engine with continuous batching full, since one chunk begins while another ends. The default is one.
+engine with continuous batching full, since one chunk begins while another ends. The default is one. A teacher with a
+grammar can have a method `without_grammar`: it returns the same teacher for free speech, which `voxstill run` judges
+too, or None where there is none.
 """
 
 from __future__ import annotations

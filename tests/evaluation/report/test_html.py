@@ -28,6 +28,7 @@ from voxstill.evaluation.report.plain import markdown
 
 SECTIONS = {
     "systems": "result",
+    "grammar": "grammar",
     "results": "results",
     "steps": "steps",
     "funnel": "filter",

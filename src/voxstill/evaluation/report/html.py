@@ -172,6 +172,8 @@ class Facts(TypedDict, total=False):
     """Of two systems that were compared; `worst` are then the utterances where they differ most."""
     against_teacher: Mapping[str, Any]
     """The fields of an `AgainstTeacher`."""
+    grammar: Mapping[str, Any]
+    """The fields of a `GrammarTable`."""
     steps: Sequence[Step]
     funnel: Funnel
     metrics: Sequence[Mapping[str, Any]]

@@ -45,6 +45,8 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
         parts += ["## Result", _table(names, rows)]
     if "against_teacher" in facts:
         parts.append(_escape(against_teacher(facts["against_teacher"])))
+    if table := facts.get("grammar"):
+        parts += ["## With and without a grammar", *_grammar(table)]
     if lines := facts.get("results"):
         rows = [result_line(line) for line in lines]
         columns = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate", "95 % interval")
@@ -71,6 +73,19 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
         ]
         parts += [f"## Errors of the {role}", _table(("said", "heard", "times"), rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def _grammar(table: Mapping[str, Any]) -> list[str]:
+    """A sentence on what was judged, and the rates."""
+    rows = [
+        [
+            *(row["system"], "with" if row["grammar"] else "without", percent(row["wer"]), _interval(row)),
+            *(percent(row["cer"]), number(row["rtfx"])),
+        ]
+        for row in table["rows"]
+    ]
+    columns = ("", "grammar", "WER", "95 % interval", "CER", "audio-s/s")
+    return [f"On {number(table['utterances'])} of {number(table['of'])} utterances.", _table(columns, rows)]
 
 
 def result_line(line: ResultLine | Mapping[str, Any]) -> list[str]:
