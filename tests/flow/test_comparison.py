@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from voxstill.core import config
 from voxstill.evaluation import results, teacher
+from voxstill.pipeline.judge import judge
 from voxstill.pipeline.run_result import RunResult
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"
@@ -28,10 +31,10 @@ def summary(
     for number, row in enumerate(rows):
         row |= {"audio": str(digits / row["audio"]), "speaker": f"s{number}"}
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = configure(folder, folder / "manifest.jsonl", teacher={"name": "pocketsphinx", "grammar": str(GRAMMAR)})
+    path = configure(folder, folder / "manifest.jsonl", teacher={"name": "pocketsphinx", "grammar": str(GRAMMAR)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(teacher, "WITHOUT_GRAMMAR", 3)
-        return voxstill("run", config, "--max-batches", "2", "--set", f"decode.grammar={GRAMMAR}")
+        return voxstill("run", path, "--max-batches", "2", "--set", f"decode.grammar={GRAMMAR}")
 
 
 def test_the_student_is_compared_with_its_teacher_on_the_same_utterances(summary: dict[str, Any]) -> None:
@@ -73,3 +76,20 @@ def test_the_table_is_in_the_text_and_on_the_pages(summary: dict[str, Any], voxs
     again = voxstill("report", summary["student"]["path"])
     assert again["grammar"] == summary["grammar"]
     assert again["against_teacher"] == summary["comparison"]
+
+
+def test_a_teacher_that_cannot_do_without_its_grammar_is_left_out_with_a_warning(
+    summary: dict[str, Any], voxstill: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exp = shutil.copytree(summary["student"]["path"], tmp_path / "exp")
+    shutil.rmtree(exp / "evaluation")
+    cfg = config.load(str(exp / "config.yaml"), [f"teacher.language_model={tmp_path / 'gone.lm'}"], {})
+    judge(cfg, str(exp))
+    assert "the teacher is not judged without its grammar: PocketSphinx has no" in caplog.text
+    table = voxstill("report", exp)["grammar"]
+    assert (table["utterances"], table["of"]) == (4, 4)
+    assert [(row["system"], row["grammar"]) for row in table["rows"]] == [
+        ("teacher", True),
+        ("student", True),
+        ("student", False),
+    ]
