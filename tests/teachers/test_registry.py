@@ -17,9 +17,8 @@ EXTRAS = {"faster-whisper": ("faster_whisper", "whisper"), "sherpa": ("sherpa_on
 
 
 def test_every_file_of_a_teacher_is_a_teacher() -> None:
-    assert {"consensus", "echo", "openai", "pocketsphinx", "reference", "transformers", "vllm", *EXTRAS} <= {
-        *registry.TEACHERS.built_in()
-    }
+    built_in = {"consensus", "echo", "openai", "pocketsphinx", "reference", "student", "transformers", "vllm", *EXTRAS}
+    assert built_in <= {*registry.TEACHERS.built_in()}
     for name in registry.TEACHERS.built_in():
         if name in EXTRAS and find_spec(EXTRAS[name][0]) is None:
             continue

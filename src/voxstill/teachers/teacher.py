@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from voxstill.core.config import Section
 from voxstill.core.monitor import log
-from voxstill.core.records import Finish, Utterance, Word
+from voxstill.core.records import Finish, Hypothesis, Utterance, Word
 from voxstill.text import languages
 
 MANIFEST = "manifest"
@@ -53,6 +53,19 @@ class Transcription:
     error: str | None = None
     is_transient: bool = False
     """The error may pass, as that of a server that is down: the clip gets no label, and the next run tries again."""
+
+
+def transcription(hypothesis: Hypothesis) -> Transcription:
+    """What a recogniser returned for a clip, as the answer of a teacher."""
+    return Transcription(
+        text=hypothesis.text,
+        language=hypothesis.language,
+        mean_logprob=hypothesis.score,
+        num_tokens=len(hypothesis.token_ids),
+        finish=hypothesis.finish,
+        words=hypothesis.words,
+        error=hypothesis.error,
+    )
 
 
 def language_of(clip: Clip, language: str | None, known: Collection[str], model: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The teacher `transformers`: any checkpoint that can be loaded as a recogniser, a student too."""
+"""The teacher `transformers`: any checkpoint that can be loaded as a recogniser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 from voxstill.core.config import Section, option
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of
+from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of, transcription
 
 
 class TransformersOptions(RecognizerOptions):
@@ -44,18 +44,7 @@ class TransformersTeacher:
         samples, ids = [clip.samples_T for clip in clips], [clip.utterance.id for clip in clips]
         known, model = self._recognizer.languages, self._recognizer.options.model
         languages = [language_of(clip, self._language, known, model) for clip in clips]
-        return [
-            Transcription(
-                text=hypothesis.text,
-                language=hypothesis.language,
-                mean_logprob=hypothesis.score,
-                num_tokens=len(hypothesis.token_ids),
-                finish=hypothesis.finish,
-                words=hypothesis.words,
-                error=hypothesis.error,
-            )
-            for hypothesis in self._recognizer.transcribe_batch(samples, ids, languages)
-        ]
+        return [transcription(hypothesis) for hypothesis in self._recognizer.transcribe_batch(samples, ids, languages)]
 
     def close(self) -> None:
         """Drop the weights."""

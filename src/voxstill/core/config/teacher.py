@@ -57,8 +57,8 @@ class Teacher(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, use_attribute_docstrings=True)
 
     name: str = option("pocketsphinx")
-    """`pocketsphinx`, `transformers` (a student too), `vllm`, `faster-whisper`, `sherpa`, `openai` (any such server),
-    `consensus` (what others agree on), `reference` (the human texts) or `echo` (for tests)."""
+    """`pocketsphinx`, `transformers`, `vllm`, `faster-whisper`, `sherpa`, `openai` (any such server), `student` (a
+    trained one), `consensus` (what others agree on), `reference` (the human texts) or `echo` (for tests)."""
 
     @model_validator(mode="before")
     @classmethod
