@@ -6,8 +6,10 @@ They differ from a command in a shell by how they start alone; where the start i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -55,6 +57,18 @@ def command(arguments: Sequence[object]) -> None:
     """The command line, to be started: a process group of its own, which ends with its exit code."""
     os.setsid()
     sys.exit(cli.main([str(argument) for argument in arguments]))
+
+
+def command_killed_at(line: str, arguments: Sequence[object]) -> None:
+    """The same, which kills itself by SIGKILL once it logs this line."""
+
+    def kill_at_line(record: logging.LogRecord) -> bool:
+        if record.getMessage() == line:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    logging.getLogger("voxstill").addFilter(kill_at_line)  # the command replaces handlers
+    command(arguments)
 
 
 @contextlib.contextmanager

@@ -56,11 +56,14 @@ def test_a_dry_run_does_every_step_in_folders_of_its_own(
     assert "Every step works" in RunResult.from_dict(summary).to_text()
 
 
-def test_a_dry_run_reads_local_files_with_work_in_a_bucket(
+def test_a_dry_run_of_two_rounds_reads_local_files_with_work_in_a_bucket(
     digits: Path, voxstill: Command, configure: Configure, tmp_path: Path, s3: Store
 ) -> None:
     path = configure(tmp_path, digits / "manifest.jsonl")
-    summary = voxstill("run", path, "--rehearse", "--max-batches", "2", "--set", "work=s3://bucket/work")
+    settings = ("--set", "work=s3://bucket/work", "--set", "rounds=2")
+    summary = voxstill("run", path, "--rehearse", "--max-batches", "2", *settings)
+    assert [row["round"] for row in summary["rounds"]] == [1, 2]
+    assert summary["rehearsal"]["whole"]["train_hours"] > 0
     assert summary["steps"][0]["figures"]["utterances"] == 24
     assert {entry.key.partition("/")[0] for entry in s3.list()} == {"work-rehearsal"}
 

@@ -1,7 +1,7 @@
 """clean: the tables of a work folder that nothing of a configuration uses, and deleting them.
 
-Used are the tables that the configuration makes and what these were made of. Of a kind of which the configuration has
-no finished table, all are.
+Used are the tables that the configuration makes, in all of its rounds, and what these were made of. Of a kind of which
+a configuration has no finished table, all are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
-from voxstill.pipeline import mixture, recipes
+from voxstill.pipeline import mixture, recipes, rounds
 from voxstill.sharding import generation
 from voxstill.storage import lease, manifest, removals, shard_format, tables, workdir
 from voxstill.storage.figures import (
@@ -112,8 +112,9 @@ def _tables(work: Store) -> dict[Table, dict[str, int]]:
 
 def _used(cfg: Config, work: Store, there: Iterable[Table]) -> set[Table]:
     """The tables of the configuration, and those that they were made of."""
-    made = _made(cfg, work)
-    todo = [(kind, recipe) for kind, recipe in there if made[kind] is None or recipe in (made[kind] or ())]
+    todo: list[Table] = []
+    for made in (_made(one, work) for one in (cfg, *rounds.later(cfg))):
+        todo += [(kind, recipe) for kind, recipe in there if made[kind] is None or recipe in (made[kind] or ())]
     used: set[Table] = set()
     while todo:
         table = todo.pop()

@@ -60,6 +60,8 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     tree = cfg.model_dump()
     tree["work"] = work
     tree["filter"]["second_teacher"] = None  # its labels are those of the real one
+    if cfg.rounds > 1:
+        tree["filter"]["max_disagreement"] = 1.0  # after so few steps a student agrees with nothing
     tree["train"] |= {
         "steps": max_batches or STEPS,
         "epochs": None,
@@ -144,7 +146,7 @@ def estimate(cfg: Config, result: RunResult, share: float) -> dict[str, float | 
 
     Rough: speeds on a few files are lower than later on, and files differ. None where there is nothing to tell by.
     """
-    figures = {row.step: row.figures for row in result.steps}
+    figures = {row.step.partition(" (")[0]: row.figures for row in reversed(result.steps)}  # those of the first round
     assert result.student.path is not None
     hours = figures["index"]["hours"] / share
     kept_hours = figures["shard"]["hours"] / share
@@ -160,5 +162,5 @@ def estimate(cfg: Config, result: RunResult, share: float) -> dict[str, float | 
     return {
         "hours": hours,
         "label_hours": hours / figures["label"]["rtfx"] if figures["label"]["rtfx"] else None,
-        "train_hours": min(limits, default=None),
+        "train_hours": cfg.rounds * min(limits) if limits else None,
     }

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from voxstill import engine
 from voxstill.core import config, world
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, TeacherError
-from voxstill.core.monitor import clock, log
+from voxstill.core.errors import ConfigError
 from voxstill.demo import corpus
 from voxstill.labelling import permission
-from voxstill.pipeline import filter as filtering
-from voxstill.pipeline import index as indexing
-from voxstill.pipeline import label as labelling
-from voxstill.pipeline import report, tuned_weights
-from voxstill.pipeline import shard as sharding
+from voxstill.pipeline import report, rounds, tuned_weights
 from voxstill.pipeline.judge import judge
-from voxstill.pipeline.run_result import RunResult, SideResult, StepResult
-from voxstill.pipeline.train import train
+from voxstill.pipeline.run_result import RunResult, SideResult
+from voxstill.pipeline.steps import Steps
 from voxstill.storage import lease
-from voxstill.storage.figures import LabelFigures, VerdictFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import registry as tasks
@@ -45,38 +36,6 @@ DEMO = (
     "evaluate.lm_order=3",
 )
 """What the demo sets; `--set` comes after it."""
-
-
-class Steps:
-    """Times and results of the steps so far, one row for each."""
-
-    def __init__(self) -> None:
-        self.rows: list[StepResult] = []
-        self._start = time.perf_counter()
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[Callable[..., None]]:
-        """Time one step; the block says in words what came out, and gives its figures by name.
-
-        A figure that is None is left out.
-        """
-        start = time.perf_counter()
-        outcome: list[tuple[str, dict[str, float]]] = []
-
-        def result(text: str, **figures: float | None) -> None:
-            outcome.append((text, {name: value for name, value in figures.items() if value is not None}))
-
-        log.info("%s ...", name)
-        yield result
-        text, figures = outcome[-1] if outcome else ("", {})
-        row = StepResult(step=name, result=text, seconds=time.perf_counter() - start, figures=figures)
-        self.rows.append(row)
-        log.info("%s: %s (%s)", name, row.result, clock(row.seconds))
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock seconds since the first step began."""
-        return time.perf_counter() - self._start
 
 
 def demo(cfg: Config, work: str) -> RunResult:
@@ -123,20 +82,12 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
         )
     registry.create(cfg.teacher)  # a teacher that cannot be made is told before anything is done
     permission.allowed_teachers(cfg.teacher, allow_teacher)
-    filtered = _make_shards(cfg, steps, allow_teacher)
-    with steps.step("train") as result:
-        trained = train(cfg)
-        size = f"{trained.parameters / 1e6:.2f} M parameters"
-        result(
-            f"{size}, {trained.steps:,} steps, loss {trained.loss:.3f}",
-            steps=trained.steps,
-            epochs=trained.epochs,
-            loss=trained.loss,
-            dev_wer=trained.dev_error,
-            parameters=trained.parameters,
-        )
-    with steps.step("evaluate") as result:
-        judged = judge(cfg, trained.path)
+    rounds.check(cfg)
+    *earlier, last = finished = rounds.run(cfg, steps, allow_teacher)
+    before = rounds.evaluate(earlier, steps)
+    trained = last.trained
+    with steps.step(rounds.step_name("evaluate", last.number, last.of)) as result:
+        judged = judge(last.cfg, trained.path)
         student = judged.student
         rates = None if student is None else student.errors.rates
         result(
@@ -147,8 +98,9 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
             utterances=None if rates is None else rates.utterances,
             words=rates.counts.reference if rates is not None and rates.unit == "words" else None,
         )
+    compared = rounds.results(finished, [*before, judged.student])
     with steps.step("report") as result:
-        written = report.write(cfg, RunDir(Path(trained.path)), steps.rows, filtered)
+        written = report.write(last.cfg, RunDir(Path(trained.path)), steps.rows, last.verdicts, compared)
         result(written.report or "")
     return RunResult(
         teacher=SideResult.of(judged.teacher),
@@ -158,6 +110,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
         report=written.report or "",
         comparison=written.against_teacher,
         grammar=written.grammar,
+        rounds=compared,
     )
 
 
@@ -172,51 +125,3 @@ def _refuse_unknown_task(name: str) -> None:
         )
 
 
-def _make_shards(cfg: Config, steps: Steps, allow_teacher: Sequence[str]) -> VerdictFigures:
-    """Index, label, filter and shard; returns the figures of the verdicts."""
-    try:
-        with steps.step("index") as result:
-            indexed = indexing.index(cfg)
-            text = f"{indexed.utterances:,} utterances, {indexed.hours:.2f} h, {indexed.damaged} damaged files"
-            result(
-                text,
-                recordings=indexed.recordings,
-                utterances=indexed.utterances,
-                hours=indexed.hours,
-                damaged=indexed.damaged,
-            )
-        if indexed.damaged > indexed.max_failed_share * indexed.recordings:
-            raise indexing.unusable(indexed)
-        with steps.step("label") as result:
-            labelled = labelling.label_utterances(cfg, allow_teacher=allow_teacher)
-            text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
-            result(text, labels=labelled.labels, failed=labelled.failed, rtfx=labelled.rtfx)
-        _refuse_failed_labels(cfg, labelled)
-        with steps.step("filter") as result:
-            filtered = filtering.filter_labels(cfg)
-            text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
-            result(
-                text,
-                judged=filtered.judged,
-                kept=filtered.kept,
-                wer_before=filtered.wer_before,
-                wer_after=filtered.wer_after,
-            )
-        with steps.step("shard") as result:
-            sharded = sharding.shard(cfg)
-            text = f"{sharded.shards} shards, {sharded.utterances:,} utterances"
-            result(text, shards=sharded.shards, utterances=sharded.utterances, hours=sharded.hours)
-    finally:
-        engine.shutdown()  # Ray's processes would take their share of the cores while training
-    return filtered
-
-
-def _refuse_failed_labels(cfg: Config, labelled: LabelFigures) -> None:
-    """TeacherError where `voxstill label` would end with its exit code."""
-    if labelled.exit_code:
-        raise TeacherError(
-            f"{labelled.failed:,} of {labelled.labels:,} labels failed",
-            why=f"`engine.max_failed_share` allows {labelled.max_failed_share:g} of them",
-            fix=f"mend the cause, then run `voxstill label {cfg.work} --retry-failed`; or raise "
-            "`engine.max_failed_share` to go on with the rest",
-        )

@@ -47,4 +47,9 @@ def _fix(reason: str, work: Store) -> str:
         )
     if reason == "failed":
         return f"mend the cause, then run: voxstill label {work.root} --retry-failed"
+    if reason == "disagreement":
+        return (
+            "raise `filter.max_disagreement`, or take another second teacher; with `rounds` that is the student of the "
+            "round before: let it train for longer"
+        )
     return f"change the options of `filter`; all reasons are shown by: voxstill filter {work.root} --report filter.html"

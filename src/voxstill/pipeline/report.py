@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 
@@ -21,11 +21,12 @@ from voxstill.evaluation import grammar_table, recognition, results
 from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.grammar_table import GrammarTable
 from voxstill.evaluation.report import html, plain
+from voxstill.evaluation.report.round_table import Round
 from voxstill.evaluation.results import Corpus, StoredResult
 from voxstill.pipeline import compare
 from voxstill.pipeline.recipes import finished_verdicts
 from voxstill.pipeline.report_parts import Aligned, confusions, entry, funnel, sound_of
-from voxstill.pipeline.run_result import StepResult
+from voxstill.pipeline.run_result import RoundResult, StepResult
 from voxstill.scoring import words
 from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.redaction import redact_uri
@@ -98,25 +99,33 @@ def report(experiment: str) -> ExperimentReport:
     except VoxstillError as error:
         log.info("report: nothing is said of the filter: %s", error.what)
         filtered = None
-    return _written(cfg, run, facts_of(cfg, run, _earlier_steps(run), filtered))
+    steps, rounds = _earlier(run)
+    return _written(cfg, run, facts_of(cfg, run, steps, filtered, rounds))
 
 
-def _earlier_steps(run: RunDir) -> list[html.Step]:
-    """The steps in the report that `voxstill run` left; none without one."""
+def _earlier(run: RunDir) -> tuple[list[html.Step], list[RoundResult]]:
+    """The steps and the rounds in the report that `voxstill run` left; none without one."""
     try:
         facts = json.loads(run.report.with_suffix(".json").read_text(encoding="utf-8"))
         for step in facts["steps"]:
             _Step.model_validate(step)
         steps: list[html.Step] = facts["steps"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
-    return steps
+        rounds = [RoundResult.from_dict(row) for row in facts.get("rounds", ())]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, VoxstillError):
+        return [], []
+    return steps, rounds
 
 
-def write(cfg: Config, run: RunDir, steps: Sequence[StepResult], filtered: VerdictFigures) -> ExperimentReport:
+def write(
+    cfg: Config,
+    run: RunDir,
+    steps: Sequence[StepResult],
+    filtered: VerdictFigures,
+    rounds: Sequence[RoundResult] = (),
+) -> ExperimentReport:
     """Write the report of `voxstill run` as HTML, Markdown and JSON; what was not measured is left out."""
     rows: list[html.Step] = [{"name": row.step, "seconds": row.seconds, "figures": row.figures} for row in steps]
-    return _written(cfg, run, facts_of(cfg, run, rows, filtered))
+    return _written(cfg, run, facts_of(cfg, run, rows, filtered, rounds))
 
 
 def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
@@ -137,8 +146,14 @@ def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
     )
 
 
-def facts_of(cfg: Config, run: RunDir, steps: Sequence[html.Step], filtered: VerdictFigures | None) -> html.Facts:
-    """All that the page shows."""
+def facts_of(
+    cfg: Config,
+    run: RunDir,
+    steps: Sequence[html.Step],
+    filtered: VerdictFigures | None,
+    rounds: Sequence[RoundResult] = (),
+) -> html.Facts:
+    """All that the page shows; rounds are compared where there are several."""
     facts: html.Facts = {
         "title": f"voxstill: {cfg.train.name}",
         "about": f"{cfg.teacher.name} taught a student, {student_name(cfg)}, on {redact_uri(cfg.work)}",
@@ -147,6 +162,8 @@ def facts_of(cfg: Config, run: RunDir, steps: Sequence[html.Step], filtered: Ver
         "config": experiment.snapshot(cfg),
         "environment": experiment.noted(run) or {**environment.versions(), **environment.machine()},
     }
+    if len(rounds) > 1:
+        facts["rounds"] = [cast("Round", row.to_dict()) for row in rounds]
     if filtered is not None:
         facts["funnel"] = funnel(cfg, filtered)
     return facts | judged_facts(cfg, run)

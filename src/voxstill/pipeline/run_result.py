@@ -112,6 +112,26 @@ class Rehearsal(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult(Result):
+    """One of `rounds`: its student, and the labels that it learnt from; a rate is None where there are no texts."""
+
+    round: int
+    path: str
+    """The experiment folder of the student."""
+    kept: float
+    """Share of the teacher's labels."""
+    kept_hours: float
+    label_wer_before: float | None
+    """Word error rate of all labels."""
+    label_wer_after: float | None
+    """The same of those that were kept."""
+    wer: float | None
+    """Of the student."""
+    interval: tuple[float, float] | None
+    """95 % interval of `wer`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Result):
     """The whole line: both recognisers on the same utterances, every step, and the page of the report."""
 
@@ -124,14 +144,19 @@ class RunResult(Result):
     """Of student and teacher; None where one of them was not judged."""
     grammar: GrammarTable | None = None
     """Both with and without a grammar, where `decode.grammar` is set."""
+    rounds: Sequence[RoundResult] = ()
+    """Every round, the first one too; `student` is that of the last."""
     rehearsal: Rehearsal | None = None
 
     def to_text(self) -> str:
         """Every step with its figures and time, then teacher against student."""
+        left = max(10, *(len(row.step) + 2 for row in self.steps))
         width = max(len(row.result) for row in self.steps)
-        lines = [f"{'step':<10}{'result':<{width + 2}}{'time':>6}", "-" * (width + 18)]
-        lines += [f"{row.step:<10}{row.result:<{width + 2}}{clock(row.seconds):>6}" for row in self.steps]
-        lines += [f"{'':<10}{'':<{width + 2}}{clock(self.seconds):>6}", ""]
+        lines = [f"{'step':<{left}}{'result':<{width + 2}}{'time':>6}", "-" * (left + width + 8)]
+        lines += [f"{row.step:<{left}}{row.result:<{width + 2}}{clock(row.seconds):>6}" for row in self.steps]
+        lines += [f"{'':<{left}}{'':<{width + 2}}{clock(self.seconds):>6}", ""]
+        if len(self.rounds) > 1:
+            lines += [*_rounds(self.rounds), ""]
         if self.student.wer is not None:
             lines += [*_rates(self.teacher, self.student), ""]
         if self.comparison is not None:
@@ -142,6 +167,20 @@ class RunResult(Result):
         if self.rehearsal is not None:
             lines += ["", *_rehearsed(self.rehearsal, self.seconds, Path(self.student.path or "").parent)]
         return "\n".join(lines)
+
+
+def _rounds(rounds: Sequence[RoundResult]) -> list[str]:
+    """A line for each round."""
+
+    def rate(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1%}"
+
+    lines = [f"{'':<9}{'labels kept':>12}{'label WER, all':>16}{'kept':>8}{'student WER':>13}  95 % interval"]
+    for row in rounds:
+        span = "" if row.interval is None else f"  {row.interval[0]:.1%} to {row.interval[1]:.1%}"
+        rates = f"{rate(row.label_wer_before):>16}{rate(row.label_wer_after):>8}{rate(row.wer):>13}"
+        lines.append(f"{f'round {row.round}':<9}{row.kept:>12.1%}{rates}{span}")
+    return lines
 
 
 def _rehearsed(rehearsal: Rehearsal, seconds: float, experiments: Path) -> list[str]:

@@ -94,6 +94,7 @@ def template() -> str:
         "",
         "work: work/mine",
         f"# seed: {Config().seed}",
+        f"# rounds: {Config().rounds}",
         "",
     ]
     for name, field in Config.model_fields.items():

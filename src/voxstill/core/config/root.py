@@ -32,6 +32,9 @@ class Config(Section):
     """Folder (or bucket prefix) of the tables and shards."""
     seed: int = option(0, ge=0)
     """All chance comes from here."""
+    rounds: int = option(1, unit="rounds", ge=1, pace=True)
+    """`voxstill run` trains so many students, each from the labels that the teacher and the student before it agree
+    on."""
     source: Annotated[
         Annotated[Source, Tag("list[1]")]
         | Annotated[list[Source], Len(1), Tag("list[Source]")],  # errors leave tags out

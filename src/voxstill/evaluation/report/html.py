@@ -17,8 +17,8 @@ from importlib import resources
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
 from voxstill.evaluation.against_teacher import AgainstTeacher
-from voxstill.evaluation.report import charts
-from voxstill.evaluation.report.formatting import environment, percent
+from voxstill.evaluation.report import charts, round_table
+from voxstill.evaluation.report.formatting import environment, percent, points
 
 Role = Literal["teacher", "student", "student with LM", "first", "second"]
 Pair = tuple[str | None, str | None]
@@ -175,6 +175,7 @@ class Facts(TypedDict, total=False):
     grammar: Mapping[str, Any]
     """The fields of a `GrammarTable`."""
     steps: Sequence[Step]
+    rounds: Sequence[round_table.Round]
     funnel: Funnel
     metrics: Sequence[Mapping[str, Any]]
     """The rows of `metrics.jsonl`: `step` and `loss`; `split` and `wer` in those of a validation."""
@@ -249,6 +250,8 @@ def render(facts: Facts | Mapping[str, Any]) -> str:
         verdict=_verdict(facts, systems),
         roles=[role for role in ROLES if role in _roles_with_details(facts)],
         utterance_roles=[role for role in ROLES if compared and role in compared[0]["heard"]],
+        rounds_head=round_table.HEAD,
+        rounds=round_table.cells(facts.get("rounds", ())),
         datasets=sorted({utterance["dataset"] for utterance in compared if utterance["dataset"]}),
         breakdowns=list(map(shown_groups, facts.get("breakdowns", ()))),
         rows=_pack_utterances(compared) if compared else None,

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from voxstill.evaluation.report import round_table
 from voxstill.evaluation.report.formatting import figure, magnitude, number, percent
 from voxstill.evaluation.report.html import ROLES, Facts, ResultLine, System, against_teacher, shown_groups
 
@@ -51,6 +52,8 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
         rows = [result_line(line) for line in lines]
         columns = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate", "95 % interval")
         parts += ["## All results", _table(columns, rows)]
+    if compared := facts.get("rounds"):
+        parts += ["## Rounds", _table(round_table.HEAD, round_table.cells(compared))]
     if steps := facts.get("steps"):
         rows = [[step["name"], _figures(step["figures"]), f"{step['seconds']:.1f}"] for step in steps]
         parts += ["## Steps", _table(("step", "figures", "seconds"), rows)]
