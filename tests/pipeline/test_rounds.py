@@ -107,6 +107,8 @@ def test_a_run_of_two_rounds_that_is_killed_repeats_nothing(tmp_path: Path, caps
     again = run(*arguments)
     assert files(tmp_path) == both
     assert again["rounds"] == twice["rounds"]
+    assert rounds.later(config.load(str(path), ["rounds=2"])) == [own]
+    assert rounds.later(config.load(str(path), ["rounds=2", f"work={tmp_path}/elsewhere"])) == []
     assert run("clean", str(work.root), "--config", str(path), "--set", "rounds=2")["recipes"] == []
     text = RunResult.from_dict(twice).to_text()
     assert all(f"\n{line} " in text for line in ("train (round 2)", "round 1", "round 2"))

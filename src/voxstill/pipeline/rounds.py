@@ -30,6 +30,7 @@ from voxstill.pipeline.steps import Steps
 from voxstill.pipeline.train import train
 from voxstill.storage.figures import LabelFigures, VerdictFigures
 from voxstill.storage.rundir import RunDir
+from voxstill.storage.uri import is_same_root
 from voxstill.training import experiment
 from voxstill.training.summary import TrainingSummary
 
@@ -121,11 +122,12 @@ def of_round(cfg: Config, number: int, second_teacher: str | None = None) -> Con
 
 
 def later(cfg: Config) -> list[Config]:
-    """The configurations of the rounds after the first that have begun to train, from their experiments."""
+    """The configurations of the rounds after the first that have begun to train on this work folder."""
     names = [_name(cfg, number) for number in range(2, cfg.rounds + 1)]
     trains = [cfg.train.model_copy(update={"name": name}) for name in names]
     runs = [run for train_ in trains for run in experiment.named(cfg.model_copy(update={"train": train_}))]
-    return [config.load(str(run.config), [], {}) for run in runs if run.config.is_file()]
+    begun = (config.load(str(run.config), [], {}) for run in runs if run.config.is_file())
+    return [own for own in begun if is_same_root(own.work, cfg.work)]
 
 
 def _name(cfg: Config, number: int) -> str:
