@@ -26,7 +26,7 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import MOST_WEIGHT, Split, Word, fingerprint
 from voxstill.data.batching import Ints
-from voxstill.data.plan import SamplingRate, mixture_rates
+from voxstill.data.plan import EpochPlan, SamplingRate, mixture_rates
 from voxstill.storage import checked_json, shard_format
 from voxstill.storage.arrays import numpy_array
 from voxstill.storage.redaction import redact_uri
@@ -142,6 +142,11 @@ class ShardIndex:
         of_dialect_G = _by_name("plan.dialect_sampling_rate", self.dialects, cfg.dialect_sampling_rate, 1.0, least=1)
         rate_N: SamplingRate = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
         return rate_N
+
+    def hours_by_dataset(self, plan: EpochPlan) -> dict[str, float]:
+        """Hours of each data set in an epoch, with repetitions; the name of none is empty."""
+        ms_G = np.bincount(self._column("dataset")[plan.order], plan.augmented_ms(), len(self.datasets))
+        return dict(zip(self.datasets, (ms_G / 3_600_000).tolist(), strict=True))
 
     def _weight_factors(self) -> Iterator[NDArray[np.float64]]:
         weights = self._weights

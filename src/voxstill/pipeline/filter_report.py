@@ -79,6 +79,13 @@ def facts_of(cfg: Config, figures: VerdictFigures) -> filter_page.FilterFacts:
     }
 
 
+def kept_hours(cfg: Config, figures: VerdictFigures) -> dict[str, float]:
+    """Hours of the training split that were kept, by data set; the name of none is empty."""
+    verdicts = VerdictMap(Store(cfg.work), figures.recipe)
+    amounts = (amount for amount in _amounts(cfg, figures, verdicts) if amount["split"] == "train")
+    return {amount["dataset"] or "": amount["kept_hours"] for amount in amounts}
+
+
 def _spreads(cfg: Config, figures: VerdictFigures, verdicts: VerdictMap) -> list[filter_page.Spread]:
     """The scores that any judged label has."""
     work = Store(cfg.work)

@@ -26,9 +26,11 @@ from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import pretraining, registry
+from voxstill.tasks.data import Corpus
 from voxstill.tasks.definition import PlannedTask
 from voxstill.training import parallel
 from voxstill.training.budget import Budget
+from voxstill.training.experiment import dataset_hours
 from voxstill.training.loop import Data
 
 SLOTS = 8
@@ -80,6 +82,8 @@ class PlanResult(Result):
     sha256: str
     notes: tuple[str, ...] = ()
     """Where a training may have other batches, and why."""
+    hours_by_dataset: Mapping[str, float] | None = None
+    """Of the epoch, with repetitions, where there are several data sets."""
     plan: EpochPlan | None = field(default=None, compare=False, metadata=NOT_IN_JSON, repr=False)
     """None where the result was read from its JSON."""
 
@@ -102,13 +106,13 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
     source = _source(where, cfg, pretrain)
     if isinstance(source, _Shards):
         ranks = ranks or cfg.train.devices
-        made, notes = _of_shards(source, parallel.with_batches(ranks, cfg), epoch, pretrain)
+        made, notes, hours = _of_shards(source, parallel.with_batches(ranks, cfg), epoch, pretrain)
     else:
         ranks = ranks or 1
         is_set = "batches_per_step" in cfg.plan.model_fields_set
         batches_per_step = cfg.plan.batches_per_step if is_set else math.lcm(SLOTS, ranks)
         options = cfg.plan.model_copy(update={"batches_per_step": batches_per_step})
-        made, notes = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,)
+        made, notes, hours = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
     made.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
     statistics: dict[str, Any] = {**made.statistics(ranks)}
     return PlanResult(
@@ -118,6 +122,7 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
         epoch=epoch,
         sha256=made.sha256(),
         notes=notes,
+        hours_by_dataset=hours if len(hours) > 1 else None,
         plan=made,
     )
 
@@ -148,32 +153,37 @@ def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:
     )
 
 
-def _of_shards(shards: _Shards, cfg: Config, epoch: int, pretrain: bool) -> tuple[EpochPlan, tuple[str, ...]]:
-    """The epoch as a training of this configuration has it, and what it may do otherwise."""
+def _of_shards(
+    shards: _Shards, cfg: Config, epoch: int, pretrain: bool
+) -> tuple[EpochPlan, tuple[str, ...], Mapping[str, float]]:
+    """The epoch as a training of this configuration has it, what it may do otherwise, and its hours by data set."""
     store, prefix = shards.store, shards.prefix
     task = None if pretrain else registry.find(cfg.student.task)
     if task is None:
         check_crop(cfg)
         open_corpus: Callable[[Config, RunDir, Store, str], Data] = pretraining.corpus
     elif not isinstance(task, PlannedTask):
-        return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (_LENGTHS_ALONE,)
+        return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
     elif shards.unlabelled and task.needs_labels(cfg):
         note = "the shards have no labels: lengths alone decide here"
-        return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (note,)
+        return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (note,), {}
     else:
         open_corpus = task.corpus
     with tempfile.TemporaryDirectory() as folder:  # what is mapped from there stays until it is let go of
         data = open_corpus(cfg, RunDir(Path(folder)), store, prefix)
         first = data.plan(0, ascending=True)
+        hours = data.hours_by_dataset(first) if isinstance(data, Corpus) else {}
         if epoch == 0:
-            return first, ()
+            return first, (), hours
         budget, notes = Budget.of(cfg.train, first.steps), []
         if budget.steps is None or budget.seconds is not None:
             notes.append(
                 f"the order of the steps of epoch {epoch} depends on the clock, or on options that are not set"
             )
         progress = 1.0 if budget.steps is None else min(epoch * first.steps / budget.steps, 1.0)
-        return data.plan(epoch, ascending=progress < cfg.train.ascending_share), tuple(notes)
+        made = data.plan(epoch, ascending=progress < cfg.train.ascending_share)
+        hours = data.hours_by_dataset(made) if isinstance(data, Corpus) else {}
+        return made, tuple(notes), hours
 
 
 def _of_lengths(lengths: Lengths, options: Plan, seed: int, epoch: int) -> EpochPlan:
@@ -249,6 +259,7 @@ def picture(result: PlanResult, made: EpochPlan) -> str:
         f"{result.utterances:,} utterances, {result.hours:,.1f} h, in {result.steps:,} steps of "
         f"{made.batches_per_step} batches on {result.ranks} ranks",
         f"dropped: {dropped or 'none'}; repeated: {result.repeated:,}",
+        *([f"data sets: {dataset_hours(result.hours_by_dataset)}"] if result.hours_by_dataset else ()),
         f"padding {result.padding:.2%}, imbalance {result.imbalance_mean:.3f} "
         f"(99 % of steps below {result.imbalance_p99:.3f}): {result.efficiency:.1%} of the devices' time "
         "hears speech",

@@ -49,7 +49,8 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         frontend = frontend_of(cfg, noise.load(cfg.augment))
         corpus, names = corpus_of(cfg, run, store, prefix, frontend, rank=fabric.global_rank, ranks=fabric.world_size)
     counted = f", {len(names)} {'speakers' if speakers else f'classes by {column}'}"
-    log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), counted))
+    first = corpus.plan(0, ascending=True)
+    log.info("train: %s", describe(first.statistics(), corpus.hours_by_dataset(first), counted))
     model = _new(cfg, names)
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:

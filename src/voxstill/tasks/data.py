@@ -111,6 +111,10 @@ class Corpus:
             self._last = key, epoch_plan
         return self._last[1]
 
+    def hours_by_dataset(self, plan: EpochPlan) -> dict[str, float]:
+        """Hours of each data set in an epoch, with repetitions."""
+        return self._train.hours_by_dataset(plan)
+
     def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared]) -> Iterator[Prepared]:
         """What `make` makes of this rank's batches of each step from `first` on, ahead of time."""
         self._close()

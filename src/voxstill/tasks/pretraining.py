@@ -49,7 +49,8 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
     kind, size = ("wav2vec 2.0", own.size) if own.method == "wav2vec2" else ("FastConformer", cfg.student.size)
     with fabric.rank_zero_first():  # which makes the index, for the others to open
         corpus = _corpus_of(cfg, run, store, prefix, frontend, task, rank=fabric.global_rank, ranks=fabric.world_size)
-    log.info("pretrain: %s", describe(corpus.plan(0, ascending=True).statistics()))
+    first = corpus.plan(0, ascending=True)
+    log.info("pretrain: %s", describe(first.statistics(), corpus.hours_by_dataset(first)))
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:
         save_model(run, model, weights, functools.partial(write_extractor, frontend))

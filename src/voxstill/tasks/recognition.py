@@ -62,7 +62,8 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
             cfg, run, store, prefix, frontend, rank=fabric.global_rank, ranks=fabric.world_size
         )
     counted = f", {len(vocabulary.pieces)} {vocabulary.unit}s"
-    log.info("train: %s", describe(corpus.plan(0, ascending=True).statistics(), counted))
+    first = corpus.plan(0, ascending=True)
+    log.info("train: %s", describe(first.statistics(), corpus.hours_by_dataset(first), counted))
     model, task = _student_and_task(cfg, vocabulary, frontend)
 
     def save(run: RunDir, weights: dict[str, torch.Tensor]) -> None:

@@ -200,14 +200,21 @@ def finished_summary(run: RunDir) -> TrainingSummary | None:
     return TrainingSummary.from_dict(json.loads(run.summary.read_text(encoding="utf-8")))
 
 
-def describe(statistics: dict[str, Any], more: str = "") -> str:
+def describe(statistics: dict[str, Any], hours_by_dataset: Mapping[str, float], more: str = "") -> str:
     """A corpus and its plan in one sentence."""
     dropped = ", ".join(f"{count} {reason}" for reason, count in statistics["dropped"].items() if count)
     return (
         f"{statistics['utterances']:,} utterances, {statistics['hours']:.2f} h, "
         f"{statistics['steps']:,} steps an epoch, {statistics['padding']:.1%} padding"
-        f"{more}" + (f"; dropped: {dropped}" if dropped else "")
+        f"{more}"
+        + (f"; {dataset_hours(hours_by_dataset)}" if len(hours_by_dataset) > 1 else "")
+        + (f"; dropped: {dropped}" if dropped else "")
     )
+
+
+def dataset_hours(hours_by_dataset: Mapping[str, float]) -> str:
+    """The hours of each data set in words."""
+    return ", ".join(f"{name or 'no data set'} {hours:.2f} h" for name, hours in hours_by_dataset.items())
 
 
 def noted(run: RunDir) -> dict[str, object]:
