@@ -14,6 +14,7 @@ from voxstill.core.errors import DataError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import label, label_figures
+from voxstill.labelling.transcribe import Transcribe
 from voxstill.storage import tables
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
@@ -115,7 +116,7 @@ def test_a_teacher_that_reads_no_texts_is_not_shown_any(wav: Path) -> None:
     for name in ("echo", "pocketsphinx"):
         task = label.task(config.Teacher(name=name))
         row = utterances(wav)[0]
-        shown.append(label.Transcribe(task).clip(row, np.zeros(16_000, np.int16)).utterance.text)
+        shown.append(Transcribe(task).clip(row, np.zeros(16_000, np.int16)).utterance.text)
     assert shown == ["one two three", None]
 
 

@@ -77,6 +77,8 @@ def content_hash(data: bytes) -> str:
     return str(xxhash.xxh3_64_hexdigest(data))
 
 
+REFERENCE = "reference@"
+"""The teachers whose labels are the texts of the manifest begin so, with their revision behind it."""
 LOGPROB_ROUNDING = 1e-3
 """A log-probability may be so far above 0 where it was computed with 16 bits."""
 
@@ -142,6 +144,8 @@ class Utterance:
     """Applied to the audio wherever it is read, before it is rounded to 16 bits; None where the level is left alone."""
     weight: float | None = None
     """How much its loss counts, as the manifest says; None is 1."""
+    supervised: bool | None = None
+    """True where `text` is its label (`source.supervised`) and no teacher is asked; None elsewhere."""
 
     @property
     def duration_ms(self) -> int:

@@ -52,11 +52,26 @@ class TeacherFigures(Figures):
         }
 
 
+def labels_all(judged: Sequence[Utterance]) -> bool:
+    """Whether a teacher labels all of these utterances; a warning says where some are supervised."""
+    if num := sum(bool(utterance.supervised) for utterance in judged):
+        log.warning(
+            "evaluate: the teacher is not judged, as %d of %d utterances are of supervised sources, which it does not "
+            "label: `source.split: train` there leaves the others to judge on",
+            num,
+            len(judged),
+        )
+    return num == 0
+
+
 def evaluate_labels(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures | None:
     """Return error rates of the labels that a teacher gave these utterances; None where it gave none.
 
-    Nothing is labelled again, and the teacher need not be installed. One that reads the texts is not judged.
+    Nothing is labelled again, and the teacher need not be installed. One that reads the texts is not judged, and none
+    is on a split with supervised utterances: no teacher has labelled these.
     """
+    if not labels_all(judged):
+        return None
     try:
         if registry.find(cfg.teacher.name).reads_texts:
             return None

@@ -73,7 +73,7 @@ PHRASES = (
 of its users (github.com/openai/whisper/discussions/679 and 928). Phrases that people often say alone, such as "thank
 you", are not among them."""
 
-_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms", "split", "language", "text")
+_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms", "split", "language", "text", "supervised")
 _LABEL_COLUMNS = ("utterance_id", "recipe", "teacher", "text", "language", "mean_logprob", "finish", "error")
 _FIRST_MEASURES = frozenset(
     {
@@ -158,8 +158,11 @@ def measure(
     """Measure one label, beside that of a second teacher and its alignment where they are; pure.
 
     Tables of earlier versions may hold a log-probability that is none, such as NaN: the label counts as unfinished.
-    Errors against the human text, and what the second teacher heard otherwise, are counted after `normalize`.
+    Errors against the human text, and what the second teacher heard otherwise, are counted after `normalize`. The label
+    of a supervised utterance is that text: nothing is counted against it, and neither second teacher nor aligner judge.
     """
+    if utterance.supervised:
+        utterance, second, alignment = dataclasses.replace(utterance, text=None), None, None
     text = basic(label.text)
     text_words = units(text)
     blanks = sum(a == b for a, b in pairwise(text_words))  # CTC puts a blank between equal neighbours

@@ -73,20 +73,26 @@ def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterat
         raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
     is_source_empty = True
     splits = splits_of_addresses(all_uris)
-    for number, uris in enumerate(by_source):
-        columns = ColumnsRead()
+    for number, (options, uris) in enumerate(zip(sources_of(source), by_source, strict=True)):
+        columns, has_text = ColumnsRead(), False
         for uri in uris:
             is_empty = True
             for entry in _scan_one(uri, work, splits.get(uri)):
                 is_source_empty = is_empty = False
                 columns.add(entry.columns)
+                has_text |= entry.text is not None
                 _refuse_credentials(entry)
-                yield with_split(replace(entry, source=number) if number else entry, splits.get(uri))
+                of_source = replace(entry, source=number) if number else entry
+                if options.split is not None:
+                    of_source = replace(of_source, split=None, implied_split=options.split)
+                yield with_split(of_source, splits.get(uri))
             if is_empty and len(all_uris) > 1:
                 log.warning("index: `%s` holds no audio", redact_uri(uri))
         if words := str(columns):
             name = f"`{redact_uri(uris[0])}`" if len(uris) == 1 else f"source {number + 1}"
             log.info("index: columns of %s: %s", name, words)
+        if options.supervised and not has_text and not is_source_empty:
+            raise _without_texts(uris)
     if is_source_empty:
         names = ", ".join(f"`{redact_uri(uri)}`" for uri in all_uris)
         raise DataError(
@@ -94,6 +100,16 @@ def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterat
             why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
             fix="name a folder, file or manifest with audio; docs/sources.md shows what is read",
         )
+
+
+def _without_texts(uris: Sequence[str]) -> DataError:
+    """The error of a supervised source that has nothing to learn from."""
+    names = ", ".join(f"`{redact_uri(uri)}`" for uri in uris)
+    return DataError(
+        f"the supervised source {names} has no text",
+        why="`source.supervised` learns from the texts of its manifest, and no teacher labels it",
+        fix="name a manifest with a column `text`, or leave `source.supervised` out",
+    )
 
 
 def _refuse_credentials(entry: SourceEntry) -> None:

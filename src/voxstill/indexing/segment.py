@@ -317,6 +317,7 @@ def _utterance(
         text=entry.text if is_whole else None,
         gain_db=gain_db,
         weight=entry.weight,
+        supervised=source.supervised or None,
     )
 
 

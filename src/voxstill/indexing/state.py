@@ -73,7 +73,7 @@ class IndexState:
         self._id_N, self._metadata_N, self._uri_N, self._state_N = none_N, none_N, none_N, np.empty(0, np.uint16)
         self._content_N = self._sound_uri_N = self._utterance_id_N = none_N
         self._sound_row_N: NDArray[np.int64] | None = None
-        self._milliseconds = 0
+        self._milliseconds = self._supervised_ms = self._num_supervised = 0
         self._splits: Counter[str] = Counter()
         self._segment_reasons: Counter[str] = Counter()
         self._num_clipped = self._num_offset = 0
@@ -111,6 +111,10 @@ class IndexState:
                     self._splits.update(utterances["split"].to_pylist())
                     spans_ms = numpy_array(utterances["end_ms"]) - numpy_array(utterances["start_ms"])
                     self._milliseconds += int(spans_ms.sum())
+                    if "supervised" in utterances.column_names:  # tables of earlier versions lack it
+                        is_supervised_N = np.array(utterances["supervised"].to_pylist(), bool)  # null is false
+                        self._num_supervised += int(is_supervised_N.sum())
+                        self._supervised_ms += int(spans_ms[is_supervised_N].sum())
         id_N, state_N = _joined(self._id_N, ids), _joined(self._state_N, states)
         order_N = np.lexsort((state_N, id_N))
         self._id_N, self._state_N = id_N[order_N], state_N[order_N]
@@ -252,6 +256,8 @@ class IndexState:
             utterances=len(self._utterance_id_N),
             hours=self._milliseconds / 3_600_000,
             splits=dict(sorted(self._splits.items())),
+            supervised=self._num_supervised or None,
+            supervised_hours=self._supervised_ms / 3_600_000 if self._num_supervised else None,
             reasons=dict(sorted(reasons.items(), key=lambda item: -item[1])),
             damaged_segments=self._segment_reasons.total(),
             segment_reasons=dict(self._segment_reasons.most_common()),
@@ -322,7 +328,7 @@ class IndexState:
     def _read(self, key: str) -> tuple[pa.Table, pa.Table]:
         name = key.rpartition("/")[2]
         recordings = _columns(self._work, f"{self._recordings}/{name}", _RECORDING_COLUMNS)
-        return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split"))
+        return recordings, _columns(self._work, key, ("id", "start_ms", "end_ms", "split", "supervised"))
 
     def _note_archives(self, recordings: pa.Table) -> None:
         """Take in the tars of which a part of the recordings holds members."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Row = TypeVar("Row", bound="DataclassInstance")
-_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms")
+_UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "supervised")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,14 @@ class Agree(StageWork):
         return sum(utterance.duration_ms for utterance in utterances)
 
     def _label(self, utterance: Utterance, labels: Sequence[Label]) -> Label:
-        """The label that the teachers agree on; that of an utterance on which all failed has the first error."""
+        """The label that the teachers agree on; that of an utterance on which all failed has the first error.
+
+        A supervised utterance has the same label in each table, its text: that one.
+        """
         if utterance.id in self.removed:
             return removed_label(self.task, utterance)
+        if utterance.supervised and labels:
+            return labels[0]
         columns: dict[str, Any] = {
             "utterance_id": utterance.id,
             "recipe": self.task.recipe,

@@ -12,31 +12,26 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config, legacy
-from voxstill.core.errors import ConfigError, StorageError, TeacherError, VoxstillError
+from voxstill.core.errors import ConfigError, TeacherError, VoxstillError
 from voxstill.core.monitor import StepMeter, level, log
-from voxstill.core.records import Label, Utterance, language_hash, text_hash
-from voxstill.engine import StageWork
-from voxstill.labelling import begun, control, label_figures
-from voxstill.labelling.answers import checked
+from voxstill.core.records import Label, Utterance
+from voxstill.labelling import begun, control, label_figures, supervised
 from voxstill.labelling.commit import commit_rows
 from voxstill.labelling.removed import WAY_OUT, without_removed
 from voxstill.labelling.retry_failed import finish_removal, remove_failed
 from voxstill.labelling.task import Task
+from voxstill.labelling.transcribe import Transcribe, set_aside_label
 from voxstill.storage import lease, manifest, parts, removals, same_audio, tables, workdir
 from voxstill.storage.cut import CUT_BY, chunk_ids, cut
-from voxstill.storage.figures import LabelFigures
+from voxstill.storage.figures import IndexFigures, LabelFigures
 from voxstill.storage.redaction import redact_options
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
-from voxstill.teachers.teacher import MANIFEST, Clip, Teacher, Transcription
+from voxstill.teachers.teacher import MANIFEST
 
 
 def task(teacher: config.Teacher, work: Store | None = None) -> Task:
@@ -174,10 +169,11 @@ def label(
 
     `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. What is requested in
     `WORK/control.json` is applied while it works, another teacher only where it is `allowed`. With `retry_failed`
-    failed labels are made again; with `part` others label at the same time, and the last one finishes the table. Raises
-    TeacherError where the teacher fails on everything, Interrupted after a signal, StorageError or TeacherError where
-    utterances are left because storage or a server did not answer, DataError where an id has a label of other audio.
-    Utterances that were removed have labels that say so.
+    failed labels are made again, and so are those of sources whose `supervised` was changed; with `part` others label
+    at the same time, and the last one finishes the table. Raises TeacherError where the teacher fails on everything,
+    Interrupted after a signal, StorageError or TeacherError where utterances are left because storage or a server did
+    not answer, DataError where an id has a label of other audio. Utterances that were removed have labels that say so;
+    supervised ones have their texts, from no teacher, and count for neither limit.
     """
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
@@ -185,12 +181,18 @@ def label(
         return done
     with parts.hold(work, task.prefix, "label", part, cfg, of=utterances) as held:
         finish_removal(work, task.prefix)
-        same_audio.begin(work, utterances, task.prefix)
         if retry_failed:
-            remove_failed(work, task.prefix)
+            remove_failed(work, task.prefix, same_audio.of_other_kind(work, utterances, task.prefix))
+        same_audio.begin(work, utterances, task.prefix)
+        removed = removals.of(work, utterances)
+        indexed = workdir.success(work, IndexFigures, utterances.rpartition("/")[2])
+        if indexed is not None and indexed.supervised:
+            texts = supervised.chunks(plan(work, utterances, task.prefix, cfg, part))
+            texts = without_removed(work, task, texts, removed, held)
+            supervised.label_texts(work, task.prefix, texts, indexed.supervised, cfg, reading, held)
         start_s = time.perf_counter()
         planned = plan(work, utterances, task.prefix, cfg, part)
-        chunks = without_removed(work, task, planned, removals.of(work, utterances), held)
+        chunks = without_removed(work, task, planned, removed, held)
         limit_ms = None if limit_hours is None else limit_hours * 3_600_000
         _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held, allowed)
         finished = next(chunks, None) is None
@@ -226,14 +228,7 @@ def _run(
     def fail(utterance: Utterance, reason: str) -> Label:
         current = watch.stages[-1].work
         assert isinstance(current, Transcribe)
-        return Label(
-            utterance_id=utterance.id,
-            recipe=current.task.recipe,
-            teacher=current.task.name,
-            finish="failed",
-            error=engine.set_aside_error(reason),
-            audio=utterance.audio,
-        )
+        return set_aside_label(current.task, utterance, reason)
 
     def stages(settings: control.Settings) -> tuple[engine.Stage, ...]:
         is_same = settings.teacher == task.teacher
@@ -280,9 +275,9 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
     if successor.identity == before.identity:
         return dataclasses.replace(successor, table=before.table)
     for former in _former(successor):
-        if work.exists(label_figures.options_key(before, former.recipe)):  # an earlier version let it take over
+        if work.exists(same_audio.options_key(before.prefix, former.recipe)):  # an earlier version let it take over
             return former
-    work.write_json(label_figures.options_key(before, successor.recipe), registry.shown(teacher))
+    work.write_json(same_audio.options_key(before.prefix, successor.recipe), registry.shown(teacher))
     return successor
 
 
@@ -296,68 +291,3 @@ def is_whole(work: Store, utterances: str, source: str, task: Task, done: LabelF
         same_audio.begin(work, utterances, task.prefix)
         log.info("label: nothing to do, all %d labels of %s are there", done.labels, task.recipe)
     return is_unchanged
-
-
-@dataclass
-class Transcribe(StageWork):
-    """The work of a teacher: decoded audio in, labels out. The model is loaded once in each process."""
-
-    task: Task
-    _teacher: Teacher = field(init=False, repr=False, compare=False)
-
-    def open(self) -> None:
-        """Load the teacher."""
-        self._teacher = registry.create(self.task.teacher)
-        self._teacher.load()
-
-    def __call__(
-        self, utterances: Sequence[Utterance], payload: read_utterances.Decoded
-    ) -> list[Label | engine.Postponed]:
-        """Transcribe a chunk; return one row for each utterance, in order: its label, or why it is left for later."""
-        readable = [i for i, error in enumerate(payload.errors) if error is None]
-        clips = [self.clip(utterances[i], payload.samples_of(i)) for i in readable]
-        answers = dict(zip(readable, checked(self._teacher.transcribe_batch(clips), len(clips)), strict=True))
-        return [
-            self._row(utterance, answers[i] if error is None else error)
-            for i, (utterance, error) in enumerate(zip(utterances, payload.errors, strict=True))
-        ]
-
-    def close(self) -> None:
-        """Unload the teacher."""
-        self._teacher.close()
-
-    def clip(self, utterance: Utterance, samples_T: NDArray[np.int16]) -> Clip:
-        """The input of the teacher: without the human text, unless the teacher `reads_texts`."""
-        if not self.task.reads_texts:
-            utterance = dataclasses.replace(utterance, text=None)
-        return Clip(utterance=utterance, samples_T=samples_T)
-
-    def _row(self, utterance: Utterance, outcome: Transcription | VoxstillError) -> Label | engine.Postponed:
-        if isinstance(outcome, StorageError):
-            return engine.Postponed(outcome)
-        if isinstance(outcome, VoxstillError):
-            return self._label(utterance, Transcription(finish="failed", error=engine.describe(outcome)))
-        if outcome.is_transient:
-            what = f"the teacher `{self.task.teacher.name}` did not answer"
-            return engine.Postponed(TeacherError(what, why=outcome.error or "", fix="check the server"))
-        return self._label(utterance, outcome)
-
-    def _label(self, utterance: Utterance, transcription: Transcription) -> Label:
-        return Label(
-            utterance_id=utterance.id,
-            recipe=self.task.recipe,
-            teacher=self.task.name,
-            text=transcription.text,
-            language=transcription.language,
-            mean_logprob=transcription.mean_logprob,
-            num_tokens=transcription.num_tokens,
-            finish="failed" if transcription.error else transcription.finish,
-            words=transcription.words,
-            error=transcription.error,
-            audio=self._shown(utterance),
-        )
-
-    def _shown(self, utterance: Utterance) -> str:
-        """Hash of what the teacher was shown of an utterance."""
-        shown = text_hash(utterance.audio, utterance.text) if self.task.reads_texts else utterance.audio
-        return language_hash(shown, utterance.info.language) if self.task.reads_languages else shown

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from voxstill import engine
-from voxstill.core.errors import TeacherError
+from voxstill.core.errors import DataError, TeacherError
+from voxstill.core.records import REFERENCE
 from voxstill.labelling.task import Task
 from voxstill.storage import parquet, tables
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.removals import REMOVED
+from voxstill.storage.same_audio import is_of_supervised, options_key
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 
@@ -32,13 +34,13 @@ AND = " + "
 def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFigures:
     """Count and checksum all labels of the recipe, or those in the parts `keys`.
 
-    TeacherError where all are failures but those that were removed, DataError where an utterance has two. Where others
-    than the teacher that the run began with have made some, `teacher` names all, and `teachers` says how many labels
-    each has made.
+    TeacherError where the teacher failed on all but those that were removed, DataError where an utterance has two or no
+    supervised one has a text. Where others than the teacher that the run began with have made some, `teacher` names
+    all, and `teachers` says how many labels each has made; `supervised` counts the texts of supervised utterances.
     """
     keys = tables.parts(work, task.prefix) if keys is None else keys
     digest, num_labels = hashlib.sha256(), 0
-    errors: Counter[str] = Counter()
+    errors_of: dict[Maker, Counter[str]] = {}
     by_maker: Counter[Maker] = Counter()
     ids = tables.IdCount()
     with ThreadPoolExecutor(tables.READERS) as pool:
@@ -46,18 +48,20 @@ def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFi
             digest.update(part.sha256)
             num_labels += part.num_rows
             ids.add(part.id_digests)
-            errors.update(part.errors)
             by_maker.update(part.by_maker)
+            for maker, error in part.errors:
+                errors_of.setdefault(maker, Counter())[error] += 1
     if ids.doubled():
         raise tables.doubled_ids(work.uri(task.prefix), "labels of some utterances")
+    texts = [maker for maker in by_maker if is_of_supervised(work, task.prefix, *maker)]
+    num_texts = sum(by_maker.pop(maker) for maker in texts)
+    text_errors, errors = Counter[str](), Counter[str]()
+    for maker, of_maker in errors_of.items():
+        (text_errors if maker in texts else errors).update(of_maker)
     num_removed = errors.pop(REMOVED, 0)
-    num_failed = errors.total()
-    if num_failed and num_failed == num_labels - num_removed:
-        raise TeacherError(
-            f"the teacher `{task.teacher.name}` failed on all {num_failed} utterances",
-            why=max(errors, key=lambda error: errors[error]),
-            fix="mend the cause, then run `voxstill label --retry-failed`",
-        )
+    _refuse_nothing_labelled(task, errors, num_labels - num_texts - num_removed)
+    _refuse_no_texts(text_errors, num_texts)
+    errors += text_errors
     own, own_options = (task.recipe, task.name), registry.shown(task.teacher)
     makers = sorted(by_maker, key=lambda maker: (-by_maker[maker], maker)) or [own]
     teachers = None
@@ -66,7 +70,7 @@ def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFi
             {
                 "recipe": recipe,
                 "teacher": name,
-                "options": own_options if recipe == task.recipe else work.read_json(options_key(task, recipe)),
+                "options": own_options if recipe == task.recipe else work.read_json(options_key(task.prefix, recipe)),
                 "labels": by_maker[recipe, name],
             }
             for recipe, name in makers
@@ -78,17 +82,38 @@ def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFi
         teachers=teachers,
         chunks=len(keys),
         labels=num_labels,
-        failed=num_failed,
+        failed=errors.total(),
         removed=num_removed or None,
+        supervised=num_texts or None,
         quarantined=sum(num for error, num in errors.items() if engine.is_set_aside(error)),
         sha256=digest.hexdigest(),
         rtfx=0.0,
     )
 
 
+def _refuse_nothing_labelled(task: Task, errors: Counter[str], num_asked: int) -> None:
+    """TeacherError where all that the teacher was asked about failed."""
+    if num_asked and errors.total() == num_asked:
+        raise TeacherError(
+            f"the teacher `{task.teacher.name}` failed on all {num_asked} utterances",
+            why=max(errors, key=lambda error: errors[error]),
+            fix="mend the cause, then run `voxstill label --retry-failed`",
+        )
+
+
+def _refuse_no_texts(errors: Counter[str], num_supervised: int) -> None:
+    """DataError where no supervised utterance has a text."""
+    if num_supervised and errors.total() == num_supervised:
+        raise DataError(
+            f"none of the {num_supervised} utterances of supervised sources has a label",
+            why=max(errors, key=lambda error: errors[error]),
+            fix="mend the manifest, or leave `source.supervised` out, then index again",
+        )
+
+
 def are_human_texts(labels: LabelFigures) -> bool:
     """Whether some of the labels are human transcripts, so that labels cannot be measured against those."""
-    return any(name.startswith("reference@") for name in labels.teacher.split(AND))
+    return any(name.startswith(REFERENCE) for name in labels.teacher.split(AND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +123,7 @@ class _PartCounts:
     sha256: bytes
     num_rows: int
     id_digests: bytes
-    errors: list[str]
+    errors: list[tuple[Maker, str]]
     by_maker: Counter[Maker]
 
 
@@ -114,13 +139,12 @@ def _count_part(work: Store, key: str) -> _PartCounts:
 
 
 def _count(data: bytes, file: pq.ParquetFile) -> _PartCounts:
-    """Count one part of labels; who made them is read only where the statistics do not tell."""
+    """Count one part of labels; who made them, and the errors, are read only where the statistics do not tell."""
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     num_errors = sum(
         column.num_values - column.statistics.null_count for column in columns if column.path_in_schema == "error"
     )
-    errors = file.read(columns=["error"], use_threads=False)["error"].drop_null().to_pylist() if num_errors else []
     bounds = [
         {
             bound
@@ -130,15 +154,15 @@ def _count(data: bytes, file: pq.ParquetFile) -> _PartCounts:
         }
         for name in MAKER
     ]
-    if all(len(values) == 1 and None not in values for values in bounds):
-        by_maker = Counter({(bounds[0].pop(), bounds[1].pop()): file.metadata.num_rows})
-    else:
-        table = file.read(columns=list(MAKER), use_threads=False)
-        by_maker = Counter(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
+    errors: list[tuple[Maker, str]] = []
+    is_of_one = all(len(values) == 1 and None not in values for values in bounds)
+    by_maker = Counter({(bounds[0].pop(), bounds[1].pop()): file.metadata.num_rows}) if is_of_one else Counter[Maker]()
+    if num_errors or not is_of_one:
+        table = file.read(columns=[*MAKER, "error"], use_threads=False)
+        makers = list(zip(*(table[name].to_pylist() for name in MAKER), strict=True))
+        by_maker = Counter(makers)
+        errors = [
+            (maker, error) for maker, error in zip(makers, table["error"].to_pylist(), strict=True) if error is not None
+        ]
     ids = tables.digests(file.read(columns=["utterance_id"], use_threads=False)["utterance_id"].to_pylist())
     return _PartCounts(hashlib.sha256(data).digest(), file.metadata.num_rows, ids, errors, by_maker)
-
-
-def options_key(task: Task, recipe: str) -> str:
-    """The key of the options of a teacher that took over: a row names its recipe and no more."""
-    return f"{task.prefix}/_{recipe}.json"

@@ -1,10 +1,12 @@
-"""Take failed labels out of a table, so that the next run makes them again.
+"""Take labels out of a table, failed ones and those of another kind, so that the next run makes them again.
 
 A table is only added to, with this one exception, which a kill at any moment leaves whole: `_retry.json` is written
 first and says which parts are replaced by which, and whoever labels there next does what is left of it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 from voxstill import engine
 from voxstill.core.monitor import log
@@ -15,21 +17,21 @@ from voxstill.storage.store import Store
 PLAN = "_retry.json"
 
 
-def remove_failed(work: Store, prefix: str) -> None:
-    """Take every label with an error out of the table `prefix`, which is then not finished any more.
+def remove_failed(work: Store, prefix: str, of_other_kind: Collection[str] = ()) -> None:
+    """Take every label with an error, and those of the utterances `of_other_kind`, out of the table `prefix`.
 
-    An earlier removal must have been finished.
+    It is then not finished any more. An earlier removal must have been finished.
     """
-    removals, num_failed = {}, 0
+    removals, num_removed, also = {}, 0, frozenset(of_other_kind)
     for key in tables.parts(work, prefix):
         labels = tables.from_parquet(work.read(key), Label, work.uri(key))
-        kept = [label for label in labels if label.error is None]
-        num_failed += len(labels) - len(kept)
+        kept = _kept(labels, also)
+        num_removed += len(labels) - len(kept)
         if len(kept) < len(labels):
             removals[key] = f"{prefix}/{engine.chunk_id(row.utterance_id for row in kept)}.parquet" if kept else None
     if removals:
-        log.info("label: %d failed labels are taken out, to be made again", num_failed)
-        work.write_json(f"{prefix}/{PLAN}", {"replaced_by": removals})
+        log.info("label: %d labels are taken out, to be made again", num_removed)
+        work.write_json(f"{prefix}/{PLAN}", {"replaced_by": removals, "of_other_kind": sorted(also)})
         finish_removal(work, prefix)
 
 
@@ -49,13 +51,19 @@ def _finish_removal(work: Store, prefix: str) -> None:
         return
     work.delete(f"{prefix}/{manifest.NAME}")
     work.delete(f"{prefix}/{tables.SUCCESS}")
-    replaced_by = plan["replaced_by"]
+    replaced_by, of_other_kind = plan["replaced_by"], plan.get("of_other_kind", [])
     assert isinstance(replaced_by, dict)
+    assert isinstance(of_other_kind, list)
+    also = frozenset(of_other_kind)
     for key, successor in replaced_by.items():
         if not work.exists(key):
             continue
         if successor is not None:
             labels = tables.from_parquet(work.read(key), Label, work.uri(key))
-            work.create(successor, tables.to_parquet([label for label in labels if label.error is None], Label))
+            work.create(successor, tables.to_parquet(_kept(labels, also), Label))
         work.delete(key)
     work.delete(f"{prefix}/{PLAN}")
+
+
+def _kept(labels: Sequence[Label], of_other_kind: Collection[str]) -> list[Label]:
+    return [label for label in labels if label.error is None and label.utterance_id not in of_other_kind]

@@ -140,9 +140,9 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
         different = heapq.nlargest(MOST_DIFFERENT, [*different, (rank, text, heard)])
     return TeacherComparison(
         utterances=num,
-        hours=source.hours,
+        hours=source.teacher_hours,
         teachers=[
-            TeacherLabels.of(figures, source.hours, price, counts.rate)
+            TeacherLabels.of(figures, source.teacher_hours, price, counts.rate)
             for figures, counts in zip(labels, errors, strict=True)
         ],
         price_per_hour=price,
@@ -168,21 +168,26 @@ def _differing(names: Sequence[str], ranked: Sequence[Disagreement]) -> list[Dif
 def _rows(
     cfg: Config, work: Store, utterances: str, names: Sequence[str]
 ) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Yield id, human text and the label of every teacher, for what any of them has labelled and was not removed."""
+    """Yield id, human text and the label of every teacher, for what any of them has labelled and was not removed.
+
+    Supervised utterances are left out: no teacher has labelled them.
+    """
     prefix, hidden = workdir.prefix("utterances", utterances), hidden_texts(cfg)
     removed = removals.of(work, prefix)
     parts_by_teacher = [join.parts(work, prefix, workdir.prefix("labels", name), cfg.engine) for name in names]
-    tables_of = [join.columns(work, parts, ("id", "text"), ("utterance_id", "text")) for parts in parts_by_teacher]
+    tables_of = [
+        join.columns(work, parts, ("id", "text", "supervised"), ("utterance_id", "text")) for parts in parts_by_teacher
+    ]
     for columns in zip(*tables_of, strict=True):
         utterance_columns = columns[0][0]
-        ids, texts = utterance_columns["id"].to_pylist(), utterance_columns["text"].to_pylist()
+        ids, texts, is_supervised = (utterance_columns[name].to_pylist() for name in ("id", "text", "supervised"))
         texts_by_teacher = []
         for _, labels in columns:
             label_texts = labels["text"].to_pylist()
             rows = join.rows_of(ids, labels["utterance_id"].to_pylist())
             texts_by_teacher.append([None if row is None else label_texts[row] for row in rows])
         for i, id_ in enumerate(ids):
-            if id_ not in removed and any(one[i] is not None for one in texts_by_teacher):
+            if id_ not in removed and not is_supervised[i] and any(one[i] is not None for one in texts_by_teacher):
                 yield (
                     id_,
                     texts[i] if texts[i] is not None else hidden.get(id_),

@@ -149,6 +149,7 @@ def estimate(cfg: Config, result: RunResult, share: float) -> dict[str, float | 
     figures = {row.step.partition(" (")[0]: row.figures for row in reversed(result.steps)}  # those of the first round
     assert result.student.path is not None
     hours = figures["index"]["hours"] / share
+    teacher_hours = figures["index"].get("teacher_hours", figures["index"]["hours"]) / share
     kept_hours = figures["shard"]["hours"] / share
     run = RunDir(Path(result.student.path))
     summary = json.loads(run.summary.read_text(encoding="utf-8"))
@@ -161,6 +162,6 @@ def estimate(cfg: Config, result: RunResult, share: float) -> dict[str, float | 
         limits.append(cfg.train.epochs * kept_hours / speeds[-1])
     return {
         "hours": hours,
-        "label_hours": hours / figures["label"]["rtfx"] if figures["label"]["rtfx"] else None,
+        "label_hours": teacher_hours / figures["label"]["rtfx"] if figures["label"]["rtfx"] else None,
         "train_hours": cfg.rounds * min(limits) if limits else None,
     }

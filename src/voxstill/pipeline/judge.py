@@ -61,7 +61,7 @@ def judge(cfg: Config, path: str) -> Judged:
         recognizer.load()
         transcribers[name] = functools.partial(_transcribe, recognizer)
     master = registry.create(cfg.teacher)
-    if master.reads_texts:
+    if master.reads_texts or not teacher_evaluation.labels_all(judged):
         return Judged(student=students["student"], with_lm=students.get("with_lm"))
     teacher = teacher_evaluation.evaluate(cfg, judged)
     audio, _ = recognition.read_audio(cfg, judged[: 4 * cfg.evaluate.worst + 100])

@@ -52,7 +52,7 @@ def label_utterances(
         with StepMeter("label", None, "parts") as meter:
             figures = consensus.agree(work, prefix, task, made.of, cfg.engine, meter)
         return dataclasses.replace(figures, hours=source.hours)
-    with StepMeter("label", source.utterances, "utterances") as meter:
+    with StepMeter("label", source.utterances - (source.supervised or 0), "utterances") as meter:
         figures = label.label(
             work,
             prefix,

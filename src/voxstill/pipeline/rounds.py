@@ -20,10 +20,10 @@ from voxstill.evaluation import results as stored
 from voxstill.evaluation.recognition import StudentFigures
 from voxstill.nn import loading
 from voxstill.pipeline import filter as filtering
+from voxstill.pipeline import filter_report, tuned_weights
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
 from voxstill.pipeline import shard as sharding
-from voxstill.pipeline import tuned_weights
 from voxstill.pipeline.judged_split import of_split
 from voxstill.pipeline.run_result import RoundResult
 from voxstill.pipeline.steps import Steps
@@ -197,6 +197,7 @@ def _index(cfg: Config, steps: Steps) -> None:
             recordings=indexed.recordings,
             utterances=indexed.utterances,
             hours=indexed.hours,
+            teacher_hours=indexed.teacher_hours if indexed.supervised else None,
             damaged=indexed.damaged,
         )
     if indexed.damaged > indexed.max_failed_share * indexed.recordings:
@@ -206,8 +207,10 @@ def _index(cfg: Config, steps: Steps) -> None:
 def _label(cfg: Config, steps: Steps, name: str, allow_teacher: Sequence[str] = ()) -> LabelFigures:
     with steps.step(name) as result:
         labelled = labelling.label_utterances(cfg, allow_teacher=allow_teacher)
-        text = f"{labelled.labels:,} labels, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
-        result(text, labels=labelled.labels, failed=labelled.failed, rtfx=labelled.rtfx)
+        texts = f" ({labelled.supervised:,} of them texts of the source)" if labelled.supervised else ""
+        text = f"{labelled.labels:,} labels{texts}, {labelled.failed} failed, {labelled.rtfx:.0f} times real time"
+        figures = {"labels": labelled.labels, "failed": labelled.failed, "rtfx": labelled.rtfx}
+        result(text, supervised=labelled.supervised, **figures)
     _refuse_failed_labels(cfg, labelled)
     return labelled
 
@@ -227,6 +230,8 @@ def _filter(cfg: Config, steps: Steps, name: str) -> VerdictFigures:
     with steps.step(name) as result:
         filtered = filtering.filter_labels(cfg)
         text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
+        if len(by_dataset := filter_report.kept_hours(cfg, filtered)) > 1:
+            text += f", to learn from: {experiment.dataset_hours(by_dataset)}"
         result(
             text,
             judged=filtered.judged,

@@ -9,7 +9,7 @@ import numpy as np
 
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
-from voxstill.core.records import Label
+from voxstill.core.records import REFERENCE, Label
 from voxstill.evaluation.recognition import hidden_texts
 from voxstill.filtering import tuning
 from voxstill.filtering.measures import Score
@@ -72,9 +72,10 @@ def _with_hidden(cfg: Config, labels: LabelFigures, scores: pa.Table, texts: Map
     alike, work = normalizer(cfg.evaluate.normalizer), Store(cfg.work)
     counted = {}
     keys = manifest.parts(work, workdir.prefix("labels", labels.recipe))
-    for part in tables.columns(work, keys, Label, ("utterance_id", "text")):
-        for id_, text in zip(part["utterance_id"].to_pylist(), part["text"].to_pylist(), strict=True):
-            if id_ in texts and id_ not in counted:
+    names = ("utterance_id", "text", "teacher")
+    for part in tables.columns(work, keys, Label, names):
+        for id_, text, teacher in zip(*(part[name].to_pylist() for name in names), strict=True):
+            if id_ in texts and id_ not in counted and not teacher.startswith(REFERENCE):  # of a supervised utterance
                 counted[id_] = words.wer([(alike(texts[id_]), alike(text))])
     for name, field in (("reference_words", "reference"), ("errors", "errors")):
         column = [

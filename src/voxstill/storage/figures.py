@@ -41,6 +41,9 @@ class IndexFigures(TableFigures):
     hours: float = 0.0
     splits: Mapping[str, int] = field(default_factory=dict)
     """Utterances of each split."""
+    supervised: int | None = None
+    """Utterances whose label is the text of their manifest; None where no source is supervised."""
+    supervised_hours: float | None = None
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Why recordings cannot be used, and how many."""
     damaged_segments: int = 0
@@ -54,6 +57,11 @@ class IndexFigures(TableFigures):
     finished: bool | None = None
     """False where other parts (`--part`) are still missing."""
     max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)
+
+    @property
+    def teacher_hours(self) -> float:
+        """Of the utterances that a teacher labels."""
+        return self.hours - (self.supervised_hours or 0.0)
 
     @property
     def exit_code(self) -> int:
@@ -80,6 +88,8 @@ class LabelFigures(TableFigures):
     quarantined: int = 0
     removed: int | None = None
     """Rows of utterances that were removed: they have no text, and are no failures."""
+    supervised: int | None = None
+    """Labels that are the texts of supervised sources; None where there are none."""
     sha256: str = ""
     rtfx: float = 0.0
     """Seconds of audio labelled in a second by the last run."""

@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 
 from voxstill.core.config.section import Section, option
 from voxstill.core.errors import ConfigError
+from voxstill.core.records import Split
 
 
 class Source(Section):
@@ -32,6 +33,22 @@ class Source(Section):
     """Share of speakers put aside to stop training on, where the manifest has no `split`."""
     test_share: float = option(0.1, unit="share", ge=0, lt=1)
     """Share of speakers put aside to judge on, where the manifest has no `split`."""
+    split: Split | None = option(None)
+    """The split of everything in the source, whatever its manifest and folders say: `train` for what is learnt from and
+    never judged on."""
+    supervised: bool = option(False)
+    """Learn from the texts of its manifest; the teacher does not label it."""
+
+    @model_validator(mode="after")
+    def _a_split_of_all_leaves_no_speaker_for_another(self) -> Self:
+        for name in ("test_speakers", "dev_speakers"):
+            if self.split is not None and getattr(self, name):
+                raise ConfigError(
+                    f"`source.split` is `{self.split}` and `source.{name}` is set",
+                    why="everything in the source belongs to that split, the speakers that are named too",
+                    fix="leave one of them out, or make two sources of it",
+                )
+        return self
 
     @field_validator("channels")
     @classmethod

@@ -18,7 +18,7 @@ from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
 from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.report import charts, round_table
-from voxstill.evaluation.report.formatting import environment, percent, points
+from voxstill.evaluation.report.formatting import environment, percent
 
 Role = Literal["teacher", "student", "student with LM", "first", "second"]
 Pair = tuple[str | None, str | None]
