@@ -16,7 +16,7 @@ from voxstill.core.records import Label, Utterance, Verdict
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.filtering.measures import ScoreRow
 from voxstill.labelling import label, retry_failed, supervised
-from voxstill.pipeline import compare_teachers, export_labels, tune_filter
+from voxstill.pipeline import compare_teachers, export_labels, filter_report, tune_filter
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
@@ -26,6 +26,7 @@ from voxstill.pipeline.verify import verify
 from voxstill.storage import tables
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
+from voxstill.training.experiment import dataset_hours
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "nine")
 ERRS = {"name": "echo", "substitute": 0.4, "vocabulary": ["zero", "eight"]}
@@ -296,4 +297,17 @@ def test_weights_mix_texts_and_pseudo_labels(labelled: Config) -> None:
     even = plan_(labelled.work, None, 0, labelled.model_copy(update={"plan": plan}))
     assert even.hours_by_dataset is not None
     assert even.hours_by_dataset["real"] == pytest.approx(even.hours_by_dataset["voices"], rel=0.1)
-    assert "real" in even.to_text()
+    assert f"data sets: {dataset_hours(even.hours_by_dataset)}\n" in even.to_text()
+    uneven = plan.model_copy(update={"weights": {"real": 0.25, "voices": 0.75}})
+    hours = plan_(labelled.work, None, 0, labelled.model_copy(update={"plan": uneven})).hours_by_dataset
+    assert hours is not None
+    assert hours["voices"] / hours["real"] == pytest.approx(3, rel=0.1)
+
+
+def test_the_hours_to_learn_from_are_counted_by_data_set(labelled: Config) -> None:
+    figures = filter_labels(labelled)
+    kept = tables.read(Store(labelled.work), f"verdicts/{figures.recipe}", Verdict)
+    ids = [row.utterance_id for row in kept if row.kept]
+    num_real = sum(id_.startswith("real") for id_ in ids)
+    hours = filter_report.kept_hours(labelled, figures)
+    assert hours == pytest.approx({"real": num_real / 3600, "voices": 24 / 3600})
