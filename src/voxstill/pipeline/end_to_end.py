@@ -123,5 +123,3 @@ def _refuse_unknown_task(name: str) -> None:
             why=f"the tasks are {', '.join(known)}",
             fix=f"did you mean `{near[0]}`?" if near else "set student.task to one of them",
         )
-
-

@@ -32,7 +32,8 @@ BEAM = 16
 def judge(cfg: Config, path: str) -> Judged:
     """Evaluate the teacher and the student of an experiment, and time both; nothing where there are no human texts.
 
-    A teacher that reads texts is not judged. All results are kept in the experiment.
+    A teacher that reads texts, or has not labelled all of these utterances, is not judged. All results are kept in the
+    experiment.
     """
     split = of_split(cfg)
     try:
