@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import struct
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import soxr
 from numpy.typing import NDArray
 
+from voxstill.core import pcm
 from voxstill.core.errors import DataError
-from voxstill.core.records import RATE_HZ
+from voxstill.core.records import RATE_HZ, Word
 from voxstill.demo import espeak
 
 ESPEAK_RATE_HZ = 22_050
@@ -35,12 +37,29 @@ class SpeechJob:
     word_gap_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """Synthetic speech at 16 kHz, and its words with their times.
+
+    A word ends where the next one begins. Where espeak-ng joins words of the text, no times are known.
+    """
+
+    samples_T: NDArray[np.int16]
+    words: tuple[Word, ...]
+
+
 def synthesize(jobs: Sequence[SpeechJob], processes: int = 1) -> Generator[NDArray[np.int16]]:
+    """The samples of `speak` alone."""
+    for speech in speak(jobs, processes):
+        yield speech.samples_T
+
+
+def speak(jobs: Sequence[SpeechJob], processes: int = 1) -> Generator[Speech]:
     """Synthesise each job at 16 kHz, in order; DataError where a voice is unknown or gives no samples."""
     workers = [_start(jobs[first::processes]) for first in range(min(processes, len(jobs)))]
     try:
         for number, job in enumerate(jobs):
-            yield _read_samples(workers[number % processes], job)
+            yield _read_speech(workers[number % processes], job)
     finally:
         for worker in workers:
             worker.kill()
@@ -70,10 +89,11 @@ def _start(jobs: Sequence[SpeechJob]) -> subprocess.Popen[bytes]:
     return worker
 
 
-def _read_samples(worker: subprocess.Popen[bytes], job: SpeechJob) -> NDArray[np.int16]:
+def _read_speech(worker: subprocess.Popen[bytes], job: SpeechJob) -> Speech:
     assert worker.stdout is not None
-    size = worker.stdout.read(4)
-    raw = worker.stdout.read(*struct.unpack("<I", size)) if len(size) == 4 else b""
+    head = worker.stdout.read(8)
+    num_bytes, num_words = struct.unpack("<II", head) if len(head) == 8 else (0, 0)
+    raw, words = worker.stdout.read(num_bytes), worker.stdout.read(8 * num_words)
     if not raw:
         raise DataError(
             f"espeak-ng cannot say `{job.text}` with the voice `{job.voice}`",
@@ -81,4 +101,18 @@ def _read_samples(worker: subprocess.Popen[bytes], job: SpeechJob) -> NDArray[np
             fix="give an accent and a variant that it has, such as en-us+m1",
         )
     samples_T: NDArray[np.int16] = soxr.resample(np.frombuffer(raw, np.int16), ESPEAK_RATE_HZ, RATE_HZ)
-    return samples_T
+    begun = {position: first / ESPEAK_RATE_HZ for position, first in struct.iter_unpack("<II", words)}
+    return Speech(samples_T=samples_T, words=_timed(job.text, begun, pcm.samples_to_s(len(samples_T))))
+
+
+def _timed(text: str, begun_s: Mapping[int, float], duration_s: float) -> tuple[Word, ...]:
+    """The words of a text with their times, by where in the text they stand; none where any of them has no time."""
+    places = [(match.start(), match.group()) for match in re.finditer(r"\S+", text)]
+    if any(place not in begun_s for place, _ in places):
+        return ()
+    starts_ms = [round(1000 * begun_s[place]) for place, _ in places]
+    ends_ms = [*starts_ms[1:], round(1000 * duration_s)]
+    return tuple(
+        Word(text=word, start_ms=start_ms, end_ms=end_ms)
+        for (_, word), start_ms, end_ms in zip(places, starts_ms, ends_ms, strict=True)
+    )

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,10 @@ from voxstill.core.arguments import not_negative
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import Progress
-from voxstill.core.records import Split, fingerprint
+from voxstill.core.records import Split, Word, fingerprint
 from voxstill.core.result import Result
 from voxstill.demo.corpus import ACCENTS, VARIANTS
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.demo.voices import SpeechJob, speak
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.redaction import redact_uri
 from voxstill.text import jsgf
@@ -33,7 +34,7 @@ _AT_ONCE = 256
 """Sentences that are synthesised together: their jobs are in memory."""
 _FILES_IN_FOLDER = 1000
 _JSGF = b"#JSGF"
-Row = dict[str, str | float]
+Row = dict[str, Any]
 """A row of the manifest."""
 
 
@@ -160,12 +161,12 @@ def _spoken(folder: Path, prompts: Iterator[Prompt], language: str, num_samples:
     with Progress("voices", pcm.samples_to_s(num_samples), "s of audio") as bar:
         while done < num_samples:
             batch = list(itertools.islice(prompts, _AT_ONCE))
-            recordings = synthesize([prompt.speech for prompt in batch], processes=os.cpu_count() or 1)
-            for prompt, samples_T in zip(batch, recordings, strict=True):
+            recordings = speak([prompt.speech for prompt in batch], processes=os.cpu_count() or 1)
+            for prompt, speech in zip(batch, recordings, strict=True):
                 if done >= num_samples:
                     break
-                levelled_T = _levelled(prompt, samples_T)
-                row = _row(prompt, language, len(levelled_T))
+                levelled_T = _levelled(prompt, speech.samples_T)
+                row = _row(prompt, language, len(levelled_T), speech.words)
                 path = folder / str(row["audio"])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(codec.encode(levelled_T, "flac"))
@@ -183,7 +184,7 @@ def _levelled(prompt: Prompt, samples_T: NDArray[np.int16]) -> NDArray[np.int16]
     return pcm.quantize((padded_T * 10 ** (prompt.level_db / 20)).astype(np.float32))
 
 
-def _row(prompt: Prompt, language: str, num_samples: int) -> Row:
+def _row(prompt: Prompt, language: str, num_samples: int, words: Sequence[Word]) -> Row:
     return {
         "id": prompt.id,
         "audio": f"audio/{int(prompt.id) // _FILES_IN_FOLDER:03d}/{prompt.id}.flac",
@@ -193,6 +194,14 @@ def _row(prompt: Prompt, language: str, num_samples: int) -> Row:
         "language": language,
         "split": prompt.split,
         "dataset": "voices",
+        "words": [
+            {
+                "word": word.text,
+                "start": round((prompt.before_ms + word.start_ms) / 1000, 3),
+                "end": round((prompt.before_ms + word.end_ms) / 1000, 3),
+            }
+            for word in words
+        ],
     }
 
 
