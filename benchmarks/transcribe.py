@@ -72,12 +72,12 @@ def main() -> None:
 def make_student(folder: Path) -> None:
     """A student of random weights."""
     from voxstill.nn import students
-    from voxstill.nn.log_mel import EXTRACTOR
+    from voxstill.nn.log_mel import LogMel
     from voxstill.text import tokenizer
 
     vocabulary = tokenizer.train([TEXT], "word", 20)
     students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0).save_pretrained(folder)
-    vocabulary.save(folder, EXTRACTOR)
+    vocabulary.save(folder, LogMel().extractor)
 
 
 def write_recording(path: Path, minutes: float) -> None:

@@ -293,7 +293,7 @@ def train_digits(folder: Path, rows: Sequence[Mapping[str, Any]], model_folder: 
     from voxstill.core.config import Augment, Train
     from voxstill.core.records import Batch, Word
     from voxstill.nn import students
-    from voxstill.nn.log_mel import EXTRACTOR, output_frames
+    from voxstill.nn.log_mel import LogMel, output_frames
     from voxstill.tasks.ctc import CtcTask
     from voxstill.text import tokenizer
     from voxstill.training import optim
@@ -341,7 +341,7 @@ def train_digits(folder: Path, rows: Sequence[Mapping[str, Any]], model_folder: 
         if step % 50 == 0:
             print(f"step {step}, loss {float(loss.detach()):.3f}", file=sys.stderr)
     model.eval().save_pretrained(model_folder)
-    vocabulary.save(model_folder, EXTRACTOR)
+    vocabulary.save(model_folder, LogMel().extractor)
 
 
 if __name__ == "__main__":

@@ -105,12 +105,12 @@ def s3(s3_server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that overfits the language of `tones`."""
     from tones import TEXTS, overfitted_student
-    from voxstill.nn.log_mel import EXTRACTOR
+    from voxstill.nn.log_mel import LogMel
     from voxstill.text import tokenizer
 
     folder: Path = tmp_path_factory.mktemp("exp") / "model"
     vocabulary = tokenizer.train(TEXTS, "word", 9)
     model, _ = overfitted_student(vocabulary, timed=True, num_steps=58)
     model.save_pretrained(folder)
-    vocabulary.save(folder, EXTRACTOR)
+    vocabulary.save(folder, LogMel().extractor)
     return folder

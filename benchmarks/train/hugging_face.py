@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from voxstill.core.records import RATE_HZ
-from voxstill.nn.log_mel import EXTRACTOR, NUM_MELS, mel_filters
+from voxstill.nn.log_mel import NUM_MELS, LogMel, mel_filters
 
 FOREVER = 10**9
 
@@ -43,7 +43,7 @@ def extractor() -> Any:
     if "librosa" not in vars(module):  # older versions take these filters from there; its many packages change nothing
         filters = SimpleNamespace(mel=lambda **_: mel_filters().numpy())
         vars(module)["librosa"] = SimpleNamespace(filters=filters)
-    options = {name: value for name, value in EXTRACTOR.items() if name != "feature_extractor_type"}
+    options = {name: value for name, value in LogMel().extractor.items() if name != "feature_extractor_type"}
     return module.ParakeetFeatureExtractor(**options)
 
 

@@ -14,7 +14,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.core.records import Verdict
 from voxstill.evaluation import results
 from voxstill.nn import students
-from voxstill.nn.log_mel import EXTRACTOR
+from voxstill.nn.log_mel import LogMel
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.text import tokenizer
@@ -156,7 +156,7 @@ def test_transcribing_tunes_nothing(tone_student: Path, work: Path, words: str, 
 def test_a_transducer_is_refused(work: Path, words: str, tmp_path: Path, run: Run) -> None:
     vocabulary = tokenizer.train(TEXTS, "word", 9)
     students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, kind="rnnt").save_pretrained(tmp_path / "model")
-    vocabulary.save(tmp_path / "model", EXTRACTOR, "rnnt")
+    vocabulary.save(tmp_path / "model", LogMel().extractor, "rnnt")
     error = run("evaluate", tmp_path / "model", "--work", work, "--set", TUNED.replace("LM", words), code=2)["error"]
     assert "it is no CTC model" in error
 

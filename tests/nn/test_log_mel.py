@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import ParakeetFeatureExtractor
 
 from voxstill.audio import codec
-from voxstill.nn import log_mel, students
+from voxstill.nn import students
 from voxstill.nn.log_mel import HOP, LOG_FLOOR, NUM_MELS, LogMel, feature_frames, frame_mask, normalise, output_frames
 
 LOG_MEL = LogMel()
-EXTRACTOR = ParakeetFeatureExtractor.from_dict(dict(log_mel.EXTRACTOR))
+EXTRACTOR = ParakeetFeatureExtractor.from_dict(dict(LOG_MEL.extractor))
 
 
 def noise(num_samples: int, seed: int = 0, loudness: int = 9000) -> Tensor:

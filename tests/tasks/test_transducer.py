@@ -16,7 +16,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.nn import students
-from voxstill.nn.log_mel import EXTRACTOR
+from voxstill.nn.log_mel import LogMel
 from voxstill.tasks.transducer import TransducerTask
 from voxstill.text import tokenizer
 from voxstill.training import optim
@@ -86,7 +86,7 @@ def test_its_folder_transcribes_the_same_in_transformers_alone_and_as_our_recogn
 
     kind = students.student_kind(model)
     model.save_pretrained(tmp_path)
-    WORDS.save(tmp_path, EXTRACTOR, kind)
+    WORDS.save(tmp_path, LogMel().extractor, kind)
     batch = batch_of(WORDS)
     clips = [
         (audio_T[:length].numpy(), id_)

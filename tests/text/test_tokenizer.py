@@ -122,11 +122,11 @@ def test_transformers_reads_the_saved_vocabulary_and_tokenizes_as_we_do(
 ) -> None:
     from transformers import AutoProcessor
 
-    from voxstill.nn.log_mel import EXTRACTOR
+    from voxstill.nn.log_mel import LogMel
 
     folder: Path = tmp_path_factory.mktemp("vocabulary")
     vocabulary = tokenizer.train(corpus, units, 200)
-    vocabulary.save(folder, EXTRACTOR)
+    vocabulary.save(folder, LogMel().extractor)
     assert Vocabulary.load(folder).pieces == vocabulary.pieces
     assert Vocabulary.load(folder).encode(corpus[0]) == vocabulary.encode(corpus[0])
     hf_tokenizer = AutoProcessor.from_pretrained(folder).tokenizer

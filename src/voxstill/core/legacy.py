@@ -292,6 +292,8 @@ def labels(name: str, teacher: config.Teacher, options: BaseModel) -> str | None
 def experiment(cfg: Config, settings: Mapping[str, Any], shards: str) -> str | None:
     """The name of a training with these settings, whose sections are identities, on these shards."""
     hashed: dict[str, Any] = {}
+    if cfg.student.normalization == "utterance":  # 0.1 knew no other
+        cfg = cfg.model_copy(update={"student": cfg.student.model_copy(update={"normalization": None})})
     for name, value in settings.items():
         section = getattr(cfg, name, None)
         if isinstance(section, BaseModel):

@@ -131,6 +131,15 @@ def add_noise(mel_BFD: Tensor, frames_B: Tensor, chosen_B: Tensor, cfg: Augment,
     return torch.where(chosen_B[:, None, None], noisy_BFD, mel_BFD)
 
 
+def vary_level(features_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
+    """Make log-mels of each utterance louder or fainter by up to `cfg.gain_db`; padding stays zero."""
+    if not cfg.gain_db:
+        return features_BFD
+    gain_db_B = uniform(generator, (len(features_BFD),), -cfg.gain_db, cfg.gain_db)
+    mask_BF = frame_mask(frames_B, features_BFD.shape[1])
+    return features_BFD + (gain_db_B[:, None] * mask_BF * (math.log(10) / 10))[..., None]
+
+
 def spec_augment(features_BFD: Tensor, frames_B: Tensor, cfg: Augment, generator: Generator) -> Tensor:
     """SpecAugment (Park et al. 2019): set random spans of time and of mel bands to zero, the mean of the features.
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from voxstill.core.config import Augment
+from voxstill.core.config import Augment, Normalization
 from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.conv_cpu import padding_ignored
 from voxstill.nn.frontends import Frontend, LogMelFrontend, WaveformFrontend, WhisperFrontend
 from voxstill.nn.loading import Loadable, load_config, load_model, loading_weights
+from voxstill.nn.log_mel import UNNORMALISED_EXTRACTOR, LogMel
 from voxstill.nn.students import (
     KINDS,
     PARAKEET_TYPES,
@@ -95,19 +96,41 @@ def weights_digest(checkpoint: str | None) -> str | None:
 
 
 def make_frontend(
-    config: PretrainedConfig | None, cfg: Augment, noise_bank: NoiseBank | None = None, checkpoint: str | None = None
+    config: PretrainedConfig | None,
+    cfg: Augment,
+    noise_bank: NoiseBank | None = None,
+    checkpoint: str | None = None,
+    normalization: Normalization | None = None,
 ) -> Frontend:
     """The frontend for the model of a `config`, log-mel for a new one (None).
 
-    The extractor saved in `checkpoint` says whether a waveform is normalised.
+    The extractor saved in `checkpoint` says how a waveform or log-mels are normalised; for a new model it is
+    `normalization`. ConfigError where that is set, and the checkpoint has another.
     """
     if config is None:
-        return LogMelFrontend(cfg, noise_bank)
+        return LogMelFrontend(cfg, noise_bank, LogMel(normalization=normalization or "utterance"))
+    frontend = _of_checkpoint(config, cfg, noise_bank, checkpoint)
+    its_own = frontend.log_mel.normalization if isinstance(frontend, LogMelFrontend) else None
+    if normalization not in (None, its_own):
+        raise ConfigError(
+            f"`student.normalization: {normalization}` does not go with `{checkpoint}`",
+            why=f"it was trained with `{its_own}`"
+            if its_own
+            else f"a `{config.model_type}` has no log-mels to normalise",
+            fix="leave `student.normalization` out: a checkpoint brings its own",
+        )
+    return frontend
+
+
+def _of_checkpoint(
+    config: PretrainedConfig, cfg: Augment, noise_bank: NoiseBank | None, checkpoint: str | None
+) -> Frontend:
     if config.model_type == "whisper":
         return WhisperFrontend(cfg, noise_bank, config.num_mel_bins)
     if config.model_type not in SAMPLES_TYPES:
-        return LogMelFrontend(cfg, noise_bank, getattr(config, "encoder_config", config).num_mel_bins)
-    normalises = _normalises(checkpoint) if checkpoint else True
+        num_mels = getattr(config, "encoder_config", config).num_mel_bins
+        return LogMelFrontend(cfg, noise_bank, _log_mel(checkpoint, num_mels))
+    normalises = bool(_extractor(checkpoint).get("do_normalize", True))
     return WaveformFrontend(
         cfg, noise_bank, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises
     )
@@ -254,14 +277,24 @@ def _renumbered(weights: dict[str, Tensor], prefix: str, kept: Sequence[int]) ->
     return renumbered
 
 
-def _normalises(checkpoint: str) -> bool:
-    """Whether a model of wav2vec 2.0 was trained on waveforms of zero mean and unit deviation."""
-    from transformers import AutoFeatureExtractor
+def _log_mel(checkpoint: str | None, num_mels: int) -> LogMel:
+    """The log-mels that a model was trained on, by the extractor saved with it; `utterance` where there is none."""
+    extractor = _extractor(checkpoint)
+    if extractor.get("feature_extractor_type") != UNNORMALISED_EXTRACTOR:
+        return LogMel(num_mels)
+    return LogMel(num_mels, "level", extractor.get("level_range_db"))
 
+
+def _extractor(checkpoint: str | None) -> Mapping[str, Any]:
+    """The configuration of the feature extractor saved with a model; empty where there is none."""
+    from transformers.models.auto.feature_extraction_auto import get_feature_extractor_config
+
+    if checkpoint is None:
+        return {}
     try:
-        extractor = AutoFeatureExtractor.from_pretrained(
-            checkpoint, local_files_only=Path(checkpoint).is_dir(), trust_remote_code=False
+        extractor: Mapping[str, Any] = get_feature_extractor_config(
+            checkpoint, local_files_only=Path(checkpoint).is_dir()
         )
-    except (OSError, ValueError):  # it has no extractor
-        return True
-    return bool(getattr(extractor, "do_normalize", True))
+    except (OSError, ValueError):
+        return {}
+    return extractor

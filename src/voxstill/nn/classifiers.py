@@ -45,7 +45,9 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if cfg.checkpoint is None:
-            encoder = students.build(cfg.size, 1, dropout=cfg.dropout or 0.0, seed=seed).encoder
+            normalization = cfg.normalization or "utterance"
+            options: dict[str, Any] = {"dropout": cfg.dropout or 0.0, "seed": seed, "normalization": normalization}
+            encoder = students.build(cfg.size, 1, **options).encoder
             model = _with_head(encoder, task, labels)
         else:
             config = read_config(cfg.checkpoint)

@@ -17,15 +17,13 @@ from voxstill.core.records import RATE_HZ
 from voxstill.nn import augment_features, augment_waveform
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.log_mel import (
-    EXTRACTOR,
     FRAME_MS,
     HOP,
-    NUM_MELS,
     Counts,
     LogMel,
+    centred,
     feature_frames,
     mel_filters,
-    normalise,
     output_frames,
 )
 
@@ -96,14 +94,14 @@ class LogMelFrontend:
     has_mel_features = is_frame_synchronous = True
     max_duration_ms = None
 
-    def __init__(self, cfg: Augment, noise_bank: NoiseBank | None = None, num_mels: int = NUM_MELS) -> None:
+    def __init__(self, cfg: Augment, noise_bank: NoiseBank | None = None, log_mel: LogMel | None = None) -> None:
         self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.from_recordings([], [])
-        self.log_mel = LogMel(num_mels)
+        self.log_mel = log_mel or LogMel()
 
     @property
     def extractor(self) -> Mapping[str, Any]:
-        """The configuration of a ParakeetFeatureExtractor of `transformers`."""
-        return {**EXTRACTOR, "feature_size": self.log_mel.num_mels}
+        """The configuration of an extractor of log-mels of `transformers`."""
+        return self.log_mel.extractor
 
     def num_frames(self, num_samples: Counts, tempo: Factors | None = None) -> Counts:
         """One for 80 ms, rounded up; `tempo` applies to feature frames."""
@@ -125,9 +123,11 @@ class LogMelFrontend:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Reverberation, recorded noise, gain on the waveform; tempo, VTLP, synthetic noise, masks on log-mels."""
         mel_BFD, frames_B, before_B = self.perturb(audio_BT, audio_len_B, tempo_B, generator)
-        features_BFD = normalise(mel_BFD, frames_B)
+        features_BFD = self.log_mel.normalise(mel_BFD, frames_B)
+        if self.log_mel.normalization == "level":
+            features_BFD = augment_features.vary_level(features_BFD, frames_B, self._cfg, generator)
         if progress >= self._cfg.spec_augment_start:
-            features_BFD = augment_features.spec_augment(features_BFD, frames_B, self._cfg, generator)
+            features_BFD = self._masked(features_BFD, frames_B, generator)
         return features_BFD, frames_B, FRAME_MS * before_B / frames_B.clamp(min=1)
 
     def perturb(
@@ -139,7 +139,9 @@ class LogMelFrontend:
         recorded_B, synthetic_B = augment_waveform.choose_noise(num, cfg, noise_bank, generator)
         wave_BT = augment_waveform.reverberate_some(wave_BT, audio_len_B, cfg, noise_bank, generator)
         wave_BT = augment_waveform.add_recorded_noise(wave_BT, audio_len_B, recorded_B, cfg, noise_bank, generator)
-        mel_BFD, before_B = self.log_mel.unnormalised(augment_waveform.apply_gain(wave_BT, cfg, generator), audio_len_B)
+        if self.log_mel.normalization == "utterance":  # `level` would take a gain off again: it is varied after that
+            wave_BT = augment_waveform.apply_gain(wave_BT, cfg, generator)
+        mel_BFD, before_B = self.log_mel.unnormalised(wave_BT, audio_len_B)
         mel_BFD, frames_B = augment_features.stretch(mel_BFD, before_B, tempo_B)
         mel_BFD = augment_features.vtlp(
             mel_BFD, augment_features.uniform(generator, (num,), 1 - cfg.vtlp, 1 + cfg.vtlp)
@@ -151,11 +153,21 @@ class LogMelFrontend:
     ) -> tuple[Tensor, Tensor]:
         """Invert augmented and masked log-mels to a waveform; phases, which they do not have, are estimated."""
         mel_BFD, frames_B, _ = self.perturb(audio_BT, audio_len_B, tempo_B, generator)
-        features_BFD = normalise(mel_BFD, frames_B)
-        masked_BFD = augment_features.spec_augment(features_BFD, frames_B, self._cfg, generator)
+        if self.log_mel.normalization == "level":
+            mel_BFD = augment_features.vary_level(mel_BFD, frames_B, self._cfg, generator)
+        features_BFD = self.log_mel.normalise(mel_BFD, frames_B)
+        masked_BFD = self._masked(features_BFD, frames_B, generator)
         mean_B1D = torch.stack([mel_FD[:frames].mean(0) for mel_FD, frames in zip(mel_BFD, frames_B, strict=True)])
         masked_mel_BFD = torch.where(masked_BFD == features_BFD, mel_BFD, mean_B1D[:, None])
         return self.log_mel.invert(masked_mel_BFD, frames_B, generator), frames_B * HOP
+
+    def _masked(self, features_BFD: Tensor, frames_B: Tensor, generator: Generator) -> Tensor:
+        """SpecAugment; what is masked becomes the mean of its band, which is zero with `utterance`."""
+        if self.log_mel.normalization == "utterance":
+            return augment_features.spec_augment(features_BFD, frames_B, self._cfg, generator)
+        centred_BFD = centred(features_BFD, frames_B)
+        masked_BFD = augment_features.spec_augment(centred_BFD, frames_B, self._cfg, generator)
+        return torch.where(masked_BFD == centred_BFD, features_BFD, features_BFD - centred_BFD)
 
 
 class WaveformFrontend:

@@ -1,11 +1,15 @@
-"""Log-mel features on the device, equal to those of transformers' ParakeetFeatureExtractor; padding changes nothing.
+"""Log-mel features on the device, equal to those of extractors in `transformers`; padding changes nothing.
 
 16 kHz, pre-emphasis 0.97, symmetric Hann window of 25 ms every 10 ms, 512-point FFT, 80 Slaney mel bands, natural
-logarithm, each band brought to zero mean and unit deviation over the utterance.
+logarithm. Then they are normalised in one of two ways. `utterance`: each band to zero mean and unit deviation over the
+utterance, as by ParakeetFeatureExtractor. `level`: the log-mels as they are, as by
+NemotronAsrStreamingFeatureExtractor, but speech louder or fainter than a range is brought to its edge.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from voxstill.core import pcm
+from voxstill.core.config import Normalization
 from voxstill.core.records import RATE_HZ
 
 HOP = 160
@@ -25,22 +30,16 @@ PREEMPHASIS = 0.97
 LOG_FLOOR = 2.0**-24
 DEVIATION_FLOOR = 1e-5
 _PHASE_ROUNDS = 40
+LEVEL_RANGE_DB = 6.0
+"""How far a new student lets the level of speech be from 0 dB, up and down."""
+_LOUDEST = 0.2
+_DB = math.log(10) / 10
+"""A decibel of power in natural logarithms."""
 SUBSAMPLING = 8
 FRAME_MS = 10 * SUBSAMPLING
 """Length of one output frame of a student."""
-EXTRACTOR = {
-    "feature_extractor_type": "ParakeetFeatureExtractor",
-    "feature_size": NUM_MELS,
-    "hop_length": HOP,
-    "n_fft": NUM_FFT,
-    "padding_side": "right",
-    "padding_value": 0.0,
-    "preemphasis": PREEMPHASIS,
-    "return_attention_mask": True,
-    "sampling_rate": RATE_HZ,
-    "win_length": WINDOW,
-}
-"""The configuration of the same features in `transformers`, saved with a student."""
+UNNORMALISED_EXTRACTOR = "NemotronAsrStreamingFeatureExtractor"
+"""The extractor of `transformers` with the same log-mels and no normalisation."""
 Counts = TypeVar("Counts", int, NDArray[np.int64], Tensor)
 """Numbers of samples or frames: one, or an array or a tensor of any shape."""
 
@@ -61,9 +60,15 @@ class LogMel(nn.Module):
     window: Tensor
     mels_DN: Tensor
 
-    def __init__(self, num_mels: int = NUM_MELS) -> None:
+    def __init__(
+        self,
+        num_mels: int = NUM_MELS,
+        normalization: Normalization = "utterance",
+        level_range_db: float | None = LEVEL_RANGE_DB,
+    ) -> None:
+        """`level_range_db` is of `level`; None changes no level, as foreign models without normalisation need."""
         super().__init__()
-        self.num_mels = num_mels
+        self.num_mels, self.normalization, self.level_range_db = num_mels, normalization, level_range_db
         self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
         self.register_buffer("mels_DN", mel_filters(num_mels), persistent=False)
 
@@ -83,7 +88,40 @@ class LogMel(nn.Module):
     def forward(self, audio_BT: Tensor, audio_len_B: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised features (B, F, D) and frames (B,) of audio."""
         mel_BFD, frames_B = self.unnormalised(audio_BT, audio_len_B)
-        return normalise(mel_BFD, frames_B), frames_B
+        return self.normalise(mel_BFD, frames_B), frames_B
+
+    @property
+    def extractor(self) -> Mapping[str, Any]:
+        """The configuration of the same features in `transformers`, saved with a student.
+
+        `level_range_db` is ours: the extractor keeps it and does nothing with it.
+        """
+        common = {
+            "feature_size": self.num_mels,
+            "hop_length": HOP,
+            "n_fft": NUM_FFT,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "preemphasis": PREEMPHASIS,
+            "return_attention_mask": True,
+            "sampling_rate": RATE_HZ,
+            "win_length": WINDOW,
+        }
+        if self.normalization == "utterance":
+            return {"feature_extractor_type": "ParakeetFeatureExtractor", **common}
+        own = {} if self.level_range_db is None else {"level_range_db": self.level_range_db}
+        return {"feature_extractor_type": UNNORMALISED_EXTRACTOR, **common, **own}
+
+    def normalise(self, mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
+        """Normalise log-mels as the student needs them; padding becomes zero."""
+        if self.normalization == "utterance":
+            return normalise(mel_BFD, frames_B)
+        mask_BF1 = frame_mask(frames_B, mel_BFD.shape[1])[..., None]
+        if self.level_range_db is None:
+            return mel_BFD * mask_BF1
+        level_B = level(mel_BFD, frames_B)
+        excess_B = level_B - level_B.clamp(-self.level_range_db, self.level_range_db)
+        return (mel_BFD - excess_B[:, None, None] * _DB) * mask_BF1
 
     @torch.no_grad()
     def invert(self, mel_BFD: Tensor, frames_B: Tensor, generator: torch.Generator) -> Tensor:
@@ -119,6 +157,20 @@ def normalise(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
     count_B11 = frames_B[:, None, None].to(mel_BFD.dtype)
     variance_B1D = centred_BFD.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
     return centred_BFD / (variance_B1D.sqrt() + DEVIATION_FLOOR)
+
+
+def level(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
+    """Speech level (B,) in decibels: the mean over the loudest fifth of the frames of their power over all bands.
+
+    0 is about -19 dB of full scale (RMS of these frames). Noise below the speech hardly changes it, unlike the mean of
+    log-mels, which it raises between the words and between the harmonics.
+    """
+    mask_BF = frame_mask(frames_B, mel_BFD.shape[1])
+    power_BF = mel_BFD.logsumexp(2).masked_fill(~mask_BF, -torch.inf)
+    num_B = (frames_B * _LOUDEST).ceil().clamp(min=1)
+    loudest_BF = power_BF.sort(1, descending=True).values
+    chosen_BF = torch.arange(mel_BFD.shape[1], device=mel_BFD.device)[None] < num_B[:, None]
+    return torch.where(chosen_BF & mask_BF.any(1, keepdim=True), loudest_BF, 0).sum(1) / num_B / _DB
 
 
 def centred(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:

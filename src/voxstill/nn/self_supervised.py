@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor, nn
 
-from voxstill.core.config import Pretrain
+from voxstill.core.config import Normalization, Pretrain
 from voxstill.core.errors import ConfigError
 from voxstill.nn import checkpoints, contrastive, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
@@ -177,10 +177,10 @@ def _layer_drop(layer: nn.Module, drop: float) -> None:
     layer.__class__ = type(layer_class.__name__, (layer_class,), {"__call__": call_or_skip})
 
 
-def best_rq(cfg: Pretrain, size: students.Size, seed: int) -> PreTrainedModel:
+def best_rq(cfg: Pretrain, size: students.Size, seed: int, normalization: Normalization) -> PreTrainedModel:
     """Build the BEST-RQ model: a ParakeetForCTC that predicts codes, new or with the encoder of `cfg.checkpoint`."""
     if cfg.checkpoint is None:
-        return students.build(size, num_codes(cfg), dropout=cfg.dropout, seed=seed)
+        return students.build(size, num_codes(cfg), dropout=cfg.dropout, seed=seed, normalization=normalization)
     options: dict[str, Any] = {"dropout": cfg.dropout, "seed": seed, "kind": "ctc", "freeze_convolutions": False}
     model = checkpoints.from_checkpoint(cfg.checkpoint, num_codes(cfg), keep_vocabulary=False, **options)
     if model.config.model_type not in students.PARAKEET_TYPES:

@@ -40,7 +40,7 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
             why="it writes no text and tells no classes apart",
             fix="train a student with `student.checkpoint`, and judge that",
         )
-    cfg = config.load(str(run.config), [], {})
+    cfg = config.load_snapshot(str(run.config))
     task = registry.find(cfg.student.task)
     if not isinstance(task, SavedTask):
         raise ConfigError(

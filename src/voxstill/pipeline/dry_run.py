@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from voxstill.core import config
 from voxstill.core.config import Config, sources_of
@@ -57,8 +57,7 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     experiments = Path(f"{cfg.train.root.rstrip('/')}-rehearsal")
     part = choose(by_file(scan(cfg.source, Store(work))), cfg)
     log.info("rehearsal: %d files, in `%s`", len(part.files), work)
-    tree = cfg.model_dump()
-    tree["work"] = work
+    tree: dict[str, Any] = {"filter": {}, "train": {}, **cfg.model_dump(exclude_unset=True), "work": work}
     tree["filter"]["second_teacher"] = None  # its labels are those of the real one
     if cfg.rounds > 1:
         tree["filter"]["max_disagreement"] = 1.0  # after so few steps a student agrees with nothing

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from voxstill.core import config, world
 from voxstill.core.config import Config
@@ -52,7 +53,7 @@ def demo(cfg: Config, work: str) -> RunResult:
             utterances=sum(sizes),
             voices=voices,
         )
-    tree = cfg.model_dump()
+    tree: dict[str, Any] = {"evaluate": {}, **cfg.model_dump(exclude_unset=True)}
     tree["source"] = config.sources_of(cfg.source)[0].model_copy(update={"uri": str(manifest)}).model_dump()
     tree["evaluate"] |= {"texts": str(folder / "texts.jsonl")}
     return run(config.validated(Config, tree), steps)

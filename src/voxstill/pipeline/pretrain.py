@@ -20,7 +20,7 @@ def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSumma
     """
     check(cfg)
     check_crop(cfg)
-    return launch(cfg, shards_to_listen_to, pretraining.build, pretraining.settings(cfg), "pretrain", experiment)
+    return launch(cfg, shards_to_listen_to, pretraining.build, pretraining.settings, "pretrain", experiment)
 
 
 def check_crop(cfg: Config) -> None:

@@ -82,7 +82,7 @@ def replay(experiment: str, batch: str) -> ReplayResult:
         )
     newest = checkpoint.newest(run)
     batches, context, step, rank = guard.load(Path(batch))
-    cfg = config.load(str(run.config), [], {})
+    cfg = config.load_snapshot(str(run.config))
     frontend, model, task = _rebuild(run, cfg)
     if newest is not None:
         checkpoint.load_weights(model, newest)

@@ -93,7 +93,7 @@ def report(experiment: str) -> ExperimentReport:
         raise ConfigError(
             f"`{experiment}` is no experiment", why="there is no config.yaml in it", fix="name a folder below exp/"
         )
-    cfg = config.load(str(run.config), [], {})
+    cfg = config.load_snapshot(str(run.config))
     try:
         filtered = finished_verdicts(cfg)
     except VoxstillError as error:

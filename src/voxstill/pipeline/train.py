@@ -21,4 +21,4 @@ def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     task = registry.find(cfg.student.task)
     check(cfg)
     shards_of = labelled_shards if task.needs_labels(cfg) else shards_to_listen_to
-    return launch(cfg, shards_of, task.build, train_settings(cfg), "train", experiment)
+    return launch(cfg, shards_of, task.build, train_settings, "train", experiment)

@@ -107,7 +107,7 @@ def frontend_of(cfg: Config, noise_bank: NoiseBank | None) -> Frontend:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     start = cfg.student.checkpoint
     config = classifiers.read_config(start) if start else None
-    return checkpoints.make_frontend(config, cfg.augment, noise_bank, start)
+    return checkpoints.make_frontend(config, cfg.augment, noise_bank, start, cfg.student.normalization)
 
 
 def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:

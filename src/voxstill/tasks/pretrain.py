@@ -159,13 +159,16 @@ class RandomCodesTask:
         """Features, noise where they are hidden; drawn are the codes of what was there."""
         mel_BFD, frames_B = self.frontend.log_mel.unnormalised(batch.audio_BT, batch.audio_len_B)
         mel_BFD = mel_BFD[:, : int(frames_B.max())]
-        features_BFD = normalise(mel_BFD, frames_B)
-        there_BFD = centred(mel_BFD, frames_B) if self.cfg.targets == "cepstra" else features_BFD
+        features_BFD = self.frontend.log_mel.normalise(mel_BFD, frames_B)
+        there_BFD = centred(mel_BFD, frames_B) if self.cfg.targets == "cepstra" else normalise(mel_BFD, frames_B)
         hidden_BF, place_BM, weight_BM, _ = self.masks.drawn(batch, generator)
         code_BM = self.quantizer.codes(there_BFD).gather(1, place_BM)
         over_BF = hidden_BF.repeat_interleave(SUBSAMPLING, dim=1)[:, : features_BFD.shape[1]]
         over_BF &= frame_mask(frames_B, features_BFD.shape[1])
         noise_BFD = _NOISE * torch.randn(features_BFD.shape, generator=generator, device=features_BFD.device)
+        if self.frontend.log_mel.normalization == "level":  # where the bands are, instead of about zero
+            centred_BFD = centred(features_BFD, frames_B)
+            noise_BFD = features_BFD - centred_BFD + noise_BFD * centred_BFD.square().mean((1, 2), keepdim=True).sqrt()
         noisy_BFD = torch.where(over_BF[..., None], noise_BFD, features_BFD)
         frame_ms_B = torch.full_like(batch.tempo_B, self.frontend.frame_ms)
         return MaskedInput(

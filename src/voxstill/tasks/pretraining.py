@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from voxstill.core.config import Config, identity
+from voxstill.core.config import Config, Normalization, identity
 from voxstill.core.monitor import log
 from voxstill.nn import checkpoints, self_supervised
 from voxstill.nn.frontends import Frontend, LogMelFrontend
@@ -27,7 +27,8 @@ def settings(cfg: Config) -> dict[str, object]:
     own = {**identity(cfg.pretrain), "weights": checkpoints.weights_digest(cfg.pretrain.checkpoint)}
     every = train_settings(cfg)
     size = cfg.student.size if cfg.pretrain.method == "best_rq" else None
-    return {"pretrain": own, "size": size, **{name: every[name] for name in ("seed", "plan", "train")}}
+    level = {"normalization": "level"} if _normalization(cfg) == "level" else {}
+    return {"pretrain": own, "size": size, **level, **{name: every[name] for name in ("seed", "plan", "train")}}
 
 
 def begun(cfg: Config) -> tuple[Frontend, Any, ContrastiveTask | RandomCodesTask]:
@@ -37,9 +38,17 @@ def begun(cfg: Config) -> tuple[Frontend, Any, ContrastiveTask | RandomCodesTask
         model = self_supervised.wav2vec2(own, cfg.seed)
         frontend = checkpoints.make_frontend(model.config, cfg.augment, checkpoint=own.checkpoint)
         return frontend, model, ContrastiveTask(own, frontend, self_supervised.codebook(model), cfg.seed)
-    model = self_supervised.best_rq(own, cfg.student.size, cfg.seed)
-    mels = LogMelFrontend(cfg.augment, num_mels=model.config.encoder_config.num_mel_bins)
+    model = self_supervised.best_rq(own, cfg.student.size, cfg.seed, cfg.student.normalization or "utterance")
+    config = checkpoints.read_config(own.checkpoint) if own.checkpoint else None
+    mels = checkpoints.make_frontend(config, cfg.augment, None, own.checkpoint, _normalization(cfg))
+    assert isinstance(mels, LogMelFrontend)
     return mels, model, RandomCodesTask(own, mels, cfg.seed)
+
+
+def _normalization(cfg: Config) -> Normalization | None:
+    """That of a new BEST-RQ model, as of a new student; None where a checkpoint or a waveform decides."""
+    is_new_best_rq = cfg.pretrain.method == "best_rq" and cfg.pretrain.checkpoint is None
+    return cfg.student.normalization if is_new_best_rq else None
 
 
 def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:

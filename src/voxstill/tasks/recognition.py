@@ -115,9 +115,8 @@ def corpus_of(
 def frontend_of(cfg: Config, noise_bank: NoiseBank | None) -> Frontend:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     checkpoint = cfg.student.checkpoint
-    return checkpoints.make_frontend(
-        checkpoints.read_config(checkpoint) if checkpoint else None, cfg.augment, noise_bank, checkpoint
-    )
+    config = checkpoints.read_config(checkpoint) if checkpoint else None
+    return checkpoints.make_frontend(config, cfg.augment, noise_bank, checkpoint, cfg.student.normalization)
 
 
 def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
@@ -125,7 +124,10 @@ def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
     student, num_pieces = cfg.student, len(vocabulary.pieces)
     wanted: dict[str, Any] = {"seed": cfg.seed, "kind": student.kind}
     if student.checkpoint is None:
-        return students.build(student.size, num_pieces, dropout=student.dropout or 0.0, **wanted)
+        normalization = student.normalization or "utterance"
+        return students.build(
+            student.size, num_pieces, dropout=student.dropout or 0.0, normalization=normalization, **wanted
+        )
     try:
         keep_vocabulary = Vocabulary.load(Path(student.checkpoint)) == vocabulary
     except DataError:

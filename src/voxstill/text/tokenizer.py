@@ -23,6 +23,8 @@ from voxstill.core.records import Word
 UNKNOWN = "<unk>"
 BLANK = "<pad>"
 START = "▁"
+_LOG_MELS = ("ParakeetFeatureExtractor", "NemotronAsrStreamingFeatureExtractor")
+"""Feature extractors of the models that Parakeet's processor is for."""
 Unit = Literal["word", "character", "bpe"]
 _BPE_WORDS = 5_000_000  # BPE is trained on at most so many words; counts of a larger corpus are scaled down
 
@@ -136,7 +138,7 @@ class Vocabulary:
         wrapped = ParakeetTokenizer(tokenizer_object=tokenizer, unk_token=UNKNOWN, pad_token=BLANK)
         wrapped.save_pretrained(folder)
         processor = {"processor_class": "Wav2Vec2Processor", "feature_extractor": dict(features)}
-        if features["feature_extractor_type"] == "ParakeetFeatureExtractor":
+        if features["feature_extractor_type"] in _LOG_MELS:
             processor |= {
                 "processor_class": "ParakeetProcessor",
                 "decoder_type": kind,  # else a CTC student may be taken for a transducer and keep repeats

@@ -182,15 +182,41 @@ def snapshot(cfg: Config) -> str:
 def train_settings(cfg: Config) -> dict[str, object]:
     """What decides what is learnt: the seed and the identity of each section."""
     teacher = cfg.train.distill.checkpoint
+    student = config.identity(cfg.student)
+    if student.get("normalization") == "utterance" and cfg.student.checkpoint is None:  # the only one before
+        del student["normalization"]
     distilled = {} if teacher is None else {"distill": checkpoints.weights_digest(str(model_folder(teacher)))}
     return {
         **distilled,
         "seed": cfg.seed,
-        "student": {**config.identity(cfg.student), "weights": checkpoints.weights_digest(cfg.student.checkpoint)},
+        "student": {**student, "weights": checkpoints.weights_digest(cfg.student.checkpoint)},
         "plan": config.identity(cfg.plan),
         "augment": config.identity(cfg.augment),
         "train": config.identity(cfg.train),
     }
+
+
+def with_normalization(
+    cfg: Config, shards: ShardFigures, settings_of: Callable[[Config], Mapping[str, object]], run: RunDir | None
+) -> Config:
+    """The configuration with what a new recogniser's `student.normalization` is, where it is not set.
+
+    An experiment keeps its own: `run`, which goes on, and the one of these settings from before there was a choice.
+    """
+    student = cfg.student
+    if student.checkpoint is not None or student.task != "recognition":
+        return cfg
+    if student.normalization is not None:
+        return config.with_normalization(cfg, student.normalization)
+    if run is not None:
+        its_own = config.load_snapshot(str(run.config)).student.normalization if run.config.is_file() else None
+        return config.with_normalization(cfg, its_own or "level")
+    level, utterance = config.with_normalization(cfg, "level"), config.with_normalization(cfg, "utterance")
+    version = _version_of(cfg, shards)
+    for one in (level, utterance):
+        if _same_experiment(one, shards, settings_of(one), version):
+            return one
+    return level
 
 
 def finished_summary(run: RunDir) -> TrainingSummary | None:

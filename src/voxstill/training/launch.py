@@ -27,9 +27,9 @@ from voxstill.storage.store import Store
 from voxstill.training import checkpoint, loop, owner, parallel, segments, upload
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
-from voxstill.training.experiment import finished_summary, named, note, open_run, write_whole
+from voxstill.training.experiment import finished_summary, named, note, open_run, with_normalization, write_whole
 from voxstill.training.exports import Exports
-from voxstill.training.setup import Build, TrainingSetup
+from voxstill.training.setup import Build, SettingsOf, TrainingSetup
 from voxstill.training.summary import TrainingSummary
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ def launch(
     cfg: Config,
     shards_of: Callable[[Config], ShardFigures],
     build: Build,
-    settings: Mapping[str, object],
+    settings_of: SettingsOf,
     command: str = "train",
     experiment: str | Path | None = None,
 ) -> TrainingSummary:
     """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
-    `settings` are the options that change what is learnt: equal ones have the same folder. An `experiment` goes on
+    `settings_of` says which options change what is learnt: equal ones have the same folder. An `experiment` goes on
     with them instead; where it is a checkpoint, its experiment does from there. The finished model is uploaded to
     `train.upload`, of several processes by the first. StorageError where another process trains in the folder; it is
     told that `command` does so here.
@@ -57,7 +57,7 @@ def launch(
     of_checkpoint = None if path is None else RunDir.of_checkpoint(path)
     start = None if path is None or of_checkpoint is None else path.resolve()
     run = of_checkpoint if path is None or of_checkpoint else RunDir(path)
-    summary = _launch(cfg, shards_of, build, settings, command, run, start)
+    summary = _launch(cfg, shards_of, build, settings_of, command, run, start)
     if cfg.train.upload and world.is_first():
         upload.upload(RunDir(Path(summary.path)), cfg.train.upload)
     return summary
@@ -67,7 +67,7 @@ def _launch(
     cfg: Config,
     shards_of: Callable[[Config], ShardFigures],
     build: Build,
-    settings: Mapping[str, object],
+    settings_of: SettingsOf,
     command: str,
     experiment: RunDir | None,
     start: Path | None,
@@ -75,6 +75,8 @@ def _launch(
     ranks = world.ranks()
     cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
     shards = shards_of(cfg)
+    cfg = with_normalization(cfg, shards, settings_of, experiment)
+    settings = settings_of(cfg)
 
     def opened() -> RunDir:
         if experiment is None:

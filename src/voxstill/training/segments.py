@@ -45,7 +45,7 @@ _SEGMENTS = pydantic.TypeAdapter(list[Segment])
 
 def changes(run: RunDir, cfg: Config) -> dict[str, tuple[object, object]]:
     """The options of a configuration that differ from those of the last segment, as they were and as they are."""
-    before = config.load(str(run.config), [], {})
+    before = config.load_snapshot(str(run.config))
     names = ("student", "plan", "augment", "train", *(["pretrain"] if experiment.is_pretraining(run) else []))
     changed: dict[str, tuple[object, object]] = {}
     if before.seed != cfg.seed:
@@ -188,6 +188,6 @@ def _note(run: RunDir, cfg: Config, recipe: str, step: int, changed: Mapping[str
         os.replace(run.summary, run.summary.with_name(f"summary.segment={number}.json"))
     before = run.config.with_name(f"config.segment={number}.yaml")
     if not before.exists():
-        experiment.write_snapshot(before, config.load(str(run.config), [], {}))
+        experiment.write_snapshot(before, config.load_snapshot(str(run.config)))
     experiment.note(run, recipe=recipe, segments=_SEGMENTS.dump_python(segments, mode="json"))
     experiment.write_snapshot(run.config, cfg)

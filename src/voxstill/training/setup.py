@@ -38,5 +38,7 @@ class TrainingSetup:
     """Layers that stay as they are, for good or for a while."""
 
 
+SettingsOf = Callable[[Config], Mapping[str, object]]
+"""The options of a configuration that change what is learnt: equal ones are the same training."""
 Build = Callable[["Fabric", Config, RunDir, Store, str], TrainingSetup]
 """Builds the setup on this rank of a fabric: configuration, experiment folder, work folder, prefix of its shards."""

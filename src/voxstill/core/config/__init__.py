@@ -5,14 +5,25 @@ from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Sou
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
 from voxstill.core.config.explain import Option, suggestion, validated
-from voxstill.core.config.loading import ENVIRONMENT_PREFIX, changed, current_name, dump, load, options, template, tree
-from voxstill.core.config.root import Config
+from voxstill.core.config.loading import (
+    ENVIRONMENT_PREFIX,
+    changed,
+    current_name,
+    dump,
+    load,
+    load_snapshot,
+    options,
+    template,
+    tree,
+)
+from voxstill.core.config.root import Config, with_normalization
 from voxstill.core.config.section import Section, differences, first_defaults, former_names, identity, is_pace, option
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
 from voxstill.core.config.training import (
     TRAIN_PRESETS,
     Augment,
     Distill,
+    Normalization,
     Plan,
     Pretrain,
     Student,
@@ -35,6 +46,7 @@ __all__ = [
     "Evaluate",
     "Filter",
     "Monitor",
+    "Normalization",
     "Option",
     "Plan",
     "Pretrain",
@@ -55,6 +67,7 @@ __all__ = [
     "identity",
     "is_pace",
     "load",
+    "load_snapshot",
     "option",
     "options",
     "sources_of",
@@ -62,4 +75,5 @@ __all__ = [
     "template",
     "tree",
     "validated",
+    "with_normalization",
 ]

@@ -41,6 +41,15 @@ def load(
     return validated(Config, tree(overrides, below))
 
 
+def load_snapshot(path: str) -> Config:
+    """The configuration that an experiment keeps; an option that came later is as it was before there was a choice."""
+    options = renamed(Config, _read_yaml(path))
+    student = options.get("student")
+    if isinstance(student, dict) and "normalization" not in student and student.get("checkpoint") is None:
+        options["student"] = {**student, "normalization": "utterance"}
+    return validated(Config, options)
+
+
 def tree(overrides: Sequence[str], below: Mapping[str, object] | None = None) -> dict[str, object]:
     """`key=value` overrides as a tree of options, over one that there is; nothing but their form is checked."""
     options = dict(below or {})

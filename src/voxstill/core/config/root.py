@@ -15,8 +15,11 @@ from voxstill.core.config.evaluation import Decode, Evaluate
 from voxstill.core.config.explain import in_words, renamed
 from voxstill.core.config.section import Section, option
 from voxstill.core.config.teacher import Teacher
-from voxstill.core.config.training import TRAIN_PRESETS, Augment, Plan, Pretrain, Student, Train
+from voxstill.core.config.training import TRAIN_PRESETS, Augment, Normalization, Plan, Pretrain, Student, Train
 from voxstill.core.errors import ConfigError
+
+_LEVEL_GAIN_DB = 12.0
+"""`augment.gain_db` with `student.normalization: level`, where it is not set."""
 
 
 class Config(Section):
@@ -138,6 +141,15 @@ class Config(Section):
             plan.model_fields_set.discard("batches_per_step")  # it is not set, but follows the devices
             self.__dict__["plan"] = plan
         return self
+
+
+def with_normalization(config: Config, normalization: Normalization) -> Config:
+    """The configuration with this `student.normalization`, and with what `augment.gain_db` is by default beside it."""
+    student = config.student.model_copy(update={"normalization": normalization})
+    augment = config.augment
+    if normalization == "level" and "gain_db" not in augment.model_fields_set:
+        augment = augment.model_copy(update={"gain_db": _LEVEL_GAIN_DB})
+    return config.model_copy(update={"student": student, "augment": augment})
 
 
 def _set_options(section: object) -> Mapping[str, object] | None:

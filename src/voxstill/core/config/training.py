@@ -36,6 +36,10 @@ TRAIN_PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 """What `train.preset` stands for, by `student.task`; settings given beside it win."""
 
 
+Normalization = Literal["level", "utterance"]
+"""How log-mels are normalised."""
+
+
 class Student(Section):
     """The model to train."""
 
@@ -63,6 +67,11 @@ class Student(Section):
     """The same of the decoder: 2 makes a student several times as fast, as distil-whisper does."""
     size: Literal["tiny", "small", "medium", "large"] = option("tiny")
     """tiny 1.6, small 8, medium 30 and large 110 million parameters: FastConformer-CTC with a narrow stem."""
+    normalization: Normalization | None = option(None)
+    """How log-mels are normalised. `level`: as they are, within 6 dB of a usual level of speech; what is louder or
+    fainter is brought to the edge of that range. `utterance`: each band to zero mean and unit deviation over the
+    utterance, which harms short and noisy ones. Null: that of the checkpoint; of a new student `level` where it is
+    a recogniser, else `utterance`."""
     units: Literal["auto", "word", "character", "bpe", "checkpoint"] = option("auto")
     """What the student spells with; `checkpoint` takes what the checkpoint spells with, as a Whisper
     always does. `auto` takes whole words where
@@ -115,7 +124,7 @@ class Augment(Section):
     rir_prob: float = option(0.3, unit="probability", ge=0, le=1, formerly=("room_prob",))
     """Share of utterances that get the reverberation of a room, where `augment.rirs` has some."""
     gain_db: float = option(0.0, unit="dB", ge=0, le=60)
-    """Largest change of loudness, up or down."""
+    """Largest change of loudness, up or down. Not set, 12 for a new student with `student.normalization: level`."""
     min_snr_db: float = option(0.0, unit="dB")
     """Loudest noise."""
     max_snr_db: float = option(25.0, unit="dB")

@@ -1,0 +1,123 @@
+"""`student.normalization` of trainings: new ones take `level`, and those of before there was a choice keep theirs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tones import TEXTS, speak
+from voxstill import cli
+from voxstill.audio import codec
+from voxstill.core import config as configuration
+from voxstill.storage.rundir import RunDir
+
+SETTINGS = """
+work: {folder}/work
+engine: inline
+source: {{dev_share: 0, test_share: 0}}
+plan: {{budget_ms: 6000}}
+train: {{steps: 2, loader_workers: 0, seed_mode: debug, validate_every: 2, root: {folder}/exp}}
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration whose work folder has shards."""
+    folder: Path = tmp_path_factory.mktemp("corpus")
+    path = folder / "my.yaml"
+    path.write_text(SETTINGS.format(folder=folder))
+    rows = []
+    for number, text in enumerate((*TEXTS, *TEXTS)):
+        (folder / f"{number}.flac").write_bytes(codec.encode(speak(text, number)[0], "flac"))
+        rows.append(json.dumps({"id": f"u{number}", "audio": f"{number}.flac", "text": text, "split": "train"}))
+    (folder / "all.jsonl").write_text("\n".join(rows) + "\n")
+    words = ["shard", str(folder / "work"), "--from", str(folder / "all.jsonl"), "--config", str(path)]
+    assert cli.main(words) == 0
+    return path
+
+
+def train(capsys: pytest.CaptureFixture[str], config: Path, root: Path, *words: str) -> RunDir:
+    capsys.readouterr()
+    assert cli.main(["train", str(config), "--set", f"train.root={root}", *words, "--json"]) == 0
+    return RunDir(Path(json.loads(capsys.readouterr().out)["path"]))
+
+
+def extractor(run: RunDir) -> dict[str, Any]:
+    own: dict[str, Any] = json.loads((run.model / "processor_config.json").read_text())["feature_extractor"]
+    return own
+
+
+def made_before_there_was_a_choice(run: RunDir) -> None:
+    """The snapshot of the configuration as earlier versions wrote it."""
+    lines = run.config.read_text().splitlines(keepends=True)
+    run.config.chmod(0o644)
+    run.config.write_text("".join(line for line in lines if "normalization" not in line))
+
+
+ALONE = """
+import json, sys
+sys.modules["voxstill"] = None  # whoever asks for it fails
+import soundfile, torch
+from transformers import AutoModelForCTC, AutoProcessor
+processor, model = AutoProcessor.from_pretrained(sys.argv[1]), AutoModelForCTC.from_pretrained(sys.argv[1]).eval()
+rows = []
+for path in sys.argv[2:]:
+    inputs = processor(soundfile.read(path, dtype="float32")[0], sampling_rate=16000, return_tensors="pt")
+    with torch.inference_mode():
+        rows.append(model(**inputs).logits.argmax(-1)[0].tolist())
+print(json.dumps(rows))
+"""
+
+
+def test_a_new_recogniser_has_level_with_varied_gain_and_the_same_tokens_in_transformers_alone(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    import soundfile
+    import torch
+
+    from voxstill.decoding.recognizer import Recognizer, RecognizerOptions
+
+    run = train(capsys, config, tmp_path)
+    cfg = configuration.load_snapshot(str(run.config))
+    assert (cfg.student.normalization, cfg.augment.gain_db) == ("level", 12.0)
+    assert extractor(run)["feature_extractor_type"] == "NemotronAsrStreamingFeatureExtractor"
+    paths = [str(config.parent / f"{number}.flac") for number in range(4)]
+    alone = subprocess.run(
+        [sys.executable, "-c", ALONE, str(run.model), *paths], capture_output=True, text=True, check=False
+    )
+    assert alone.returncode == 0, alone.stderr[-2000:]
+    recognizer = Recognizer(RecognizerOptions(model=str(run.model), dtype="float32"))
+    recognizer.load()
+    log_probs = recognizer.log_probs([soundfile.read(path, dtype="int16")[0] for path in paths])
+    for row, row_FV in zip(json.loads(alone.stdout.splitlines()[-1]), log_probs, strict=True):
+        assert row[: len(row_FV)] == torch.from_numpy(row_FV).argmax(-1).tolist()  # a frame of padding may follow
+
+
+def test_an_experiment_of_before_there_was_a_choice_is_gone_on_with_as_it_was(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    before = train(capsys, config, tmp_path, "--set", "student.normalization=utterance")
+    made_before_there_was_a_choice(before)
+    assert configuration.load_snapshot(str(before.config)).student.normalization == "utterance"
+    assert train(capsys, config, tmp_path).path == before.path
+    longer = train(capsys, config, tmp_path, "--set", "train.steps=3", "--continue", str(before.path))
+    assert extractor(longer)["feature_extractor_type"] == "ParakeetFeatureExtractor"
+    chosen = train(capsys, config, tmp_path, "--set", "student.normalization=level")
+    assert chosen.path != before.path
+    assert train(capsys, config, tmp_path).path == chosen.path
+
+
+def test_a_student_from_a_checkpoint_has_the_normalization_of_that(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    level = train(capsys, config, tmp_path)
+    more = train(capsys, config, tmp_path, "--set", f"student.checkpoint={level.model}")
+    assert extractor(more) == extractor(level)
+    words = ["--set", f"student.checkpoint={level.model}", "--set", "student.normalization=utterance"]
+    assert cli.main(["train", str(config), "--set", f"train.root={tmp_path}", *words]) == 2
+    assert "a checkpoint brings its own" in capsys.readouterr().err
