@@ -17,15 +17,8 @@ import numpy as np
 from voxstill.core.errors import DataError
 from voxstill.core.records import UtteranceInfo, hash64
 from voxstill.indexing.failure import Failure, FailureKind
-from voxstill.indexing.formats.entry import (
-    SourceEntry,
-    bad_row,
-    decode_text,
-    local_entry,
-    number_of,
-    time_ms,
-    timed,
-)
+from voxstill.indexing.formats.entry import SourceEntry, bad_row, local_entry, time_ms, timed
+from voxstill.indexing.formats.lines import decode_text, number_of
 from voxstill.indexing.formats.remote_file import open_manifest, read_lines
 from voxstill.storage.files import open_file
 from voxstill.storage.uri import is_local, local_path

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from voxstill.core.records import UtteranceInfo
-from voxstill.indexing.formats.entry import SourceEntry, bad_row, decode_text, folder_of, local_entry
+from voxstill.indexing.formats.entry import SourceEntry, bad_row, folder_of, local_entry
+from voxstill.indexing.formats.lines import decode_text
 from voxstill.indexing.formats.remote_file import open_manifest, read_lines
 from voxstill.indexing.formats.webdataset import AUDIO
 from voxstill.storage.redaction import redact_uri

@@ -23,11 +23,7 @@ from voxstill.indexing.formats.column_names import COLUMN_NAMES, NUMBER_COLUMNS,
 from voxstill.indexing.formats.entry import (
     SourceEntry,
     bad_row,
-    decode_text,
-    json_object,
     metadata_of,
-    number_of,
-    parse_json,
     resolve,
     resolve_either,
     stretch_ms,
@@ -36,6 +32,7 @@ from voxstill.indexing.formats.entry import (
     with_known_names,
 )
 from voxstill.indexing.formats.lhotse_nemo import cut_entry, is_cut, is_half_of_cut, nemo_tar_entry
+from voxstill.indexing.formats.lines import decode_text, json_object, number_of, parse_json
 from voxstill.indexing.formats.parquet_audio import audio_column, too_much
 from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, open_manifest, read_lines
 from voxstill.indexing.formats.webdataset import AUDIO, file_name, is_compressed

@@ -9,15 +9,8 @@ from contextlib import ExitStack
 from itertools import zip_longest
 
 from voxstill.core.records import UtteranceInfo
-from voxstill.indexing.formats.entry import (
-    SourceEntry,
-    bad_row,
-    decode_text,
-    folder_of,
-    local_entry,
-    resolve,
-    split_named,
-)
+from voxstill.indexing.formats.entry import SourceEntry, bad_row, folder_of, local_entry, resolve, split_named
+from voxstill.indexing.formats.lines import decode_text
 from voxstill.indexing.formats.remote_file import open_manifest, read_lines
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store

@@ -19,14 +19,13 @@ from voxstill.indexing.formats.column_names import INFO_COLUMNS
 from voxstill.indexing.formats.entry import (
     SourceEntry,
     bad_row,
-    decode_text,
     local_entry,
     metadata_of,
-    parse_json,
     stretch_ms,
     timed,
     with_known_names,
 )
+from voxstill.indexing.formats.lines import decode_text, parse_json
 from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, RemoteFile, open_manifest
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import local_path
