@@ -146,7 +146,7 @@ def test_a_listing_changes_with_what_is_added_or_taken_and_with_nothing_else(tmp
 def test_a_noun_within_a_noun_gives_its_fields_as_columns_in_its_place() -> None:
     names = tables.schema(Utterance).names
     info = ["language", "speaker", "dialect", "dataset"]
-    assert names[names.index("split") :] == ["split", *info, "text", "gain_db", "weight", "supervised"]
+    assert names[names.index("split") :] == ["split", *info, "text", "gain_db", "weight", "supervised", "words"]
     row = Utterance(id="a", recording_id="a", uri="a", end_ms=1, info=UtteranceInfo(speaker="ann", dataset="d"))
     assert tables.to_columns(row)["speaker"] == "ann"
     assert tables.from_columns(tables.to_columns(row), Utterance) == row

@@ -59,9 +59,14 @@ def audio_hash(recording_id: str, channel: int | None, start_ms: int, end_ms: in
     return fingerprint(recording_id, channel, start_ms, end_ms)
 
 
-def text_hash(audio: str, text: str | None) -> str:
-    """The `audio_hash` of a label whose teacher was shown the human text: with another text it is another label."""
-    return fingerprint(audio, text)
+def text_hash(audio: str, text: str | None, words: Iterable[Word] | None = None) -> str:
+    """The `audio_hash` of a label whose teacher was shown the human text: with another text it is another label.
+
+    So it is with other times of its `words`, where there are any.
+    """
+    if words is None:
+        return fingerprint(audio, text)
+    return fingerprint(audio, text, [(word.text, word.start_ms, word.end_ms) for word in words])
 
 
 def language_hash(shown: str, language: str | None) -> str:
@@ -146,6 +151,8 @@ class Utterance:
     """How much its loss counts, as the manifest says; None is 1."""
     supervised: bool | None = None
     """True where `text` is its label (`source.supervised`) and no teacher is asked; None elsewhere."""
+    words: tuple[Word, ...] | None = None
+    """Those of `text` with the times of the manifest; None where it has none."""
 
     @property
     def duration_ms(self) -> int:

@@ -64,4 +64,4 @@ def _audio_or_error(decode: Callable[..., codec.Audio], channel: int | None) -> 
 def _split(entry: SourceEntry, channels: Sequence[int | None]) -> list[SourceEntry]:
     if entry.channel is not None or channels == [None]:
         return [entry]
-    return [replace(entry, channel=channel, id=None, implied_id=None, text=None) for channel in channels]
+    return [replace(entry, channel=channel, id=None, implied_id=None, text=None, words=None) for channel in channels]

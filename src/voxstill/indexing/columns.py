@@ -10,12 +10,14 @@ _READ_AS = {
     **{name: column for column, names in COLUMN_NAMES.items() for name in names},
     **{name: column for column, names in LATER_NAMES.items() for name in names},
     **{name: name for name in NUMBER_COLUMNS},
+    "words": "word times",
     **dict.fromkeys((".txt", ".text", ".lab", ".transcript"), "text"),  # members of a tar
     **{"wav.scp": "audio", "segments": "times", "utt2spk": "speaker", "utt2lang": "language"},  # tables of Kaldi
 }
 """What a column means, by its name."""
 _CUT = {name: name for name in ("id", "start", "duration", "channel", "type")} | {"recording": "audio"}
 _CUT |= {f"supervisions.{name}": name for name in ("text", "speaker", "language", "start", "duration")}
+_CUT |= {"supervisions.alignment": "word times"}
 """The same of a cut of lhotse, with the columns of its supervisions."""
 _KINDS_KEPT = 1024
 
@@ -58,7 +60,7 @@ def _meanings(columns: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
     if {"audio_filepath", "shard_id"} <= {*columns}:
         known = {**known, "shard_id": "the number of a tar"}
     if {"teacher", "reference"} <= {*columns}:  # a shard of ours: its text is a label, its times are of the recording
-        unread = {"text", *NUMBER_COLUMNS} - {"channel"}
+        unread = {"text", "words", *NUMBER_COLUMNS} - {"channel"}
         known = {**{name: column for name, column in known.items() if name not in unread}, "reference": "text"}
     for name in columns:
         if name not in ("supervisions", ".json"):  # whose columns are told

@@ -223,5 +223,5 @@ def _write(
 
 def _marked(row: IndexRow, reason: str, *, is_whole: bool) -> IndexRow:
     if is_whole:
-        return replace(row, error=reason, segment_errors=(), clipped=None, dc_offset=None, unused=())
+        return replace(row, error=reason, segment_errors=(), untimed=None, clipped=None, dc_offset=None, unused=())
     return replace(row, segment_errors=tuple(dict.fromkeys((*row.segment_errors, reason))))

@@ -359,7 +359,7 @@ def _from_manifests(entries: Sequence[SourceEntry]) -> Sequence[SourceEntry]:
     rows = [entry for entry in entries if not entry.is_beside]
     if beside is None or not rows:
         return entries
-    return [entry if entry.is_cut else replace(entry, text=beside.text) for entry in rows]
+    return [entry if entry.is_cut else replace(entry, text=beside.text, words=beside.words) for entry in rows]
 
 
 def _refuse_two_descriptions(entries: Sequence[SourceEntry]) -> None:

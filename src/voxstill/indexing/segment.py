@@ -13,10 +13,11 @@ from voxstill.audio.decoder import Decoder
 from voxstill.core import pcm
 from voxstill.core.config import Segment, Source, sources_of
 from voxstill.core.errors import DataError, StorageError, VoxstillError
-from voxstill.core.records import Normalization, Recording, Utterance, content_hash, fingerprint
+from voxstill.core.records import Normalization, Recording, Utterance, Word, content_hash, fingerprint
 from voxstill.engine import StageWork
 from voxstill.indexing import channels
 from voxstill.indexing.failure import Failure, FailureKind
+from voxstill.indexing.formats import word_times
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.from_header import audio_by_header
 from voxstill.indexing.scan import SourceFile, split_of
@@ -45,6 +46,8 @@ class IndexRow(Recording):
     versions."""
     louder_channel: int | None = None
     """The channel that is heard in place of the mix, in which the channels cancel one another."""
+    untimed: tuple[str, ...] | None = None
+    """Why the word times of some of its utterances are not used. None in tables of earlier versions."""
     unused: tuple[Utterance, ...] | None = None
     """What the source names or has words of, and the index cannot use: an evaluation judges it. Utterances of unknown
     length end where they begin. None in tables of earlier versions."""
@@ -223,6 +226,7 @@ def _segment(
         raise DataError(FailureKind.TOO_SHORT, why=why)
     utterances: dict[str, Utterance] = {}
     errors: list[DataError] = []
+    untimed: list[str] = []
     left_out: list[SourceEntry] = []
     for entry in entries:
         audio_or_error = by_channel[entry.channel]
@@ -235,7 +239,11 @@ def _segment(
             errors.append(error)
             left_out.append(placed)
             continue
-        of_entry = list(_utterances(file, placed, audio_or_error, span, cfg, source, seed))
+        words = word_times.of_utterance(placed.words, placed.text, span)
+        if isinstance(words, str):
+            untimed.append(words)
+            words = None
+        of_entry = list(_utterances(file, placed, words, audio_or_error, span, cfg, source, seed))
         utterances |= {utterance.id: utterance for utterance in of_entry}
         if placed.text is not None and all(utterance.text is None for utterance in of_entry):
             left_out.append(placed)
@@ -258,6 +266,7 @@ def _segment(
         dc_offset=max([level.dc_offset for level in levels], key=abs),
         louder_channel=audio.louder_channel,
         origin=first.origin,
+        untimed=tuple(untimed),
         unused=_unused(file, left_out, source, seed, duration_ms),
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
@@ -280,11 +289,19 @@ def _num_bytes(entry: SourceEntry, blob: Blob) -> int:
 
 
 def _utterances(
-    file: SourceFile, entry: SourceEntry, audio: codec.Audio, span: vad.Span, cfg: Segment, source: Source, seed: int
+    file: SourceFile,
+    entry: SourceEntry,
+    words: tuple[Word, ...] | None,
+    audio: codec.Audio,
+    span: vad.Span,
+    cfg: Segment,
+    source: Source,
+    seed: int,
 ) -> Iterator[Utterance]:
-    """The utterances of one entry of the source."""
+    """The utterances of one entry of the source, whose words are those of the whole of it."""
     for part in _spans(entry, audio, span, cfg):
-        yield _utterance(file, entry, part, source, seed, is_whole=part == span, gain_db=audio.gain_db)
+        utterance = _utterance(file, entry, part, source, seed, is_whole=part == span, gain_db=audio.gain_db)
+        yield replace(utterance, words=words) if part == span and words is not None else utterance
 
 
 def _utterance(

@@ -37,7 +37,7 @@ _PARTS_AT_ONCE = 256
 _FILES_AT_ONCE = 4096
 _RECORDING_COLUMNS = (
     *("id", "uri", "error", "etag", "origin", "said", "content_hash"),
-    *("segment_errors", "clipped", "dc_offset"),
+    *("segment_errors", "untimed", "clipped", "dc_offset"),
 )
 _SOUND, _UNREADABLE = 0, 1
 """States of a row; the kinds of all other failures follow, as they come."""
@@ -76,6 +76,7 @@ class IndexState:
         self._milliseconds = self._supervised_ms = self._num_supervised = 0
         self._splits: Counter[str] = Counter()
         self._segment_reasons: Counter[str] = Counter()
+        self._untimed: Counter[str] = Counter()
         self._num_clipped = self._num_offset = 0
         self._archives = Archives(work.uri("unpacked/"))
         self._held_out = array("Q")
@@ -106,6 +107,8 @@ class IndexState:
                     if "segment_errors" in recordings.column_names:
                         errors = recordings["segment_errors"].combine_chunks().flatten().to_pylist()
                         self._segment_reasons.update(Failure.parse(error).kind for error in errors)
+                    if "untimed" in recordings.column_names:
+                        self._untimed.update(recordings["untimed"].combine_chunks().flatten().to_pylist())
                     self._num_clipped += _num_beyond(recordings, "clipped", level.MAX_CLIPPED)
                     self._num_offset += _num_beyond(recordings, "dc_offset", level.MAX_DC_OFFSET)
                     self._splits.update(utterances["split"].to_pylist())
@@ -263,6 +266,7 @@ class IndexState:
             segment_reasons=dict(self._segment_reasons.most_common()),
             clipped=self._num_clipped,
             dc_offset=self._num_offset,
+            untimed=dict(self._untimed.most_common()) or None,
         )
 
     def refuse_doubled(self) -> None:

@@ -51,7 +51,7 @@ class Transcribe(StageWork):
     def clip(self, utterance: Utterance, samples_T: NDArray[np.int16]) -> Clip:
         """The input of the teacher: without the human text, unless the teacher `reads_texts`."""
         if not self.task.reads_texts:
-            utterance = dataclasses.replace(utterance, text=None)
+            utterance = dataclasses.replace(utterance, text=None, words=None)
         return Clip(utterance=utterance, samples_T=samples_T)
 
     def _row(self, utterance: Utterance, outcome: Transcription | VoxstillError) -> Label | engine.Postponed:
@@ -81,7 +81,9 @@ class Transcribe(StageWork):
 
     def _shown(self, utterance: Utterance) -> str:
         """Hash of what the teacher was shown of an utterance."""
-        shown = text_hash(utterance.audio, utterance.text) if self.task.reads_texts else utterance.audio
+        shown = utterance.audio
+        if self.task.reads_texts:
+            shown = text_hash(shown, utterance.text, utterance.words)
         return language_hash(shown, utterance.info.language) if self.task.reads_languages else shown
 
 

@@ -134,6 +134,8 @@ def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, object]]:
     def row(entry: SourceEntry) -> dict[str, object]:
         own = {name: getattr(entry, name) for name in ("text", "channel", "start_ms", "end_ms", "weight")}
         own["id"] = entry.utterance_id
+        if isinstance(entry.words, tuple):
+            own["words"] = [{"word": word, "start_ms": start, "end_ms": end} for word, start, end in entry.words]
         known = {name: value for name, value in (own | asdict(entry.info)).items() if value is not None}
         return {"audio": entry.uri, "split": split_of(entry, source, cfg.seed), **known}
 

@@ -48,6 +48,9 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     if figures.damaged_segments:
         why = ", ".join(f"{reason}: {num}" for reason, num in figures.segment_reasons.items())
         log.warning("index: %d segments of other recordings cannot be used: %s", figures.damaged_segments, why)
+    if figures.untimed:
+        why = ", ".join(f"{reason}: {num}" for reason, num in figures.untimed.items())
+        log.warning("index: word times of %d utterances are not used: %s", sum(figures.untimed.values()), why)
     if figures.duplicates:
         log.warning(
             "index: %d recordings hold audio that is in the table under another address, and are not taken again: "

@@ -54,6 +54,8 @@ class IndexFigures(TableFigures):
     """Recordings of which more than 0.1 % of the samples are at or beyond full scale."""
     dc_offset: int = 0
     """Recordings whose mean is more than 1 % of full scale away from 0."""
+    untimed: Mapping[str, int] | None = None
+    """Why word times of utterances are not used, and how many; None where all are used, or there are none."""
     finished: bool | None = None
     """False where other parts (`--part`) are still missing."""
     max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)

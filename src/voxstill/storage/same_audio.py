@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.errors import DataError
-from voxstill.core.records import REFERENCE, Label, Utterance, audio_hash, language_hash, text_hash
+from voxstill.core.records import REFERENCE, Label, Utterance, Word, audio_hash, language_hash, text_hash
 from voxstill.storage import tables
 from voxstill.storage.arrays import numpy_array
 from voxstill.storage.redaction import redact_uri
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "_utterances.json"
 _AUDIO = ("recording_id", "channel", "start_ms", "end_ms")
-_LABELLED = (*_AUDIO, "text", "language")
+_LABELLED = (*_AUDIO, "text", "language", "words")
 _COMPARED = ("utterance_id", "recipe", "teacher", "error", "audio")
 _TEACHER, _TEXT, _EITHER = 0, 1, 2
 """Kinds of labels. Those of a run of the teacher `reference`, and of removed utterances, fit both."""
@@ -69,7 +69,7 @@ def compare(work: Store, utterances: str, labels: str) -> None:
             f"{len(of_other_audio):,} labels in `{redact_uri(work.uri(labels))}` are of other audio than the "
             f"utterances of their ids in `{utterances}`, or of another language",
             why=f"`{of_other_audio[0]}`, for one, was another recording, channel or stretch when it was labelled, "
-            "its file was changed since, or its text or language was where the teacher is shown it",
+            "its file was changed since, or its text, word times or language were where the teacher is shown them",
             fix="index and label into another work folder, without these labels, or use the source and the options "
             f"of `index` of then. Where the language was corrected: remove `{labels}` and run `voxstill label`",
         )
@@ -146,8 +146,9 @@ def _compare(root: str, utterances: str, state: str, labels: str, listing: str) 
         of_other_kind += rows.filter(pa.array((kind_N != wanted_N) & (kind_N != _EITHER)))["id"].to_pylist()
         is_other_N = (np.array(hashes, "S16") != labelled_N) & (labelled_N != b"")
         for row in np.flatnonzero(is_other_N).tolist():  # of a teacher that was shown the text or the language
-            text, language = (rows[name][row].as_py() for name in ("text", "language"))
-            shown = hashes[row], text_hash(hashes[row], text)
+            text, language, words = (rows[name][row].as_py() for name in ("text", "language", "words"))
+            timed = None if words is None else [tables.from_columns(word, Word) for word in words]
+            shown = hashes[row], text_hash(hashes[row], text, timed)
             of_now = {*shown, *(language_hash(one, language) for one in shown)}
             is_other_N[row] = labelled_N[row].decode() not in of_now
         different += rows.filter(pa.array(is_other_N))["id"].to_pylist()

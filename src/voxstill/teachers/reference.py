@@ -18,7 +18,7 @@ class ReferenceOptions(Section):
 class ReferenceTeacher:
     """Returns the human text, without a confidence.
 
-    Isolated words get times, where the pauses between them are clear; other texts have no word times.
+    Word times are those of the manifest. Without, isolated words get some, where the pauses between them are clear.
     """
 
     Options: ClassVar[type[Section]] = ReferenceOptions
@@ -48,8 +48,10 @@ def _transcription(clip: Clip) -> Transcription:
     if text is None:
         return Transcription(finish="failed", error="the manifest has no text for this utterance")
     text_words = text.split()
-    spans = vad.word_spans(clip.samples_T, len(text_words)) or []
-    words = tuple(
-        Word(text=word, start_ms=start, end_ms=end) for word, (start, end) in zip(text_words, spans, strict=False)
-    )
+    words = clip.utterance.words
+    if words is None:
+        spans = vad.word_spans(clip.samples_T, len(text_words)) or []
+        words = tuple(
+            Word(text=word, start_ms=start, end_ms=end) for word, (start, end) in zip(text_words, spans, strict=False)
+        )
     return Transcription(text=text, language=clip.utterance.info.language, num_tokens=len(text_words), words=words)

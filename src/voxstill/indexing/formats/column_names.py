@@ -31,7 +31,8 @@ START_NAMES = ("start_ms", "offset", "start", "start_time", "start_sec", "begin"
 END_NAMES = ("end_ms", "end", "end_time", "end_sec", "stop", "stop_time")
 """Names of the times of a stretch, in seconds but for the first."""
 NUMBER_COLUMNS = ("channel", "weight", *START_NAMES, *END_NAMES, "duration")
-_KNOWN = {name for names in (*COLUMN_NAMES.values(), *LATER_NAMES.values()) for name in names} | {*NUMBER_COLUMNS}
+_KNOWN = {name for names in (*COLUMN_NAMES.values(), *LATER_NAMES.values()) for name in names}
+_KNOWN |= {*NUMBER_COLUMNS, "words"}
 _WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 _START_WORDS = ("start", "begin", "onset", "offset")
 _END_WORDS = ("end", "stop", "dur", "till", "until")

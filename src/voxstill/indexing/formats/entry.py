@@ -49,6 +49,8 @@ _HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
 were indexed before it existed are not taken for edited ones."""
 _hashed_by_place = attrgetter(*_HASHED_BY_PLACE)
 _HASHED_BY_NAME = tuple(name for name in INFO_COLUMNS if name not in _HASHED_BY_PLACE)
+TimedWord = tuple[str, int, int]
+"""A word, its start and its end in milliseconds from the start of its file."""
 _BYTE_RANGE = re.compile(r"#\d+\+\d+$")
 
 
@@ -79,6 +81,8 @@ class SourceEntry:
     that this was cut from. Not in the metadata: tables that were made before it was read keep what they have."""
     weight: float | None = None
     """How much the loss of its utterances counts; None is 1."""
+    words: tuple[TimedWord, ...] | str | None = None
+    """Words of `text` with their times in the file, or why those that the source has are not used."""
     failure: Failure | None = None
     implied_id: str | None = None
     """Name of the utterance where `id` is none or is taken by another tar. Not in the metadata: tables that were made
@@ -129,6 +133,8 @@ class SourceEntry:
             info = tuple(None if name in implied else getattr(self.info, name) for name in _HASHED_BY_PLACE)
         named = (*((name, getattr(self.info, name)) for name in _HASHED_BY_NAME), ("weight", self.weight))
         later = [(name, value) for name, value in named if value is not None]
+        if isinstance(self.words, tuple):
+            later.append(("words", self.words))
         return (self.id, self.text, *info, self.split, self.channel, self.start_ms, self.end_ms, *later)
 
     def located(self, file: SourceEntry) -> SourceEntry:

@@ -24,6 +24,7 @@ from voxstill.indexing.formats.entry import (
 )
 from voxstill.indexing.formats.remote_file import open_manifest
 from voxstill.indexing.formats.webdataset import AUDIO, TAR_ERRORS, member_entry, open_tar, tar_entry
+from voxstill.indexing.formats.word_times import of_alignments, read_words
 from voxstill.storage.uri import is_local
 
 SHAR_CUTS = re.compile(r"cuts(\.\d+)\.jsonl(\.gz)?$")
@@ -57,10 +58,14 @@ def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     columns = {
         "id": row.get("id"),
         "channel": row.get("channel") if len(sources[0].get("channels") or [0]) > 1 else None,
-        **_supervised(supervisions, duration_ms),
+        **_supervised(supervisions, start_ms, duration_ms),
     }
     names = (f"supervisions.{name}" for part in supervisions for name in part)
-    metadata = replace(metadata_of(columns, where), columns=(*row, *dict.fromkeys(names)))
+    metadata = replace(
+        metadata_of(columns, where),
+        words=read_words(columns["words"], where),
+        columns=(*row, *dict.fromkeys(names)),
+    )
     is_whole = start_ms == 0 and duration_ms >= (time_ms(recording, "duration", where, 1000) or math.inf)
     if not is_whole:
         metadata = timed(metadata, start_ms, start_ms + duration_ms, where)
@@ -76,13 +81,15 @@ def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     return metadata.located(file)
 
 
-def _supervised(rows: Sequence[Mapping[str, Any]], duration_ms: int) -> dict[str, object]:
-    """Text, speaker, language, split and weight of a cut's supervisions.
+def _supervised(rows: Sequence[Mapping[str, Any]], start_ms: int, duration_ms: int) -> dict[str, object]:
+    """Text, words, speaker, language, split and weight of the supervisions of a cut, which starts so late in its file.
 
-    Their texts are one text, in their order, where each has one and lies within the cut; a speaker, a language or, in
+    Their texts are one text, in their order, where each has one and lies within the cut; its words have times where
+    each has an alignment of words, whose times start with the cut. A speaker, a language or, in
     `custom`, a split or a weight is known where all have the same.
     """
-    texts = [row.get("text") for row in sorted(rows, key=lambda row: row.get("start") or 0)]
+    ordered = sorted(rows, key=lambda row: row.get("start") or 0)
+    texts = [row.get("text") for row in ordered]
     are_inside = all(
         (row.get("start") or 0) >= -_TOLERANCE_S
         and (row.get("start") or 0) + (row.get("duration") or 0) <= duration_ms / 1000 + _TOLERANCE_S
@@ -98,6 +105,7 @@ def _supervised(rows: Sequence[Mapping[str, Any]], duration_ms: int) -> dict[str
         "language": languages.pop() if len(languages) == 1 else None,
         "subset": splits.pop() if len(splits) == 1 else None,
         "weight": customs[0].get("weight") if len(weights) == 1 else None,
+        "words": of_alignments(ordered, start_ms / 1000) if has_text else None,
     }
 
 

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from voxstill.core.errors import DataError, first_line
 from voxstill.indexing.formats.column_names import COLUMN_NAMES, NUMBER_COLUMNS, is_read, spelling
@@ -36,7 +36,12 @@ from voxstill.indexing.formats.lines import decode_text, json_object, number_of,
 from voxstill.indexing.formats.parquet_audio import audio_column, too_much
 from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, open_manifest, read_lines
 from voxstill.indexing.formats.webdataset import AUDIO, file_name, is_compressed
+from voxstill.indexing.formats.word_times import MOST_WORDS, read_words
 from voxstill.storage.redaction import redact_uri
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 ManifestRow = tuple[Mapping[str, object], str]
 """Columns of a row of a manifest, and where it stands, for people."""
@@ -251,8 +256,9 @@ def parquet_rows(
             _refuse_doubled_columns(names, redact_uri(uri))
             leaves = (table.metadata.schema.column(index).path for index in range(table.metadata.num_columns))
             columns = [leaf for leaf in leaves if wanted(leaf.partition(".")[0]) and leaf != "audio.bytes"]
+            _refuse_too_many_words(table.metadata, redact_uri(uri))
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
-                for row in batch.to_pylist():
+                for row in _with_words_cut(batch).to_pylist():
                     number += 1
                     if sum(len(value) for value in row.values() if isinstance(value, str)) > MAX_LINE_BYTES:
                         raise bad_row(f"{redact_uri(uri)}:{number}", f"it is longer than {MAX_LINE_BYTES >> 20} MiB")
@@ -263,6 +269,32 @@ def parquet_rows(
                 why=first_line(error),
                 fix="write the file anew",
             ) from None
+
+
+def _refuse_too_many_words(metadata: pq.FileMetaData, where: str) -> None:
+    """DataError where lists of words are longer, on the average, than any may be: equal ones take no place."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    for group in groups:
+        leaves = (group.column(index) for index in range(group.num_columns))
+        num_words = max((leaf.num_values for leaf in leaves if _is_words(leaf.path_in_schema)), default=0)
+        if num_words > MOST_WORDS * group.num_rows:
+            why = f"the column `words` has {num_words:,} values in {group.num_rows:,} rows"
+            raise DataError(f"`{where}` is not read", why=why, fix="write the file anew, with the words of each row")
+
+
+def _with_words_cut(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with lists of words that are too long cut before they become objects; what is left is too long."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for index, field in enumerate(batch.schema):
+        if _is_words(field.name) and (pa.types.is_list(field.type) or pa.types.is_large_list(field.type)):
+            batch = batch.set_column(index, field.name, pc.list_slice(batch[index], 0, MOST_WORDS + 1))
+    return batch
+
+
+def _is_words(path: str) -> bool:
+    return spelling(path.partition(".")[0]) == "words"
 
 
 def read_list(uri: str) -> Iterator[SourceEntry]:
@@ -314,7 +346,8 @@ def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
             raise bad_row(where, "it is half of lhotse's: join recordings and supervisions by `lhotse cut simple`")
         raise bad_row(where, "it has no `audio`")
     start_ms, end_ms, duration_ms = stretch_ms(row, where)
-    metadata = replace(timed(metadata_of(row, where), start_ms, end_ms, where), duration_ms=duration_ms)
+    metadata = timed(metadata_of(row, where), start_ms, end_ms, where)
+    metadata = replace(metadata, duration_ms=duration_ms, words=read_words(row.get("words"), where))
     if "audio_filepath" in row and row.get("shard_id") is not None:
         return nemo_tar_entry(audio, row["shard_id"], manifest, metadata)
     if metadata.id is None and isinstance(row.get("key"), str) and {"wav", "txt"} <= row.keys():  # as WeNet writes it

@@ -27,6 +27,7 @@ from voxstill.indexing.formats.entry import (
 )
 from voxstill.indexing.formats.lines import decode_text, parse_json
 from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, RemoteFile, open_manifest
+from voxstill.indexing.formats.word_times import read_words
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import local_path
 
@@ -281,7 +282,8 @@ def _with_times(metadata: SourceEntry, row: Mapping[str, object], where: str) ->
     start_ms, end_ms, duration_ms = stretch_ms(row, where)
     timed(metadata, start_ms, end_ms, where)
     is_stretch = start_ms is not None or end_ms is not None
-    return replace(metadata, sample_ms=(start_ms, end_ms) if is_stretch else None, duration_ms=duration_ms)
+    sample_ms = (start_ms, end_ms) if is_stretch else None
+    return replace(metadata, sample_ms=sample_ms, duration_ms=duration_ms, words=read_words(row.get("words"), where))
 
 
 def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
@@ -302,6 +304,7 @@ def _updated(metadata: SourceEntry, later: SourceEntry) -> SourceEntry:
         implied_info=(*metadata.implied_info, *later.implied_info),
         channel=known(later.channel, metadata.channel),
         weight=known(later.weight, metadata.weight),
+        words=known(later.words, metadata.words),
         sample_ms=known(later.sample_ms, metadata.sample_ms),
         duration_ms=known(later.duration_ms, metadata.duration_ms),
     )
