@@ -55,7 +55,15 @@ class SourceFile:
     @property
     def metadata_hash(self) -> str:
         """Equal where the same source says the same of the file, in whatever order."""
-        texts = sorted([repr(entry.metadata) for entry in self.entries])
+        return self._metadata_hash(self.entries)
+
+    @property
+    def untimed_hash(self) -> str:
+        """`metadata_hash` without the times of words, as it was in versions that did not read them."""
+        return self._metadata_hash([replace(entry, words=None) for entry in self.entries])
+
+    def _metadata_hash(self, entries: Iterable[SourceEntry]) -> str:
+        texts = sorted([repr(entry.metadata) for entry in entries])
         if self.source:
             texts.append(str(self.source))
         return f"{hash64(' '.join(texts)):016x}"

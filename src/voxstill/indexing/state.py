@@ -77,6 +77,8 @@ class IndexState:
         self._splits: Counter[str] = Counter()
         self._segment_reasons: Counter[str] = Counter()
         self._untimed: Counter[str] = Counter()
+        self.num_times_added = 0
+        """Recordings of which the source has word times, as `missing` saw it, and the tables none."""
         self._num_clipped = self._num_offset = 0
         self._archives = Archives(work.uri("unpacked/"))
         self._held_out = array("Q")
@@ -149,6 +151,7 @@ class IndexState:
             for file, is_done in zip(batch, self._are_done(batch), strict=True):
                 status = Status.DONE if is_done else self.status(file)
                 mask.append(status in (Status.NEW, Status.RETRY))
+                self.num_times_added += not is_done and self._lacks_times(file)
                 if is_done and any(is_held_out(entry.split or entry.implied_split) for entry in file.entries):
                     self._held_out.append(int(file.id, 16))
                 if is_done or status == Status.NEW or _holds(self._sound_uri_N, file.entries[0].uri):
@@ -208,7 +211,7 @@ class IndexState:
         if not rows:
             return self._status_of_version(file) if _holds(self._sound_uri_N, file.entries[0].uri) else Status.NEW
         metadata_N, state_N = self._metadata_N[rows.start : rows.stop], self._state_N[rows.start : rows.stop]
-        is_same_N = (metadata_N == int(file.metadata_hash, 16)) | (metadata_N == 0)
+        is_same_N = _is_same(metadata_N, file)
         if state_N[0] == _SOUND:
             return Status.DONE if is_same_N[0] else Status.EDITED
         return Status.DONE if (is_same_N & (state_N > _UNREADABLE)).any() else Status.RETRY
@@ -232,9 +235,13 @@ class IndexState:
         same_N = row_N[self._content_N[row_N] == content]
         if not len(same_N):
             return Status.CHANGED
-        metadata_N = self._metadata_N[same_N]
-        is_described_so = (metadata_N == int(file.metadata_hash, 16)) | (metadata_N == 0)
-        return Status.DONE if is_described_so.any() else Status.EDITED
+        return Status.DONE if _is_same(self._metadata_N[same_N], file).any() else Status.EDITED
+
+    def _lacks_times(self, file: SourceFile) -> bool:
+        """Whether a sound file is in the tables as it is described now, but for word times."""
+        rows = self._rows(file.id)
+        is_sound = bool(rows) and self._state_N[rows.start] == _SOUND
+        return is_sound and self._metadata_N[rows.start] == int(file.untimed_hash, 16) != int(file.metadata_hash, 16)
 
     def shared_contents(self) -> NDArray[np.uint64]:
         """The contents that several recordings have, sorted; duplicates of others count too."""
@@ -344,6 +351,12 @@ class IndexState:
 
     def _state(self, error: str | None) -> int:
         return _SOUND if error is None else self._states.setdefault(Failure.parse(error).kind, len(self._states))
+
+
+def _is_same(metadata_N: NDArray[np.uint64], file: SourceFile) -> NDArray[np.bool_]:
+    """Which hashes are of what is known of a file: tables have 0 for none, and none of times that were added since."""
+    hashes = (int(file.metadata_hash, 16), int(file.untimed_hash, 16), 0)
+    return np.isin(metadata_N, np.array(hashes, np.uint64))
 
 
 def _columns(work: Store, key: str, names: Sequence[str]) -> pa.Table:

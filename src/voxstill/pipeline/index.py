@@ -100,6 +100,15 @@ def _warn_of_kept(num: int) -> None:
         )
 
 
+def _warn_of_added_times(num: int) -> None:
+    if num:
+        log.warning(
+            "index: %d recordings were indexed before their source had word times, or by a version that did not read "
+            "them, and stay without: to learn from them, index into another work folder",
+            num,
+        )
+
+
 def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
     files = by_file(scan(cfg.source, work))
@@ -107,6 +116,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
     state, removed = IndexState(work, recordings, prefix), removals.record(work)
     missing = state.missing(files)
     _warn_of_kept(state.num_kept_in_training())
+    _warn_of_added_times(state.num_times_added)
     if part is not None:
         missing = bytearray(todo and part.takes(file.id) for file, todo in zip(files, missing, strict=True))
     log.info("index: %d files found, %d of them to do", len(files), sum(missing))
