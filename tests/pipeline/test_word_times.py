@@ -19,7 +19,8 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.core.records import Label, Utterance, Word, text_hash
 from voxstill.indexing.segment import IndexRow
-from voxstill.labelling.label import Transcribe, task
+from voxstill.labelling.label import task
+from voxstill.labelling.transcribe import Transcribe
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
