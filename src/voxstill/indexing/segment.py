@@ -240,9 +240,7 @@ def _segment(
             left_out.append(placed)
             continue
         words = word_times.of_utterance(placed.words, placed.text, span)
-        if isinstance(words, str):
-            untimed.append(words)
-            words = None
+        untimed += [words] if isinstance(words, str) else []
         of_entry = list(_utterances(file, placed, words, audio_or_error, span, cfg, source, seed))
         utterances |= {utterance.id: utterance for utterance in of_entry}
         if placed.text is not None and all(utterance.text is None for utterance in of_entry):
@@ -291,17 +289,17 @@ def _num_bytes(entry: SourceEntry, blob: Blob) -> int:
 def _utterances(
     file: SourceFile,
     entry: SourceEntry,
-    words: tuple[Word, ...] | None,
+    words: tuple[Word, ...] | str | None,
     audio: codec.Audio,
     span: vad.Span,
     cfg: Segment,
     source: Source,
     seed: int,
 ) -> Iterator[Utterance]:
-    """The utterances of one entry of the source, whose words are those of the whole of it."""
+    """The utterances of one entry of the source, whose words with times are of the whole of it."""
     for part in _spans(entry, audio, span, cfg):
         utterance = _utterance(file, entry, part, source, seed, is_whole=part == span, gain_db=audio.gain_db)
-        yield replace(utterance, words=words) if part == span and words is not None else utterance
+        yield replace(utterance, words=words) if part == span and isinstance(words, tuple) else utterance
 
 
 def _utterance(
