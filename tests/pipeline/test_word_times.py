@@ -119,6 +119,14 @@ def test_times_start_with_the_utterance_and_change_the_label(cfg: Config, tmp_pa
         index(cfg)
 
 
+def test_supervised_sources_learn_from_the_times_whatever_the_teacher(cfg: Config, tmp_path: Path) -> None:
+    write_manifest(tmp_path, WORDS)
+    supervised = config.changed(cfg, "source.supervised=true", "teacher=echo")
+    index(supervised)
+    label_utterances(supervised)
+    assert times(rows(supervised, "labels", Label)["some-0"]) == [("one", 100, 400), ("two", 400, 900)]
+
+
 def test_a_teacher_that_is_shown_no_text_is_shown_no_words() -> None:
     unseen = Transcribe(dataclasses.replace(task(config.Teacher(name="reference")), reads_texts=False))
     utterance = Utterance(id="a", recording_id="a", uri="a.wav", end_ms=1000, text="one", words=WORD)
