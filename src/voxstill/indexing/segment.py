@@ -222,8 +222,7 @@ def _segment(
     audio, levels = audios[0], [audio.measured_level for audio in audios]
     duration_ms = _duration_ms(by_channel)
     if duration_ms < cfg.min_ms:
-        why = f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}"
-        raise DataError(FailureKind.TOO_SHORT, why=why)
+        raise DataError(FailureKind.TOO_SHORT, why=f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}")
     utterances: dict[str, Utterance] = {}
     errors: list[DataError] = []
     untimed: list[str] = []
