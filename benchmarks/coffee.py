@@ -2,11 +2,11 @@
 
     python benchmarks/coffee.py --train ORDERS --test OTHER_ORDERS --noise KITCHEN.flac --json
 
-Both folders have `manifest.jsonl` (`id`, `audio`, `speaker`, `slots`), and the first one `coffee.jsgf`. Of it only the
-audio is read, its speakers and the grammar. The teacher labels it with the grammar; the student learns
-from what the filter keeps and from synthetic voices of the same grammar. A command is accepted where all its slots are
-right and none is added. Noise is mixed in as by https://github.com/Picovoice/speech-to-intent-benchmark: the loudest
-2,048 samples of speech stand so many decibels above those of the noise. Intervals and p are over sessions (`speaker`).
+Both folders have `manifest.jsonl` (`id`, `audio`, `slots`, `speaker`), and the first one `coffee.jsgf`. Of it only the
+audio is read, its speakers and the grammar. The teacher labels it with the grammar; the student learns from what the
+filter keeps and from synthetic voices of the same grammar. A command is accepted where all its slots are right and none
+is added. Noise is mixed in as by https://github.com/Picovoice/speech-to-intent-benchmark: the loudest 2,048 samples of
+speech stand so many decibels above those of the noise. Intervals and p are over sessions (`speaker`), or over clips.
 Speed is audio seconds a CPU second, both in turn on the same clips.
 """
 
@@ -92,7 +92,7 @@ def student(args: argparse.Namespace) -> tuple[Config, dict[str, Any]]:
         {
             "id": row["id"],
             "audio": str((args.train / row["audio"]).resolve()),
-            "speaker": row["speaker"],
+            **{name: row[name] for name in ("speaker",) if name in row},
             "dataset": "orders",
         }
         for row in manifest(args.train)
@@ -158,7 +158,7 @@ def judge(cfg: Config, path: str, args: argparse.Namespace) -> dict[str, Any]:
         }
         for side, transcribe in (("teacher", by_teacher), ("student", by_student))
     }
-    sessions = [row["speaker"] for row in rows]
+    sessions = [row.get("speaker", row["id"]) for row in rows]
     refused = {side: by_session(right[side], sessions) for side in right}
     test = paired_test(refused["teacher"], refused["student"], DRAWS, args.seed)
     assert test is not None
