@@ -29,7 +29,7 @@ from voxstill.training import cluster, parallel
 SETTINGS = """
 work: {work}
 plan: {{budget_ms: 6000{batches_per_step}}}
-augment: {{noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}}
+augment: {{noise_prob: 0.0, gain_db: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}}
 train: {{steps: 3, seed_mode: debug, loader_workers: 0, log_every: 1, root: {root}}}
 """
 CLEAN = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM", "TORCHELASTIC"))}
