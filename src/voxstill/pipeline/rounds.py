@@ -230,8 +230,8 @@ def _filter(cfg: Config, steps: Steps, name: str) -> VerdictFigures:
     with steps.step(name) as result:
         filtered = filtering.filter_labels(cfg)
         text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
-        if len(by_dataset := filter_report.kept_hours(cfg, filtered)) > 1:
-            text += f", to learn from: {experiment.dataset_hours(by_dataset)}"
+        if any(source.supervised for source in config.sources_of(cfg.source)):
+            text += f", to learn from: {experiment.dataset_hours(filter_report.kept_hours(cfg, filtered))}"
         result(
             text,
             judged=filtered.judged,
