@@ -126,7 +126,7 @@ def later(cfg: Config) -> list[Config]:
     names = [_name(cfg, number) for number in range(2, cfg.rounds + 1)]
     trains = [cfg.train.model_copy(update={"name": name}) for name in names]
     runs = [run for train_ in trains for run in experiment.named(cfg.model_copy(update={"train": train_}))]
-    begun = (config.load(str(run.config), [], {}) for run in runs if run.config.is_file())
+    begun = (config.load_snapshot(str(run.config)) for run in runs if run.config.is_file())
     return [own for own in begun if is_same_root(own.work, cfg.work)]
 
 
