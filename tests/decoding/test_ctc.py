@@ -44,6 +44,16 @@ def decode(path: list[int], frames: int | None = None) -> Hypothesis:
     return hypothesis
 
 
+def test_a_blank_penalty_is_taken_off_the_blank_of_each_frame_and_the_rest_sums_to_1() -> None:
+    logits_BFV = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0))
+    plain_BFV, less_BFV = ctc.log_probs(logits_BFV, 1), ctc.log_probs(logits_BFV, 1, 1.5)
+    torch.testing.assert_close(plain_BFV, logits_BFV.log_softmax(-1))
+    torch.testing.assert_close(less_BFV.exp().sum(-1), torch.ones(2, 5))
+    torch.testing.assert_close(
+        (less_BFV - plain_BFV)[..., 1] - (less_BFV - plain_BFV)[..., 0], torch.full((2, 5), -1.5)
+    )
+
+
 def test_repeats_collapse_and_a_blank_parts_them() -> None:
     assert decode([0, 0, BLANK, 0, 1, 1]).token_ids == (0, 0, 1)
     assert decode([0, 0, BLANK, 0, 1, 1]).text == "one one two"

@@ -66,6 +66,18 @@ def test_the_blank_comes_after_the_last_piece_and_every_weight_learns() -> None:
     assert not without_gradient  # a weight without a gradient would stop training on several devices
 
 
+def test_a_batch_of_a_single_output_frame_can_be_learnt_from() -> None:
+    for frames in (1, 8):
+        features_BFD, frames_B = torch.randn(1, frames, NUM_MELS), torch.tensor([frames])
+        model = students.build("tiny", 8, dropout=0.0, seed=0)
+        logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
+        assert out_B.tolist() == [1]
+        logits_BFV[:, :1].sum().backward()
+        transducer = students.build("tiny", 8, dropout=0.0, seed=0, kind="rnnt")
+        _, out_B, _, _ = students.encode_and_predict(transducer, features_BFD, frames_B, torch.tensor([[3]]))
+        assert out_B.tolist() == [1]
+
+
 def test_a_saved_student_comes_back_with_the_same_weights(tmp_path: Path) -> None:
     model = students.build("tiny", 7, dropout=0.0, seed=3)
     model.save_pretrained(tmp_path)

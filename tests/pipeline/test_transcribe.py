@@ -152,6 +152,21 @@ def test_a_strongly_boosted_phrase_is_transcribed(
     assert out.split().count("du") > TEXTS[0].split().count("du")
 
 
+def test_a_blank_penalty_makes_words_likelier_in_every_search(
+    capsys: pytest.CaptureFixture[str], tone_student: Path, files: list[str], tmp_path: Path
+) -> None:
+    grammar = grammar_file(tmp_path, f"({' | '.join(sorted(set(' '.join(TEXTS).split())))})*")
+    for options in ((), ("--set", "decode={beam: 4}"), ("--set", grammar)):
+        probs = []
+        for penalty in (0, 2):
+            more = ("--json", "--set", f"decode.blank_penalty={penalty}")
+            _, out, _ = run(capsys, str(tone_student), files[0], *options, *more)
+            [transcript] = json.loads(out)["transcripts"]
+            assert transcript["text"] == TEXTS[0]
+            probs.append([word["prob"] for word in transcript["words"]])
+        assert all(less < more for less, more in zip(*probs, strict=True))
+
+
 def grammar_file(folder: Path, sentences: str) -> str:
     (folder / "g.jsgf").write_text(f"#JSGF V1.0;\ngrammar g;\npublic <s> = {sentences};\n")
     return f"decode.grammar={folder / 'g.jsgf'}"

@@ -63,10 +63,12 @@ def decode_batch(
     audio_len_B: Tensor,
     ids: Sequence[str],
     search: BeamSearch | GrammarSearch | None = None,
+    blank_penalty: float = 0.0,
 ) -> list[Hypothesis]:
     """Transcribe one batch; return one Hypothesis per utterance, in order.
 
     `audio_BT` is int16 at 16 kHz. Decoding is greedy, or the search of `beam_search` or `grammar_search`.
+    `blank_penalty` is for CTC.
     """
     inputs, len_B = frontend.extract(audio_BT, audio_len_B)
     inputs = inputs.to(model.dtype)
@@ -83,7 +85,7 @@ def decode_batch(
     }
     if students.student_kind(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)
-        log_probs_BFV = logits_BFV.float().log_softmax(-1)
+        log_probs_BFV = ctc.log_probs(logits_BFV, tokenizer.blank_id, blank_penalty)
         if isinstance(search, BeamSearch):
             return ctc.beam(log_probs_BFV, out_B.tolist(), width=search.width, fusion=search.fusion, **common)
         if search is not None:
@@ -185,13 +187,16 @@ class FrameModel:
         self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
         self._frontend.move(device)
         self._search: BeamSearch | GrammarSearch | None = beam_search(decoding, self.vocabulary.pieces)
-        if decoding.grammar is not None:
+        self._blank_penalty = decoding.blank_penalty
+        only_ctc = {"grammar": decoding.grammar is not None, "blank_penalty": decoding.blank_penalty > 0}
+        for name in (name for name, is_set in only_ctc.items() if is_set):
             if students.student_kind(self.model) != "ctc":
                 raise ConfigError(
-                    "`decode.grammar` has no use",
-                    why=f"`{options.model}` is a transducer: the search is one of CTC students",
+                    f"`decode.{name}` has no use",
+                    why=f"`{options.model}` is a transducer, and that is for CTC students",
                     fix="leave it out, or give a CTC student",
                 )
+        if decoding.grammar is not None:
             self._search = grammar_search(decoding.grammar, self.vocabulary)
         if self._search is not None:  # compiled now, and not while it is timed
             silence_BT = torch.zeros(1, RATE_HZ, dtype=torch.int16, device=device)
@@ -202,7 +207,11 @@ class FrameModel:
         self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str], languages: Sequence[str | None]
     ) -> list[Hypothesis]:
         """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
-        return decode_batch(self.model, self._frontend, self.vocabulary, audio_BT, audio_len_B, ids, self._search)
+        return decode_batch(
+            *(self.model, self._frontend, self.vocabulary, audio_BT, audio_len_B, ids),
+            search=self._search,
+            blank_penalty=self._blank_penalty,
+        )
 
 
 class CtcModel(FrameModel):
@@ -213,11 +222,13 @@ class CtcModel(FrameModel):
         """From one frame of `log_probs` to the next."""
         return self._frontend.frame_ms
 
-    def log_probs(self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def log_probs(
+        self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, blank_penalty: float = 0.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the log-probabilities (B, F, V) of the tokens in each frame, and the frames of each utterance (B,)."""
         inputs, len_B = self._frontend.extract(audio_BT, audio_len_B)
         logits_BFV, frames_B = students.logits(self.model, inputs.to(self.model.dtype), len_B)
-        return logits_BFV.float().log_softmax(-1), frames_B
+        return ctc.log_probs(logits_BFV, self.vocabulary.blank_id, blank_penalty), frames_B
 
     def align(
         self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, texts: Sequence[str], with_words: Sequence[bool]

@@ -26,6 +26,17 @@ be below the best of the frame. That costs 0.07 nats of a score of -29 and no wo
 `python benchmarks/decode.py --limits`, 500 whole words, a beam of 16, a 3-gram."""
 
 
+def log_probs(logits_BFV: torch.Tensor, blank_id: int, blank_penalty: float = 0.0) -> torch.Tensor:
+    """Log-probabilities in fp32 of logits (..., V), after `blank_penalty` nats were taken off the blank's logit.
+
+    CTC learns to emit blanks in most frames, and is too sure of them where audio differs from what it learnt from.
+    """
+    if blank_penalty:
+        logits_BFV = logits_BFV.clone()
+        logits_BFV[..., blank_id] -= blank_penalty
+    return logits_BFV.float().log_softmax(-1)
+
+
 def greedy(
     log_probs_BFV: torch.Tensor | NDArray[np.floating],
     frames_B: Iterable[int],

@@ -15,16 +15,19 @@ BLOCK_MS, CONTEXT_MS = 20_000, 5_000
 """What is kept of a block, and what the model is given before and behind it: 30 s at a time."""
 
 
-def of_utterances(recognizer: Recognizer, samples: Sequence[Samples]) -> list[NDArray[np.float32]]:
+def of_utterances(
+    recognizer: Recognizer, samples: Sequence[Samples], blank_penalty: float = 0.0
+) -> list[NDArray[np.float32]]:
     """The log-probabilities (F, V) of each utterance, in order; one too short to hear anything in has no frames.
 
-    ConfigError where the recogniser, which is loaded, is no CTC model.
+    `blank_penalty` as in `Decode`. ConfigError where the recogniser, which is loaded, is no CTC model.
     """
     none_FV = np.empty((0, len(recognizer.vocabulary.pieces)), np.float32)
     emissions = [none_FV] * len(samples)
     with Progress("tune", len(samples), "utterances") as bar:
         for members in batches_by_length([len(samples_T) for samples_T in samples], recognizer.options.batch_ms):
-            for i, log_probs_FV in zip(members, recognizer.log_probs([samples[i] for i in members]), strict=True):
+            answers = recognizer.log_probs([samples[i] for i in members], blank_penalty)
+            for i, log_probs_FV in zip(members, answers, strict=True):
                 emissions[i] = log_probs_FV
             bar.advance(len(members))
     return emissions

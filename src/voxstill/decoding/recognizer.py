@@ -185,15 +185,15 @@ class Recognizer:
         """From one frame of `log_probs` to the next; ConfigError where it is no CTC model."""
         return self._ctc_model().frame_ms
 
-    def log_probs(self, samples: Sequence[Samples]) -> list[NDArray[np.float32]]:
+    def log_probs(self, samples: Sequence[Samples], blank_penalty: float = 0.0) -> list[NDArray[np.float32]]:
         """Return the log-probabilities (F, V) of the tokens in the frames of each utterance, of all in one batch.
 
-        Every one has samples. ConfigError where it is no CTC model.
+        Every one has samples. `blank_penalty` as in `Decode`. ConfigError where it is no CTC model.
         """
         import torch
 
         with torch.inference_mode():
-            log_probs_BFV, frames_B = self._ctc_model().log_probs(*self._padded(samples))
+            log_probs_BFV, frames_B = self._ctc_model().log_probs(*self._padded(samples), blank_penalty)
         frames = frames_B.tolist()
         return [log_probs_FV[:num].cpu().numpy() for log_probs_FV, num in zip(log_probs_BFV, frames, strict=True)]
 

@@ -227,7 +227,8 @@ def decoding_in_full(figures: Mapping[str, Any]) -> str:
     """The decoding with the file of its language model and its weights, where these are not at their default."""
     changed = _changed(figures.get("decode")) or {}
     more = [PurePosixPath(str(changed["lm"])).name] if changed.get("lm") else []
-    more += [f"{name} {changed[name]}" for name in ("lm_weight", "word_bonus", "boost_weight") if name in changed]
+    weights = ("lm_weight", "word_bonus", "boost_weight", "blank_penalty")
+    more += [f"{name} {changed[name]}" for name in weights if name in changed]
     return ", ".join(filter(None, [decoding(figures), *more]))
 
 

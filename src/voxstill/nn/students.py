@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from voxstill.core.config import Normalization
 from voxstill.core.errors import DataError
@@ -198,7 +199,7 @@ def logits_and_states(
     model: PreTrainedModel, inputs: Tensor, len_B: Tensor, layers: Sequence[int]
 ) -> tuple[Tensor, Tensor, States]:
     """The same with the hidden states of some layers of the encoder, of which the lowest is 1."""
-    output = model(**_frame_inputs(inputs, len_B), **_asking_for(layers))
+    output = model(**_frame_inputs(_normalisable(model, inputs), len_B), **_asking_for(layers))
     return output.logits, _output_frames(model, inputs, len_B), _states(output.hidden_states if layers else (), layers)
 
 
@@ -229,6 +230,14 @@ def _frame_inputs(inputs: Tensor, len_B: Tensor) -> dict[str, Tensor]:
     return {"input_values": inputs, "attention_mask": mask_BF.long()}
 
 
+def _normalisable(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Features (B, F, D) with which BatchNorm can train: it refuses a batch of a single frame, so that gets padding."""
+    least = SUBSAMPLING + 1  # features of two output frames
+    if not model.training or inputs.ndim != 3 or len(inputs) > 1 or inputs.shape[1] >= least:
+        return inputs
+    return functional.pad(inputs, (0, 0, 0, least - inputs.shape[1]))
+
+
 def _output_frames(model: PreTrainedModel, inputs: Tensor, len_B: Tensor) -> Tensor:
     if inputs.ndim == 2:
         return conv_frames(len_B, model.config.conv_kernel, model.config.conv_stride)
@@ -257,6 +266,7 @@ def encode_and_predict(
 
     There is a predictor state before the first token, and one after each.
     """
+    features_BFD = _normalisable(model, features_BFD)
     mask_BF = frame_mask(frames_B, features_BFD.shape[1])
     encoded_BFP, predicted_BUP, states = model(features_BFD, mask_BF, tokens_BU.clamp(min=0), layers)
     return encoded_BFP, output_frames(frames_B), predicted_BUP, states

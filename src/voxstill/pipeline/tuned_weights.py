@@ -85,7 +85,7 @@ def tune(cfg: Config, target: str) -> Tuning:
     if unread:
         log.warning("tune: %d utterances of the dev split could not be read, and are left out", len(unread))
     tuned = lm_weights.tune(
-        emissions.of_utterances(student, [samples_T for _, samples_T in audio]),
+        emissions.of_utterances(student, [samples_T for _, samples_T in audio], cfg.decode.blank_penalty),
         [row.text or "" for row, _ in audio],
         normalizer(cfg.evaluate.normalizer),
         width=search.width,

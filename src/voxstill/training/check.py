@@ -95,10 +95,11 @@ def _check_decoding(cfg: Config) -> None:
             why=f"`student.kind: {cfg.student.kind}`: weights are tuned for CTC students",
             fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
         )
-    if cfg.decode.grammar is not None and cfg.student.kind in ("rnnt", "tdt"):
+    only_ctc = {"grammar": cfg.decode.grammar is not None, "blank_penalty": cfg.decode.blank_penalty > 0}
+    for name in (name for name, is_set in only_ctc.items() if is_set and cfg.student.kind in ("rnnt", "tdt")):
         raise ConfigError(
-            "`decode.grammar` has no use",
-            why=f"`student.kind: {cfg.student.kind}`: the search along a grammar is one of CTC students",
+            f"`decode.{name}` has no use",
+            why=f"`student.kind: {cfg.student.kind}`, and that is for CTC students",
             fix="leave it out, or set `student.kind: ctc`",
         )
     helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
