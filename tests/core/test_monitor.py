@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -97,16 +98,18 @@ def test_a_log_line_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     ours, terminal = pty.openpty()
-    with os.fdopen(terminal, "w") as stderr:
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "stderr", stderr)
-            monitor.start_logging()
-            with Progress("label", 10, "utterances") as bar:
-                bar.advance(4)
-                monitor.log.warning("beside the bar")
-        stderr.flush()
-        written = os.read(ours, 1 << 16).decode()
+    with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stderr)
+        monitor.start_logging()
+        with Progress("label", 10, "utterances") as bar:
+            bar.advance(4)
+            monitor.log.warning("beside the bar")
+    chunks = []
+    with contextlib.suppress(OSError):  # EIO: the other end is closed, and all was read
+        while chunk := os.read(ours, 1 << 16):  # one read may return a part
+            chunks.append(chunk)
     os.close(ours)
+    written = b"".join(chunks).decode()
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n").split("\n")
     assert [bool(re.fullmatch(r"\d\d:\d\d:\d\d WARNING beside the bar", line)) for line in lines].count(True) == 1
     assert sum("beside the bar" in line for line in lines) == 1
