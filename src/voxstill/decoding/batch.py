@@ -188,8 +188,7 @@ class FrameModel:
         self._frontend.move(device)
         self._search: BeamSearch | GrammarSearch | None = beam_search(decoding, self.vocabulary.pieces)
         self._blank_penalty = decoding.blank_penalty
-        only_ctc = {"grammar": decoding.grammar is not None, "blank_penalty": decoding.blank_penalty > 0}
-        for name in (name for name, is_set in only_ctc.items() if is_set):
+        for name in decoding.ctc_only:
             if students.student_kind(self.model) != "ctc":
                 raise ConfigError(
                     f"`decode.{name}` has no use",

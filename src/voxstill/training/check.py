@@ -95,8 +95,7 @@ def _check_decoding(cfg: Config) -> None:
             why=f"`student.kind: {cfg.student.kind}`: weights are tuned for CTC students",
             fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
         )
-    only_ctc = {"grammar": cfg.decode.grammar is not None, "blank_penalty": cfg.decode.blank_penalty > 0}
-    for name in (name for name, is_set in only_ctc.items() if is_set and cfg.student.kind in ("rnnt", "tdt")):
+    for name in cfg.decode.ctc_only if cfg.student.kind in ("rnnt", "tdt") else ():
         raise ConfigError(
             f"`decode.{name}` has no use",
             why=f"`student.kind: {cfg.student.kind}`, and that is for CTC students",

@@ -35,6 +35,12 @@ class Decode(Section):
     """Taken off the log-probability of the blank in each frame: fewer words are missed, and more are inserted; for CTC
     students."""
 
+    @property
+    def ctc_only(self) -> list[str]:
+        """The options that are set and that other students than CTC ones have no search for."""
+        is_set = {"grammar": self.grammar is not None, "blank_penalty": self.blank_penalty > 0}
+        return [name for name in is_set if is_set[name]]
+
     @model_validator(mode="after")
     def _help_needs_a_choice(self) -> Self:
         """A language model and phrases choose between texts, and there must be some."""
