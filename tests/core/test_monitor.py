@@ -126,6 +126,15 @@ def test_progress_without_a_total_or_a_unit_has_a_line() -> None:
         assert bar.line()
 
 
+def test_time_left_of_a_resumed_run_is_that_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("voxstill.core.monitor.time.monotonic", lambda: now[0])
+    with Progress("train", 1000, "steps", done=750) as bar:
+        now[0] += 10
+        bar.set_done(800)
+        assert bar.line() == "80%, 5.0 steps/s, 0:40 left"
+
+
 def test_logging_started_twice_says_everything_once(capsys: pytest.CaptureFixture[str]) -> None:
     monitor.start_logging("warning")
     monitor.start_logging("warning")

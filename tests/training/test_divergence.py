@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def counted(*losses: float, parts: tuple[str, ...] = (), state: State | None = N
 
 def test_a_loss_that_stays_or_is_noisy_is_not_told() -> None:
     assert counted(*[5.0, 4.0, 3.0, *[2.0, 4.5, 1.0] * 40])[1] == 0
+
+
+def test_small_batches_of_an_easy_and_a_hard_data_set_in_turn_are_not_told() -> None:
+    rng = random.Random(0)
+    losses = [rng.gammavariate(2, 1.25 if rng.random() < 0.35 else 0.25) for _ in range(5_000)]
+    state, times = counted(*losses)
+    assert times == 0
+    assert counted(*[8.0] * 50, state=state)[1] == 1
 
 
 def test_a_loss_that_rises_and_stays_is_told_once() -> None:

@@ -37,11 +37,13 @@ class Progress:
     """A bar on a terminal, a line now and then elsewhere; both with rate and time left.
 
     `advance(n, detail)` counts `n` units done; `detail` is shown beside the bar. Use it as a `with` block.
+    `done` units were done before it began: rate and time left are those of the rest.
     """
 
-    def __init__(self, title: str, total: float | None, unit: str) -> None:
+    def __init__(self, title: str, total: float | None, unit: str, *, done: float = 0.0) -> None:
         self._title, self._total, self._unit = title, total, unit
-        self._done, self._detail = 0.0, ""
+        self._before = self._done = done
+        self._detail = ""
         self._start = self._logged = time.monotonic()
         self._bar: Any = None
 
@@ -63,7 +65,7 @@ class Progress:
                 transient=True,
             )
             self._bar.start()
-            self._task = self._bar.add_task(self._title, total=self._total, detail="")
+            self._task = self._bar.add_task(self._title, total=self._total, completed=self._done, detail="")
         return self
 
     def __exit__(
@@ -89,14 +91,14 @@ class Progress:
         """Units a second so far; empty where there is no unit."""
         if not self._unit:
             return ""
-        return f"{self._done / max(time.monotonic() - self._start, 1e-9):,.1f} {self._unit}/s"
+        return f"{(self._done - self._before) / max(time.monotonic() - self._start, 1e-9):,.1f} {self._unit}/s"
 
     def line(self) -> str:
         """Progress in one line of text: share done, rate, detail and time left."""
         if not self._total:
             return _joined(f"{self._done:,.0f} {self._unit}", self.rate(), self._detail)
         elapsed = time.monotonic() - self._start
-        left = elapsed * (self._total - self._done) / max(self._done, 1e-9)
+        left = elapsed * (self._total - self._done) / max(self._done - self._before, 1e-9)
         share = self._done / self._total
         return _joined(f"{share:.0%}", self.rate(), self._detail, f"{clock(left)} left")
 

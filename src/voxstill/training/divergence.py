@@ -14,6 +14,11 @@ from voxstill.training.state import State
 
 LOSS_MEMORY = 0.05
 """The loss reported is a running mean over about 1 / LOSS_MEMORY steps."""
+NOISE_MEMORY = LOSS_MEMORY / 10
+"""The noise is a running mean over ten times as many steps, so that a rise does not count as noise."""
+NOISES = 2.0
+"""A rise is more than so many times the mean distance of a step's loss from the running mean: small batches of easy and
+of hard data sets in turn move the mean by less."""
 RECOVERED = 1.1
 """A loss that has risen is well again at so many times the least one."""
 _LR_STEP = 10
@@ -22,12 +27,17 @@ _LENGTH = {"train.steps", "train.epochs", "train.max_minutes", "train.validate_e
 
 
 def follow(state: State, loss: float, parts: tuple[str, ...]) -> bool:
-    """Count the loss of a step; return whether the training begins to diverge: the loss more than doubles, by above 1.
+    """Count the loss of a step; return whether the training begins to diverge.
+
+    That is where the loss more than doubles, by above 1 and by above what the steps' noise makes of it.
 
     Where the loss has other `parts` than before, as after word times, it is another one, and counts anew.
     """
     if parts != state.loss_parts:
         state.loss_parts, state.loss, state.least_loss, state.risen_from = parts, None, None, None
+        state.loss_noise = 0.0
+    if state.loss is not None:
+        state.loss_noise += (abs(loss - state.loss) - state.loss_noise) * NOISE_MEMORY
     state.loss = loss if state.loss is None else state.loss + (loss - state.loss) * LOSS_MEMORY
     least = state.loss if state.least_loss is None else min(state.loss, state.least_loss)
     state.least_loss = least
@@ -35,7 +45,7 @@ def follow(state: State, loss: float, parts: tuple[str, ...]) -> bool:
         if state.loss <= least + (RECOVERED - 1) * abs(least):
             state.risen_from = None
         return False
-    if state.loss - least <= max(abs(least), 1.0):
+    if state.loss - least <= max(abs(least), 1.0, NOISES * state.loss_noise):
         return False
     state.risen_from = least
     return True

@@ -154,7 +154,7 @@ class _Trainer:
         with (
             world.Signals(_after_this_step) as signals,
             Watchdog(self._run, self._fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
-            Progress("train", 1.0, "") as bar,
+            Progress("train", 1.0, "", done=self._progress()) as bar,
             self._profiler,
         ):
             self._frozen.set_modes(0.0)

@@ -56,6 +56,7 @@ class State:
     is_stagnation_told: bool = False
     loss_parts: tuple[str, ...] = ()
     risen_from: float | None = None
+    loss_noise: float = 0.0
 
 
 _NUMBERS = pydantic.TypeAdapter(State)
