@@ -1,10 +1,12 @@
 """Leave one speaker out on spoken digits: teacher, labels and student for every speaker that training never heard.
 
     python examples/fsdd/strings.py --manifest FSDD/manifest.jsonl --output work/fsdd/corpus
-    python benchmarks/fsdd.py --corpus work/fsdd/corpus/manifest.jsonl
+    python benchmarks/fsdd.py --corpus work/fsdd/corpus/manifest.jsonl --no-dev \
+        --voices work/fsdd/voices-corpus/manifest.jsonl
 
-Several manifests may be given: what the held-out speaker does not say is learnt from. Labels are made once: the
-held-out speaker changes the split, not the utterances. Prints the table of `docs/results.md` and writes the figures to
+The texts of `--voices` are learnt from; those of the corpus are hidden from all but the teacher `reference`. Several
+manifests may be given: what the held-out speaker does not say is learnt from. Labels are made once: the held-out
+speaker changes the split, not the utterances. Prints the table of `docs/results.md` and writes the figures to
 `benchmarks/results/fsdd.json`.
 """
 
@@ -26,6 +28,7 @@ def main() -> None:
     """Run the line once for each speaker and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", required=True, nargs="+", help="manifests written by examples/fsdd/strings.py")
+    parser.add_argument("--voices", help="manifest of synthetic voices, whose texts are learnt from")
     parser.add_argument("--config", default=str(HERE.parent / "examples/fsdd/fsdd.yaml"))
     parser.add_argument("--teacher", help="another teacher, such as `reference`")
     parser.add_argument("--speakers", nargs="*", default=SPEAKERS)
@@ -44,10 +47,12 @@ def main() -> None:
 def run(args: argparse.Namespace, speaker: str, overrides: list[str]) -> dict[str, Any]:
     """The whole line with one speaker held out; the next one in the alphabet is the dev split, if there is one."""
     dev = SPEAKERS[(SPEAKERS.index(speaker) + 1) % len(SPEAKERS)]
+    held_out = {"dev_share": 0.0} if args.no_dev else {"dev_speakers": [dev]}
+    sources: list[dict[str, Any]] = [{"uri": args.corpus, "test_speakers": [speaker], **held_out}]
+    if args.voices:
+        sources.append({"uri": args.voices, "supervised": True, "split": "train"})
     settings = [
-        f"source.uri={json.dumps(args.corpus)}",
-        f"source.test_speakers=[{speaker}]",
-        "source.dev_share=0.0" if args.no_dev else f"source.dev_speakers=[{dev}]",
+        f"source={json.dumps(sources)}",
         f"train.name=fsdd-{speaker}",
         *overrides,
     ]

@@ -19,4 +19,8 @@ for file in "$corpus"/recordings/*.wav; do
         "$id" "$id" "${words[$digit]}" "$speaker"
 done > "$corpus/manifest.jsonl"
 python examples/fsdd/strings.py --manifest "$corpus/manifest.jsonl" --output work/fsdd/corpus
-python benchmarks/fsdd.py --corpus work/fsdd/corpus/manifest.jsonl --output work/fsdd/figures.json "$@"
+python examples/fsdd/voices.py --output work/fsdd/voices
+python examples/fsdd/strings.py --manifest work/fsdd/voices/manifest.jsonl --strings 60 --dataset voices \
+    --output work/fsdd/voices-corpus
+python benchmarks/fsdd.py --corpus work/fsdd/corpus/manifest.jsonl --voices work/fsdd/voices-corpus/manifest.jsonl \
+    --no-dev --output work/fsdd/figures.json "$@"

@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--strings", type=int, default=240, help="strings of each speaker")
     parser.add_argument("--shortest", type=int, default=3, help="fewest digits in a string")
     parser.add_argument("--longest", type=int, default=6, help="most digits in a string")
+    parser.add_argument("--dataset", help="name of the data set of all, instead of `isolated` and `strings`")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rows = [json.loads(line) for line in args.manifest.read_text(encoding="utf-8").splitlines()]
@@ -54,7 +55,8 @@ def main() -> None:
             rng = random.Random(fingerprint(args.seed, speaker, number))
             chosen = rng.sample(own, rng.randint(args.shortest, args.longest))
             strings.append(joined(f"{speaker}-string-{number:04}", chosen, args.output, rng))
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in (*isolated, *strings))
+    corpus = [{**row, "dataset": args.dataset or row["dataset"]} for row in (*isolated, *strings)]
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in corpus)
     (args.output / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
 
 

@@ -37,11 +37,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for manifest.jsonl and the audio")
     parser.add_argument("--times", type=int, default=2, help="how often each voice says each digit")
+    parser.add_argument("--voices", type=int, help="the first so many voices, not all")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     (args.output / "audio").mkdir(parents=True, exist_ok=True)
     voices = [(accent, variant) for accent in ACCENTS for variants in VARIANTS.values() for variant in variants]
-    keys = [(*voice, digit, time) for voice in voices for digit in DIGITS for time in range(args.times)]
+    keys = [(*voice, digit, time) for voice in voices[: args.voices] for digit in DIGITS for time in range(args.times)]
     chances = [random.Random(fingerprint(args.seed, *key)) for key in keys]
     jobs = [
         SpeechJob(

@@ -20,7 +20,7 @@ DIGITS = ("zero", "one", "two", "three")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the example, where `git` gives recordings made here and strings of digits are few."""
+    """A folder with the example, where `git` gives recordings made here; strings and synthetic voices are few."""
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -32,7 +32,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (recordings / f"{number}_{speaker}_0.wav").write_bytes(codec.encode(samples_T, "wav"))
     folder = tmp_path / "bin"
     folder.mkdir()
-    few = 'case "$1" in *strings.py) set -- "$@" --strings 1 --shortest 3 --longest 3 ;; esac\n'
+    few = (
+        'case "$1" in *strings.py) set -- "$@" --strings 1 --shortest 3 --longest 3 ;;\n'
+        '*voices.py) set -- "$@" --voices 2 --times 1 ;; esac\n'
+    )
     programs = {
         "git": f'for folder; do true; done\nmkdir -p "${{folder%/*}}"\ncp -r "{tmp_path}/fsdd" "$folder"\n',
         "python": f'{few}exec "{sys.executable}" "$@"\n',
@@ -64,4 +67,5 @@ def test_one_command_goes_from_raw_audio_to_the_comparison(checkout: Path) -> No
     figures = json.loads((checkout / "work/fsdd/figures.json").read_text())
     assert set(figures["theo"]["teacher"]["by_dataset"]) == {"isolated", "strings"}
     assert Path(figures["theo"]["report"]).exists()
+    assert figures["theo"]["grammar"]["rows"]
     assert "| theo |" in done.stdout
