@@ -15,6 +15,7 @@ from tones import PITCH_HZ, TEXTS, speak
 from voxstill import cli
 from voxstill.core import config
 from voxstill.filtering.measures import Score
+from voxstill.filtering.verdicts import VerdictMap
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import label, recipes, rounds
 from voxstill.pipeline.run_result import RunResult
@@ -131,6 +132,34 @@ def test_labels_of_the_teacher_are_kept_where_the_student_agrees(
     assert second_round.wer_before is not None
     assert second_round.wer_before > 0.1
     assert second_round.wer_after == 0.0  # the student knows these voices by heart
+
+
+def test_texts_of_a_supervised_source_are_kept_in_every_round(
+    tmp_path: Path, tone_student: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Texts that the student disagrees with, as all of them are of other words than were spoken."""
+    path = configure(tmp_path, 2, filter={"keep_share": 0.5})
+    wrong = []
+    for i in range(4):
+        soundfile.write(tmp_path / f"voice-{i}.wav", speak(TEXTS[i], 100 + i)[0], 16_000)
+        wrong.append({"id": f"voice-{i}", "audio": f"voice-{i}.wav", "text": TEXTS[(i + 1) % len(TEXTS)]})
+    (tmp_path / "voices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in wrong))
+    voices = {"uri": str(tmp_path / "voices.jsonl"), "supervised": True, "split": "train"}
+    sources = json.dumps([{"uri": str(tmp_path / "manifest.jsonl")}, voices])
+    cfg = config.load(str(path), ["rounds=2", f"source={sources}"])
+    for arguments in (("index", "--work", cfg.work), ("label", cfg.work)):
+        assert cli.main([*map(str, arguments), "--config", str(path), "--set", f"source={sources}"]) == 0
+    student = config.Teacher.model_validate({"name": "student", "checkpoint": str(tone_student)})
+    second = label.label_utterances(cfg.model_copy(update={"teacher": student})).recipe
+    filtering.filter_labels(rounds.of_round(cfg, 2, second))
+    verdicts = recipes.finished_verdicts(rounds.of_round(cfg, 2, second))
+    work = Store(str(tmp_path / "work"))
+    rows = tables.read(work, workdir.prefix("scores", verdicts.scores), Score)
+    disagreement = {row.utterance_id: row.disagreement for row in rows}
+    kept = VerdictMap(work, verdicts.recipe)
+    assert [disagreement[row["id"]] for row in wrong] == [None] * 4
+    assert kept.of([row["id"] for row in wrong]) == [(True, None)] * 4
+    assert any(disagreement.values())
 
 
 @pytest.mark.parametrize(
