@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from voxstill.nn.conv_cpu import time_first
+from voxstill.nn.conv_cpu import grouped_in_fp32, time_first
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -52,3 +52,23 @@ def test_layers_with_gradient_checkpointing_are_left_as_they_are() -> None:
     model.feature_extractor.conv_layers[1].register_forward_hook(lambda *_: called.append(1))
     model.train()(torch.randn(1, 8000))
     assert called
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16, None], ids=["bf16", "fp16", "autocast"])
+def test_grouped_convolutions_in_half_precision_are_those_in_fp32(half: torch.dtype | None) -> None:
+    from transformers import Wav2Vec2Config
+    from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2PositionalConvEmbedding
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 48, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4}
+    whole: Any = Wav2Vec2PositionalConvEmbedding(Wav2Vec2Config(**shape)).eval()
+    hidden_BFC = torch.randn(2, 60, 48)
+    expected_BFC = whole(hidden_BFC)
+    model = grouped_in_fp32(copy.deepcopy(whole))
+    if half is None:
+        with torch.autocast("cpu", torch.bfloat16):
+            output_BFC = model(hidden_BFC)
+    else:
+        output_BFC = model.to(half)(hidden_BFC.to(half))
+    assert float((output_BFC.float() - expected_BFC).norm()) <= 0.02 * float(expected_BFC.norm())
+    assert torch.equal(grouped_in_fp32(copy.deepcopy(whole))(hidden_BFC), expected_BFC)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from voxstill.core.config import Augment, Normalization
 from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.nn.augment_waveform import NoiseBank
-from voxstill.nn.conv_cpu import padding_ignored
+from voxstill.nn.conv_cpu import grouped_in_fp32, padding_ignored
 from voxstill.nn.frontends import Frontend, LogMelFrontend, WaveformFrontend, WhisperFrontend
 from voxstill.nn.loading import Loadable, load_config, load_model, loading_weights
 from voxstill.nn.log_mel import UNNORMALISED_EXTRACTOR, LogMel
@@ -44,7 +44,7 @@ def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
     try:
         config = read_config(str(folder))
         if config.model_type in SAMPLES_TYPES:
-            return padding_ignored(load_model(AutoModelForCTC, folder, new_head=new_head))
+            return grouped_in_fp32(padding_ignored(load_model(AutoModelForCTC, folder, new_head=new_head)))
         classes: dict[str, Loadable] = {
             "ctc": ParakeetForCTC,
             "seq2seq": WhisperForConditionalGeneration,
@@ -190,7 +190,7 @@ def _wav2vec2(
     mask = getattr(model.base_model, "masked_spec_embed", None)
     if mask is not None:  # it gets no gradient from a batch without a mask
         mask.requires_grad_(False)
-    return padding_ignored(model)
+    return grouped_in_fp32(padding_ignored(model))
 
 
 def _parakeet(

@@ -132,3 +132,23 @@ def padding_ignored(model: PreTrainedModel) -> PreTrainedModel:
 
     model.register_forward_pre_hook(set_frames, with_kwargs=True)
     return model
+
+
+def grouped_in_fp32(model: PreTrainedModel) -> PreTrainedModel:
+    """Make grouped convolutions compute in fp32 on a CPU where half precision is asked for; weights keep their names.
+
+    oneDNN's bf16 kernels for AMX give wrong outputs where the channels of a group are no multiple of 16 (torch 2.13).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv1d) and 1 < module.groups < module.in_channels:
+            module.forward = functools.partial(_grouped_forward, module, module.forward)  # type: ignore[method-assign]
+    return model
+
+
+def _grouped_forward(conv: nn.Conv1d, forward_of_torch: Callable[[Tensor], Tensor], input_BCF: Tensor) -> Tensor:
+    if input_BCF.device.type != "cpu" or (input_BCF.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")):
+        return forward_of_torch(input_BCF)
+    bias_D = None if conv.bias is None else conv.bias.float()
+    with torch.autocast("cpu", enabled=False):
+        out_BDF: Tensor = conv._conv_forward(input_BCF.float(), conv.weight.float(), bias_D)
+    return out_BDF.to(input_BCF.dtype)
