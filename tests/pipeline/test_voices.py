@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +108,9 @@ def test_sentences_of_a_text_are_all_spoken_before_one_comes_again(
         ("one", ("--language", "tlh-x"), 3, "tlh-x"),
         ("one", ("--hours", "0"), 2, "there would be no audio"),
         ("one", ("--hours", "nan"), 2, "hours"),
+        ("one", ("--hours", "1e-9"), 2, "there would be no audio"),
+        ("...\n---", (), 3, "no line has a letter or a digit"),
+        ("o\0n\0e\0", (), 3, "it is not text"),
     ],
 )
 def test_what_cannot_be_spoken_is_an_error_in_words(
@@ -118,3 +127,34 @@ def test_a_folder_with_other_files_is_left_alone(
     (tmp_path / "mine" / "a.wav").write_bytes(b"RIFF")
     assert "it is not empty" in make(capsys, grammar, tmp_path / "mine", code=2)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.wav"]
+
+
+def test_lines_that_nobody_can_say_are_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_bytes("\ufeffone\r\n---\r\n...\r\ntwo\r\n".encode())
+    figures = make(capsys, tmp_path / "texts.txt", tmp_path / "out")
+    rows = [json.loads(line) for line in Path(figures["path"]).read_text(encoding="utf-8").splitlines()]
+    assert {row["text"] for row in rows} == {"one", "two"}
+
+
+def test_of_two_commands_at_once_the_second_waits_and_deletes_nothing(grammar: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "voxstill.cli", "voices", str(grammar), "--output", str(tmp_path / "out")]
+    with open_folder(tmp_path / "out") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with subprocess.Popen([*command, "--hours", "0.01"], stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert any("waiting" in line for line in process.stderr)
+            assert not any((tmp_path / "out").iterdir())
+            fcntl.flock(held, fcntl.LOCK_UN)
+            process.stderr.read()
+    assert process.returncode == 0
+    assert (tmp_path / "out" / "manifest.jsonl").is_file()
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[int]:
+    path.mkdir()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

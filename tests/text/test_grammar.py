@@ -136,3 +136,10 @@ def test_a_rule_that_calls_itself_has_no_graph() -> None:
     assert "calls itself" in caught.value.why
     with pytest.raises(DataError, match="never ends"):
         jsgf.parse(HEAD + "public <s> = one <s>;").sample(random.Random(0))
+
+
+def test_rules_nested_too_deeply_are_an_error_in_words() -> None:
+    rules = "".join(f"<r{i}> = <r{i + 1}> a;\n" for i in range(3000))
+    text = f"#JSGF V1.0;\ngrammar g;\npublic <s> = <r0>;\n{rules}<r3000> = a;\n"
+    with pytest.raises(DataError, match="nested too deeply"):
+        jsgf.of_bytes(text.encode(), "deep.jsgf")

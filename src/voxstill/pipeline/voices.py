@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from voxstill.core import pcm
 from voxstill.core.arguments import not_negative
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.core.monitor import Progress
+from voxstill.core.monitor import Progress, log
 from voxstill.core.records import Split, Word, fingerprint
 from voxstill.core.result import Result
 from voxstill.demo.corpus import ACCENTS, VARIANTS
@@ -70,21 +72,39 @@ def voices(texts: str, output: str, hours: float, language: str, seed: int) -> V
     utterance; no voice is in two splits. A folder that is complete is not made again. ConfigError where there is
     something else in it or `hours` is 0, DataError where there are no sentences or the synthesiser lacks the language.
     """
-    if not_negative("hours", hours) == 0:
-        raise ConfigError("`--hours` is 0", why="there would be no audio", fix="give a number above 0")
+    num_samples = pcm.ms_to_samples(round(not_negative("hours", hours) * 3_600_000))
+    if num_samples == 0:
+        raise ConfigError(f"`--hours` is {hours:g}", why="there would be no audio", fix="give a larger number")
     sentences, content = _sentences(texts, seed)
     folder = Path(output)
     manifest, marker = folder / "manifest.jsonl", folder / "voices.json"
     options = {"texts": content, "hours": hours, "language": language, "seed": seed}
-    _check_folder(folder, marker, options)
-    if manifest.is_file():
-        return _result(manifest)
-    shutil.rmtree(folder / "audio", ignore_errors=True)  # of a command that was stopped
+    if folder.exists() and not folder.is_dir():
+        raise _unusable(folder, "it is a file")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(marker, json.dumps(options) + "\n")
-    rows = _spoken(folder, draw(sentences, language, seed), language, pcm.ms_to_samples(round(hours * 3_600_000)))
-    write_atomically(manifest, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return _result(manifest)
+    with _held(folder):
+        _check_folder(folder, marker, options)
+        if not manifest.is_file():
+            shutil.rmtree(folder / "audio", ignore_errors=True)  # of a command that was stopped
+            write_atomically(marker, json.dumps(options) + "\n")
+            rows = _spoken(folder, draw(sentences, language, seed), language, num_samples)
+            write_atomically(manifest, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        return _result(manifest)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder, until this process ends at the latest; waits for a process that holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("voices: another process writes `%s`; waiting for it", folder)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def draw(sentences: Iterator[str], language: str, seed: int) -> Iterator[Prompt]:
@@ -119,13 +139,25 @@ def _sentences(uri: str, seed: int) -> tuple[Iterator[str], str]:
             raise _no_sentences(uri, "every sentence of the grammar is empty")
         drawn = (" ".join(grammar.sample(rng)) for _ in itertools.count())
         return (text for text in drawn if text), fingerprint(data.decode())
+    lines = _lines(data, uri)
+    return _shuffled(lines, rng), fingerprint(*lines)
+
+
+def _lines(data: bytes, uri: str) -> list[str]:
+    """The sentences of a text file; lines without a letter or a digit are left out, with a warning."""
     try:
-        lines = [line for line in (" ".join(line.split()) for line in data.decode("utf-8-sig").splitlines()) if line]
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise _no_sentences(uri, "it is not UTF-8") from None
+    if "\0" in text:
+        raise _no_sentences(uri, "it is not text: it has characters that are 0")
+    filled = [line for line in (" ".join(line.split()) for line in text.splitlines()) if line]
+    lines = [line for line in filled if any(character.isalnum() for character in line)]
     if not lines:
-        raise _no_sentences(uri, "it is empty")
-    return _shuffled(lines, rng), fingerprint(*lines)
+        raise _no_sentences(uri, "no line has a letter or a digit" if filled else "it is empty")
+    if unspeakable := len(filled) - len(lines):
+        log.warning("voices: %s lines have no letter and no digit, and are left out", f"{unspeakable:,}")
+    return lines
 
 
 def _shuffled(lines: Sequence[str], rng: random.Random) -> Iterator[str]:
@@ -144,14 +176,14 @@ def _no_sentences(uri: str, why: str) -> DataError:
 def _check_folder(folder: Path, marker: Path, options: dict[str, object]) -> None:
     """ConfigError where a folder holds anything but this corpus, whole or begun."""
     if marker.is_file():
-        if marker.read_text(encoding="utf-8") == json.dumps(options) + "\n":
-            return
-        why = "it holds voices of other texts or options"
-    elif not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    else:
-        why = "it is not empty" if folder.is_dir() else "it is a file"
-    raise ConfigError(f"`{folder}` cannot be used", why=why, fix="name a new folder, or remove it first")
+        if marker.read_text(encoding="utf-8") != json.dumps(options) + "\n":
+            raise _unusable(folder, "it holds voices of other texts or options")
+    elif any(folder.iterdir()):
+        raise _unusable(folder, "it is not empty")
+
+
+def _unusable(folder: Path, why: str) -> ConfigError:
+    return ConfigError(f"`{folder}` cannot be used", why=why, fix="name a new folder, or remove it first")
 
 
 def _spoken(folder: Path, prompts: Iterator[Prompt], language: str, num_samples: int) -> list[Row]:

@@ -89,7 +89,10 @@ class Grammar:
         DataError where a rule calls itself. Source: subset construction (Rabin and Scott 1959), then partition
         refinement (Moore 1956).
         """
-        return _minimal(_Automaton(self))
+        try:
+            return _minimal(_Automaton(self))
+        except RecursionError:
+            raise DataError("the grammar cannot be used", why="its rules are nested too deeply") from None
 
     def jsgf(self) -> str:
         """Write the grammar as JSGF that `jsgf.parse` reads back to an equal one."""
