@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.records import ErrorCounts, Utterance
+from voxstill.core.records import ErrorCounts, Utterance, fingerprint
 from voxstill.evaluation import recognition
 from voxstill.scoring.stats import Blocks, interval, paired_test
 from voxstill.teachers import registry
@@ -56,6 +56,7 @@ SLOTS = {
 """What fills each slot, in the order in which they are looked for."""
 _SLOT = re.compile("|".join(rf"(?P<{name}>\b(?:{words})\b)" for name, words in SLOTS.items()))
 Samples = NDArray[np.int16]
+Row = dict[str, Any]
 Transcribe = Callable[[Sequence[Samples]], list[str]]
 
 
@@ -73,8 +74,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     began = time.perf_counter()
+    rows, audio = judged(args)  # what is wrong with them shows before the training
     cfg, run = student(args)
-    figures = judge(cfg, run["student"]["path"], args)
+    figures = judge(cfg, run["student"]["path"], rows, audio, args.seed)
     figures |= {
         "parameters": run["student"]["parameters"],
         "seconds": round(time.perf_counter() - began, 1),
@@ -85,33 +87,38 @@ def main() -> None:
 
 
 def student(args: argparse.Namespace) -> tuple[Config, dict[str, Any]]:
-    """Label and train; returns the configuration and what `voxstill run` printed."""
-    args.work.mkdir(parents=True, exist_ok=True)
-    grammar = str((args.train / "coffee.jsgf").resolve())
+    """Label and train; returns the configuration and what `voxstill run` printed.
+
+    A work folder keeps all that was ever indexed into it, so other orders, voices and seeds have a folder of their own.
+    """
+    grammar = (args.train / "coffee.jsgf").resolve()
     rows = [
         {
             "id": row["id"],
             "audio": str((args.train / row["audio"]).resolve()),
-            **{name: row[name] for name in ("speaker",) if name in row},
+            **({"speaker": row["speaker"]} if row.get("speaker") else {}),
             "dataset": "orders",
         }
         for row in manifest(args.train)
     ]
-    orders = args.work / "orders.jsonl"
-    orders.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    voices = args.work / "voices"
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    content = fingerprint(lines, grammar.read_text(encoding="utf-8"), args.hours, args.seed)
+    folder = args.work / f"seed-{args.seed}-{content}"
+    folder.mkdir(parents=True, exist_ok=True)
+    orders, voices = folder / "orders.jsonl", folder / "voices"
+    orders.write_text(lines, encoding="utf-8")
     seed = ["--set", f"seed={args.seed}"]
-    voxstill("voices", grammar, "--hours", str(args.hours), "--output", str(voices), *seed, "--json")
+    voxstill("voices", str(grammar), "--hours", str(args.hours), "--output", str(voices), *seed, "--json")
     sources = [
         {"uri": str(orders), "language": "en", "split": "train"},
         {"uri": str(voices / "manifest.jsonl"), "supervised": True, "split": "train"},
     ]
     overrides = [
         f"source={json.dumps(sources)}",
-        f"teacher.grammar={json.dumps(grammar)}",
-        f"decode.grammar={json.dumps(grammar)}",
-        f"work={json.dumps(str(args.work / 'work'))}",
-        f"train.root={json.dumps(str(args.work / 'exp'))}",
+        f"teacher.grammar={json.dumps(str(grammar))}",
+        f"decode.grammar={json.dumps(str(grammar))}",
+        f"work={json.dumps(str(folder / 'work'))}",
+        f"train.root={json.dumps(str(folder / 'exp'))}",
         f"seed={args.seed}",
         *args.set,
     ]
@@ -121,14 +128,19 @@ def student(args: argparse.Namespace) -> tuple[Config, dict[str, Any]]:
 
 
 def voxstill(*words: str) -> str:
-    """The output of a command; what it logs goes to standard error."""
+    """The output of a command; what it logs goes to standard error. Where it fails, this program ends as it did."""
     command = [sys.executable, "-m", "voxstill.cli", *words]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout
 
 
-def judge(cfg: Config, path: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Commands accepted of both in each condition, with intervals, p and speeds."""
+def judged(args: argparse.Namespace) -> tuple[list[Row], dict[str, list[Samples]]]:
+    """The orders to judge by, and their audio in each condition."""
     rows, noise_T = manifest(args.test), read(args.noise)
+    if not rows or not all("slots" in row for row in rows) or not len(noise_T):
+        sys.exit(f"error: `{args.test}` must have orders with `slots`, and `{args.noise}` audio")
     clean = [read(args.test / row["audio"]) for row in rows]
     audio = {
         name: [
@@ -137,6 +149,11 @@ def judge(cfg: Config, path: str, args: argparse.Namespace) -> dict[str, Any]:
         ]
         for name, snr_db in CONDITIONS.items()
     }
+    return rows, audio
+
+
+def judge(cfg: Config, path: str, rows: list[Row], audio: dict[str, list[Samples]], seed: int) -> dict[str, Any]:
+    """Commands accepted of both in each condition, with intervals, p and speeds; one session alone gives neither."""
     recognizer, teacher = recognition.recognizer(cfg, path), registry.create(cfg.teacher)
     recognizer.load()
     teacher.load()
@@ -158,26 +175,29 @@ def judge(cfg: Config, path: str, args: argparse.Namespace) -> dict[str, Any]:
         }
         for side, transcribe in (("teacher", by_teacher), ("student", by_student))
     }
-    sessions = [row.get("speaker", row["id"]) for row in rows]
+    sessions = [row.get("speaker") or row["id"] for row in rows]
     refused = {side: by_session(right[side], sessions) for side in right}
-    test = paired_test(refused["teacher"], refused["student"], DRAWS, args.seed)
+    test = paired_test(refused["teacher"], refused["student"], DRAWS, seed)
     assert test is not None
+    intervals = {side: interval(refused[side].counts, DRAWS, seed) for side in refused}
+    has_interval = test.blocks > 1
     return {
         **{side: {name: float(np.mean(of)) for name, of in right[side].items()} for side in right},
         "refused": {side: ErrorCounts.sum(refused[side].counts).rate for side in refused},
-        "intervals": {side: interval(refused[side].counts, DRAWS, args.seed) for side in refused},
+        "intervals": {side: intervals[side] if has_interval else None for side in refused},
         "difference": test.difference,
-        "difference_interval": test.interval,
-        "p": test.p,
+        "difference_interval": test.interval if has_interval else None,
+        "p": test.p if has_interval else None,
         "sessions": test.blocks,
         "commands": len(rows),
         "rtfx": speeds({"teacher": by_teacher, "student": by_student}, audio["12"][:60]),
     }
 
 
-def manifest(folder: Path) -> list[dict[str, Any]]:
+def manifest(folder: Path) -> list[Row]:
     """The rows of a folder's manifest."""
-    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = (folder / "manifest.jsonl").read_text(encoding="utf-8-sig").split("\n")
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 def read(path: Path) -> NDArray[np.float64]:
@@ -196,7 +216,7 @@ def mixed(speech_T: NDArray[np.float64], noise_T: NDArray[np.float64], snr_db: f
     stretch_T = looped_T[start : start + len(speech_T)]
     scale = np.sqrt(loudest(speech_T) / max(loudest(stretch_T), 1e-12) * 10 ** (-snr_db / 10))
     noisy_T = speech_T + scale * stretch_T
-    return noisy_T * (PEAK / np.abs(noisy_T).max())
+    return noisy_T * (PEAK / max(np.abs(noisy_T).max(), 1e-12))
 
 
 def loudest(samples_T: NDArray[np.float64]) -> float:
@@ -247,13 +267,15 @@ def table(figures: dict[str, Any]) -> str:
     """Shares of commands accepted, in per cent, and the test."""
     lines = [f"{'':<9}" + "".join(f"{name:>8}" for name in CONDITIONS) + f"{'refused':>10}  95 % interval"]
     for side in ("teacher", "student"):
-        low, high = figures["intervals"][side]
         shares = "".join(f"{100 * figures[side][name]:>8.1f}" for name in CONDITIONS)
-        lines.append(f"{side:<9}{shares}{100 * figures['refused'][side]:>10.1f}  {100 * low:.1f} to {100 * high:.1f}")
-    low, high = (f"{100 * bound:+.1f}" for bound in figures["difference_interval"])
+        bounds = " to ".join(f"{100 * bound:.1f}" for bound in figures["intervals"][side] or ())
+        lines.append(f"{side:<9}{shares}{100 * figures['refused'][side]:>10.1f}  {bounds}".rstrip())
+    test = "; no interval, as all clips are of one session"
+    if figures["p"] is not None:
+        low, high = (f"{100 * bound:+.1f}" for bound in figures["difference_interval"])
+        test = f" ({low} to {high}), p = {figures['p']:.2g}, over {figures['sessions']} sessions"
     lines += [
-        f"student - teacher: {100 * figures['difference']:+.1f} points refused ({low} to {high}), "
-        f"p = {figures['p']:.2g}, over {figures['sessions']} sessions",
+        f"student - teacher: {100 * figures['difference']:+.1f} points refused{test}",
         f"{figures['parameters'] / 1e6:.2f} M parameters, "
         f"{figures['rtfx']['student']:.0f} against {figures['rtfx']['teacher']:.0f} times real time, "
         f"{figures['seconds'] / 60:.0f} minutes in all",

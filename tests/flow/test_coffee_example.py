@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +71,58 @@ def test_noise_is_mixed_at_the_ratio_of_the_loudest_frames() -> None:
     assert np.array_equal(noisy_T, mixed(speech_T, noise_T, 12.0, "a"))
 
 
+def test_silent_clips_stay_silent_in_silent_noise() -> None:
+    assert not BENCHMARK["mixed"](np.zeros(3000), np.zeros(100), 6.0, "a").any()
+
+
+def test_blank_lines_of_a_manifest_are_no_orders(tmp_path: Path) -> None:
+    (tmp_path / "manifest.jsonl").write_text('\ufeff{"id": "a"}\r\n\r\n{"id": "b"}\n', encoding="utf-8")
+    assert [row["id"] for row in BENCHMARK["manifest"](tmp_path)] == ["a", "b"]
+
+
+def test_orders_to_judge_by_are_read_before_anything_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "manifest.jsonl").write_text('{"id": "a", "audio": "a.wav"}\n')
+    (tmp_path / "noise.wav").write_bytes(codec.encode(np.ones(100, np.int16), "wav"))
+    args = argparse.Namespace(test=tmp_path, noise=tmp_path / "noise.wav", seed=0)
+    with pytest.raises(SystemExit, match="with `slots`"):
+        BENCHMARK["judged"](args)
+
+
+@pytest.mark.parametrize("change", [{}, {"seed": 1}, {"hours": 0.2}, {"train": "others"}])
+def test_other_orders_voices_and_seeds_are_trained_in_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    commands: list[tuple[str, ...]] = []
+
+    def recorded(*words: str) -> str:
+        commands.append(words)
+        return "{}"
+
+    monkeypatch.setitem(BENCHMARK["student"].__globals__, "voxstill", recorded)
+    for name in ("orders", "others"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.jsonl").write_text(f'{{"id": "{name}", "audio": "a.wav", "slots": {{}}}}\n')
+        (tmp_path / name / "coffee.jsgf").write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = latte;\n")
+    options = {"train": "orders", "work": tmp_path / "work", "hours": 0.1, "seed": 0, "set": []}
+    works = []
+    for own in (options, {**options, **change}):
+        cfg, _ = BENCHMARK["student"](argparse.Namespace(**{**own, "train": tmp_path / own["train"]}))
+        works.append(cfg.work)
+    assert (works[0] == works[1]) == (not change)
+    assert [words[0] for words in commands] == ["voices", "run"] * 2
+
+
+def test_one_session_has_no_interval() -> None:
+    sides = ("teacher", "student")
+    figures = {
+        **{side: dict.fromkeys(BENCHMARK["CONDITIONS"], 0.5) for side in sides},
+        **{"refused": dict.fromkeys(sides, 0.5), "intervals": dict.fromkeys(sides), "p": None},
+        **{"difference": 0.0, "difference_interval": None, "sessions": 1},
+        **{"parameters": 1, "rtfx": dict.fromkeys(sides, 1.0), "seconds": 1.0},
+    }
+    assert "no interval" in BENCHMARK["table"](figures)
+
+
 def test_one_command_goes_from_raw_audio_to_the_comparison(tmp_path: Path) -> None:
     for name in ("examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -108,6 +162,7 @@ def test_one_command_goes_from_raw_audio_to_the_comparison(tmp_path: Path) -> No
     assert figures["commands"] == len(rows["test"].splitlines()) > 0
     assert set(figures["teacher"]) == set(figures["student"]) == {"clean", "24", "18", "12", "6"}
     assert figures["teacher"]["clean"] > 0.5
-    assert "slots" not in (tmp_path / "work/coffee/orders.jsonl").read_text()
+    [orders] = (tmp_path / "work/coffee").glob("*/orders.jsonl")
+    assert "slots" not in orders.read_text()
     assert 0 <= figures["p"] <= 1
     assert figures["parameters"] < 3_000_000
