@@ -74,6 +74,15 @@ def test_equal_seeds_make_equal_bytes_and_nothing_twice(
     assert "it holds voices of other texts or options" in error
 
 
+def test_several_corpora_are_sources_of_one_work_folder(
+    capsys: pytest.CaptureFixture[str], grammar: Path, tmp_path: Path
+) -> None:
+    made = [make(capsys, grammar, tmp_path / f"{seed}", "--set", f"seed={seed}") for seed in (0, 1)]
+    index = ["index", *(figures["path"] for figures in made), "--work", str(tmp_path / "work"), "--json"]
+    assert cli.main([*index, "--set", "engine=inline"]) == 0
+    assert json.loads(capsys.readouterr().out)["utterances"] == sum(figures["utterances"] for figures in made)
+
+
 def test_no_voice_is_in_two_splits_and_tempo_pitch_and_pauses_vary() -> None:
     prompts = list(itertools.islice(voices.draw(itertools.repeat("one"), "en", 0), 2000))
     splits: dict[str, set[str]] = {}

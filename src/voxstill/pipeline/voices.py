@@ -72,7 +72,8 @@ def voices(texts: str, output: str, hours: float, language: str, seed: int) -> V
     utterance; no voice is in two splits. A folder that is complete is not made again. ConfigError where there is
     something else in it or `hours` is 0, DataError where there are no sentences or the synthesiser lacks the language.
     """
-    num_samples = pcm.ms_to_samples(round(not_negative("hours", hours) * 3_600_000))
+    hours = not_negative("hours", hours)
+    num_samples = pcm.ms_to_samples(round(hours * 3_600_000))
     if num_samples == 0:
         raise ConfigError(f"`--hours` is {hours:g}", why="there would be no audio", fix="give a larger number")
     sentences, content = _sentences(texts, seed)
@@ -87,7 +88,8 @@ def voices(texts: str, output: str, hours: float, language: str, seed: int) -> V
         if not manifest.is_file():
             shutil.rmtree(folder / "audio", ignore_errors=True)  # of a command that was stopped
             write_atomically(marker, json.dumps(options) + "\n")
-            rows = _spoken(folder, draw(sentences, language, seed), language, num_samples)
+            prompts = draw(sentences, language, seed)
+            rows = _spoken(folder, fingerprint(*options.values()), prompts, language, num_samples)
             write_atomically(manifest, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         return _result(manifest)
 
@@ -186,8 +188,11 @@ def _unusable(folder: Path, why: str) -> ConfigError:
     return ConfigError(f"`{folder}` cannot be used", why=why, fix="name a new folder, or remove it first")
 
 
-def _spoken(folder: Path, prompts: Iterator[Prompt], language: str, num_samples: int) -> list[Row]:
-    """Write the audio of so many prompts that it lasts `num_samples`; return the rows of the manifest."""
+def _spoken(folder: Path, corpus: str, prompts: Iterator[Prompt], language: str, num_samples: int) -> list[Row]:
+    """Write the audio of so many prompts that it lasts `num_samples`; return the rows of the manifest.
+
+    Their ids begin with `corpus`, so that several corpora can be sources of one work folder.
+    """
     rows: list[Row] = []
     done = 0
     with Progress("voices", pcm.samples_to_s(num_samples), "s of audio") as bar:
@@ -198,7 +203,7 @@ def _spoken(folder: Path, prompts: Iterator[Prompt], language: str, num_samples:
                 if done >= num_samples:
                     break
                 levelled_T = _levelled(prompt, speech.samples_T)
-                row = _row(prompt, language, len(levelled_T), speech.words)
+                row = _row(corpus, prompt, language, len(levelled_T), speech.words)
                 path = folder / str(row["audio"])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(codec.encode(levelled_T, "flac"))
@@ -216,9 +221,9 @@ def _levelled(prompt: Prompt, samples_T: NDArray[np.int16]) -> NDArray[np.int16]
     return pcm.quantize((padded_T * 10 ** (prompt.level_db / 20)).astype(np.float32))
 
 
-def _row(prompt: Prompt, language: str, num_samples: int, words: Sequence[Word]) -> Row:
+def _row(corpus: str, prompt: Prompt, language: str, num_samples: int, words: Sequence[Word]) -> Row:
     return {
-        "id": prompt.id,
+        "id": f"{corpus}-{prompt.id}",
         "audio": f"audio/{int(prompt.id) // _FILES_IN_FOLDER:03d}/{prompt.id}.flac",
         "text": prompt.speech.text,
         "duration": round(pcm.samples_to_s(num_samples), 3),
