@@ -153,6 +153,9 @@ def test_shards_are_planned_with_the_weights_of_their_data_sets(
         code, message = error(capsys, store.root, "--set", wrong)
         assert code == 2, message
         assert "every utterance comes in every epoch" in message
+    code, message = error(capsys, store.root, "--set", "plan.weights={big: 1000000, small: 0.000001}")
+    assert code == 2, message
+    assert "an epoch would have" in message
 
 
 def test_the_picture_shows_every_length_and_every_batch(table: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,8 @@ _KINDS = {
     "weight": np.float32,
 }
 _ROWS = 10_000
+MOST_UTTERANCES = 1_000_000_000
+"""In an epoch; weights that differ by more than a corpus can bear would fill the memory with repetitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class ShardIndex:
     def sampling_rate(self, cfg: Plan) -> SamplingRate | None:
         """Sampling rate of each row, by its data set and its dialect; None where all rows come once in an epoch.
 
-        ConfigError where some data sets have a weight and others have none, or where no utterance has a named dialect.
+        ConfigError where some data sets have a weight and others have none, where no utterance has a named dialect, or
+        where an epoch would have more than `MOST_UTTERANCES`.
         """
         if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_sampling_rate:
             return None
@@ -141,6 +144,12 @@ class ShardIndex:
         of_dataset_G = mixture_rates(np.maximum(hours_G, 1e-9), weights_G, cfg.temperature)
         of_dialect_G = _by_name("plan.dialect_sampling_rate", self.dialects, cfg.dialect_sampling_rate, 1.0, least=1)
         rate_N: SamplingRate = of_dataset_G[dataset_N] * of_dialect_G[dialect_N]
+        if (num := float(rate_N.sum())) > MOST_UTTERANCES:
+            raise ConfigError(
+                f"an epoch would have {num:.1e} utterances",
+                why="every utterance comes in it, and the others as often as their weights say",
+                fix="bring the weights of `plan.weights` and `plan.dialect_sampling_rate` nearer to one another",
+            )
         return rate_N
 
     def hours_by_dataset(self, plan: EpochPlan) -> dict[str, float]:
