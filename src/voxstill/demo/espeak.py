@@ -53,6 +53,7 @@ def main(library: str, data: str) -> None:
     """Synthesise every job, in order; no bytes mean that the voice is unknown."""
     espeak = ctypes.CDLL(library)
     espeak.espeak_Initialize(SYNCHRONOUS, 0, data.encode(), 0)
+    espeak.espeak_ListVoices(None)  # reads all voice files, or every child would do so to find its voice
     for job in json.load(sys.stdin):
         sys.stdout.buffer.write(_synthesize_in_child(espeak, job) or struct.pack("<II", 0, 0))
     sys.stdout.flush()
