@@ -26,9 +26,9 @@ from numpy.typing import NDArray  # noqa: E402
 from voxstill.audio import codec, vad  # noqa: E402
 from voxstill.core import pcm  # noqa: E402
 from voxstill.core.config import Config, Segment  # noqa: E402
-from voxstill.demo.voices import SpeechJob, synthesize  # noqa: E402
 from voxstill.pipeline import index as indexing  # noqa: E402
 from voxstill.storage.figures import IndexFigures  # noqa: E402
+from voxstill.synthesis.voices import SpeechJob, synthesize  # noqa: E402
 
 HERE = Path(__file__).parent
 TEXT = "the quick brown fox jumps over the lazy dog and runs far away into the dark wood where nobody will find it"

@@ -24,7 +24,7 @@ import numpy as np
 import soundfile
 
 from voxstill.core.records import RATE_HZ
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import SpeechJob, synthesize
 
 HERE = Path(__file__).parent
 VOICES = ("en-us+m1", "en-us+f2", "en-gb-x-rp+m3", "en-gb-scotland+f4", "en-029+m6", "en-us+f1", "en-us+m7", "en-us+f5")

@@ -188,7 +188,7 @@ def write_speech(folder: Path) -> Path:
     path = folder / "speech.wav"
     code = (
         "import sys, soundfile\n"
-        "from voxstill.demo import voices\n"
+        "from voxstill.synthesis import voices\n"
         "(samples_T,) = voices.synthesize([voices.SpeechJob(text=sys.argv[2], voice='en-us')])\n"
         f"soundfile.write(sys.argv[1], samples_T, {RATE_HZ})\n"
     )

@@ -204,7 +204,7 @@ def event_times(job: Mapping[str, Any]) -> list[list[Any]]:
 def _events(job: Mapping[str, Any]) -> list[list[Any]]:
     import espeakng_loader
 
-    from voxstill.demo.voices import ESPEAK_RATE_HZ
+    from voxstill.synthesis.voices import ESPEAK_RATE_HZ
 
     espeak = ctypes.CDLL(espeakng_loader.get_library_path())
     espeak.espeak_Initialize(2, 0, espeakng_loader.get_data_path().encode(), 1)

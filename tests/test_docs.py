@@ -19,11 +19,11 @@ from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import config
 from voxstill.core.records import Label, Recording
-from voxstill.demo.voices import SpeechJob, synthesize
 from voxstill.nn.students import SHAPES
 from voxstill.pipeline.options import explained
 from voxstill.storage.store import Store
 from voxstill.storage.tables import read
+from voxstill.synthesis.voices import SpeechJob, synthesize
 from voxstill.teachers import registry
 
 ROOT = Path(__file__).parents[1]

@@ -138,11 +138,11 @@ def make(folder: Path, num: int) -> float:
     """Shards and Shar of the same utterances; their seconds."""
     from voxstill.audio import codec
     from voxstill.core import pcm
-    from voxstill.demo.voices import SpeechJob, synthesize
     from voxstill.storage import shard_format, tables
     from voxstill.storage.figures import ShardFigures
     from voxstill.storage.shard_format import Sample
     from voxstill.storage.store import Store
+    from voxstill.synthesis.voices import SpeechJob, synthesize
 
     random = np.random.default_rng(0)
     voices = ("m1", "m3", "f2", "f4")

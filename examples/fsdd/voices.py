@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from voxstill.audio import codec
 from voxstill.core import pcm
 from voxstill.core.records import RATE_HZ, fingerprint
-from voxstill.demo.corpus import ACCENTS, VARIANTS
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import ACCENTS, VARIANTS, SpeechJob, synthesize
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 BAND_HZ = 8000

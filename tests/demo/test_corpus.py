@@ -7,6 +7,7 @@ import pytest
 from voxstill.audio import codec
 from voxstill.core.config import Demo
 from voxstill.demo import corpus
+from voxstill.synthesis.voices import ACCENTS
 from voxstill.text import jsgf
 
 SMALL = Demo(train_utterances=12, dev_utterances=6, test_utterances=6)
@@ -53,7 +54,7 @@ def test_no_voice_is_in_two_splits() -> None:
 
 def test_every_accent_comes_with_every_noise_level_about_as_often() -> None:
     commands = [command for command in corpus.draw(Demo(), seed=0) if command.split == "train"]
-    for accent in corpus.ACCENTS:
+    for accent in ACCENTS:
         for dataset in corpus.SNRS_DB:
             share = sum(command.accent == accent and command.dataset == dataset for command in commands) / len(commands)
             assert share == pytest.approx(1 / 20, rel=0.25)

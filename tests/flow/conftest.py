@@ -14,7 +14,7 @@ import pytest
 
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import SpeechJob, synthesize
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 VOICES = {"train": ("m1", "m2", "m3", "f1"), "dev": ("m5",), "test": ("f2",)}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from voxstill.audio import codec
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import SpeechJob, synthesize
 from voxstill.text import jsgf
 
 ROOT = Path(__file__).parents[2]

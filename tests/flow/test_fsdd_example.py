@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from voxstill.audio import codec
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import SpeechJob, synthesize
 
 ROOT = Path(__file__).parents[2]
 VOICES = {"george": "en-us+m1", "jackson": "en-us+m2", "theo": "en-us+m3", "yweweler": "en-us+f2"}

@@ -10,7 +10,7 @@ from voxstill.core import config, pcm
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.core.records import Utterance
 from voxstill.demo import corpus
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import SpeechJob, synthesize
 from voxstill.teachers import registry
 from voxstill.teachers.pocketsphinx import PocketSphinxOptions, PocketSphinxTeacher, prepare
 from voxstill.teachers.teacher import Clip, Teacher

@@ -20,20 +20,9 @@ from voxstill.audio import codec
 from voxstill.core import pcm
 from voxstill.core.config import Demo
 from voxstill.core.records import RATE_HZ, Split, fingerprint
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import ACCENTS, VARIANTS, SpeechJob, synthesize
 from voxstill.text import jsgf
 
-ACCENTS = ("en-us", "en-us-nyc", "en-gb-x-rp", "en-gb-scotland", "en-029")
-VARIANTS: dict[Split, tuple[str, ...]] = {
-    "train": (
-        *("m1", "m2", "m3", "m4", "m6", "m7", "f1", "f2", "f4", "klatt", "klatt2"),
-        *("adam", "belinda", "Denis", "Gene", "Jacky", "Mike", "steph"),
-    ),
-    "dev": ("edward", "f3", "m5"),
-    "test": ("Annie", "f5", "grandma", "m8", "Michael", "quincy", "Reed"),
-}
-"""Voices of espeak-ng, each with every accent. The WER of PocketSphinx with our grammar is 1 to 15 % on them without
-noise; variants above that (such as `zac`, 92 %) are left out. Hard voices are spread evenly over the splits."""
 Colour = Literal["white", "pink", "babble"]
 COLOURS: tuple[Colour, ...] = ("white", "pink", "babble")
 SNRS_DB: dict[str, int | None] = {"clean": None, "20db": 20, "10db": 10, "5db": 5}

@@ -25,10 +25,9 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import Split, Word, fingerprint
 from voxstill.core.result import Result
-from voxstill.demo.corpus import ACCENTS, VARIANTS
-from voxstill.demo.voices import SpeechJob, speak
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.redaction import redact_uri
+from voxstill.synthesis.voices import ACCENTS, VARIANTS, SpeechJob, speak
 from voxstill.text import jsgf
 
 _SHARES: dict[Split, float] = {"train": 0.9, "dev": 0.05, "test": 0.05}

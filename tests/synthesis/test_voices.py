@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from voxstill.core.errors import DataError
-from voxstill.demo.voices import SpeechJob, synthesize
+from voxstill.synthesis.voices import SpeechJob, synthesize
 
 JOBS = [
     SpeechJob(text=text, voice=voice, words_per_minute=170, pitch=pitch)

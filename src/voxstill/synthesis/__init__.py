@@ -1,0 +1,1 @@
+"""Text-to-speech with espeak-ng."""
