@@ -20,6 +20,7 @@ from voxstill.pipeline.steps import Steps
 from voxstill.storage import lease
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
+from voxstill.synthesis.voices import ACCENTS, VARIANTS
 from voxstill.tasks import registry as tasks
 from voxstill.teachers import registry
 from voxstill.training.check import check
@@ -46,7 +47,7 @@ def demo(cfg: Config, work: str) -> RunResult:
     with steps.step("corpus") as result:
         with lease.hold(Store(str(folder)), "corpus", "demo"):
             manifest = corpus.make(folder, cfg.demo, cfg.seed)
-        voices = len(corpus.ACCENTS) * sum(map(len, corpus.VARIANTS.values()))
+        voices = len(ACCENTS) * sum(map(len, VARIANTS.values()))
         sizes = (cfg.demo.train_utterances, cfg.demo.dev_utterances, cfg.demo.test_utterances)
         result(
             f"{sum(sizes):,} commands in {voices} voices, {len(corpus.SNRS_DB)} noise levels",
