@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pydantic
 
@@ -21,12 +21,12 @@ from voxstill.evaluation import grammar_table, recognition, results
 from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.grammar_table import GrammarTable
 from voxstill.evaluation.report import html, plain
-from voxstill.evaluation.report.round_table import Round
+from voxstill.evaluation.report.round_table import RoundResult
 from voxstill.evaluation.results import Corpus, StoredResult
 from voxstill.pipeline import compare
 from voxstill.pipeline.recipes import finished_verdicts
 from voxstill.pipeline.report_parts import Aligned, confusions, entry, funnel, sound_of
-from voxstill.pipeline.run_result import RoundResult, StepResult
+from voxstill.pipeline.run_result import StepResult
 from voxstill.scoring import words
 from voxstill.storage.figures import VerdictFigures
 from voxstill.storage.redaction import redact_uri
@@ -163,7 +163,7 @@ def facts_of(
         "environment": experiment.noted(run) or {**environment.versions(), **environment.machine()},
     }
     if len(rounds) > 1:
-        facts["rounds"] = [cast("Round", row.to_dict()) for row in rounds]
+        facts["rounds"] = [row.to_dict() for row in rounds]
     if filtered is not None:
         facts["funnel"] = funnel(cfg, filtered)
     return facts | judged_facts(cfg, run)

@@ -18,6 +18,7 @@ from voxstill.core.errors import ConfigError, DataError, TeacherError
 from voxstill.evaluation import recognition
 from voxstill.evaluation import results as stored
 from voxstill.evaluation.recognition import StudentFigures
+from voxstill.evaluation.report.round_table import RoundResult
 from voxstill.nn import loading
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import filter_report, tuned_weights
@@ -25,7 +26,6 @@ from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
 from voxstill.pipeline import shard as sharding
 from voxstill.pipeline.judged_split import of_split
-from voxstill.pipeline.run_result import RoundResult
 from voxstill.pipeline.steps import Steps
 from voxstill.pipeline.train import train
 from voxstill.storage.figures import LabelFigures, VerdictFigures

@@ -13,6 +13,7 @@ from voxstill.core.result import Result
 from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.grammar_table import GrammarTable
 from voxstill.evaluation.recognition import StudentFigures
+from voxstill.evaluation.report.round_table import RoundResult
 from voxstill.evaluation.teacher import TeacherFigures
 from voxstill.evaluation.tuning import Tuning
 from voxstill.scoring.figures import to_dicts
@@ -109,26 +110,6 @@ class Rehearsal(Result):
     """Of the bytes of the whole source."""
     whole: Mapping[str, float | None]
     """Estimates for the whole source: `hours` of audio, `label_hours`, `train_hours`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundResult(Result):
-    """One of `rounds`: its student, and the labels that it learnt from; a rate is None where there are no texts."""
-
-    round: int
-    path: str
-    """The experiment folder of the student."""
-    kept: float
-    """Share of the teacher's labels."""
-    kept_hours: float
-    label_wer_before: float | None
-    """Word error rate of all labels."""
-    label_wer_after: float | None
-    """The same of those that were kept."""
-    wer: float | None
-    """Of the student."""
-    interval: tuple[float, float] | None
-    """95 % interval of `wer`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

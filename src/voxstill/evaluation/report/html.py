@@ -175,7 +175,8 @@ class Facts(TypedDict, total=False):
     grammar: Mapping[str, Any]
     """The fields of a `GrammarTable`."""
     steps: Sequence[Step]
-    rounds: Sequence[round_table.Round]
+    rounds: Sequence[Mapping[str, Any]]
+    """The fields of each `RoundResult`."""
     funnel: Funnel
     metrics: Sequence[Mapping[str, Any]]
     """The rows of `metrics.jsonl`: `step` and `loss`; `split` and `wer` in those of a validation."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from voxstill.core.result import Result
 from voxstill.evaluation.report.formatting import number, percent
 
 HEAD = (
@@ -19,27 +21,34 @@ HEAD = (
 """Heads of the columns of `cells`."""
 
 
-class Round(TypedDict):
-    """One round: its student, and the labels that it learnt from; shares, None where there are no human texts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult(Result):
+    """One round of a run: its student, and the labels that it learnt from; a rate is None where there are no texts."""
 
     round: int
     path: str
+    """The experiment folder of the student."""
     kept: float
+    """Share of the teacher's labels."""
     kept_hours: float
     label_wer_before: float | None
+    """Word error rate of all labels."""
     label_wer_after: float | None
+    """The same of those that were kept."""
     wer: float | None
+    """Of the student."""
     interval: tuple[float, float] | None
+    """95 % interval of `wer`."""
 
 
-def cells(rounds: Sequence[Round]) -> list[list[str]]:
-    """A row of text for each round."""
+def cells(rounds: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row of text for each round, from the fields of its `RoundResult`."""
     return [
         [
-            *(str(row["round"]), percent(row["kept"]), number(row["kept_hours"]), percent(row["label_wer_before"])),
-            *(percent(row["label_wer_after"]), percent(row["wer"]), _interval(row["interval"])),
+            *(str(row.round), percent(row.kept), number(row.kept_hours), percent(row.label_wer_before)),
+            *(percent(row.label_wer_after), percent(row.wer), _interval(row.interval)),
         ]
-        for row in rounds
+        for row in map(RoundResult.from_dict, rounds)
     ]
 
 
