@@ -4,7 +4,8 @@
     python benchmarks/word_times.py exp/DATE_rnnt work/demo --prefix "transducer, "
 
 Synthetic: the demo's test and development commands. espeak-ng says when it begins each word, to the sample; words run
-together, so a word ends where the next begins. Measured are utterances of which the student has every word right.
+together, so a word ends where the next begins. Measured are utterances of which the student has every word right,
+without those in which espeak-ng joins words, such as `in the`, and without the ends of last words.
 
 Human: strings of three to five clips of the Free Spoken Digit Dataset with up to 400 ms of silence between them; the
 clips are trimmed, so their edges are those of the words. The student, of the size `tiny`, is trained here on such
@@ -18,26 +19,25 @@ other rows there stay.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import dataclasses
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from voxstill.demo.corpus import Command
+    from voxstill.synthesis.voices import Speech
+
 HERE = Path(__file__).parent
 HELD_OUT, STRINGS, STEPS = "theo", 12, 240
-WORD, END, TERMINATED = 1, 5, 6  # types of events in espeak-ng's `speak_lib.h`
-Truth = Sequence[tuple[str, float | None, float | None]]
-"""Words with start and end in milliseconds, None where espeak-ng joins two words."""
+Truth = Sequence[tuple[str, float, float | None]]
+"""Words with start and end in milliseconds, None where the end is not known."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Errors:
     def add(self, truth: Truth, spans: Sequence[tuple[float, float]]) -> None:
         """Compare the words of an utterance."""
         for (_, start, end), (first, last) in zip(truth, spans, strict=True):
-            self.starts += [first - start] if start is not None else []
+            self.starts.append(first - start)
             self.ends += [last - end] if end is not None else []
             self.durations.append(last - first)
 
@@ -71,9 +71,6 @@ class Errors:
 
 def main() -> None:
     """Measure and print."""
-    if sys.argv[1:] == ["--events"]:
-        json.dump([event_times(job) for job in json.load(sys.stdin)], sys.stdout)
-        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("work", type=Path)
@@ -103,14 +100,14 @@ def synthetic(experiment: Path, work: Path) -> Iterator[tuple[str, Mapping[str, 
     from voxstill.demo import corpus
     from voxstill.storage.store import Store
     from voxstill.storage.tables import read
+    from voxstill.synthesis.voices import speak
 
     made = json.loads((work / "corpus/made.json").read_text())
     commands = corpus.draw(Demo(**{k: v for k, v in made.items() if k != "seed"}), made["seed"])
     commands = [command for command in commands if command.split != "train"]
-    jobs = json.dumps([dataclasses.asdict(command.speech) for command in commands])
-    listing = [sys.executable, __file__, "--events"]
-    events = json.loads(subprocess.run(listing, check=True, input=jobs, stdout=subprocess.PIPE, text=True).stdout)
-    truths = [true_words(one.speech.text, spoken, one.before_ms) for one, spoken in zip(commands, events, strict=True)]
+    spoken = zip(commands, speak([command.speech for command in commands]), strict=True)
+    timed = [(command, true_words(command, speech)) for command, speech in spoken if speech.words]
+    commands, truths = [command for command, _ in timed], [truth for _, truth in timed]
     audio = [codec.decode((work / f"corpus/audio/{one.id}.flac").read_bytes()).samples_T for one in commands]
     recognizer = Recognizer(RecognizerOptions(model=str(experiment)))
     recognizer.load()
@@ -153,85 +150,19 @@ def spikes_of(recognizer: Any, audio: Sequence[NDArray[np.int16]]) -> list[list[
     return [[(word.start_ms, word.end_ms) for word in hypothesis.words] for hypothesis in hypotheses]
 
 
-def true_words(text: str, spoken: Sequence[Sequence[Any]], before_ms: int) -> Truth:
-    """The words of a text with the times of espeak-ng, which says some words together, such as `in the`."""
-    words: list[tuple[str, float | None, float | None]] = []
-    rest = list(spoken)
-    for word in text.split():
-        if rest and rest[0][0] == word:
-            _, start, end = rest.pop(0)
-            words.append((word, start + before_ms, end + before_ms))
-        else:
-            words[-1], end = (*words[-1][:2], None), words[-1][2]
-            words.append((word, None, end))
-    return words
+def true_words(command: Command, speech: Speech) -> Truth:
+    """The words of a command with the times of espeak-ng; none where it joins some, such as `in the`.
 
-
-# ------------------------------------------------------------------------------------------------- espeak-ng
-
-
-class Event(ctypes.Structure):
-    """An event of espeak-ng."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("id", ctypes.c_uint),
-        ("position", ctypes.c_int),
-        ("length", ctypes.c_int),
-        ("audio_ms", ctypes.c_int),
-        ("sample", ctypes.c_int),
-        ("user", ctypes.c_void_p),
-        ("name", ctypes.c_char * 8),
-    )
-
-
-def event_times(job: Mapping[str, Any]) -> list[list[Any]]:
-    """Text, start and end in milliseconds of each word; in a process of its own, as espeak-ng has a memory."""
-    import os
-
-    reading, writing = os.pipe()
-    if not (child := os.fork()):
-        os.write(writing, json.dumps(_events(job)).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    words: list[list[Any]] = json.loads(answer)
-    return words
-
-
-def _events(job: Mapping[str, Any]) -> list[list[Any]]:
-    import espeakng_loader
-
-    from voxstill.synthesis.voices import ESPEAK_RATE_HZ
-
-    espeak = ctypes.CDLL(espeakng_loader.get_library_path())
-    espeak.espeak_Initialize(2, 0, espeakng_loader.get_data_path().encode(), 1)
-    text, words = job["text"].encode(), []
-
-    def collect(_samples: Any, _num: int, events: Any) -> int:
-        place = 0
-        while events and (event := events[place]).type:
-            at_ms = event.sample * 1000 / ESPEAK_RATE_HZ
-            if event.type == WORD:
-                name = text[event.position - 1 : event.position - 1 + event.length].decode()
-                words.append([name, at_ms, None])
-            elif words and words[-1][2] is None and (event.type in (END, TERMINATED) or event.name.startswith(b"_")):
-                words[-1][2] = at_ms
-            place += 1
-        return 0
-
-    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(Event))(collect)
-    espeak.espeak_SetVoiceByName(job["voice"].encode())
-    espeak.espeak_ng_SetRandSeed(1)
-    espeak.espeak_SetSynthCallback(callback)
-    espeak.espeak_SetParameter(1, job["words_per_minute"], 0)
-    espeak.espeak_SetParameter(3, job["pitch"], 0)
-    espeak.espeak_Synth(text, ctypes.c_size_t(len(text) + 1), 0, 1, 0, 1, None, None)
-    for word, following in pairwise(words):
-        word[2] = following[1] if word[2] is None else min(word[2], following[1])
-    return words
+    The last one has no end, as silence follows it in the audio.
+    """
+    return [
+        (
+            word.text,
+            float(word.start_ms + command.before_ms),
+            None if word is speech.words[-1] else float(word.end_ms + command.before_ms),
+        )
+        for word in speech.words
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- human digits
