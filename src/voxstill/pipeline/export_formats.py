@@ -107,10 +107,16 @@ def manifest_row(row: ExportedLabel) -> dict[str, object]:
 
 
 def write_jsonl(labels: ExportedLabels, file: TextIO) -> None:
-    """Our own manifest as JSONL; what is not known is left out."""
+    """Our own manifest as JSONL, with word times; what is not known is left out."""
     for row in labels.rows:
-        columns = manifest_row(row).items()
-        print(dump_json({name: value for name, value in columns if value is not None}), file=file)
+        columns = {**manifest_row(row), "words": _timed_words(row) or None}
+        print(dump_json({name: value for name, value in columns.items() if value is not None}), file=file)
+
+
+def _timed_words(row: ExportedLabel) -> list[dict[str, object]]:
+    """The words of a label by the columns of our own manifests, in times of the recording."""
+    words = (shifted(word, row.utterance.start_ms) for word in row.label.words)
+    return [{"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms} for word in words]
 
 
 def write_csv(labels: ExportedLabels, file: TextIO) -> None:
@@ -163,6 +169,7 @@ def _cut(row: ExportedLabel) -> dict[str, object]:
         "text": row.label.text,
         "language": row.language,
         "speaker": utterance.info.speaker,
+        "alignment": {"word": _alignment(row.label.words)} if row.label.words else None,
         "custom": {"split": utterance.split, **weight, "teacher": row.label.teacher, **row.more},
     }
     return {
@@ -181,6 +188,11 @@ def _cut(row: ExportedLabel) -> dict[str, object]:
         },
         "type": "MonoCut",
     }
+
+
+def _alignment(words: Iterable[Word]) -> list[list[object]]:
+    """Words as items of lhotse: symbol, and start and duration in seconds from the start of the cut."""
+    return [[word.text, word.start_ms / 1000, (word.end_ms - word.start_ms) / 1000] for word in words]
 
 
 def write_datasets(labels: ExportedLabels, folder: Path) -> int:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = ("utterance_id", "split", "recipe")
 """Columns of scores and verdicts that a label has anyway, and the name of their table."""
+_NAMES = {"words": "num_words"}
+"""Scores that have another name in exports: `words` of a manifest are a list of words with their times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ class LabelReader:
             self._judged = VerdictMap(self._work, judged.recipe)
             self._score_parts = self._parts_of_scores(judged) if scores else {}
         self._read_scores = functools.lru_cache(maxsize=4)(self._scores)  # parts of labels share those of scores
-        columns = [*tables.schema(Score)] if scores else []
+        columns = [field.with_name(_NAMES.get(field.name, field.name)) for field in tables.schema(Score) if scores]
         columns += [*tables.schema(Verdict)] if verdicts else []
         self.columns: Sequence[pa.Field] = [field for field in columns if field.name not in _ELSEWHERE]
         self.num_given = self.num_failed = self.num_unlabelled = 0
@@ -150,5 +152,6 @@ class LabelReader:
     def _scores(self, key: str) -> list[tuple[str, dict[str, object]]]:
         """The scores in a part, by the id of their utterance."""
         rows = tables.to_arrow(self._work.read(key), Score, self._work.uri(key)).to_pylist()
-        ids = [row["utterance_id"] for row in rows]
-        return list(zip(ids, ({n: v for n, v in row.items() if n not in _ELSEWHERE} for row in rows), strict=True))
+        return [
+            (row["utterance_id"], {_NAMES.get(n, n): v for n, v in row.items() if n not in _ELSEWHERE}) for row in rows
+        ]
