@@ -37,11 +37,11 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
     os.environ[_name] = "1"
 
 import numpy as np  # noqa: E402
-import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from voxstill.core.records import ErrorCounts  # noqa: E402
 from voxstill.decoding import ctc, prefix_search  # noqa: E402
+from voxstill.decoding.ctc_likelihood import mean_log_likelihood  # noqa: E402
 from voxstill.decoding.fusion import Fusion, fusion  # noqa: E402
 from voxstill.scoring import words as scored  # noqa: E402
 from voxstill.text import kneser_ney, lm  # noqa: E402
@@ -306,8 +306,7 @@ def ask(
 
 def total(log_probs_FV: NDArray[np.float32], tokens: list[int], arpa: str) -> float:
     """The score of a text that our search would give it: summed over all alignments, with the language model."""
-    frames, blank_id = len(log_probs_FV), log_probs_FV.shape[1] - 1
-    (mean,) = ctc.mean_log_likelihoods(torch.from_numpy(log_probs_FV)[None], torch.tensor([frames]), [tokens], blank_id)
+    mean = mean_log_likelihood(log_probs_FV, tokens, blank_id=log_probs_FV.shape[1] - 1)
     assert mean is not None
     language = sum(lm.read(arpa).logprobs([str(token) for token in tokens]))
     return mean * len(tokens) + LM_WEIGHT * language + WORD_BONUS * len(tokens)

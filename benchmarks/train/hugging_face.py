@@ -26,7 +26,8 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from voxstill.core.records import RATE_HZ
-from voxstill.nn.log_mel import NUM_MELS, LogMel, mel_filters
+from voxstill.nn.log_mel import LogMel, mel_filters
+from voxstill.nn.mel import NUM_MELS
 
 FOREVER = 10**9
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tones import TEXTS, speak
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.decoding.checkpoint_files import model_folder
+from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.recognizer import Recognizer, Samples, batches_by_length
+from voxstill.decoding.recognizer import Recognizer, batches_by_length
 
 SPOKEN = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
 

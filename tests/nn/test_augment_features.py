@@ -12,7 +12,8 @@ from torch import Generator, Tensor
 
 from voxstill.core.config import Augment
 from voxstill.nn import augment_features
-from voxstill.nn.log_mel import NUM_MELS, frame_mask
+from voxstill.nn.log_mel import frame_mask
+from voxstill.nn.mel import NUM_MELS
 
 
 def generator(seed: int = 0) -> Generator:

@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import ParakeetFeatureExtractor
 
 from voxstill.audio import codec
-from voxstill.nn import students
-from voxstill.nn.log_mel import HOP, LOG_FLOOR, NUM_MELS, LogMel, feature_frames, frame_mask, normalise, output_frames
+from voxstill.nn import mel, students
+from voxstill.nn.log_mel import LogMel, feature_frames, frame_mask, normalise, output_frames
+from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_MELS
 
 LOG_MEL = LogMel()
 EXTRACTOR = ParakeetFeatureExtractor.from_dict(dict(LOG_MEL.extractor))
@@ -150,3 +151,23 @@ def test_features_are_those_of_kaldi_native_fbank_half_a_hop_later(shared_data: 
     audible_FD = expected_FD[inner] > np.log(2.0**-22)
     assert audible_FD.float().mean() > 0.8
     assert difference_FD[audible_FD].abs().max() < 1e-3  # measured: 8e-5
+
+
+@pytest.mark.parametrize("num_samples", [160, 161, 3999, 32_000])
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_numpy_computes_the_same_log_mels(num_samples: int, num_mels: int) -> None:
+    samples_T = np.random.default_rng(0).normal(0, 2000, num_samples).astype(np.int16)
+    samples_T[: num_samples // 4] = 0
+    audio_BT, audio_len_B = torch.from_numpy(samples_T)[None], torch.tensor([num_samples])
+    mel_BFD, frames_B = LogMel(num_mels).unnormalised(audio_BT, audio_len_B)
+    ours_FD = mel.log_mels(samples_T, num_mels)
+    assert ours_FD.shape == (int(frames_B[0]), num_mels)
+    np.testing.assert_allclose(ours_FD, mel_BFD[0, : int(frames_B[0])], atol=2e-4)
+
+
+@pytest.mark.parametrize(("num_mels", "num_fft"), [(80, 512), (128, 512), (80, 400)])
+def test_the_mel_filters_are_those_of_transformers(num_mels: int, num_fft: int) -> None:
+    from transformers.audio_utils import mel_filter_bank
+
+    theirs_ND = mel_filter_bank(num_fft // 2 + 1, num_mels, 0.0, 8000.0, 16_000, norm="slaney", mel_scale="slaney")
+    np.testing.assert_array_equal(mel.filters(num_mels, num_fft), theirs_ND.T.astype(np.float32))

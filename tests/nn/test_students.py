@@ -10,7 +10,8 @@ import torch
 
 from voxstill.core.errors import DataError
 from voxstill.nn import checkpoints, students
-from voxstill.nn.log_mel import NUM_MELS, frame_mask
+from voxstill.nn.log_mel import frame_mask
+from voxstill.nn.mel import NUM_MELS
 
 MILLIONS: dict[students.Size, tuple[float, float]] = {
     "tiny": (1, 3),

@@ -15,7 +15,8 @@ from voxstill.core.config import Augment, Config, Plan
 from voxstill.core.records import Batch
 from voxstill.nn import augment_features
 from voxstill.nn.frontends import LogMelFrontend
-from voxstill.nn.log_mel import NUM_MELS, output_frames
+from voxstill.nn.log_mel import output_frames
+from voxstill.nn.mel import NUM_MELS
 from voxstill.storage import shard_format, tables
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample

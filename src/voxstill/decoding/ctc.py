@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -37,6 +36,17 @@ def log_probs(logits_BFV: torch.Tensor, blank_id: int, blank_penalty: float = 0.
     return logits_BFV.float().log_softmax(-1)
 
 
+def penalised(log_probs_BFV: NDArray[np.float32], blank_id: int, blank_penalty: float) -> NDArray[np.float32]:
+    """Log-probabilities after `blank_penalty` nats were taken off the blank, as `log_probs` does with logits."""
+    if not blank_penalty:
+        return log_probs_BFV
+    lowered_BFV = log_probs_BFV.copy()
+    lowered_BFV[..., blank_id] -= blank_penalty
+    total_BF1 = np.log(np.exp(lowered_BFV).sum(-1, keepdims=True))
+    renormalised_BFV: NDArray[np.float32] = lowered_BFV - total_BF1
+    return renormalised_BFV
+
+
 def greedy(
     log_probs_BFV: torch.Tensor | NDArray[np.floating],
     frames_B: Iterable[int],
@@ -58,35 +68,6 @@ def greedy(
         for id_, best_F, logprob_F, frames, quiet in zip(
             ids, best_BF, logprob_BF, map(int, frames_B), pauses or [None] * len(ids), strict=True
         )
-    ]
-
-
-def mean_log_likelihoods(
-    log_probs_BFV: torch.Tensor, frames_B: torch.Tensor, tokens: Sequence[Sequence[int]], blank_id: int
-) -> list[float | None]:
-    """CTC log-probability per token of each utterance's tokens; None where it has no tokens or too few frames.
-
-    The sum over all alignments, which CTC maximises (Graves et al. 2006, 4.1): an inserted and a deleted word both
-    lower it. Frames beyond `frames_B` are never read.
-    """
-    import torch
-    from torch.nn import functional
-
-    if not len(tokens):
-        return []
-    num_B = torch.tensor([len(ids) for ids in tokens])
-    flat_N = torch.tensor([token for ids in tokens for token in ids], dtype=torch.long)
-    loss_B = functional.ctc_loss(
-        log_probs_BFV.float().transpose(0, 1),
-        flat_N.to(log_probs_BFV.device),
-        frames_B.to(log_probs_BFV.device),
-        num_B.to(log_probs_BFV.device),
-        blank=blank_id,
-        reduction="none",
-    )
-    return [
-        -loss / num if num and math.isfinite(loss) else None
-        for loss, num in zip(loss_B.tolist(), num_B.tolist(), strict=True)
     ]
 
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from voxstill.core import pcm
 from voxstill.core.monitor import Progress
-from voxstill.decoding.recognizer import Recognizer, Samples, batches_by_length
+from voxstill.decoding.loaded import Samples
+from voxstill.decoding.recognizer import Recognizer, batches_by_length
 
 BLOCK_MS, CONTEXT_MS = 20_000, 5_000
 """What is kept of a block, and what the model is given before and behind it: 30 s at a time."""

@@ -16,9 +16,9 @@ from voxstill.core import pcm
 from voxstill.core.config import Augment
 from voxstill.core.errors import ConfigError
 from voxstill.core.records import RATE_HZ, Hypothesis, fingerprint
-from voxstill.decoding.loaded import dtype_of, no_recognizer_error
+from voxstill.decoding.loaded import Samples, dtype_of, no_recognizer_error, padded
 from voxstill.decoding.options import GENERATION, RecognizerOptions
-from voxstill.nn import checkpoints
+from voxstill.nn import checkpoints, students
 from voxstill.nn.frontends import Frontend
 from voxstill.nn.loading import load_model
 from voxstill.text.pretrained import LANGUAGES_FROM
@@ -48,6 +48,7 @@ class GenerateModel:
         except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
             raise no_recognizer_error(folder, error) from None
         self._options, self._device, self._dtype = options, device, dtype
+        self.num_parameters = students.num_parameters(self.model)
         self.max_duration_ms: int | None = None
         self._frontend: Frontend | None = None
         self._languages: dict[int, str] = {}
@@ -71,11 +72,12 @@ class GenerateModel:
         if config.model_type == "whisper":
             self._prefix = self._whisper_prefix()
 
+    @torch.inference_mode()
     def transcribe(
-        self, audio_BT: torch.Tensor, audio_len_B: torch.Tensor, ids: Sequence[str], languages: Sequence[str | None]
+        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
     ) -> list[Hypothesis]:
         """Transcribe one batch; return one Hypothesis per utterance, in order. A language that is None is detected."""
-        inputs = self._inputs(audio_BT, audio_len_B)
+        inputs = self._inputs(*padded(samples, self._device))
         encoded = self.model.get_encoder()(**inputs)
         mask = {"attention_mask": inputs.get("attention_mask", torch.ones_like(encoded[0][..., 0], dtype=torch.long))}
         prefix_BP = torch.tensor([self._prefix] * len(ids), device=self._device)

@@ -1,7 +1,7 @@
 """A speech recogniser: a student or any other checkpoint that `transformers` loads turns audio into Hypotheses.
 
 It knows nothing of teachers, labels and work folders: samples in, Hypotheses out. CTC models and transducers decode
-greedily or with a beam search, encoder-decoders by `generate`.
+greedily or with a beam search, encoder-decoders by `generate`. An exported student runs on onnxruntime.
 """
 
 from __future__ import annotations
@@ -18,20 +18,15 @@ from voxstill.core.config import Decode
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.core.records import Hypothesis
-from voxstill.decoding import checkpoint_files
+from voxstill.decoding import checkpoint_files, exported
+from voxstill.decoding.loaded import LoadedCtc, LoadedModel, Samples, no_recognizer_error
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.word_times import AlignedText
+from voxstill.text.pieces import PieceVocabulary
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig
 
-    from voxstill.decoding.batch import CtcModel
-    from voxstill.decoding.loaded import LoadedModel
-    from voxstill.text.pretrained import CheckpointVocabulary
-
-Samples = NDArray[np.int16]
-"""(T,) mono at 16 kHz."""
 _FILES = ("*.json", "*.txt", "*.model", "*.py", "*.safetensors")
 """What of a checkpoint is read, and so what its revision is made of: pickled weights can run anything."""
 _SHORTEST = pcm.ms_to_samples(10)
@@ -47,24 +42,35 @@ class Recognizer:
 
     def __init__(self, options: RecognizerOptions, decoding: Decode | None = None, *, section: str = "") -> None:
         self.options, self.decoding, self._section = options, decoding or Decode(), section
-        on_hub = checkpoint_files.on_hub(options.model)
-        self.folder = None if on_hub else checkpoint_files.model_folder(options.model)
+        self._exported = exported.locate(options.model)
+        if self._exported is not None:
+            self.folder: Path | None = self._exported[0]
+        elif checkpoint_files.on_hub(options.model):
+            self.folder = None
+        else:
+            self.folder = checkpoint_files.model_folder(options.model)
         self._loaded: LoadedModel | None = None
 
     def revision(self) -> str:
         """Return the hash of the files of a folder, or the commit of a name on the Hub, which may be asked for it."""
         if self.folder is None:
             return checkpoint_files.fetch(self.options.model, self.options.revision, ("config.json",)).name[:16]
+        if self._exported is not None:
+            return exported.read(self.folder).revision
         return checkpoint_files.digest(self.folder, _FILES)
 
     def load(self) -> None:
-        """Load the weights to the GPU where there is one.
+        """Load the weights to the GPU where there is one; an exported student stays on the CPU, and needs no torch.
 
         DataError where there is nothing to load, ConfigError where options do not go with the model.
         """
+        if self._exported is not None:
+            from voxstill.decoding import onnx_models
+
+            self._loaded = onnx_models.load(*self._exported, self.options, self.decoding, self._section)
+            return
         import torch
 
-        from voxstill.decoding.loaded import no_recognizer_error
         from voxstill.nn import classifiers
         from voxstill.nn.loading import load_config
 
@@ -113,7 +119,7 @@ class Recognizer:
     @property
     def num_parameters(self) -> int:
         """Number of weights of the loaded model."""
-        return sum(weight.numel() for weight in self._model.model.parameters())
+        return self._model.num_parameters
 
     @property
     def max_duration_ms(self) -> int | None:
@@ -137,8 +143,6 @@ class Recognizer:
         the temperature is above 0, what is drawn depends on them. `languages` are those of the utterances, each one of
         `languages` or None: it is then detected, where the model knows several.
         """
-        import torch
-
         languages = [None] * len(samples) if languages is None else languages
         ids = [str(i) for i in range(len(samples))] if ids is None else ids
         hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
@@ -151,11 +155,8 @@ class Recognizer:
                     hypotheses[i] = Hypothesis(id=ids[i], text="", error=error, finish="failed")
                 lengths[i] = longest if _SHORTEST <= num <= longest else 0
         for members in batches_by_length(lengths, self.options.batch_ms if self._model.takes_batches else 0):
-            with torch.inference_mode():
-                audio_BT, audio_len_B = self._padded([samples[i] for i in members])
-                answers = self._model.transcribe(
-                    audio_BT, audio_len_B, [ids[i] for i in members], [languages[i] for i in members]
-                )
+            batch = [samples[i] for i in members]
+            answers = self._model.transcribe(batch, [ids[i] for i in members], [languages[i] for i in members])
             for i, hypothesis in zip(members, answers, strict=True):
                 hypotheses[i] = hypothesis
         return hypotheses
@@ -164,10 +165,8 @@ class Recognizer:
         """Raise ConfigError where the loaded model cannot score a text that is given: it is no CTC model."""
         self._ctc_model()
 
-    def _ctc_model(self) -> CtcModel:
-        from voxstill.decoding.batch import CtcModel
-
-        if not isinstance(self._model, CtcModel):
+    def _ctc_model(self) -> LoadedCtc:
+        if not isinstance(self._model, LoadedCtc):
             raise ConfigError(
                 f"`{self.options.model}` cannot say how well a text fits",
                 why="it is no CTC model",
@@ -176,7 +175,7 @@ class Recognizer:
         return self._model
 
     @property
-    def vocabulary(self) -> CheckpointVocabulary:
+    def vocabulary(self) -> PieceVocabulary:
         """The tokens of `log_probs`; ConfigError where it is no CTC model."""
         return self._ctc_model().vocabulary
 
@@ -190,12 +189,7 @@ class Recognizer:
 
         Every one has samples. `blank_penalty` as in `Decode`. ConfigError where it is no CTC model.
         """
-        import torch
-
-        with torch.inference_mode():
-            log_probs_BFV, frames_B = self._ctc_model().log_probs(*self._padded(samples), blank_penalty)
-        frames = frames_B.tolist()
-        return [log_probs_FV[:num].cpu().numpy() for log_probs_FV, num in zip(log_probs_BFV, frames, strict=True)]
+        return self._ctc_model().log_probs(samples, blank_penalty)
 
     def align(
         self, samples: Sequence[Samples], texts: Sequence[str], with_words: Sequence[bool] | None = None
@@ -204,17 +198,12 @@ class Recognizer:
 
         Words only where they are asked for. ConfigError where it is no CTC model.
         """
-        import torch
-
         model = self._ctc_model()
         with_words = [False] * len(samples) if with_words is None else with_words
         aligned = [AlignedText()] * len(samples)
         for members in batches_by_length([len(samples_T) for samples_T in samples], self.options.batch_ms):
-            with torch.inference_mode():
-                audio_BT, audio_len_B = self._padded([samples[i] for i in members])
-                answers = model.align(
-                    audio_BT, audio_len_B, [texts[i] for i in members], [with_words[i] for i in members]
-                )
+            batch = [samples[i] for i in members]
+            answers = model.align(batch, [texts[i] for i in members], [with_words[i] for i in members])
             for i, answer in zip(members, answers, strict=True):
                 aligned[i] = answer
         return aligned
@@ -222,16 +211,6 @@ class Recognizer:
     def close(self) -> None:
         """Drop the weights."""
         self._loaded = None
-
-    def _padded(self, samples: Sequence[Samples]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the samples (B, T) and how many each utterance has (B,), on the device."""
-        import torch
-
-        lengths = [len(samples_T) for samples_T in samples]
-        audio_BT = np.zeros((len(samples), max(lengths)), np.int16)
-        for row_T, samples_T in zip(audio_BT, samples, strict=True):
-            row_T[: len(samples_T)] = samples_T
-        return torch.as_tensor(audio_BT).to(self._device), torch.as_tensor(lengths).to(self._device)
 
 
 def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[int]]:

@@ -21,8 +21,9 @@ from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.core.result import Figures
+from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.recognizer import Recognizer, Samples
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.evaluation.results import HYPOTHESES, REFERENCES, Evaluation
 from voxstill.evaluation.tuning import Tuning
 from voxstill.scoring import checks, words
@@ -252,6 +253,12 @@ def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
     message = f"{len(unread):,} of {num:,} utterances could not be read ({reasons}): all their words count as deletions"
     log.warning("evaluate: %s", message)
     return [message]
+
+
+def evaluation(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
+    """Judge a student by those utterances that have human words."""
+    figures = evaluate(cfg, target, references(cfg, utterances))
+    return evaluation_of(figures.to_dict(), figures.judged, figures.hypotheses)
 
 
 def evaluation_of(figures: Mapping[str, object], judged: Sequence[Utterance], texts: Mapping[str, str]) -> Evaluation:

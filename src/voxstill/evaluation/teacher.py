@@ -11,7 +11,7 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import Label, Utterance, fingerprint
 from voxstill.core.result import Figures
-from voxstill.decoding.recognizer import Samples
+from voxstill.decoding.loaded import Samples
 from voxstill.evaluation.recognition import RecognitionErrors, error_figures, read_audio, unread_warnings
 from voxstill.labelling import label
 from voxstill.storage import tables, workdir

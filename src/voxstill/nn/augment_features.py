@@ -14,7 +14,8 @@ from torch import Generator, Tensor
 
 from voxstill.core.config import Augment
 from voxstill.core.records import RATE_HZ
-from voxstill.nn.log_mel import LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW, frame_mask, mel_filters
+from voxstill.nn.log_mel import frame_mask, mel_filters
+from voxstill.nn.mel import LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW
 
 BABBLE_SHARE = 0.6
 """Share of synthetic noises that are babble, made of other utterances of the batch."""

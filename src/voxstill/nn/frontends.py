@@ -18,7 +18,6 @@ from voxstill.nn import augment_features, augment_waveform
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.log_mel import (
     FRAME_MS,
-    HOP,
     Counts,
     LogMel,
     centred,
@@ -26,6 +25,7 @@ from voxstill.nn.log_mel import (
     mel_filters,
     output_frames,
 )
+from voxstill.nn.mel import HOP
 
 Factors = NDArray[np.float32] | Tensor
 """Factors of lengths, of the kind and shape of the counts beside them."""

@@ -21,13 +21,9 @@ from torch.nn import functional
 from voxstill.core import pcm
 from voxstill.core.config import Normalization
 from voxstill.core.records import RATE_HZ
+from voxstill.nn import mel
+from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW
 
-HOP = 160
-WINDOW = 400
-NUM_FFT = 512
-NUM_MELS = 80
-PREEMPHASIS = 0.97
-LOG_FLOOR = 2.0**-24
 DEVIATION_FLOOR = 1e-5
 _PHASE_ROUNDS = 40
 LEVEL_RANGE_DB = 6.0
@@ -188,15 +184,4 @@ def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
 
 def mel_filters(num_mels: int = NUM_MELS, num_fft: int = NUM_FFT) -> Tensor:
     """Mel filter bank (D, N), the weights of FFT bins in each band: Slaney's scale, each band of equal area."""
-    from transformers.audio_utils import mel_filter_bank
-
-    filters_ND = mel_filter_bank(
-        num_frequency_bins=num_fft // 2 + 1,
-        num_mel_filters=num_mels,
-        min_frequency=0.0,
-        max_frequency=RATE_HZ / 2,
-        sampling_rate=RATE_HZ,
-        norm="slaney",
-        mel_scale="slaney",
-    )
-    return torch.from_numpy(filters_ND.T.copy()).float()
+    return torch.from_numpy(mel.filters(num_mels, num_fft))

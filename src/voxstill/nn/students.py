@@ -18,7 +18,8 @@ from torch.nn import functional
 from voxstill.core.config import Normalization
 from voxstill.core.errors import DataError
 from voxstill.nn.frontends import conv_frames
-from voxstill.nn.log_mel import NUM_MELS, SUBSAMPLING, frame_mask, output_frames
+from voxstill.nn.log_mel import SUBSAMPLING, frame_mask, output_frames
+from voxstill.nn.mel import NUM_MELS
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig, PreTrainedModel

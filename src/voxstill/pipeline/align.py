@@ -17,8 +17,9 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
+from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.recognizer import Recognizer, Samples
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.pipeline import transcript_segments
 from voxstill.pipeline.transcript_segments import Sentence, TimedText
 from voxstill.storage.fetch import read_uri

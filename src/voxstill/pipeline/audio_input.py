@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -126,9 +127,8 @@ def _is_one(audio: object) -> bool:
 
 
 def _is_tensor(audio: object) -> TypeGuard[Tensor]:
-    import torch
-
-    return isinstance(audio, torch.Tensor)
+    torch = sys.modules.get("torch")  # where nobody has loaded it, nothing is a tensor
+    return torch is not None and isinstance(audio, torch.Tensor)
 
 
 def name_of(recording: object) -> str:

@@ -6,17 +6,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from safetensors.torch import load_file
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
 from voxstill.tasks.definition import SavedTask
-from voxstill.training import state as state_file
-from voxstill.training.experiment import is_pretraining
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ATTEMPTS = 3
 """A running training removes old checkpoints: `last` is then followed to its new one."""
@@ -34,6 +33,8 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
     if run is None:
         yield target, None
         return
+    from voxstill.training.experiment import is_pretraining
+
     if is_pretraining(run):
         raise ConfigError(
             f"`{target}` is of a pre-training",
@@ -58,6 +59,10 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
 
 def _weights(path: Path) -> tuple[str, dict[str, Tensor]]:
     """The name of a checkpoint, and its weights."""
+    from safetensors.torch import load_file
+
+    from voxstill.training import state as state_file
+
     reason = "there is none"
     for _ in range(_ATTEMPTS):
         try:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import Utterance
+from voxstill.decoding import exported
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import loading
 from voxstill.pipeline import details, tuned_weights
 from voxstill.pipeline.checkpoint_model import model_of
+from voxstill.pipeline.export_origin import experiment_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
-from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
 
 
@@ -31,10 +31,10 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
     if cfg.decode.tune:
         tuned_weights.check(cfg)
         _check_language_model(cfg)
-    run = _experiment_of(target)
+    run = experiment_of(target)
     weights = loading.version(run.model)  # before they are judged: a training that goes on replaces them
     with model_of(target) as (model, checkpoint):
-        name, task = registry.name_of(model), registry.task_of(model)
+        name = registry.name_of(model)
         if cfg.decode.tune and name != "recognition":
             raise ConfigError(
                 "`decode.tune` has no use",
@@ -43,7 +43,12 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
             )
         split = of_split(cfg)
         fields = details.fields_of(cfg, split.utterances, by)
-        evaluation = (_tuned if cfg.decode.tune else task.evaluate)(cfg, model, split.utterances)
+        if cfg.decode.tune:
+            evaluation = _tuned(cfg, model, split.utterances)
+        elif exported.locate(model) is not None:
+            evaluation = recognition.evaluation(cfg, model, split.utterances)
+        else:
+            evaluation = registry.task_of(model).evaluate(cfg, model, split.utterances)
     evaluation = evaluation.of(
         split.corpus,
         checkpoint or results.STUDENT,
@@ -89,11 +94,5 @@ def _teacher(cfg: Config, split: JudgedSplit) -> Evaluation | None:
 
 def own_config(model: str) -> str | None:
     """The configuration of an experiment, or of the one that a checkpoint lies in; None of any other model."""
-    file = _experiment_of(model).config
+    file = experiment_of(model).config
     return str(file) if file.is_file() else None
-
-
-def _experiment_of(model: str) -> RunDir:
-    """The experiment that a folder is, or that a checkpoint or `model` lies in; of others it has no configuration."""
-    path = Path(model)
-    return RunDir.of_checkpoint(path) or RunDir(path.parent if path == RunDir(path.parent).model else path)

@@ -11,7 +11,8 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError, TeacherError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
-from voxstill.decoding.recognizer import Recognizer, Samples
+from voxstill.decoding.loaded import Samples
+from voxstill.decoding.recognizer import Recognizer
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation import teacher as teacher_evaluation
 from voxstill.evaluation.recognition import StudentFigures

@@ -66,7 +66,7 @@ def tune(cfg: Config, target: str) -> Tuning:
 
     ConfigError where the student is no CTC model; DataError where the dev split has no words.
     """
-    from voxstill.decoding.batch import beam_search  # which imports torch
+    from voxstill.decoding.search import beam_search
 
     student = recognition.recognizer(cfg.model_copy(update={"decode": Decode()}), target)
     student.load()

@@ -241,5 +241,4 @@ class Recognition:
 
     def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
         """Judge a finished student by those utterances of one split that have human words."""
-        figures = evaluation.evaluate(cfg, target, evaluation.references(cfg, utterances))
-        return evaluation.evaluation_of(figures.to_dict(), figures.judged, figures.hypotheses)
+        return evaluation.evaluation(cfg, target, utterances)

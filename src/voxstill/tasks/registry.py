@@ -8,6 +8,7 @@ from voxstill.core import config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.core.plugins import Misfit, Registry
+from voxstill.decoding import exported
 from voxstill.decoding.checkpoint_files import model_folder, on_hub
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks.definition import TaskDefinition
@@ -28,8 +29,11 @@ def names() -> list[str]:
 
 
 def name_of(target: str) -> str:
-    """Return the name of the task that an experiment folder or a model folder is of; `recognition` where none knows."""
-    return _claim(target)[0]
+    """Return the name of the task that an experiment folder or a model folder is of; `recognition` where none knows.
+
+    An exported student is a recogniser, and no task is imported to say so.
+    """
+    return _FALLBACK if exported.locate(target) is not None else _claim(target)[0]
 
 
 def task_of(target: str) -> TaskDefinition:

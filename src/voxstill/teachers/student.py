@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from voxstill.core.config import Decode, Section, option
 from voxstill.core.errors import ConfigError
-from voxstill.decoding import checkpoint_files
+from voxstill.decoding import checkpoint_files, exported
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.storage.fetch import read_uri
@@ -21,8 +21,8 @@ class StudentOptions(Section):
     """Which student labels, and how it decodes."""
 
     checkpoint: str = option(pace=True)
-    """An experiment that has finished training, or the `model` folder in it. Its labels are named after its weights,
-    wherever they lie."""
+    """An experiment that has finished training, the `model` folder in it, or an exported student. Its labels are named
+    after its weights, wherever they lie."""
     decode: Decode = Decode()
     """As the section `decode`, which is for the student that is judged."""
     batch_ms: int = option(30_000, unit="ms", ge=1000)
@@ -41,6 +41,11 @@ class StudentOptions(Section):
         return self
 
 
+def _folder(checkpoint: str) -> str:
+    """The exported student, or the model folder of an experiment."""
+    return checkpoint if exported.locate(checkpoint) is not None else str(checkpoint_files.model_folder(checkpoint))
+
+
 class StudentTeacher:
     """A `Teacher` that is a student; it decodes by its own section `decode`, with words, their times and confidence."""
 
@@ -50,7 +55,7 @@ class StudentTeacher:
     def __init__(self, options: StudentOptions) -> None:
         self._decoding = options.decode
         recognizer_options = RecognizerOptions(
-            model=str(checkpoint_files.model_folder(options.checkpoint)),
+            model=_folder(options.checkpoint),
             dtype="float32",  # as where it is judged: the same labels on every machine
             batch_ms=options.batch_ms,
             threads=options.threads,

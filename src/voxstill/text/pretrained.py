@@ -10,7 +10,7 @@ from typing import Any
 
 from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.core.records import Word
-from voxstill.text.normalize import basic
+from voxstill.text.pieces import PieceVocabulary
 from voxstill.text.tokenizer import START
 
 LANGUAGES_FROM = 51_865
@@ -87,11 +87,8 @@ def _no_whisper(checkpoint: str, error: Exception) -> DataError:
     )
 
 
-class CheckpointVocabulary:
-    """Vocabulary of a CTC or transducer checkpoint: `pieces` by id of the logits, `▁` where a word begins.
-
-    Blank and special tokens are empty strings. DataError where the folder has no tokenizer.
-    """
+class CheckpointVocabulary(PieceVocabulary):
+    """The vocabulary of a CTC or transducer checkpoint. DataError where the folder has no tokenizer."""
 
     def __init__(self, folder: Path, blank_id: int, vocab_size: int) -> None:
         from transformers import AutoTokenizer
@@ -115,21 +112,10 @@ class CheckpointVocabulary:
         ]
         if getattr(tokenizer, "do_lower_case", False):
             texts = [piece.lower() for piece in texts]
-        self.pieces: tuple[str, ...] = (*texts, *[""] * (vocab_size - num_pieces))
-        self.blank_id = blank_id
-        self._tokenizer = tokenizer
-        self.delimiter_id: int | None = None if delimiter is None else tokenizer.convert_tokens_to_ids(delimiter)
-        """The token between words, of models that have one."""
 
-    def encodings(self, text: str) -> list[list[int]]:
-        """Token ids of the text as it is, normalized, or in capitals: the first that the vocabulary can write.
+        def encode(text: str) -> list[int]:
+            ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+            return ids
 
-        Empty where it can write none of these. A model with a word delimiter may or may not emit it after the last
-        word: then there are two.
-        """
-        normalized = basic(text)
-        for candidate in (" ".join(text.split()), normalized, normalized.upper()):
-            ids: list[int] = self._tokenizer(candidate, add_special_tokens=False)["input_ids"]
-            if ids and all(id_ < len(self.pieces) and self.pieces[id_] for id_ in ids):
-                return [ids] if self.delimiter_id is None else [ids, [*ids, self.delimiter_id]]
-        return []
+        delimiter_id = None if delimiter is None else tokenizer.convert_tokens_to_ids(delimiter)
+        super().__init__((*texts, *[""] * (vocab_size - num_pieces)), blank_id, delimiter_id, encode)

@@ -1,0 +1,25 @@
+"""voxstill export."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, command
+from voxstill.core.result import Result
+
+
+@command("export", panel="Inference", position=5)
+def export(
+    options: CommonOptions,
+    model: Annotated[str, Argument(metavar="EXP_OR_MODEL", show_default=False)],
+    to: Annotated[str, Option("--to", metavar="DIR", help="The folder to write.", show_default=False)],
+    int8: Annotated[bool, Option("--int8", help="Also with weights of 8 bits, unless that costs accuracy.")] = False,
+) -> Result:
+    """Write a student as ONNX files for onnxruntime, sherpa-onnx and onnx-asr, compared with torch before."""
+    from voxstill.pipeline import evaluate
+    from voxstill.pipeline import export as exporting
+
+    cfg = options.load(base=options.config or evaluate.own_config(model))
+    return exporting.export(cfg, model, to, int8=int8)

@@ -1,0 +1,145 @@
+"""Exported students as recognisers on onnxruntime and numpy, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.core import pcm
+from voxstill.core.config import Decode
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.records import RATE_HZ, Hypothesis
+from voxstill.decoding import ctc, exported, spikes
+from voxstill.decoding.aligner import TextAligner
+from voxstill.decoding.exported import ExportedModel
+from voxstill.decoding.loaded import Samples
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.search import decode_ctc, search_of
+from voxstill.decoding.word_times import AlignedText
+from voxstill.nn import mel
+
+_FRAME_OF_MELS_MS = 10
+
+
+class OnnxCtcModel:
+    """An exported CTC student; a `LoadedCtc`. Each utterance goes alone where the model takes a waveform."""
+
+    max_duration_ms: int | None = None
+    languages: Collection[str] = ()
+
+    def __init__(
+        self, folder: Path, file: str, model: ExportedModel, options: RecognizerOptions, decoding: Decode, section: str
+    ) -> None:
+        self._exported, self.frame_ms, self.num_parameters = model, model.frame_ms, model.num_parameters
+        self.takes_batches = model.input == "log_mels"
+        self.vocabulary = exported.vocabulary(folder, model)
+        self._session = session(folder, file, model, options.threads)
+        self._search = search_of(decoding, self.vocabulary, options, is_ctc=True, section=section)
+        self._blank_penalty = decoding.blank_penalty
+        self._aligner = TextAligner(self.vocabulary, self.frame_ms)
+        if self._search is not None:  # compiled now, and not while it is timed
+            self.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
+
+    def transcribe(
+        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
+    ) -> list[Hypothesis]:
+        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
+        log_probs_BFV, frames_B = self._run(samples)
+        return decode_ctc(
+            ctc.penalised(log_probs_BFV, self.vocabulary.blank_id, self._blank_penalty),
+            frames_B,
+            self._search,
+            ids=ids,
+            pieces=self.vocabulary.pieces,
+            blank_id=self.vocabulary.blank_id,
+            frame_ms=self.frame_ms,
+            pauses=[spikes.pauses(samples_T) for samples_T in samples],
+        )
+
+    def log_probs(self, samples: Sequence[Samples], blank_penalty: float = 0.0) -> list[NDArray[np.float32]]:
+        """Return the log-probabilities (F, V) of the tokens in each frame of each utterance, of all in one batch."""
+        if not self.takes_batches:
+            rows = [self._run([samples_T]) for samples_T in samples]
+            log_probs = [log_probs_BFV[0] for log_probs_BFV, _ in rows]
+        else:
+            log_probs_BFV, frames_B = self._run(samples)
+            log_probs = [log_probs_FV[:num] for log_probs_FV, num in zip(log_probs_BFV, frames_B, strict=True)]
+        blank_id = self.vocabulary.blank_id
+        return [ctc.penalised(log_probs_FV, blank_id, blank_penalty) for log_probs_FV in log_probs]
+
+    def align(self, samples: Sequence[Samples], texts: Sequence[str], with_words: Sequence[bool]) -> list[AlignedText]:
+        """Align each text with its audio; its log-probability is that of the best of its spellings."""
+        return self._aligner.align(self.log_probs(samples), texts, with_words)
+
+    def _run(self, samples: Sequence[Samples]) -> tuple[NDArray[np.float32], list[int]]:
+        """Log-probabilities (B, F, V) and the frames of each utterance, of one alone where it is a waveform."""
+        if self._exported.input == "samples":
+            [samples_T] = samples
+            if len(samples_T) < self._exported.min_samples:
+                return np.zeros((1, 0, len(self.vocabulary.pieces)), np.float32), [0]
+            log_probs_BFV = self._session.run(None, {"x": pcm.to_float(samples_T)[None]})[0]
+            return log_probs_BFV, [log_probs_BFV.shape[1]]
+        mel_BDF, frames_B = log_mels(samples, self._exported)
+        log_probs_BFV = self._session.run(None, dict(zip(self._inputs, (mel_BDF, frames_B), strict=True)))[0]
+        per_frame = self.frame_ms // _FRAME_OF_MELS_MS
+        return log_probs_BFV, (-(-frames_B // per_frame)).tolist()
+
+    @property
+    def _inputs(self) -> list[str]:
+        return [member.name for member in self._session.get_inputs()]
+
+
+def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Log-mels (B, D, F) of a batch, padded with zeros, and the frames of each utterance (B,)."""
+    assert model.num_mels is not None
+    rows = [mel.log_mels(samples_T, model.num_mels) for samples_T in samples]
+    frames_B = np.array([len(mel_FD) for mel_FD in rows], np.int64)
+    mel_BDF = np.zeros((len(rows), model.num_mels, int(frames_B.max())), np.float32)
+    for row_DF, mel_FD in zip(mel_BDF, rows, strict=True):
+        row_DF[:, : len(mel_FD)] = mel_FD.T
+    return mel_BDF, frames_B
+
+
+def session(folder: Path, file: str, model: ExportedModel, threads: int) -> Any:
+    """Load an ONNX file of an exported student on so many threads; DataError where it is not what was written."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    reason = exported.faults(folder, model, [file]).get(file)
+    try:
+        if reason is None:
+            return onnxruntime.InferenceSession(str(folder / file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of a dozen classes of its own
+        reason = str(error).partition("\n")[0]
+    raise DataError(
+        f"`{folder / file}` cannot be loaded", why=reason, fix="export the student again into another folder"
+    )
+
+
+def load(folder: Path, file: str | None, options: RecognizerOptions, decoding: Decode, section: str) -> OnnxCtcModel:
+    """Load an exported student, or a file in its folder such as `model.int8.onnx`.
+
+    ConfigError where options do not go with it, DataError where it is not what was written.
+    """
+    model = exported.read(folder)
+    if options.dtype not in ("auto", "float32"):
+        raise ConfigError(
+            f"`{section}dtype: {options.dtype}` has no use",
+            why=f"`{options.model}` is exported, and computes with the numbers that are in its file",
+            fix="leave it out, or name another file in the folder",
+        )
+    mains = {exported.CTC, exported.CTC_INT8} & set(model.files)
+    file = file or model.main
+    if file not in mains:
+        raise ConfigError(
+            f"`{file}` is no model to load here",
+            why=f"of `{folder}` these are: {', '.join(sorted(mains))}",
+            fix="name the folder, or one of them",
+        )
+    return OnnxCtcModel(folder, file, model, options, decoding, section)

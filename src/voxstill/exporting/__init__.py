@@ -1,0 +1,1 @@
+"""Students as ONNX files that other runtimes take."""

@@ -1,0 +1,189 @@
+"""The model card of an exported student: what it is, how good it is and how it is used, for people and for the Hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from voxstill.decoding import exported
+from voxstill.decoding.exported import ExportedModel
+from voxstill.exporting.gate import Gate
+
+_KINDS = {"ctc": "CTC", "rnnt": "an RNN transducer (RNN-T)", "tdt": "a token-and-duration transducer (TDT)"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The word error rate of the student on one corpus, with its 95 % interval."""
+
+    corpus: str
+    split: str
+    wer: float
+    interval: Sequence[float] | None
+    interval_over: str | None
+    utterances: int
+    decoding: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a student comes from, as far as that is known."""
+
+    name: str
+    languages: Sequence[str] = ()
+    licence: str | None = None
+    teacher: str | None = None
+    checkpoint: str | None = None
+    """What the student began with."""
+    hours: float | None = None
+    utterances: int | None = None
+    steps: int | None = None
+    judged: Sequence[Judged] = ()
+
+
+def render(origin: Origin, model: ExportedModel, gate: Gate) -> str:
+    """The text of the card, with YAML front matter."""
+    sections = [
+        _front_matter(origin, model),
+        f"# {origin.name}",
+        f"A speech recogniser of {model.num_parameters / 1e6:.1f} million weights, {_KINDS[model.kind]}, made with"
+        " voxstill and exported to ONNX.",
+        "## Accuracy",
+        _accuracy(origin),
+        "## How it was made",
+        _making(origin),
+        "## Use",
+        _use(model),
+        "## What was checked",
+        _checked(gate),
+        "## Limits",
+        _limits(origin, model),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _front_matter(origin: Origin, model: ExportedModel) -> str:
+    """Metadata as the Hugging Face Hub reads it; JSON is YAML."""
+    metadata: dict[str, object] = {
+        **({"language": list(origin.languages)} if origin.languages else {}),
+        **({"license": origin.licence} if origin.licence else {}),
+        "library_name": "onnx",
+        "pipeline_tag": "automatic-speech-recognition",
+        "tags": ["voxstill", "onnx", "speech", model.kind, "sherpa-onnx"],
+    }
+    if model.normalization == "utterance":
+        metadata["tags"] = [*metadata["tags"], "onnx-asr"]  # type: ignore[misc]
+    if origin.judged:
+        metadata["model-index"] = [{"name": origin.name, "results": [_result(row) for row in origin.judged]}]
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in metadata.items()]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _result(row: Judged) -> Mapping[str, object]:
+    return {
+        "task": {"type": "automatic-speech-recognition"},
+        "dataset": {"name": row.corpus, "type": row.corpus, "split": row.split},
+        "metrics": [{"type": "wer", "name": f"WER ({row.decoding})", "value": round(100 * row.wer, 2)}],
+    }
+
+
+def _accuracy(origin: Origin) -> str:
+    if not origin.judged:
+        return "It has not been evaluated: `voxstill evaluate` does it."
+    lines = ["| corpus | split | decoding | WER | 95 % interval | utterances |", "|---|---|---|---|---|---|"]
+    for row in origin.judged:
+        interval = "" if row.interval is None else f"{row.interval[0]:.1%} to {row.interval[1]:.1%}"
+        over = f" over {row.interval_over}" if interval and row.interval_over else ""
+        lines.append(
+            f"| {row.corpus} | {row.split} | {row.decoding} | {row.wer:.1%} | {interval}{over} | {row.utterances:,} |"
+        )
+    return "\n".join([*lines, "", "Measured with the student in torch, whose tokens the export writes."])
+
+
+def _making(origin: Origin) -> str:
+    known = [
+        f"- labels: pseudo-labels of the teacher `{origin.teacher}`" if origin.teacher else "",
+        f"- training data: {origin.hours:,.1f} hours" if origin.hours is not None else "",
+        f"- utterances: {origin.utterances:,}" if origin.utterances is not None else "",
+        f"- started from `{origin.checkpoint}`" if origin.checkpoint else "",
+        f"- steps: {origin.steps:,}" if origin.steps is not None else "",
+        f"- languages: {', '.join(origin.languages)}" if origin.languages else "- languages: not recorded",
+        f"- licence: {origin.licence}"
+        if origin.licence
+        else "- licence: not recorded; look at those of the data, of the teacher and of the checkpoint",
+    ]
+    return "\n".join(filter(None, known))
+
+
+def _use(model: ExportedModel) -> str:
+    parts = [
+        "voxstill, on onnxruntime and without torch:\n\n```console\n$ voxstill transcribe FOLDER speech.wav\n```",
+        f"sherpa-onnx:\n\n```python\n{_sherpa(model)}\n```"
+        + (
+            "\n\nPut 5 ms of silence in front of the audio: its frames begin with the audio, those of the student are"
+            " centred, and without it more words differ."
+            if model.input == "log_mels"
+            else ""
+        ),
+    ]
+    if model.normalization == "utterance":
+        name = f"nemo-conformer-{model.kind}"
+        parts.append(f'onnx-asr:\n\n```python\nmodel = onnx_asr.load_model("{name}", "FOLDER")\n```')
+    elif model.input == "log_mels":
+        parts.append(
+            "onnx-asr normalises each mel band over the utterance, always; this student hears log-mels as they are, so"
+            " onnx-asr refuses the folder."
+        )
+    if model.input == "log_mels":
+        name = exported.CTC_SAMPLES if model.kind == "ctc" else exported.ENCODER_SAMPLES
+        parts.append(
+            f"Any other program with onnxruntime: `{name}` takes `samples` (B, T), float32 between -1 and 1 at 16 kHz,"
+            " and `length` (B,), the number of samples of each; the frontend is inside."
+        )
+    return "\n\n".join(parts)
+
+
+def _sherpa(model: ExportedModel) -> str:
+    if model.kind != "ctc":
+        return (
+            "sherpa_onnx.OfflineRecognizer.from_transducer(\n"
+            '    encoder="FOLDER/encoder.onnx", decoder="FOLDER/decoder.onnx", joiner="FOLDER/joiner.onnx",\n'
+            '    tokens="FOLDER/tokens.txt", model_type="nemo_transducer",\n)'
+        )
+    door = "from_nemo_ctc" if model.input == "log_mels" else "from_omnilingual_asr_ctc"
+    return f'sherpa_onnx.OfflineRecognizer.{door}(model="FOLDER/{exported.CTC}", tokens="FOLDER/{exported.TOKENS}")'
+
+
+def _checked(gate: Gate) -> str:
+    lines = [f"On {gate.on}:", "", f"- onnxruntime writes the tokens of torch: {gate.equal:,} of {gate.utterances:,}"]
+    if gate.wer is not None:
+        lines.append(f"- WER: {gate.wer:.2%}")
+    if gate.wer_int8 is not None and gate.interval is not None and gate.equal_int8 is not None:
+        low, high = (100 * value for value in gate.interval)
+        lines.append(
+            f"- int8: WER {gate.wer_int8:.2%}, a difference of {low:+.2f} to {high:+.2f} points (95 %, paired"
+            f" bootstrap); {gate.equal_int8:,} of {gate.utterances:,} texts are the same"
+        )
+    if gate.equal_sherpa is not None:
+        lines.append(
+            f"- sherpa-onnx writes the same text: {gate.equal_sherpa:,} of {gate.utterances_sherpa:,}; its features"
+            " differ a little, so a word in doubt may be another"
+        )
+    return "\n".join(lines)
+
+
+def _limits(origin: Origin, model: ExportedModel) -> str:
+    lines = [
+        "- It has learnt from pseudo-labels, and repeats what its teacher was wrong about."
+        if origin.teacher
+        else "- It writes what its training texts were like.",
+        "- It knows speech like that of its training data: measure it on yours before you rely on it.",
+        "- It takes mono audio at 16 kHz. Long recordings are cut at pauses first, as `voxstill transcribe` does.",
+        "- Digital silence put before or behind the speech makes it worse.",
+    ]
+    if model.normalization == "level":
+        lines.append(
+            "- Speech far louder or fainter than usual is brought into the range of its training, within the graph."
+        )
+    return "\n".join(lines)

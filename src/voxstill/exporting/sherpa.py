@@ -1,0 +1,56 @@
+"""sherpa-onnx as a check of an exported folder: another program reads it, with features of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from voxstill.core.errors import DataError
+from voxstill.decoding import exported
+from voxstill.decoding.exported import ExportedModel
+from voxstill.decoding.loaded import Samples
+from voxstill.exporting import sherpa_client
+
+
+def is_installed() -> bool:
+    """Whether sherpa-onnx can be asked."""
+    return importlib.util.find_spec("sherpa_onnx") is not None
+
+
+def arguments(folder: Path, model: ExportedModel) -> dict[str, str]:
+    """The method of `sherpa_onnx.OfflineRecognizer` that takes the folder, as `door`, and its arguments."""
+    tokens = {"tokens": str(folder / exported.TOKENS)}
+    if model.kind == "ctc":
+        door = "from_nemo_ctc" if model.input == "log_mels" else "from_omnilingual_asr_ctc"
+        return {"door": door, "model": str(folder / exported.CTC), **tokens}
+    files = {name: str(folder / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")}
+    return {"door": "from_transducer", **files, **tokens, "model_type": "nemo_transducer"}
+
+
+def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -> list[str]:
+    """The texts of utterances; DataError where sherpa-onnx does not take the folder."""
+    with tempfile.TemporaryDirectory(prefix="voxstill-") as temporary:
+        path = Path(temporary) / "samples.npz"
+        np.savez(path, *samples)
+        process = subprocess.run(
+            [sys.executable, sherpa_client.__file__, json.dumps(arguments(folder, model)), str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if process.returncode:
+        lines = process.stderr.strip().splitlines()
+        raise DataError(
+            "sherpa-onnx does not take the exported folder",
+            why=f"its process ended with {process.returncode}: {lines[-1] if lines else 'it says nothing'}",
+            fix="report it with the version of sherpa-onnx",
+        )
+    texts: list[str] = json.loads(process.stdout.splitlines()[-1])
+    return [" ".join(text.split()) for text in texts]

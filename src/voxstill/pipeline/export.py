@@ -1,0 +1,183 @@
+"""export: a finished student as a folder of ONNX files that other runtimes take, compared with torch before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from voxstill.core.atomic import atomic_folder
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.monitor import log
+from voxstill.core.result import NOT_IN_JSON, Result
+from voxstill.decoding import checkpoint_files, exported
+from voxstill.decoding.exported import ExportedModel
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
+from voxstill.exporting import card, folder, gate, onnx_files, sherpa, student
+from voxstill.exporting.gate import Gate, GateAudio
+from voxstill.exporting.student import Student
+from voxstill.pipeline import export_audio, export_origin
+from voxstill.pipeline.checkpoint_model import model_of
+from voxstill.tasks import registry
+
+_MOST_SHERPA = 100
+_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult(Result):
+    """The folder, its files with their bytes, and what was compared.
+
+    `rejected` says why int8 was asked for and is not there.
+    """
+
+    path: str
+    files: Mapping[str, int]
+    gate: Gate
+    rejected: str | None = None
+    is_new: bool = field(default=True, compare=False, metadata=NOT_IN_JSON)
+
+    @property
+    def exit_code(self) -> int:
+        """That of bad data, where int8 was rejected."""
+        return 0 if self.rejected is None else DataError.exit_code
+
+    def to_text(self) -> str:
+        """The files with their sizes, and the figures."""
+        lines = [f"{self.path}{'' if self.is_new else ': complete, and of the same model'}", ""]
+        lines += [f"{name:28s} {num_bytes / 1e6:8.2f} MB" for name, num_bytes in self.files.items()]
+        figures = self.gate
+        lines += [
+            "",
+            f"on {figures.on}:",
+            f"onnxruntime = torch: {figures.equal:,} of {figures.utterances:,} utterances",
+        ]
+        if figures.wer is not None:
+            lines.append(f"WER {figures.wer:.2%}")
+        if figures.wer_int8 is not None and figures.interval is not None:
+            low, high = (100 * value for value in figures.interval)
+            lines.append(f"int8: WER {figures.wer_int8:.2%}, {low:+.2f} to {high:+.2f} points (95 %)")
+        if figures.equal_sherpa is not None:
+            lines.append(f"sherpa-onnx = torch: {figures.equal_sherpa:,} of {figures.utterances_sherpa:,} texts")
+        return "\n".join([*lines, *([] if self.rejected is None else ["", f"no int8: {self.rejected}"])])
+
+
+def export(cfg: Config, model: str, output: str, *, int8: bool = False) -> ExportResult:
+    """Export a student; `cfg` is that of its experiment, where there is one.
+
+    Tokens on onnxruntime must be those of torch: on the utterances of `evaluate.split` where the work folder is there,
+    else on synthetic speech. An int8 that costs accuracy is not kept. A folder that is complete and of the same model
+    is not made again. ConfigError where the folder is another, or the model cannot be exported; DataError where the
+    tokens differ.
+    """
+    onnx_files.check_installed()
+    if exported.locate(model) is not None:
+        raise ConfigError(f"`{model}` is exported already", why="it holds ONNX files", fix="give the experiment")
+    target = Path(output)
+    with model_of(model) as (source, checkpoint):
+        name = registry.name_of(source)
+        if name != "recognition":
+            raise ConfigError(
+                f"`{model}` cannot be exported", why=f"its task is `{name}`", fix="give a student that writes text"
+            )
+        model_folder = _local(source)
+        weights = checkpoint_files.digest(model_folder, _FILES)
+        if (finished := _finished(target, weights, int8=int8)) is not None:
+            return _result(target, finished, is_new=False)
+        loaded = student.load(model_folder)
+        audio = export_audio.of(cfg, loaded)
+        origin = export_origin.of(cfg, model, checkpoint, audio.utterances)
+        with atomic_folder(target) as draft:
+            folder.write_models(loaded, model_folder, draft)
+            figures = _passed(cfg, loaded, model_folder, draft, origin.name, weights, audio)
+            rejected = None
+            if int8:
+                figures, rejected = _with_int8(cfg, loaded, draft, origin.name, weights, audio, figures)
+            written = {**figures.to_dict(), **({} if rejected is None else {"rejected": rejected})}
+            (draft / folder.CARD).write_text(
+                card.render(origin, folder.write_manifest(draft, loaded, origin.name, weights, {}), figures),
+                encoding="utf-8",
+            )
+            manifest = folder.write_manifest(draft, loaded, origin.name, weights, written)
+    return _result(target, manifest)
+
+
+def _local(source: str) -> Path:
+    """The folder of a model; a name on the Hub is fetched."""
+    if checkpoint_files.on_hub(source):
+        return checkpoint_files.fetch(source, None, _FILES)
+    return checkpoint_files.model_folder(source)
+
+
+def _passed(cfg: Config, loaded: Student, source: Path, draft: Path, name: str, weights: str, audio: GateAudio) -> Gate:
+    """What the comparison of the draft with torch, and with sherpa-onnx where it is installed, has shown."""
+    manifest = folder.write_manifest(draft, loaded, name, weights, {})
+    pieces = loaded.vocabulary.pieces, exported.vocabulary(draft, manifest).pieces
+    figures = gate.parity(audio, _recognizer(source), _recognizer(draft), pieces, cfg)
+    if not sherpa.is_installed():
+        return figures
+    texts = sherpa.transcribe(draft, manifest, audio.samples[:_MOST_SHERPA])
+    equal = sum(map(str.__eq__, texts, figures.texts))
+    return dataclasses.replace(figures, equal_sherpa=equal, utterances_sherpa=len(texts))
+
+
+def _with_int8(
+    cfg: Config, loaded: Student, draft: Path, name: str, weights: str, audio: GateAudio, figures: Gate
+) -> tuple[Gate, str | None]:
+    """The figures with those of int8, and why it is not kept."""
+    folder.write_int8(draft)
+    manifest = folder.write_manifest(draft, loaded, name, weights, {})
+    quantized = exported.CTC_INT8 if manifest.kind == "ctc" else exported.ENCODER_INT8
+    figures = gate.int8(figures, audio, _recognizer(draft / quantized), cfg)
+    if figures.int8_passes:
+        return figures, None
+    folder.remove_int8(draft)
+    if figures.interval is None:
+        return figures, f"{audio.name} has no words to compare by"
+    return figures, (
+        f"it may cost {100 * figures.interval[1]:.2f} points of WER (upper end of the 95 % interval), more than"
+        f" {100 * gate.INT8_MARGIN:g}"
+    )
+
+
+def _recognizer(path: Path) -> Recognizer:
+    """A loaded recogniser that decodes greedily in fp32."""
+    recognizer = Recognizer(RecognizerOptions(model=str(path), dtype="float32"))
+    recognizer.load()
+    return recognizer
+
+
+def _finished(target: Path, weights: str, *, int8: bool) -> ExportedModel | None:
+    """What is in the folder where it is complete and of the same model; ConfigError where it holds something else."""
+    if exported.locate(str(target)) is None:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise ConfigError(
+                f"`{target}` exists", why="it holds no exported student", fix="name a folder that is not there yet"
+            )
+        return None
+    manifest = exported.read(target)
+    if manifest.weights != weights:
+        raise ConfigError(
+            f"`{target}` holds another model",
+            why=f"it was exported from `{manifest.model}` with other weights",
+            fix="name another folder, or remove this one",
+        )
+    if faults := exported.faults(target, manifest):
+        log.warning("export: made again: %s", ", ".join(f"`{name}`: {why}" for name, why in faults.items()))
+        return None
+    has_int8 = any(name.endswith(".int8.onnx") for name in manifest.files)
+    return manifest if has_int8 or not int8 or "rejected" in manifest.gate else None
+
+
+def _result(target: Path, manifest: ExportedModel, *, is_new: bool = True) -> ExportResult:
+    names: Sequence[str] = sorted([*manifest.files, exported.MANIFEST])
+    return ExportResult(
+        path=str(target),
+        files={name: (target / name).stat().st_size for name in names},
+        gate=Gate.from_dict(manifest.gate),
+        rejected=manifest.gate.get("rejected"),
+        is_new=is_new,
+    )
