@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from voxstill.decoding import fusion, transducer
-from voxstill.decoding.transducer import Memory
+from voxstill.decoding.transducer import Floats, Memory
 
 PIECES = ["▁one", "▁two", "teen"]
 BLANK = len(PIECES)
@@ -28,14 +28,16 @@ class Tiny:
         self.embedding = torch.randn(BLANK + 1, 4, generator=draw)
         self.out = torch.randn(5, BLANK + 1 + len(durations), generator=draw) * 2
         self.durations = durations
-        self.encoded_BFE = torch.randn(2, 3, 5, generator=draw)
+        self.encoded_BFE = torch.randn(2, 3, 5, generator=draw).numpy()
 
-    def predict(self, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
-        states, memory = self.lstm(self.embedding[tokens_BU], memory)
-        return states, memory  # type: ignore[return-value]
+    @torch.no_grad()
+    def predict(self, tokens_BU: NDArray[np.int64], memory: Memory | None) -> tuple[Floats, Memory]:
+        before = None if memory is None else tuple(map(torch.from_numpy, memory))
+        states, (hidden, cell) = self.lstm(self.embedding[torch.from_numpy(tokens_BU)], before)
+        return states.numpy(), (hidden.numpy(), cell.numpy())
 
-    def joint(self, encoded: Tensor, predicted: Tensor) -> Tensor:
-        return torch.tanh(encoded + predicted) @ self.out
+    def joint(self, encoded: Floats, predicted: Floats) -> Floats:
+        return np.tanh(encoded + predicted) @ self.out.numpy()
 
     def decode(self, frames_B: list[int], width: int, fused: fusion.Fusion | None) -> list[tuple[int, ...]]:
         named = {
@@ -47,13 +49,12 @@ class Tiny:
             "frame_ms": 80,
             "durations": self.durations,
         }
-        inputs = self.encoded_BFE, torch.tensor(frames_B)
+        inputs = self.encoded_BFE, frames_B
         if fused is None:
             return [hypothesis.token_ids for hypothesis in transducer.greedy(*inputs, **named)]
         return [hypothesis.token_ids for hypothesis in transducer.beam(*inputs, width=width, fusion=fused, **named)]
 
-    @torch.no_grad()
-    def totals(self, encoded_FE: Tensor) -> dict[tuple[int, ...], float]:
+    def totals(self, encoded_FE: Floats) -> dict[tuple[int, ...], float]:
         """Every text with the logarithm of its probability, one way after another."""
         scores: dict[tuple[int, ...], float] = {}
 
@@ -61,8 +62,8 @@ class Tiny:
             if frame >= len(encoded_FE):
                 scores[text] = np.logaddexp(scores.get(text, -np.inf), weight)
                 return
-            states, _ = self.predict(torch.tensor([[BLANK, *text]]), None)
-            logits_V = self.joint(encoded_FE[frame], states[0, -1])
+            states, _ = self.predict(np.array([[BLANK, *text]]), None)
+            logits_V = torch.from_numpy(self.joint(encoded_FE[frame], states[0, -1]))
             token_V, passing_D = logits_V[: BLANK + 1].log_softmax(-1), logits_V[BLANK + 1 :].log_softmax(-1)
             for token in range(BLANK + 1):
                 ways = list(zip(self.durations, passing_D.tolist(), strict=True)) or [(int(token == BLANK), 0.0)]
@@ -121,7 +122,7 @@ def test_times_lie_in_order() -> None:
     tiny = Tiny(3, (0, 1, 2))
     hypotheses = transducer.beam(
         tiny.encoded_BFE,
-        torch.tensor([3, 3]),
+        [3, 3],
         width=8,
         fusion=fusion.fusion(PIECES),
         predict=tiny.predict,
@@ -141,19 +142,19 @@ def test_times_lie_in_order() -> None:
 class Early:
     """A transducer that says its two words in the first frame, whatever it hears."""
 
-    def predict(self, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
-        said_1B1 = torch.zeros(1, len(tokens_BU), 1) if memory is None else memory[0] + 1
+    def predict(self, tokens_BU: NDArray[np.int64], memory: Memory | None) -> tuple[Floats, Memory]:
+        said_1B1 = np.zeros((1, len(tokens_BU), 1), np.float32) if memory is None else memory[0] + 1
         return said_1B1[0][:, None], (said_1B1, said_1B1)
 
-    def joint(self, encoded: Tensor, predicted: Tensor) -> Tensor:
-        num_said = (encoded[..., :1] + predicted)[..., 0].long()
-        chosen = torch.tensor([0, 1, BLANK])[num_said.clamp(max=2)]
-        return 20 * torch.nn.functional.one_hot(chosen, BLANK + 1).float()
+    def joint(self, encoded: Floats, predicted: Floats) -> Floats:
+        num_said = (encoded[..., :1] + predicted)[..., 0].astype(np.int64)
+        chosen = np.array([0, 1, BLANK])[np.minimum(num_said, 2)]
+        return 20 * np.eye(BLANK + 1, dtype=np.float32)[chosen]
 
 
 @pytest.mark.parametrize("width", [1, 8])
 def test_words_are_where_the_frames_alone_say_if_these_know_them(width: int) -> None:
-    early, encoded_BFE = Early(), torch.zeros(2, 12, 4)
+    early, encoded_BFE = Early(), np.zeros((2, 12, 4), np.float32)
     frame_log_probs = np.full(
         (2, 12, BLANK + 1), np.log(1 / (BLANK + 1)), np.float32
     )  # of the second, which knows none
@@ -170,7 +171,7 @@ def test_words_are_where_the_frames_alone_say_if_these_know_them(width: int) -> 
         "frame_ms": 80,
         "frame_log_probs": frame_log_probs,
     }
-    inputs = encoded_BFE, torch.tensor([12, 12])
+    inputs = encoded_BFE, [12, 12]
     if width > 1:
         named |= {"width": width, "fusion": fusion.fusion(PIECES, None, 0.0, 0.0, [], 0.0)}
     known, unknown = (transducer.greedy if width == 1 else transducer.beam)(*inputs, **named)

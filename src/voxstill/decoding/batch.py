@@ -21,7 +21,7 @@ from voxstill.decoding import ctc, seq2seq, spikes, transducer
 from voxstill.decoding.aligner import TextAligner
 from voxstill.decoding.loaded import Samples, dtype_of, padded
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.search import BeamSearch, Search, decode_ctc, search_of
+from voxstill.decoding.search import Search, decode_ctc, decode_transducer, search_of
 from voxstill.decoding.word_times import AlignedText
 from voxstill.nn import checkpoints, students
 from voxstill.nn.frontends import Frontend
@@ -35,6 +35,7 @@ PieceTokenizer = Vocabulary | CheckpointVocabulary
 """Tokenizers of CTC students and of transducers."""
 
 
+@torch.no_grad()
 def decode_batch(
     model: PreTrainedModel,
     frontend: Frontend,
@@ -70,15 +71,41 @@ def decode_batch(
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
     encoded_BFP, out_B, *_ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
     frame_logits_BFV = students.frame_logits(model, encoded_BFP, tokenizer.blank_id).float()
-    common |= {
-        "frame_log_probs": frame_logits_BFV.log_softmax(-1).cpu().numpy(),
-        "predict": functools.partial(students.predict, model),
-        "joint": functools.partial(students.joint, model),
-        "durations": students.durations(model),
-    }
-    if isinstance(search, BeamSearch):
-        return transducer.beam(encoded_BFP, out_B, width=search.width, fusion=search.fusion, **common)
-    return transducer.greedy(encoded_BFP, out_B, **common)
+    return decode_transducer(
+        encoded_BFP.float().cpu().numpy(),
+        out_B.tolist(),
+        search,
+        predict=functools.partial(_predict, model),
+        joint=functools.partial(_joint, model),
+        durations=students.durations(model),
+        frame_log_probs=frame_logits_BFV.log_softmax(-1).cpu().numpy(),
+        **common,
+    )
+
+
+def _predict(
+    model: PreTrainedModel, tokens_BU: NDArray[np.int64], memory: transducer.Memory | None
+) -> tuple[NDArray[np.float32], transducer.Memory]:
+    """The predictor of a transducer in torch as decoding calls it."""
+    device, dtype = model.device, model.dtype
+    before = None if memory is None else tuple(torch.from_numpy(array).to(device, dtype) for array in memory)
+    states_BUP, (hidden, cell) = students.predict(model, torch.from_numpy(tokens_BU).to(device), before)  # type: ignore[arg-type]
+    return _as_numpy(states_BUP), (_as_numpy(hidden), _as_numpy(cell))
+
+
+def _joint(
+    model: PreTrainedModel, encoded_NE: NDArray[np.float32], predicted_NP: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The joint of a transducer in torch as decoding calls it."""
+    encoded, predicted = (
+        torch.from_numpy(array).to(model.device, model.dtype)[:, None, None] for array in (encoded_NE, predicted_NP)
+    )
+    return _as_numpy(students.joint(model, encoded, predicted)[:, 0, 0])
+
+
+def _as_numpy(tensor: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.float().cpu().numpy()
+    return array
 
 
 def _decode_seq2seq(

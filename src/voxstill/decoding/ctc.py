@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from voxstill.core.records import Hypothesis
 from voxstill.decoding.spikes import Pauses
-from voxstill.decoding.tokens import Token, hypothesis
+from voxstill.decoding.tokens import Token, hypothesis, log_softmax
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +42,7 @@ def penalised(log_probs_BFV: NDArray[np.float32], blank_id: int, blank_penalty: 
         return log_probs_BFV
     lowered_BFV = log_probs_BFV.copy()
     lowered_BFV[..., blank_id] -= blank_penalty
-    total_BF1 = np.log(np.exp(lowered_BFV).sum(-1, keepdims=True))
-    renormalised_BFV: NDArray[np.float32] = lowered_BFV - total_BF1
-    return renormalised_BFV
+    return log_softmax(lowered_BFV)
 
 
 def greedy(

@@ -13,12 +13,13 @@ from voxstill.core import pcm
 from voxstill.core.config import Decode
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import RATE_HZ, Hypothesis
-from voxstill.decoding import ctc, exported, spikes
+from voxstill.decoding import ctc, exported, spikes, transducer
 from voxstill.decoding.aligner import TextAligner
 from voxstill.decoding.exported import ExportedModel
 from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.search import decode_ctc, search_of
+from voxstill.decoding.search import decode_ctc, decode_transducer, search_of
+from voxstill.decoding.tokens import log_softmax
 from voxstill.decoding.word_times import AlignedText
 from voxstill.nn import mel
 
@@ -81,16 +82,78 @@ class OnnxCtcModel:
             [samples_T] = samples
             if len(samples_T) < self._exported.min_samples:
                 return np.zeros((1, 0, len(self.vocabulary.pieces)), np.float32), [0]
-            log_probs_BFV = self._session.run(None, {"x": pcm.to_float(samples_T)[None]})[0]
+            log_probs_BFV = _run(self._session, pcm.to_float(samples_T)[None])[0]
             return log_probs_BFV, [log_probs_BFV.shape[1]]
         mel_BDF, frames_B = log_mels(samples, self._exported)
-        log_probs_BFV = self._session.run(None, dict(zip(self._inputs, (mel_BDF, frames_B), strict=True)))[0]
+        log_probs_BFV = _run(self._session, mel_BDF, frames_B)[0]
         per_frame = self.frame_ms // _FRAME_OF_MELS_MS
         return log_probs_BFV, (-(-frames_B // per_frame)).tolist()
 
-    @property
-    def _inputs(self) -> list[str]:
-        return [member.name for member in self._session.get_inputs()]
+
+class OnnxTransducerModel:
+    """An exported RNN-T or TDT student; a `LoadedModel`."""
+
+    max_duration_ms: int | None = None
+    takes_batches = True
+    languages: Collection[str] = ()
+
+    def __init__(
+        self, folder: Path, file: str, model: ExportedModel, options: RecognizerOptions, decoding: Decode, section: str
+    ) -> None:
+        self._exported, self.num_parameters = model, model.num_parameters
+        self.vocabulary = exported.vocabulary(folder, model)
+        self._encoder, self._decoder, self._joiner = (
+            session(folder, name, model, options.threads) for name in (file, exported.DECODER, exported.JOINER)
+        )
+        self._search = search_of(decoding, self.vocabulary, options, is_ctc=False, section=section)
+        if self._search is not None:  # compiled now, and not while it is timed
+            self.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
+
+    def transcribe(
+        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
+    ) -> list[Hypothesis]:
+        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
+        encoded_BPF, frames_B = _run(self._encoder, *log_mels(samples, self._exported))
+        blank_id = self.vocabulary.blank_id
+        no_state_BP1 = np.zeros_like(encoded_BPF[:, :, :1])
+        frame_logits_BFV = _run(self._joiner, encoded_BPF, no_state_BP1)[0][:, :, 0, : blank_id + 1]
+        return decode_transducer(
+            encoded_BPF.transpose(0, 2, 1),
+            frames_B.tolist(),
+            self._search,
+            predict=self._predict,
+            joint=self._joint,
+            durations=self._exported.durations,
+            frame_log_probs=log_softmax(frame_logits_BFV),
+            ids=ids,
+            pieces=self.vocabulary.pieces,
+            blank_id=blank_id,
+            frame_ms=self._exported.frame_ms,
+            pauses=[spikes.pauses(samples_T) for samples_T in samples],
+        )
+
+    def _predict(
+        self, tokens_BU: NDArray[np.int64], memory: transducer.Memory | None
+    ) -> tuple[NDArray[np.float32], transducer.Memory]:
+        num = len(tokens_BU)
+        if memory is None:
+            layers, _, width = self._decoder.get_inputs()[2].shape
+            memory = np.zeros((layers, num, width), np.float32), np.zeros((layers, num, width), np.float32)
+        predicted_BPU, _, hidden, cell = _run(
+            self._decoder, tokens_BU.astype(np.int32), np.ones(num, np.int32), *memory
+        )
+        return predicted_BPU.transpose(0, 2, 1), (hidden, cell)
+
+    def _joint(self, encoded_NE: NDArray[np.float32], predicted_NP: NDArray[np.float32]) -> NDArray[np.float32]:
+        logits_NV: NDArray[np.float32] = _run(self._joiner, encoded_NE[..., None], predicted_NP[..., None])[0][:, 0, 0]
+        return logits_NV
+
+
+def _run(onnx_session: Any, *inputs: NDArray[Any]) -> list[Any]:
+    """All outputs for the inputs in their order."""
+    names = [member.name for member in onnx_session.get_inputs()]
+    outputs: list[Any] = onnx_session.run(None, dict(zip(names, inputs, strict=True)))
+    return outputs
 
 
 def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -122,7 +185,9 @@ def session(folder: Path, file: str, model: ExportedModel, threads: int) -> Any:
     )
 
 
-def load(folder: Path, file: str | None, options: RecognizerOptions, decoding: Decode, section: str) -> OnnxCtcModel:
+def load(
+    folder: Path, file: str | None, options: RecognizerOptions, decoding: Decode, section: str
+) -> OnnxCtcModel | OnnxTransducerModel:
     """Load an exported student, or a file in its folder such as `model.int8.onnx`.
 
     ConfigError where options do not go with it, DataError where it is not what was written.
@@ -134,7 +199,7 @@ def load(folder: Path, file: str | None, options: RecognizerOptions, decoding: D
             why=f"`{options.model}` is exported, and computes with the numbers that are in its file",
             fix="leave it out, or name another file in the folder",
         )
-    mains = {exported.CTC, exported.CTC_INT8} & set(model.files)
+    mains = {exported.CTC, exported.CTC_INT8, exported.ENCODER, exported.ENCODER_INT8} & set(model.files)
     file = file or model.main
     if file not in mains:
         raise ConfigError(
@@ -142,4 +207,5 @@ def load(folder: Path, file: str | None, options: RecognizerOptions, decoding: D
             why=f"of `{folder}` these are: {', '.join(sorted(mains))}",
             fix="name the folder, or one of them",
         )
-    return OnnxCtcModel(folder, file, model, options, decoding, section)
+    loaded_class = OnnxCtcModel if model.kind == "ctc" else OnnxTransducerModel
+    return loaded_class(folder, file, model, options, decoding, section)

@@ -1,4 +1,4 @@
-"""What decodes beside the audio: a beam with a language model and phrases, or a grammar; and CTC decoding with it."""
+"""What decodes beside the audio: a beam with a language model and phrases, or a grammar; and decoding with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voxstill.core.config import Decode
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import Hypothesis
-from voxstill.decoding import ctc
+from voxstill.decoding import ctc, transducer
 from voxstill.decoding.options import GENERATION, RecognizerOptions
 from voxstill.decoding.spikes import Pauses
 from voxstill.storage.redaction import redact_uri
@@ -139,3 +139,28 @@ def decode_ctc(
     if search is not None:
         return ctc.grammar(log_probs_BFV, frames_B, graph=search.graph, **common)
     return ctc.greedy(log_probs_BFV, frames_B, **common)
+
+
+def decode_transducer(
+    encoded_BFE: NDArray[np.float32],
+    frames_B: Sequence[int],
+    search: Search | None,
+    *,
+    predict: transducer.Predict,
+    joint: transducer.Joint,
+    durations: Sequence[int],
+    frame_log_probs: NDArray[np.float32],
+    ids: Sequence[str],
+    pieces: Sequence[str],
+    blank_id: int,
+    frame_ms: int,
+    pauses: Sequence[Pauses | None],
+) -> list[Hypothesis]:
+    """Decode encoder states of a transducer; one hypothesis for each id. Without a search decoding is greedy."""
+    common: dict[str, Any] = {
+        **{"predict": predict, "joint": joint, "durations": durations, "frame_log_probs": frame_log_probs},
+        **{"ids": ids, "pieces": pieces, "blank_id": blank_id, "frame_ms": frame_ms, "pauses": pauses},
+    }
+    if isinstance(search, BeamSearch):
+        return transducer.beam(encoded_BFE, frames_B, width=search.width, fusion=search.fusion, **common)
+    return transducer.greedy(encoded_BFE, frames_B, **common)

@@ -26,6 +26,13 @@ class Token(NamedTuple):
     logprobs_F: NDArray[np.float32]
 
 
+def log_softmax(logits_NV: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log-probabilities of logits (..., V)."""
+    shifted_NV = logits_NV - logits_NV.max(-1, keepdims=True)
+    log_probs_NV: NDArray[np.float32] = shifted_NV - np.log(np.exp(shifted_NV).sum(-1, keepdims=True))
+    return log_probs_NV
+
+
 def detokenize(token_ids: Iterable[int], pieces: Sequence[str]) -> str:
     """Join tokens to text, one space between words."""
     return " ".join("".join(pieces[id_] for id_ in token_ids).replace(WORD_START, " ").split())

@@ -7,32 +7,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from voxstill.core.records import Hypothesis
 from voxstill.decoding.spikes import Pauses
-from voxstill.decoding.tokens import Token, hypothesis
+from voxstill.decoding.tokens import Token, hypothesis, log_softmax
 
 if TYPE_CHECKING:
     from voxstill.decoding.fusion import Fusion
 
-Memory = tuple[Tensor, Tensor]
-Predict = Callable[[Tensor, Memory | None], tuple[Tensor, Memory]]
+Floats = NDArray[np.float32]
+Memory = tuple[Floats, Floats]
+"""Hidden state and cell of the predictor's LSTM, (L, B, H) each."""
+Predict = Callable[[NDArray[np.int64], Memory | None], tuple[Floats, Memory]]
 """Predictor: tokens (B, U) and the memory of those before, to states (B, U, P) and the memory after them."""
-Joint = Callable[[Tensor, Tensor], Tensor]
-"""Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
+Joint = Callable[[Floats, Floats], Floats]
+"""Encoder frames (N, E) and as many predictor states (N, P) to logits (N, V)."""
 MAX_SYMBOLS = 10
 """The most tokens that are emitted in one frame."""
 MIN_ALIGNMENT = -4.0
 """Log-probability a token below which frames without the predictor do not say when tokens are spoken."""
 
 
-@torch.no_grad()
 def greedy(
-    encoded_BFE: Tensor,
-    frames_B: Tensor,
+    encoded_BFE: Floats,
+    frames_B: Sequence[int],
     *,
     predict: Predict,
     joint: Joint,
@@ -42,7 +41,7 @@ def greedy(
     frame_ms: int,
     durations: Sequence[int] = (),
     pauses: Sequence[Pauses | None] | None = None,
-    frame_log_probs: NDArray[np.float32] | None = None,
+    frame_log_probs: Floats | None = None,
 ) -> list[Hypothesis]:
     """Greedy decoding, one hypothesis for each id: the likeliest tokens of a frame until the blank (Graves 2012, 2.5).
 
@@ -52,43 +51,41 @@ def greedy(
     sequence transduction by jointly predicting tokens and durations"). With `pauses` words last as `spikes` says, and
     with `frame_log_probs` (B, F, V), those of frames without the predictor, they begin where these say.
     """
-    num, device = len(encoded_BFE), encoded_BFE.device
+    num, num_frames_B = len(encoded_BFE), np.array(frames_B, np.int64)
     tokens: list[list[Token]] = [[] for _ in range(num)]
-    frame_B, num_symbols_B = (
-        torch.zeros(num, dtype=torch.long, device=device),
-        torch.zeros(num, dtype=torch.long, device=device),
-    )
-    index_B, last = torch.arange(num, device=device), max(encoded_BFE.shape[1] - 1, 0)
-    predicted_B1P, memory = predict(torch.full((num, 1), blank_id, device=device), None)
-    while bool((active_B := frame_B < frames_B).any()):
-        encoded_B1E = encoded_BFE[index_B, frame_B.clamp(max=last)][:, None]
-        logits_BV = joint(encoded_B1E[:, :, None], predicted_B1P[:, None])[:, 0, 0].float()
-        logprob_B, best_B = logits_BV[:, : blank_id + 1].log_softmax(-1).max(-1)
+    frame_B, num_symbols_B = np.zeros(num, np.int64), np.zeros(num, np.int64)
+    index_B, last = np.arange(num), max(encoded_BFE.shape[1] - 1, 0)
+    predicted_BUP, memory = predict(np.full((num, 1), blank_id), None)
+    predicted_BP = predicted_BUP[:, 0]
+    while (active_B := frame_B < num_frames_B).any():
+        logits_BV = joint(encoded_BFE[index_B, np.minimum(frame_B, last)], predicted_BP)
+        logprob_BV = log_softmax(logits_BV[:, : blank_id + 1])
+        best_B = logprob_BV.argmax(-1)
         emits_B = active_B & (best_B != blank_id)
-        num_symbols_B = torch.where(emits_B, num_symbols_B + 1, 0)
+        num_symbols_B = np.where(emits_B, num_symbols_B + 1, 0)
+        must_advance_B = ~emits_B | (num_symbols_B >= MAX_SYMBOLS)
         if durations:
-            advance_B = torch.tensor(durations, device=device)[logits_BV[:, blank_id + 1 :].argmax(-1)]
-            advance_B = torch.where(~emits_B | (num_symbols_B >= MAX_SYMBOLS), advance_B.clamp(min=1), advance_B)
+            advance_B = np.array(durations)[logits_BV[:, blank_id + 1 :].argmax(-1)]
+            advance_B = np.where(must_advance_B, np.maximum(advance_B, 1), advance_B)
         else:
-            advance_B = (~emits_B | (num_symbols_B >= MAX_SYMBOLS)).long()
-        columns = (tensor.tolist() for tensor in (emits_B, best_B, logprob_B, frame_B, frames_B, advance_B))
-        for b, (emits, best, logprob, frame, num_frames, advance) in enumerate(zip(*columns, strict=True)):
-            if emits:
-                end = min(frame + max(advance, 1), num_frames)
-                tokens[b].append(Token(best, frame, end, np.array([logprob], np.float32)))
-        frame_B, num_symbols_B = frame_B + advance_B, torch.where(advance_B > 0, 0, num_symbols_B)
-        next_B1P, next_memory = predict(best_B[:, None], memory)
-        predicted_B1P = torch.where(emits_B[:, None, None], next_B1P, predicted_B1P)
-        hidden, cell = (torch.where(emits_B[:, None], new, old) for new, old in zip(next_memory, memory, strict=True))
-        memory = hidden, cell
+            advance_B = must_advance_B.astype(np.int64)
+        for b in np.flatnonzero(emits_B).tolist():
+            frame, best = int(frame_B[b]), int(best_B[b])
+            end = min(frame + max(int(advance_B[b]), 1), int(num_frames_B[b]))
+            tokens[b].append(Token(best, frame, end, logprob_BV[b, best : best + 1]))
+        frame_B, num_symbols_B = frame_B + advance_B, np.where(advance_B > 0, 0, num_symbols_B)
+        if emits_B.any():
+            next_BUP, next_memory = predict(best_B[:, None], memory)
+            predicted_BP = np.where(emits_B[:, None], next_BUP[:, 0], predicted_BP)
+            hidden, cell = (np.where(emits_B[:, None], new, old) for new, old in zip(next_memory, memory, strict=True))
+            memory = hidden, cell
     rows = zip(ids, _timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * num, strict=True)
     return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
 
 
-@torch.no_grad()
 def beam(
-    encoded_BFE: Tensor,
-    frames_B: Tensor,
+    encoded_BFE: Floats,
+    frames_B: Sequence[int],
     *,
     width: int,
     fusion: Fusion,
@@ -100,7 +97,7 @@ def beam(
     frame_ms: int,
     durations: Sequence[int] = (),
     pauses: Sequence[Pauses | None] | None = None,
-    frame_log_probs: NDArray[np.float32] | None = None,
+    frame_log_probs: Floats | None = None,
 ) -> list[Hypothesis]:
     """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
 
@@ -111,14 +108,14 @@ def beam(
     """
     tokens = [
         _Search(width, fusion, predict, joint, blank_id, durations).best(encoded_FE[:frames]).tokens
-        for encoded_FE, frames in zip(encoded_BFE, frames_B.tolist(), strict=True)
+        for encoded_FE, frames in zip(encoded_BFE, frames_B, strict=True)
     ]
     rows = zip(ids, _timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * len(ids), strict=True)
     return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
 
 
 def _timed(
-    tokens: Sequence[Sequence[Token]], frames_B: Tensor, frame_log_probs: NDArray[np.float32] | None, blank_id: int
+    tokens: Sequence[Sequence[Token]], frames_B: Sequence[int], frame_log_probs: Floats | None, blank_id: int
 ) -> list[Sequence[Token]]:
     """The tokens of each utterance with the frames in which they are spoken, by forced alignment.
 
@@ -130,7 +127,7 @@ def _timed(
     from voxstill.decoding import forced_alignment  # compiled code
 
     timed: list[Sequence[Token]] = []
-    for path, frames, log_probs_FV in zip(tokens, frames_B.tolist(), frame_log_probs, strict=True):
+    for path, frames, log_probs_FV in zip(tokens, frames_B, frame_log_probs, strict=True):
         line = [token.id for token in path]
         timed.append(path)
         if line and frames >= forced_alignment.min_frames([line]):
@@ -151,7 +148,7 @@ class _Hypothesis:
     tokens: tuple[Token, ...]
     remembered: NDArray[np.void]
     memory: Memory | None
-    state_P: Tensor | None = None
+    state_P: Floats | None = None
 
     @property
     def score(self) -> float:
@@ -172,7 +169,7 @@ class _Search:
         self.width, self.fusion, self._fused = width, fusion, fused
         self.predict, self.joint, self.blank_id, self.durations = predict, joint, blank_id, durations
 
-    def best(self, encoded_FE: Tensor) -> _Hypothesis:
+    def best(self, encoded_FE: Floats) -> _Hypothesis:
         """The likeliest text after all frames."""
         empty_1 = np.zeros(1, np.dtype(list(self._fused.TEXT_FIELDS), align=True))
         self._fused.start(self.fusion, empty_1, 0)
@@ -192,17 +189,19 @@ class _Search:
         return sorted(texts.values(), key=lambda text: text.score, reverse=True)[: self.width]
 
     def _extend(
-        self, texts: list[_Hypothesis], encoded_E: Tensor, frame: int, arrived: list[_Hypotheses], *, last: bool
+        self, texts: list[_Hypothesis], encoded_E: Floats, frame: int, arrived: list[_Hypotheses], *, last: bool
     ) -> list[_Hypothesis]:
         """Extend each text by a blank or a token; returns those that stay in the frame."""
-        states_NP = self._predictor_states(texts, encoded_E.device)
-        encoded_N11E = encoded_E.expand(len(texts), 1, 1, -1)
-        logits_NV = self.joint(encoded_N11E, states_NP[:, None, None])[:, 0, 0].float()
-        logprob_NV = logits_NV[:, : self.blank_id + 1].log_softmax(-1).double().cpu().numpy()
-        duration_logprob_ND = logits_NV[:, self.blank_id + 1 :].log_softmax(-1).double().cpu().numpy()
+        states_NP = self._predictor_states(texts)
+        encoded_NE = np.repeat(encoded_E[None], len(texts), axis=0)
+        logits_NV = self.joint(encoded_NE, states_NP)
+        logprob_NV = log_softmax(logits_NV[:, : self.blank_id + 1]).astype(np.float64)
+        duration_logprob_ND = np.zeros((len(texts), 1))
+        if self.durations:
+            duration_logprob_ND = log_softmax(logits_NV[:, self.blank_id + 1 :]).astype(np.float64)
         blank_D = token_D = tuple(self.durations)
         if not self.durations:
-            blank_D, token_D, duration_logprob_ND = (1,), (0,), np.zeros((len(texts), 1))
+            blank_D, token_D = (1,), (0,)
         for n, text in enumerate(texts):
             for duration, duration_logprob in zip(blank_D, duration_logprob_ND[n], strict=True):
                 next_frame = min(frame + max(duration, 1), len(arrived) - 1)
@@ -230,18 +229,23 @@ class _Search:
                 _merge(target, extended, text.weight + added, text.likeliest + added, (*text.tokens, emitted))
         return self._pruned(staying)
 
-    def _predictor_states(self, texts: list[_Hypothesis], device: torch.device) -> Tensor:
+    def _predictor_states(self, texts: list[_Hypothesis]) -> Floats:
         """The predictor's states (N, P); missing ones are computed in one batch."""
         pending = [text for text in texts if text.state_P is None]
         if pending:
             newest = [text.tokens[-1].id if text.tokens else self.blank_id for text in pending]
             memories = [text.memory for text in pending if text.memory is not None]
-            memory = tuple(torch.cat(tensors, 1) for tensors in zip(*memories, strict=True)) if memories else None
-            state_N1P, next_memory = self.predict(torch.tensor(newest, device=device)[:, None], memory)  # type: ignore[arg-type]
+            memory = None
+            if memories:
+                memory = (
+                    np.concatenate([hidden for hidden, _ in memories], 1),
+                    np.concatenate([c for _, c in memories], 1),
+                )
+            state_N1P, next_memory = self.predict(np.array(newest)[:, None], memory)
             for n, text in enumerate(pending):
                 text.state_P = state_N1P[n, 0]
                 text.memory = next_memory[0][:, n : n + 1], next_memory[1][:, n : n + 1]
-        return torch.stack([text.state_P for text in texts if text.state_P is not None])
+        return np.stack([text.state_P for text in texts if text.state_P is not None])
 
 
 def _merge(texts: _Hypotheses, text: _Hypothesis, weight: float, likeliest: float, tokens: tuple[Token, ...]) -> None:

@@ -72,7 +72,7 @@ class FromSamples(nn.Module):
         own_BT = torch.arange(wave_BT.shape[1])[None] < audio_len_B[:, None]
         emphasised_BT = torch.cat([wave_BT[:, :1], wave_BT[:, 1:] - PREEMPHASIS * wave_BT[:, :-1]], dim=1) * own_BT
         padded_B1T = functional.pad(emphasised_BT[:, None], (WINDOW // 2, WINDOW // 2))
-        cos_sin_BNF = functional.conv1d(padded_B1T, self.cos_sin_N1T, stride=HOP)
+        cos_sin_BNF = functional.conv1d(padded_B1T, self.cos_sin_N1T, stride=HOP)[:, :, : wave_BT.shape[1] // HOP]
         real_BNF, imaginary_BNF = cos_sin_BNF.chunk(2, dim=1)
         power_BNF = real_BNF.square() + imaginary_BNF.square()
         mel_BDF = torch.log(self.from_mels.log_mel.mels_DN @ power_BNF + LOG_FLOOR)

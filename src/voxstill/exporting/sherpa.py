@@ -17,6 +17,8 @@ from voxstill.decoding import exported
 from voxstill.decoding.exported import ExportedModel
 from voxstill.decoding.loaded import Samples
 from voxstill.exporting import sherpa_client
+from voxstill.nn.mel import HOP
+from voxstill.text.tokenizer import UNKNOWN
 
 
 def is_installed() -> bool:
@@ -36,11 +38,12 @@ def arguments(folder: Path, model: ExportedModel) -> dict[str, str]:
 
 def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -> list[str]:
     """The texts of utterances; DataError where sherpa-onnx does not take the folder."""
+    lead = HOP // 2 if model.input == "log_mels" else 0
     with tempfile.TemporaryDirectory(prefix="voxstill-") as temporary:
         path = Path(temporary) / "samples.npz"
         np.savez(path, *samples)
         process = subprocess.run(
-            [sys.executable, sherpa_client.__file__, json.dumps(arguments(folder, model)), str(path)],
+            [sys.executable, sherpa_client.__file__, json.dumps({**arguments(folder, model), "lead": lead}), str(path)],
             capture_output=True,
             text=True,
             check=False,
@@ -53,4 +56,4 @@ def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -
             fix="report it with the version of sherpa-onnx",
         )
     texts: list[str] = json.loads(process.stdout.splitlines()[-1])
-    return [" ".join(text.split()) for text in texts]
+    return [" ".join(text.replace(UNKNOWN, " ").split()) for text in texts]

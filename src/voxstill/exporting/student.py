@@ -46,8 +46,11 @@ class Student:
     @property
     def symbols(self) -> list[str]:
         """The symbols of `tokens.txt`, by the ids of the exported model: special tokens have their names."""
-        blank_id = self.vocabulary.blank_id
-        symbols = [piece or f"<special{i}>" for i, piece in enumerate(self.vocabulary.pieces)]
+        blank_id, names = self.vocabulary.blank_id, self.vocabulary.names
+        symbols = [
+            piece or (names[i] if i < len(names) else "") or f"<unused{i}>"
+            for i, piece in enumerate(self.vocabulary.pieces)
+        ]
         symbols[blank_id] = BLANK
         if self.takes_samples:  # the blank is first
             symbols.insert(0, symbols.pop(blank_id))
@@ -69,7 +72,13 @@ def load(folder: Path) -> Student:
             why=f"it is a `{model.config.model_type}`, an encoder-decoder",
             fix="Optimum exports those: `optimum-cli export onnx --model FOLDER DIR`",
         )
-    blank_id = students.blank_id(model)
+    blank_id, durations = students.blank_id(model), students.durations(model)
+    if durations != tuple(range(len(durations))):
+        raise ConfigError(
+            f"`{folder}` cannot be exported",
+            why=f"its durations are {', '.join(map(str, durations))}, and other runtimes count them from 0",
+            fix="use it in torch",
+        )
     return Student(
         model=model,
         frontend=checkpoints.make_frontend(model.config, Augment(), checkpoint=str(folder)),
@@ -113,6 +122,7 @@ def _transducer(student: Student, frontend: LogMelFrontend) -> Mapping[str, Grap
         "pred_rnn_layers": config.num_decoder_layers,
         "pred_hidden": config.decoder_hidden_size,
         "model_type": "EncDecRNNTBPEModel",
+        **({"url": "voxstill-tdt"} if student.kind == "tdt" else {}),  # sherpa-onnx looks for `tdt` there
     }
     width = config.decoder_hidden_size
     memory_LBH = torch.zeros(config.num_decoder_layers, 2, width)

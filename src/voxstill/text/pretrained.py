@@ -118,4 +118,6 @@ class CheckpointVocabulary(PieceVocabulary):
             return ids
 
         delimiter_id = None if delimiter is None else tokenizer.convert_tokens_to_ids(delimiter)
+        self.names = tuple(piece or "" for piece in pieces)
+        """The tokens by id as the tokenizer calls them, special ones included; ids beyond the tokenizer have none."""
         super().__init__((*texts, *[""] * (vocab_size - num_pieces)), blank_id, delimiter_id, encode)

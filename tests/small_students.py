@@ -1,0 +1,29 @@
+"""Small students of every kind as model folders, with random weights: what they write is noise, and the same noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from voxstill.nn import students
+from voxstill.nn.log_mel import LogMel
+from voxstill.text import tokenizer
+
+TEXTS = ("ba du ko", "mi ba", "ko du mi ba", "du mi ko")
+Normalization = Literal["utterance", "level"]
+
+
+def write_student(folder: Path, kind: students.Kind, normalization: Normalization) -> Path:
+    """A tiny Parakeet whose tokens are not all the blank."""
+    vocabulary = tokenizer.train(TEXTS, "word", 9)
+    model = students.build(
+        "tiny", len(vocabulary.pieces), dropout=0.0, seed=1, kind=kind, normalization=normalization
+    ).eval()
+    with torch.no_grad():  # further apart than rounding, and blanks among them
+        head = model.ctc_head if kind == "ctc" else model.joint.head
+        head.weight.mul_(20)
+    model.save_pretrained(folder)
+    vocabulary.save(folder, LogMel(normalization=normalization).extractor, kind)
+    return folder
