@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import judged
 import voxstill
 from command_lines import parse
+from tones import speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import config
@@ -245,6 +248,30 @@ def write_quickstart_config() -> None:
     [(_, content)] = blocks(ROOT / "docs/quickstart.md", "yaml")
     Path("my.yaml").write_text(content, encoding="utf-8")
     Path("my.yaml").write_text(config.dump(config.load("my.yaml", QUICK)), encoding="utf-8")
+
+
+def test_the_page_on_shipping_runs(
+    tone_student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs/shipping.md"
+    monkeypatch.chdir(tmp_path)
+    work = judged.corpus(tmp_path / "corpus")
+    Path("work").mkdir()
+    work.rename("work/mine")
+    judged.experiment(tmp_path / "exp/2026-11-22_mine", tone_student, tmp_path / "work/mine")
+    samples_T, _ = speak("ba du ko")
+    for name in ("call.flac", "call.wav"):
+        Path(name).write_bytes(codec.encode(samples_T, "wav" if name.endswith("wav") else "flac"))
+    for line in commands(page):
+        more = ["--set", "engine=inline"] if "evaluate" in line else []
+        assert cli.main([*shlex.split(line)[1:], *more]) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert capsys.readouterr().out.count("ba du ko\n") == 2
+    names: dict[str, Any] = {name: pytest.importorskip(name) for name in ("onnxruntime", "onnx_asr", "sherpa_onnx")}
+    names |= {"samples": samples_T[None].astype(np.float32) / 32768, "lengths": np.array([len(samples_T)])}
+    for _, content in blocks(page, "python"):
+        exec(compile(content, "docs/shipping.md", "exec"), names)
+    assert capsys.readouterr().out.strip() == "ba du ko"
+    assert names["log_probs"].shape[1] == names["frames"][0]
 
 
 def test_the_python_of_the_documents_runs_from_recordings_to_transcripts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from voxstill.decoding.search import decode_ctc, decode_transducer, search_of
 from voxstill.decoding.tokens import log_softmax
 from voxstill.decoding.word_times import AlignedText
 from voxstill.nn import mel
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 _FRAME_OF_MELS_MS = 10
 
@@ -149,7 +152,7 @@ class OnnxTransducerModel:
         return logits_NV
 
 
-def _run(onnx_session: Any, *inputs: NDArray[Any]) -> list[Any]:
+def _run(onnx_session: InferenceSession, *inputs: NDArray[Any]) -> list[Any]:
     """All outputs for the inputs in their order."""
     names = [member.name for member in onnx_session.get_inputs()]
     outputs: list[Any] = onnx_session.run(None, dict(zip(names, inputs, strict=True)))
@@ -167,7 +170,7 @@ def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[
     return mel_BDF, frames_B
 
 
-def session(folder: Path, file: str, model: ExportedModel, threads: int) -> Any:
+def session(folder: Path, file: str, model: ExportedModel, threads: int) -> InferenceSession:
     """Load an ONNX file of an exported student on so many threads; DataError where it is not what was written."""
     import onnxruntime
 

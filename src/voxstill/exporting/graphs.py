@@ -8,7 +8,7 @@ it. From samples the frontend is part of it, too: its Fourier transform is a con
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,14 @@ from voxstill.nn.frontends import LogMelFrontend, WaveformFrontend
 from voxstill.nn.log_mel import SUBSAMPLING, LogMel, feature_frames, frame_mask
 from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_FFT, PREEMPHASIS, WINDOW
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class CtcFromMels(nn.Module):
     """A CTC student on log-mels (B, D, F) and their frames (B,): log-probabilities (B, F', V)."""
 
-    def __init__(self, model: Any, frontend: LogMelFrontend) -> None:
+    def __init__(self, model: PreTrainedModel, frontend: LogMelFrontend) -> None:
         super().__init__()
         self.model, self.log_mel = model, frontend.log_mel
 
@@ -38,7 +41,7 @@ class CtcFromMels(nn.Module):
 class EncoderFromMels(nn.Module):
     """The encoder of a transducer on log-mels (B, D, F) and their frames (B,): states (B, P, F') and frames (B,)."""
 
-    def __init__(self, model: Any, frontend: LogMelFrontend) -> None:
+    def __init__(self, model: PreTrainedModel, frontend: LogMelFrontend) -> None:
         super().__init__()
         self.model, self.log_mel = model, frontend.log_mel
 
@@ -87,7 +90,7 @@ class CtcFromWaveform(nn.Module):
     The waveform is normalised in the graph where the model needs it, so it may be of any scale.
     """
 
-    def __init__(self, model: Any, frontend: WaveformFrontend) -> None:
+    def __init__(self, model: PreTrainedModel, frontend: WaveformFrontend) -> None:
         super().__init__()
         self.model, self.frontend = model, frontend
         blank_id = students.blank_id(model)
@@ -104,7 +107,7 @@ class CtcFromWaveform(nn.Module):
 class Predictor(nn.Module):
     """The predictor of a transducer as NeMo exports it: tokens (B, U) and the LSTM's memory, to states (B, P, U)."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
 
@@ -119,7 +122,7 @@ class Predictor(nn.Module):
 class Joiner(nn.Module):
     """The joint of a transducer: encoder states (B, P, F) and predictor states (B, P, U), to logits (B, F, U, V)."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
 
@@ -132,7 +135,7 @@ class Joiner(nn.Module):
 class PredictorAndJoiner(nn.Module):
     """Both in one file, as onnx-asr takes them."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.predictor, self.joiner = Predictor(model), Joiner(model)
 

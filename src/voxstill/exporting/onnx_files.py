@@ -9,13 +9,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from voxstill.core.errors import ConfigError
 from voxstill.core.version import __version__
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 OPSET = 17
 
@@ -68,7 +71,7 @@ def write(graph: Graph, path: Path) -> None:
     onnx.save(model, str(path))
 
 
-def set_metadata(model: Any, metadata: Mapping[str, object]) -> None:
+def set_metadata(model: ModelProto, metadata: Mapping[str, object]) -> None:
     """Replace the metadata of a model."""
     del model.metadata_props[:]
     model.producer_name, model.producer_version = "voxstill", __version__

@@ -1,4 +1,4 @@
-"""What uses finished students, as functions: transcripts in files, classes, embeddings of speakers, whole models."""
+"""What uses finished students, as functions: transcripts, classes, embeddings, whole models, ONNX files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from voxstill.pipeline.api import load_config
 if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.classify import ClassifyResult, EmbedResult
+    from voxstill.pipeline.export import ExportResult
     from voxstill.pipeline.transcribe import Form, Transcript
 
 
@@ -70,6 +71,24 @@ def embed(
     names = [str(name) for name in audio]
     target = None if output is None else str(output)
     return classifying.embed(cfg or load_config(), str(model), names, target, compare=compare)
+
+
+def export(model: str | Path, output: str | Path, cfg: Config | None = None, *, int8: bool = False) -> ExportResult:
+    """Write a student as a folder of ONNX files for onnxruntime, sherpa-onnx and onnx-asr.
+
+    Its tokens are compared with those of torch before: on `evaluate.split` of the experiment, or of `cfg`, where the
+    work folder is there, else on synthetic speech. With `int8` there is a model with weights of 8 bits as well, unless
+    that costs accuracy: then `rejected` says how much. A folder that is complete and of the same model is not made
+    again. ConfigError where it holds something else, DataError where tokens differ.
+
+    >>> result = voxstill.export("exp/student", "onnx", cfg)
+    >>> result.gate.equal == result.gate.utterances, "model.onnx" in result.files
+    (True, True)
+    """
+    from voxstill.pipeline import evaluate
+    from voxstill.pipeline import export as exporting
+
+    return exporting.export(cfg or load_config(evaluate.own_config(str(model))), str(model), str(output), int8=int8)
 
 
 def restore_model(copy: str | Path, output: str | Path, base: str | Path | None = None) -> Path:
