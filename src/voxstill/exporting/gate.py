@@ -17,7 +17,7 @@ from voxstill.scoring import stats, words
 from voxstill.scoring.words import Scored
 from voxstill.text.normalize import normalizer
 
-INT8_MARGIN = 0.01
+INT8_MARGIN = 0.003
 """The most word error rate that int8 may cost: the upper end of the interval of the difference is at most this."""
 _AT_ONCE = 64
 
