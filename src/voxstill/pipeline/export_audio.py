@@ -6,7 +6,7 @@ import numpy as np
 
 from voxstill.core import pcm
 from voxstill.core.config import Config
-from voxstill.core.errors import VoxstillError
+from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance, fingerprint
 from voxstill.evaluation import recognition
@@ -36,6 +36,8 @@ def _judged(cfg: Config) -> GateAudio:
     rows = [recognition.with_text(utterance, texts) for utterance in split.utterances]
     audio, unread = recognition.read_audio(cfg, sorted(rows, key=lambda row: fingerprint(row.id))[:MOST])
     recognition.unread_warnings(unread, len(audio) + len(unread))
+    if not audio:
+        raise DataError(f"the split `{cfg.evaluate.split}` of `{split.corpus.name}` has no audio")
     name = f"{len(audio):,} utterances of the split `{cfg.evaluate.split}` of `{split.corpus.name}`"
     return GateAudio(name=name, utterances=[row for row, _ in audio], samples=[samples_T for _, samples_T in audio])
 
