@@ -57,6 +57,22 @@ def test_every_way_to_decode_gives_the_answers_of_torch(
         assert other.score == pytest.approx(one.score, abs=1e-3)
 
 
+@pytest.mark.parametrize("options", [{}, {"beam": 8, "boost": ["ba du"]}], ids=str)
+def test_phrases_of_a_call_give_the_answers_of_torch(
+    tone_student: Path, target: Path, options: dict[str, object]
+) -> None:
+    decoding = Decode.model_validate({"boost_weight": 30.0} | options)
+    phrases = ["mi mi", "ba"]
+    ours, theirs = (opened(path, decoding).transcribe_batch(SPOKEN, phrases=phrases) for path in (tone_student, target))
+    assert [hypothesis.text for hypothesis in theirs] == [hypothesis.text for hypothesis in ours] != list(TEXTS)
+
+
+def test_along_a_grammar_there_are_no_phrases(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "g.jsgf").write_text(GRAMMAR)
+    assert opened(target).takes_phrases
+    assert not opened(target, Decode(grammar=str(tmp_path / "g.jsgf"))).takes_phrases
+
+
 def test_log_probabilities_and_alignments_are_those_of_torch(tone_student: Path, target: Path) -> None:
     ours, theirs = opened(tone_student), opened(target)
     for penalty in (0.0, 1.5):

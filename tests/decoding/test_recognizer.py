@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tones import TEXTS, speak
+from voxstill.core.config import Decode
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer, batches_by_length
+from voxstill.decoding.search import PHRASE_BEAM
 
 SPOKEN = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
 
@@ -195,3 +197,20 @@ def test_a_damaged_student_is_an_error_when_opened(tone_student: Path, tmp_path:
     (folder / name).write_bytes((folder / name).read_bytes()[:100])
     with pytest.raises(DataError, match="holds no student"):
         Recognizer(RecognizerOptions(model=str(folder))).load()
+
+
+def test_phrases_of_a_call_are_listened_for_as_those_of_the_options_are(tone_student: Path) -> None:
+    samples = [speak(text, seed)[0] for seed, text in enumerate(TEXTS)]
+    options = RecognizerOptions(model=str(tone_student))
+    by_options = Recognizer(options, Decode(beam=PHRASE_BEAM, boost=["mi mi", "ba"], boost_weight=30.0))
+    by_call = Recognizer(options, Decode(boost_weight=30.0))
+    by_options.load()
+    by_call.load()
+    plain = by_call.transcribe_batch(samples)
+    boosted = by_call.transcribe_batch(samples, phrases=["mi mi", "ba"])
+    assert by_call.takes_phrases
+    assert [hypothesis.text for hypothesis in boosted] != [hypothesis.text for hypothesis in plain] == list(TEXTS)
+    assert [hypothesis.text for hypothesis in boosted] == [
+        hypothesis.text for hypothesis in by_options.transcribe_batch(samples)
+    ]
+    assert [hypothesis.text for hypothesis in by_call.transcribe_batch(samples)] == list(TEXTS)

@@ -26,7 +26,7 @@ WINDOW = 512
 WINDOW_MS = 32
 _CONTEXT = 64  # samples of the previous window that the network takes as context
 _WINDOWS_AT_ONCE = 1024
-_HYSTERESIS = 0.15  # speech ends at this much below the threshold that started it (Silero's own figure)
+HYSTERESIS = 0.15  # speech ends at this much below the threshold that started it (Silero's own figure)
 _SMOOTH = np.array([1, 2, 3, 2, 1], np.float32) / 9  # the middle of a pause is better than its edge
 _ENERGY_FRAME_MS = 10  # frame of the energy in `word_spans`
 _ENERGY_FRAME = pcm.ms_to_samples(_ENERGY_FRAME_MS)
@@ -70,15 +70,28 @@ def speech_probs(samples_T: Samples) -> NDArray[np.float32]:
     Silero VAD 6, in the form that takes a sequence of windows at a time: bit-exact to the form that takes one.
     """
     probs_W = np.empty(-(-len(samples_T) // WINDOW), np.float32)
-    context_T = np.zeros(_CONTEXT, np.float32)
-    h = c = np.zeros((1, 1, 128), np.float32)
+    detector = SpeechDetector()
     for first, block_WT in _blocks(samples_T):
-        padded_T = np.concatenate([context_T, block_WT.reshape(-1) / np.float32(pcm.FULL_SCALE)])
-        context_T = padded_T[-_CONTEXT:]
-        windows_WT = np.lib.stride_tricks.sliding_window_view(padded_T, _CONTEXT + WINDOW)[::WINDOW]
-        batch_W, h, c = _session().run(None, {"input": np.ascontiguousarray(windows_WT), "h": h, "c": c})
-        probs_W[first : first + len(block_WT)] = batch_W
+        probs_W[first : first + len(block_WT)] = detector.probs(block_WT)
     return probs_W
+
+
+class SpeechDetector:
+    """The probability of speech in a recording that arrives in pieces: that of the whole, bit for bit."""
+
+    def __init__(self) -> None:
+        self._context_T = np.zeros(_CONTEXT, np.float32)
+        self._h = self._c = np.zeros((1, 1, 128), np.float32)
+
+    def probs(self, windows_WT: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Probability of speech in each of the next windows (W, 512), on the scale of int16."""
+        padded_T = np.concatenate([self._context_T, windows_WT.reshape(-1) / np.float32(pcm.FULL_SCALE)])
+        self._context_T = padded_T[-_CONTEXT:]
+        input_WT = np.lib.stride_tricks.sliding_window_view(padded_T, _CONTEXT + WINDOW)[::WINDOW]
+        inputs = {"input": np.ascontiguousarray(input_WT), "h": self._h, "c": self._c}
+        probs_W: NDArray[np.float32]
+        probs_W, self._h, self._c = _session().run(None, inputs)
+        return probs_W
 
 
 def loudness_rank(samples_T: Samples) -> NDArray[np.float32]:
@@ -107,7 +120,7 @@ def speech_segments(probs_W: NDArray[np.float32], cfg: Segment, duration_ms: int
     segments: list[list[int]] = []
     speaking = False
     for window, prob in enumerate(probs_W.tolist()):
-        speaking = prob >= (cfg.threshold - _HYSTERESIS if speaking else cfg.threshold)
+        speaking = prob >= (cfg.threshold - HYSTERESIS if speaking else cfg.threshold)
         if not speaking:
             continue
         start, end = window * WINDOW_MS, min((window + 1) * WINDOW_MS, duration_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
@@ -101,6 +101,10 @@ class Word:
     start_ms: int
     end_ms: int
     prob: float | None = None
+
+    def shifted(self, by_ms: int) -> Word:
+        """The word, `by_ms` later."""
+        return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +248,15 @@ class Hypothesis:
     language: str | None = None
     finish: Finish = "stop"
     error: str | None = None
+
+    def words_within(self, start_ms: int, end_ms: int) -> list[Word]:
+        """The words, with times from the start of the recording that the utterance is a part of.
+
+        The text of a recogniser without word times is one word that lasts as long as the utterance.
+        """
+        if not self.words and self.text:
+            return [Word(text=self.text, start_ms=start_ms, end_ms=end_ms)]
+        return [word.shifted(start_ms) for word in self.words]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from voxstill.decoding import ctc, seq2seq, spikes, transducer
 from voxstill.decoding.aligner import TextAligner
 from voxstill.decoding.loaded import Samples, dtype_of, padded
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.search import Search, decode_ctc, decode_transducer, search_of
+from voxstill.decoding.search import Search, Searches, decode_ctc, decode_transducer
 from voxstill.decoding.word_times import AlignedText
 from voxstill.nn import checkpoints, students
 from voxstill.nn.frontends import Frontend
@@ -141,19 +141,27 @@ class FrameModel:
         self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
         self._frontend.move(device)
         is_ctc = students.student_kind(self.model) == "ctc"
-        self._search = search_of(decoding, self.vocabulary, options, is_ctc=is_ctc, section=section)
+        self._searches = Searches(decoding, self.vocabulary, options, is_ctc=is_ctc, section=section)
+        self.takes_phrases = self._searches.takes_phrases
         self._blank_penalty = decoding.blank_penalty
-        if self._search is not None:  # compiled now, and not while it is timed
+        if self._searches.of() is not None:  # compiled now, and not while it is timed
             self.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
 
     @torch.inference_mode()
     def transcribe(
-        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str],
+        languages: Sequence[str | None],
+        phrases: Sequence[str] = (),
     ) -> list[Hypothesis]:
-        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
+        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference.
+
+        `phrases` are listened for besides those of `decode.boost`, by a beam search.
+        """
         return decode_batch(
             *(self.model, self._frontend, self.vocabulary, *padded(samples, self._device), ids),
-            search=self._search,
+            search=self._searches.of(phrases),
             blank_penalty=self._blank_penalty,
         )
 

@@ -73,12 +73,11 @@ def fusion(
         empty = Graph()
         empty.add([0], 0.0, 0.0)
         lm, lm_weight = LanguageModel(1, dict.fromkeys((UNKNOWN, START, END), 0), empty.automaton(), 0), 0.0
-    boosted = build_phrase_boost(boost, boost_weight)
     texts = [piece.removeprefix(WORD_START) for piece in pieces]
-    numbers = [[boosted.ids.get(character, OTHER) for character in piece] if boost else [] for piece in pieces]
+    no_phrases = build_phrase_boost((), 0.0)
     hashes = sorted((_hash(word), id_) for word, id_ in lm.ids.items())
-    return Fusion(
-        plain=not (lm_weight or word_bonus or boost),
+    fused = Fusion(
+        plain=not (lm_weight or word_bonus),
         whole=all(piece.startswith(WORD_START) for piece in pieces if piece not in ("", UNKNOWN)),
         starts_V=np.array([piece.startswith(WORD_START) for piece in pieces]),
         hash_V=np.array([_hash(text) for text in texts], np.uint64),
@@ -92,6 +91,21 @@ def fusion(
         unknown_id=lm.ids[UNKNOWN],
         lm_weight=float(lm_weight),
         word_bonus=float(word_bonus),
+        characters=no_phrases.automaton,
+        first_V=np.zeros(len(pieces) + 1, np.int64),
+        character_C=np.zeros(0, np.int64),
+        boost_start=no_phrases.start,
+        boost_end=OTHER,
+    )
+    return with_phrases(fused, pieces, boost, boost_weight) if boost else fused
+
+
+def with_phrases(fusion: Fusion, pieces: Sequence[str], phrases: Sequence[str], weight: float) -> Fusion:
+    """The same language model with these phrases in place of its own, `weight` for each of their words."""
+    boosted = build_phrase_boost(phrases, weight)
+    numbers = [[boosted.ids.get(character, OTHER) for character in piece] for piece in pieces]
+    return fusion._replace(
+        plain=False,
         characters=boosted.automaton,
         first_V=np.cumsum([0, *map(len, numbers)]),
         character_C=np.array([character for piece in numbers for character in piece], np.int64),

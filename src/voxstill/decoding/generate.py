@@ -50,6 +50,7 @@ class GenerateModel:
         self._options, self._device, self._dtype = options, device, dtype
         self.num_parameters = students.num_parameters(self.model)
         self.max_duration_ms: int | None = None
+        self.takes_phrases = False
         self._frontend: Frontend | None = None
         self._languages: dict[int, str] = {}
         self._language: str | None = None
@@ -74,9 +75,16 @@ class GenerateModel:
 
     @torch.inference_mode()
     def transcribe(
-        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str],
+        languages: Sequence[str | None],
+        phrases: Sequence[str] = (),
     ) -> list[Hypothesis]:
-        """Transcribe one batch; return one Hypothesis per utterance, in order. A language that is None is detected."""
+        """Transcribe one batch; return one Hypothesis per utterance, in order. A language that is None is detected.
+
+        There are no `phrases`, as it takes none.
+        """
         inputs = self._inputs(*padded(samples, self._device))
         encoded = self.model.get_encoder()(**inputs)
         mask = {"attention_mask": inputs.get("attention_mask", torch.ones_like(encoded[0][..., 0], dtype=torch.long))}

@@ -34,8 +34,17 @@ class LoadedModel(Protocol):
     num_parameters: int
     """Number of weights."""
 
+    @property
+    def takes_phrases(self) -> bool:
+        """Whether `transcribe` can listen for phrases."""
+        ...
+
     def transcribe(
-        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str],
+        languages: Sequence[str | None],
+        phrases: Sequence[str] = (),
     ) -> list[Hypothesis]:
         """Transcribe one batch; return one Hypothesis per utterance, in order. A language that is None is detected."""
         ...

@@ -18,7 +18,7 @@ from voxstill.decoding.aligner import TextAligner
 from voxstill.decoding.exported import ExportedModel
 from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.search import decode_ctc, decode_transducer, search_of
+from voxstill.decoding.search import Searches, decode_ctc, decode_transducer
 from voxstill.decoding.tokens import log_softmax
 from voxstill.decoding.word_times import AlignedText
 from voxstill.nn import mel
@@ -42,21 +42,29 @@ class OnnxCtcModel:
         self.takes_batches = model.input == "log_mels"
         self.vocabulary = exported.vocabulary(folder, model)
         self._session = session(folder, file, model, options.threads)
-        self._search = search_of(decoding, self.vocabulary, options, is_ctc=True, section=section)
+        self._searches = Searches(decoding, self.vocabulary, options, is_ctc=True, section=section)
+        self.takes_phrases = self._searches.takes_phrases
         self._blank_penalty = decoding.blank_penalty
         self._aligner = TextAligner(self.vocabulary, self.frame_ms)
-        if self._search is not None:  # compiled now, and not while it is timed
+        if self._searches.of() is not None:  # compiled now, and not while it is timed
             self.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
 
     def transcribe(
-        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str],
+        languages: Sequence[str | None],
+        phrases: Sequence[str] = (),
     ) -> list[Hypothesis]:
-        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
+        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference.
+
+        `phrases` are listened for besides those of `decode.boost`, by a beam search.
+        """
         log_probs_BFV, frames_B = self._run(samples)
         return decode_ctc(
             ctc.penalised(log_probs_BFV, self.vocabulary.blank_id, self._blank_penalty),
             frames_B,
-            self._search,
+            self._searches.of(phrases),
             ids=ids,
             pieces=self.vocabulary.pieces,
             blank_id=self.vocabulary.blank_id,
@@ -108,14 +116,22 @@ class OnnxTransducerModel:
         self._encoder, self._decoder, self._joiner = (
             session(folder, name, model, options.threads) for name in (file, exported.DECODER, exported.JOINER)
         )
-        self._search = search_of(decoding, self.vocabulary, options, is_ctc=False, section=section)
-        if self._search is not None:  # compiled now, and not while it is timed
+        self._searches = Searches(decoding, self.vocabulary, options, is_ctc=False, section=section)
+        self.takes_phrases = self._searches.takes_phrases
+        if self._searches.of() is not None:  # compiled now, and not while it is timed
             self.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
 
     def transcribe(
-        self, samples: Sequence[Samples], ids: Sequence[str], languages: Sequence[str | None]
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str],
+        languages: Sequence[str | None],
+        phrases: Sequence[str] = (),
     ) -> list[Hypothesis]:
-        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference."""
+        """Transcribe one batch; return one Hypothesis per utterance, in order. Languages make no difference.
+
+        `phrases` are listened for besides those of `decode.boost`, by a beam search.
+        """
         encoded_BPF, frames_B = _run(self._encoder, *log_mels(samples, self._exported))
         blank_id = self.vocabulary.blank_id
         no_state_BP1 = np.zeros_like(encoded_BPF[:, :, :1])
@@ -123,7 +139,7 @@ class OnnxTransducerModel:
         return decode_transducer(
             encoded_BPF.transpose(0, 2, 1),
             frames_B.tolist(),
-            self._search,
+            self._searches.of(phrases),
             predict=self._predict,
             joint=self._joint,
             durations=self._exported.durations,

@@ -131,17 +131,24 @@ class Recognizer:
         """Codes of the languages that the loaded model takes in `transcribe_batch`; none where it is of one alone."""
         return self._model.languages
 
+    @property
+    def takes_phrases(self) -> bool:
+        """Whether `transcribe_batch` can listen for phrases: a CTC model or a transducer without a grammar can."""
+        return self._model.takes_phrases
+
     def transcribe_batch(
         self,
         samples: Sequence[Samples],
         ids: Sequence[str] | None = None,
         languages: Sequence[str | None] | None = None,
+        phrases: Sequence[str] = (),
     ) -> list[Hypothesis]:
         """Transcribe utterances; return one Hypothesis per utterance, in order, errors included.
 
         `score` is the mean log-probability of a token. `ids` name the utterances, by default their positions; where
         the temperature is above 0, what is drawn depends on them. `languages` are those of the utterances, each one of
-        `languages` or None: it is then detected, where the model knows several.
+        `languages` or None: it is then detected, where the model knows several. `phrases` are listened for besides
+        those of `decode.boost`, where the model `takes_phrases`.
         """
         languages = [None] * len(samples) if languages is None else languages
         ids = [str(i) for i in range(len(samples))] if ids is None else ids
@@ -156,7 +163,7 @@ class Recognizer:
                 lengths[i] = longest if _SHORTEST <= num <= longest else 0
         for members in batches_by_length(lengths, self.options.batch_ms if self._model.takes_batches else 0):
             batch = [samples[i] for i in members]
-            answers = self._model.transcribe(batch, [ids[i] for i in members], [languages[i] for i in members])
+            answers = self._model.transcribe(batch, [ids[i] for i in members], [languages[i] for i in members], phrases)
             for i, hypothesis in zip(members, answers, strict=True):
                 hypotheses[i] = hypothesis
         return hypotheses

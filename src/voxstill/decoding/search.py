@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from voxstill.decoding.fusion import Fusion
     from voxstill.decoding.grammar_search import TokenGraph
 
+PHRASE_BEAM = 16
+"""Texts followed side by side for phrases of a call, where decoding is greedy otherwise."""
+_CACHED_SEARCHES = 64
 _WORDS_SHOWN = 5
 
 
@@ -44,6 +48,32 @@ class GrammarSearch:
 
 
 Search = BeamSearch | GrammarSearch
+
+
+class Searches:
+    """The search that `decode` asks for, as `search_of` reads it, and the same with phrases of a call."""
+
+    def __init__(
+        self, decoding: Decode, vocabulary: PieceVocabulary, options: RecognizerOptions, *, is_ctc: bool, section: str
+    ) -> None:
+        self._decoding, self._pieces = decoding, vocabulary.pieces
+        self._own = search_of(decoding, vocabulary, options, is_ctc=is_ctc, section=section)
+        self.takes_phrases = not isinstance(self._own, GrammarSearch)
+        """Whether there can be phrases: along a grammar there is no choice of texts."""
+        self._with_phrases = functools.lru_cache(_CACHED_SEARCHES)(self._phrase_search)
+
+    def of(self, phrases: Sequence[str] = ()) -> Search | None:
+        """The search for these phrases and those of `decode.boost`; None where decoding is greedy."""
+        return self._with_phrases(tuple(phrases)) if phrases else self._own
+
+    def _phrase_search(self, phrases: tuple[str, ...]) -> BeamSearch:
+        from voxstill.decoding.fusion import fusion, with_phrases
+
+        own = self._own if isinstance(self._own, BeamSearch) else None
+        plain = BeamSearch(width=PHRASE_BEAM, fusion=fusion(self._pieces)) if own is None else own
+        all_phrases = [*self._decoding.boost, *phrases]
+        boosted = with_phrases(plain.fusion, self._pieces, all_phrases, self._decoding.boost_weight)
+        return BeamSearch(width=plain.width, fusion=boosted)
 
 
 def search_of(

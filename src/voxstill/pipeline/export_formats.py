@@ -18,7 +18,6 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import Word
 from voxstill.indexing.formats.column_names import INFO_COLUMNS
 from voxstill.pipeline.exported import ExportedLabel, ExportedLabels
-from voxstill.pipeline.transcribe import shifted
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local, split_range
 from voxstill.text import subtitles
@@ -115,7 +114,7 @@ def write_jsonl(labels: ExportedLabels, file: TextIO) -> None:
 
 def _timed_words(row: ExportedLabel) -> list[dict[str, object]]:
     """The words of a label by the columns of our own manifests, in times of the recording."""
-    words = (shifted(word, row.utterance.start_ms) for word in row.label.words)
+    words = (word.shifted(row.utterance.start_ms) for word in row.label.words)
     return [{"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms} for word in words]
 
 
@@ -357,4 +356,4 @@ def _words(row: ExportedLabel) -> list[Word]:
     """The words of one label, in times of its recording."""
     start_ms, duration_ms = row.utterance.start_ms, row.utterance.duration_ms
     words = row.label.words or (Word(text=row.label.text, start_ms=0, end_ms=duration_ms),)
-    return [dataclasses.replace(shifted(word, start_ms), text=one_line(word.text)) for word in words]
+    return [dataclasses.replace(word.shifted(start_ms), text=one_line(word.text)) for word in words]

@@ -16,7 +16,7 @@ from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, VoxstillError
 from voxstill.core.monitor import Progress
-from voxstill.core.records import RATE_HZ, Hypothesis, Word
+from voxstill.core.records import RATE_HZ, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.evaluation import recognition
 from voxstill.pipeline import recordings
@@ -160,7 +160,7 @@ class Recognizer:
             )
             for (start, end), hypothesis in zip(group, hypotheses, strict=True):
                 texts += [hypothesis.text] if hypothesis.text else []
-                words += [shifted(word, start) for word in hypothesis.words or as_one_word(hypothesis, end - start)]
+                words += hypothesis.words_within(start, end)
         return Transcript(
             audio=name,
             text=" ".join(texts),
@@ -221,16 +221,6 @@ def check_form(form: str) -> None:
     """ConfigError where transcripts have no such form."""
     if form not in FORMS:
         raise ConfigError(f"there is no form `{form}`", why="it is not known", fix=f"take one of {', '.join(FORMS)}")
-
-
-def as_one_word(hypothesis: Hypothesis, duration_ms: int) -> tuple[Word, ...]:
-    """Return the text of a recogniser without word times as one word that lasts as long as its utterance."""
-    return (Word(text=hypothesis.text, start_ms=0, end_ms=duration_ms),) if hypothesis.text else ()
-
-
-def shifted(word: Word, by_ms: int) -> Word:
-    """The word, `by_ms` later."""
-    return Word(text=word.text, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms, prob=word.prob)
 
 
 class TranscriptFiles:
