@@ -30,7 +30,7 @@ SERVER.set_forkserver_preload(
         *("transformers.models.parakeet.modeling_parakeet", "transformers.models.wav2vec2.modeling_wav2vec2"),
         *("voxstill.cli", "voxstill.pipeline.index", "voxstill.pipeline.filter", "voxstill.pipeline.end_to_end"),
         *("voxstill.pipeline.evaluate", "voxstill.tasks.recognition", "voxstill.tasks.classification"),
-        "voxstill.tasks.pretraining",
+        *("voxstill.tasks.pretraining", "voxstill.pipeline.serve", "voxstill.serving.run"),
     ]
 )
 

@@ -44,7 +44,15 @@ if TYPE_CHECKING:
         tune_filter,
     )
     from voxstill.pipeline.api_corpus import align, clean, export_labels, remove, verify, voices
-    from voxstill.pipeline.api_inference import classify, embed, export, restore_model, write_transcripts
+    from voxstill.pipeline.api_inference import (
+        classify,
+        embed,
+        export,
+        listen,
+        restore_model,
+        serve,
+        write_transcripts,
+    )
     from voxstill.pipeline.api_scores import (
         compare,
         evaluate,
@@ -88,6 +96,7 @@ __all__ = [
     "filter",
     "index",
     "label",
+    "listen",
     "load_config",
     "plan",
     "pretrain",
@@ -102,6 +111,7 @@ __all__ = [
     "score_meetings",
     "score_speakers",
     "score_words",
+    "serve",
     "shard",
     "train",
     "train_lm",
@@ -121,7 +131,10 @@ _HOMES = {
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
     **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify", "voices"), "pipeline.api_corpus"),
-    **dict.fromkeys(("classify", "embed", "export", "restore_model", "write_transcripts"), "pipeline.api_inference"),
+    **dict.fromkeys(
+        ("classify", "embed", "export", "listen", "restore_model", "serve", "write_transcripts"),
+        "pipeline.api_inference",
+    ),
     **dict.fromkeys(
         ("compare", "evaluate", "report", "score_meetings", "score_speakers", "score_words", "wer"),
         "pipeline.api_scores",

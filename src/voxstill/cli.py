@@ -21,6 +21,7 @@ import typer
 from voxstill import commands
 from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
 from voxstill.core.command_line import ShellCommand, ShellGroup
+from voxstill.core.result import Result
 from voxstill.core.terminal import printable
 from voxstill.core.version import __version__
 
@@ -138,7 +139,14 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
         yes: bool,
         **values: object,
     ) -> None:
-        options = CommonOptions(json=json, overrides=overrides or [], config=config, log_level=log_level, yes=yes)
+        options = CommonOptions(
+            json=json,
+            overrides=overrides or [],
+            config=config,
+            log_level=log_level,
+            yes=yes,
+            show=lambda result: _show(result, as_json=json),
+        )
         code = execute(command, options, values)
         if code:
             raise typer.Exit(code)
@@ -174,10 +182,16 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
         again = "goes on where this one stopped" if command.resumes else "starts from the beginning"
         print(f"interrupted: the same command {again}", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
+    if result is None:
+        return 0
     if world.is_first():
-        ensure_ascii = not _has_every_character(sys.stdout)
-        _print(json.dumps(result.to_dict(), ensure_ascii=ensure_ascii) if options.json else result.to_text())
+        _show(result, as_json=options.json)
     return result.exit_code
+
+
+def _show(result: Result, *, as_json: bool) -> None:
+    ensure_ascii = not _has_every_character(sys.stdout)
+    _print(json.dumps(result.to_dict(), ensure_ascii=ensure_ascii) if as_json else result.to_text())
 
 
 def _print_any_character() -> None:

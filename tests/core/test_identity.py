@@ -81,7 +81,7 @@ A row that fails here makes work done with this version be done again: raise the
 is meant, and say so in CHANGELOG.md.
 """
 SECTIONS = [name for name, field in Config.model_fields.items() if isinstance(Config().__dict__[name], Section)]
-OF_NO_RECIPE = ("cache.", "engine.", "monitor.", "decode.", "demo.", "evaluate.")
+OF_NO_RECIPE = ("cache.", "engine.", "monitor.", "decode.", "demo.", "evaluate.", "serve.")
 """Sections of which only what is named in `OF_A_RECIPE` makes a table or a student another one."""
 OF_A_RECIPE = {"evaluate.normalizer"}
 OTHER = {

@@ -2,7 +2,8 @@
 
 A command is one file in `commands/` with one function under `@command(...)`. Its parameters are its arguments and
 options as Typer reads them, and the first is the `CommonOptions`. It returns a
-`core.result.Result`; `cli.py` prints it.
+`core.result.Result`; `cli.py` prints it. One that goes on after its result shows it by `CommonOptions.show`, and
+returns None.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -68,6 +69,8 @@ class CommonOptions:
     config: str | None = None
     log_level: LogLevel | None = None
     yes: bool = False
+    show: Callable[[Result], None] = field(default=lambda _: None, compare=False)
+    """Prints a result now, while the command goes on."""
 
     def load(self, *overrides: str, base: str | None = None) -> Config:
         """Load the configuration: file, environment, what the command line implies, `--set`; and follow `monitor`."""
@@ -86,7 +89,7 @@ class Command:
     """A command of the shell: its name, its function and its place in the help."""
 
     name: str
-    function: Callable[..., Result]
+    function: Callable[..., Result | None]
     panel: Panel
     position: int
     """Place in its panel."""
@@ -96,7 +99,7 @@ class Command:
     resumes: bool = False
     """Whether it goes on where it was interrupted."""
 
-    def __call__(self, options: CommonOptions, **values: object) -> Result:
+    def __call__(self, options: CommonOptions, **values: object) -> Result | None:
         """Run it."""
         return self.function(options, **values)
 
@@ -108,7 +111,7 @@ class Command:
 
 def command(
     name: str, *aliases: str, panel: Panel, position: int, group: str | None = None, resumes: bool = False
-) -> Callable[[Callable[..., Result]], Command]:
+) -> Callable[[Callable[..., Result | None]], Command]:
     """Make a function a command of the shell."""
     return lambda function: Command(name, function, panel, position, aliases, group, resumes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.classify import ClassifyResult, EmbedResult
     from voxstill.pipeline.export import ExportResult
+    from voxstill.pipeline.live_results import LiveSegment, LiveWords
+    from voxstill.pipeline.serve import Engine, ServeResult
     from voxstill.pipeline.transcribe import Form, Transcript
 
 
@@ -105,3 +107,50 @@ def restore_model(copy: str | Path, output: str | Path, base: str | Path | None 
 
     changes.restore(Path(copy), Path(output), None if base is None else str(base))
     return Path(output)
+
+
+def serve(
+    models: Sequence[str],
+    cfg: Config | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    engine: Engine = "auto",
+    ready: Callable[[ServeResult], None] = lambda _: None,
+) -> None:
+    """Serve students as a transcription server with OpenAI's API, until SIGTERM or SIGINT.
+
+    `models` are written as those of `voxstill serve`: `[NAME=]MODEL[@WEIGHT]`. `ready` is called with the address once
+    all are loaded. ConfigError where one cannot be served, the address is taken or packages are missing.
+
+    >>> voxstill.serve(["mine=exp/student@0"])
+    Traceback (most recent call last):
+    voxstill.core.errors.ConfigError: ...
+    """
+    from voxstill.pipeline import serve as server
+
+    server.serve(cfg or load_config(), models, host, port, engine, ready)
+
+
+def listen(
+    target: str,
+    source: str | Path | None = None,
+    cfg: Config | None = None,
+    *,
+    paced: bool = False,
+    show: Callable[[LiveWords | LiveSegment], None] = lambda _: None,
+) -> None:
+    """Transcribe the microphone, or the recording `source`, while it is read; return at its end.
+
+    `target` is a model, or the address of a `voxstill serve`. `show` is called with words as they are added, and with
+    each segment of speech at its end. `paced` reads a recording no faster than it was spoken. DataError where it is no
+    audio, ConfigError where there is no microphone or no server.
+
+    >>> voxstill.listen("http://127.0.0.1:9", "speech.wav")
+    Traceback (most recent call last):
+    voxstill.core.errors.ConfigError: ...
+    """
+    from voxstill.pipeline import listen as live
+
+    name = None if source is None else str(source)
+    live.listen(cfg or load_config(), target, name, paced=paced, words=show, segment=show)

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
+from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core import pcm
 from voxstill.core.errors import ConfigError, DataError, StorageError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ
@@ -161,6 +163,29 @@ def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
 
 def record(seconds: float) -> NDArray[np.int16]:
     """Samples of the microphone, 16 kHz mono; ConfigError where it cannot be recorded from."""
+    with _microphone() as sounddevice:
+        log.info("transcribe: recording for %g s", seconds)
+        samples_T1 = sounddevice.rec(round(seconds * RATE_HZ), samplerate=RATE_HZ, channels=1, dtype="int16")
+        sounddevice.wait()
+    samples_T: NDArray[np.int16] = samples_T1[:, 0]
+    return samples_T
+
+
+def microphone(block_ms: int) -> Iterator[NDArray[np.int16]]:
+    """Blocks of the microphone, 16 kHz mono, until it is interrupted; ConfigError where it cannot be recorded from."""
+    with (
+        _microphone() as sounddevice,
+        sounddevice.InputStream(samplerate=RATE_HZ, channels=1, dtype="int16") as stream,
+    ):
+        log.info("listen: speak; Ctrl-C ends it")
+        while True:
+            samples_T1, _ = stream.read(pcm.ms_to_samples(block_ms))
+            yield samples_T1[:, 0].copy()
+
+
+@contextmanager
+def _microphone() -> Iterator[ModuleType]:
+    """The library of the microphone; ConfigError where it is missing, or fails in the block."""
     try:
         import sounddevice
     except ImportError:
@@ -174,12 +199,8 @@ def record(seconds: float) -> NDArray[np.int16]:
             "the microphone cannot be read", why=first_line(error), fix="install PortAudio: apt install libportaudio2"
         ) from None
     try:
-        log.info("transcribe: recording for %g s", seconds)
-        samples_T1 = sounddevice.rec(round(seconds * RATE_HZ), samplerate=RATE_HZ, channels=1, dtype="int16")
-        sounddevice.wait()
+        yield sounddevice
     except sounddevice.PortAudioError as error:
         raise ConfigError(
             "the microphone cannot be read", why=first_line(error), fix="connect one, and allow this program to use it"
         ) from None
-    samples_T: NDArray[np.int16] = samples_T1[:, 0]
-    return samples_T

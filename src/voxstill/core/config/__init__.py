@@ -18,6 +18,7 @@ from voxstill.core.config.loading import (
 )
 from voxstill.core.config.root import Config, with_normalization
 from voxstill.core.config.section import Section, differences, first_defaults, former_names, identity, is_pace, option
+from voxstill.core.config.serve import Serve
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
 from voxstill.core.config.training import (
     TRAIN_PRESETS,
@@ -52,6 +53,7 @@ __all__ = [
     "Pretrain",
     "Section",
     "Segment",
+    "Serve",
     "Shard",
     "Source",
     "Student",

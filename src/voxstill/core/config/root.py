@@ -14,6 +14,7 @@ from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
 from voxstill.core.config.explain import in_words, renamed
 from voxstill.core.config.section import Section, option
+from voxstill.core.config.serve import Serve
 from voxstill.core.config.teacher import Teacher
 from voxstill.core.config.training import TRAIN_PRESETS, Augment, Normalization, Plan, Pretrain, Student, Train
 from voxstill.core.errors import ConfigError
@@ -58,6 +59,7 @@ class Config(Section):
     decode: Decode = Decode()
     pretrain: Pretrain = Pretrain()
     evaluate: Evaluate = Evaluate()
+    serve: Serve = Serve()
     demo: Demo = Demo()
 
     @field_validator("source", mode="before")

@@ -1,0 +1,28 @@
+"""voxstill listen."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, command
+
+
+@command("listen", panel="Inference", position=5)
+def listen(
+    options: CommonOptions,
+    target: Annotated[
+        str, Argument(metavar="MODEL_OR_URL", show_default=False, help="A model, or the address of a server.")
+    ],
+    source: Annotated[
+        str | None,
+        Option("--from", metavar="FILE", help="Listen to a recording, or - for standard input; not the microphone."),
+    ] = None,
+    paced: Annotated[bool, Option("--paced", help="Read the recording no faster than it was spoken.")] = False,
+) -> None:
+    """Transcribe the microphone while you speak: a line for each segment, with --json each word as it comes."""
+    from voxstill.pipeline import listen as live
+
+    words = options.show if options.json else live.log_words
+    live.listen(options.load(), target, source, paced=paced, words=words, segment=options.show)

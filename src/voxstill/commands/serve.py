@@ -1,0 +1,32 @@
+"""voxstill serve."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, command
+
+
+@command("serve", panel="Inference", position=4)
+def serve(
+    options: CommonOptions,
+    models: Annotated[
+        list[str],
+        Argument(
+            metavar="[NAME=]MODEL[@WEIGHT]...",
+            show_default=False,
+            help="Models with the names that clients ask for; several of one name share its requests by weight.",
+        ),
+    ],
+    host: Annotated[str, Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option("--port", min=0, max=65_535, help="0 lets the system choose.")] = 8000,
+    engine: Annotated[
+        Literal["auto", "torch", "onnx"], Option("--engine", help="auto: onnx for exported models, else torch.")
+    ] = "auto",
+) -> None:
+    """Serve students as a transcription server with OpenAI's API."""
+    from voxstill.pipeline import serve as server
+
+    server.serve(options.load(), models, host, port, engine, options.show)

@@ -1,0 +1,28 @@
+"""Options of the transcription server and of live transcription."""
+
+from __future__ import annotations
+
+from voxstill.core.config.section import Section, option
+
+
+class Serve(Section):
+    """How `voxstill serve` answers requests, and how live audio is transcribed."""
+
+    max_upload_mb: int = option(100, unit="MB", ge=1, le=4096)
+    """Largest request; a larger one is answered with 413. OpenAI takes 25 MB."""
+    max_audio_s: float = option(14_400.0, unit="s", gt=0, le=21_600)
+    """Longest recording; a longer one is answered with 413."""
+    max_queue_s: float = option(120.0, unit="s of audio", gt=0)
+    """Audio that may wait for one version of a model; what comes on top is answered with 429 and Retry-After."""
+    decoders: int = option(2, unit="processes", ge=1, le=256)
+    """Processes that decode uploads, one recording at a time each."""
+    threads: int = option(1, unit="threads", ge=1, le=1024)
+    """CPU threads of the models."""
+    grace_s: float = option(5.0, unit="s", ge=0, le=3600)
+    """After a SIGTERM `/ready` answers 503 for so long before connections are closed, so that load balancers send no
+    more requests."""
+    drain_s: float = option(60.0, unit="s", gt=0, le=3600)
+    """Requests under way have so long to be answered when the server stops."""
+    hear_every_ms: int = option(480, unit="ms", ge=100, le=10_000)
+    """Live audio is transcribed again this often. Shorter shows words sooner; more of them are wrong, and it costs
+    more."""

@@ -1,0 +1,179 @@
+"""serve: students as a transcription server with OpenAI's API."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from voxstill.core import config, world
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import log
+from voxstill.core.records import Hypothesis
+from voxstill.core.result import Result
+from voxstill.decoding.loaded import Samples
+from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.recognizer import Recognizer
+from voxstill.pipeline.checkpoint_model import model_of
+from voxstill.storage.uri import is_local, local_path
+from voxstill.tasks import registry
+
+Engine = Literal["auto", "torch", "onnx"]
+API_KEYS, ADMIN_KEY = "VOXSTILL_API_KEYS", "VOXSTILL_ADMIN_KEY"
+"""Variables of the environment: the keys of clients, with commas between them, and that of the administrator."""
+PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "multipart": "python-multipart", "websockets": "websockets"}
+"""Modules of the extra `serve`, and the packages that they come with."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeResult(Result):
+    """Where the server answers, once it is ready."""
+
+    url: str
+    models: Sequence[str]
+
+    def to_text(self) -> str:
+        """The address."""
+        return self.url
+
+
+def serve(
+    cfg: Config,
+    models: Sequence[str],
+    host: str,
+    port: int,
+    engine: Engine,
+    ready: Callable[[ServeResult], None],
+) -> None:
+    """Serve models, each `[NAME=]MODEL[@WEIGHT]`, until SIGTERM or SIGINT; `ready` is called once all are loaded.
+
+    ConfigError where a model cannot be served, the address is taken or packages are missing.
+    """
+    check_packages()
+    from voxstill.serving import run
+    from voxstill.serving.gate import Keys
+    from voxstill.serving.models import model_source
+
+    sources = [model_source(text) for text in models]
+    weights: Counter[str] = Counter()
+    for source in sources:
+        weights[source.name] += source.weight  # type: ignore[assignment]
+    for name in (name for name, weight in weights.items() if not weight):
+        raise ConfigError(f"`{name}` would have no traffic", why="all its weights are 0", fix="leave one above 0")
+    keys = Keys(*_keys())
+    if not keys.are_needed and host not in _LOOPBACK:
+        log.warning(
+            "serve: %s is no loopback address and %s is not set: anybody who reaches it may use it", host, API_KEYS
+        )
+    listener = run.listening(host, port)
+    shown_host = f"[{host}]" if ":" in host else host
+    result = ServeResult(url=f"http://{shown_host}:{listener.getsockname()[1]}", models=list(weights))
+
+    def opener(source: str) -> ServedStudent:
+        return open_recognizer(cfg, source, engine)
+
+    run.run(cfg, sources, opener, keys, listener, lambda: ready(result))
+
+
+def open_recognizer(cfg: Config, source: str, engine: Engine) -> ServedStudent:
+    """The recogniser for a model, not loaded yet; ConfigError where the engine cannot run it.
+
+    `auto` takes `onnx` for an exported folder and `torch` for everything else.
+    """
+    is_exported = is_local(source) and any(Path(local_path(source)).glob("*.onnx"))
+    if engine == "onnx" or (engine == "auto" and is_exported):
+        raise ConfigError(
+            f"`{source}` cannot be run by onnxruntime",
+            why="this version of voxstill serves students with torch alone",
+            fix="serve the experiment that it was exported from, with --engine torch",
+        )
+    return ServedStudent(cfg, source)
+
+
+class ServedStudent:
+    """A student or another checkpoint, run by torch; a `ServedRecognizer`."""
+
+    def __init__(self, cfg: Config, source: str) -> None:
+        self._cfg, self._source = cfg, source
+        self._recognizer: Recognizer | None = None
+
+    def load(self) -> None:
+        """Load the weights; ConfigError where it is no recogniser, DataError where there is nothing to load."""
+        from voxstill.serving.versions import BATCH_MS
+
+        cfg = self._cfg
+        if cfg.decode.tune:
+            raise ConfigError(
+                "`decode.tune` has no use where nothing is judged",
+                why="weights are tuned by `voxstill evaluate` and `voxstill run`",
+                fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
+            )
+        with model_of(self._source) as (folder, _):
+            if (task := registry.name_of(folder)) != "recognition":
+                raise ConfigError(
+                    f"`{self._source}` writes no text", why=f"its task is `{task}`", fix="serve a recogniser"
+                )
+            options = {"model": folder, "dtype": "float32", "batch_ms": BATCH_MS, "threads": cfg.serve.threads}
+            recognizer = Recognizer(config.validated(RecognizerOptions, options), cfg.decode)
+            recognizer.load()
+        self._recognizer = recognizer
+
+    @property
+    def languages(self) -> Collection[str]:
+        """Codes of the languages that it can be asked for; none where it is of one alone."""
+        return self._loaded.languages
+
+    @property
+    def takes_phrases(self) -> bool:
+        """Whether it can listen for phrases."""
+        return self._loaded.takes_phrases
+
+    def transcribe_batch(
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str] | None = None,
+        languages: Sequence[str | None] | None = None,
+        phrases: Sequence[str] = (),
+    ) -> list[Hypothesis]:
+        """Transcribe utterances; return one Hypothesis per utterance, in order, errors included."""
+        return self._loaded.transcribe_batch(samples, ids, languages, phrases)
+
+    def close(self) -> None:
+        """Drop the weights."""
+        self._loaded.close()
+
+    @property
+    def _loaded(self) -> Recognizer:
+        assert self._recognizer is not None, "call `load` first"
+        return self._recognizer
+
+
+def check_packages() -> None:
+    """ConfigError where packages of the extra `serve` are missing."""
+    missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ConfigError(
+            "there is no server",
+            why=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
+            fix="pip install 'voxstill[serve]'",
+        )
+
+
+def _keys() -> tuple[list[str], str | None]:
+    """The keys of clients and of the administrator in the environment; ConfigError for one that no header can hold."""
+    environment = world.environment()
+    api_keys = [key.strip() for key in environment.get(API_KEYS, "").split(",") if key.strip()]
+    admin_key = environment.get(ADMIN_KEY, "").strip() or None
+    for name, keys in ((API_KEYS, api_keys), (ADMIN_KEY, [admin_key or ""])):
+        if not all(key.isascii() and key.isprintable() for key in keys):
+            raise ConfigError(
+                f"{name} holds no key that a client can send",
+                why="it has characters other than printable ASCII",
+                fix="take a random key: openssl rand -hex 32",
+            )
+    return api_keys, admin_key

@@ -1,0 +1,1 @@
+"""The transcription server with OpenAI's API."""

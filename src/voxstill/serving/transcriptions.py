@@ -1,0 +1,178 @@
+"""`POST /v1/audio/transcriptions`: decode, cut, transcribe in batches with other requests, answer or stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from voxstill.core.config import Config
+from voxstill.core.monitor import log
+from voxstill.core.records import Hypothesis
+from voxstill.serving import answers
+from voxstill.serving.answers import TranscribedUtterance
+from voxstill.serving.errors import RequestError
+from voxstill.serving.forms import TranscriptionForm, read_form
+from voxstill.serving.models import Models
+from voxstill.serving.uploads import DecodedUpload, UploadDecoder
+from voxstill.serving.versions import Hints, Version
+
+REQUEST_MS = 60_000
+"""Audio of one request that waits or is transcribed at once: a long recording leaves room for others."""
+_MOST_FIELDS, _MOST_FIELD_BYTES = 4096, 1 << 16
+
+
+class Transcriptions:
+    """The endpoint, with what it needs of the server."""
+
+    def __init__(self, cfg: Config, models: Models, decoder: UploadDecoder) -> None:
+        self._cfg, self._models, self._decoder = cfg, models, decoder
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request; RequestError where it is refused."""
+        async with AsyncExitStack() as stack:
+            form_data = await self._form(request)
+            stack.push_async_callback(form_data.close)
+            form = read_form(form_data, self._cfg.segment)
+            version = stack.enter_context(self._models.request(form.model))
+            request.state.model, request.state.version = version.model, version.name
+            hints = hints_for(version, form.language, form.keywords)
+            self._refuse_overload(version, 0.0)
+            upload = await stack.enter_async_context(self._decoder.decode(form.file, form.segment))
+            self._refuse_overload(version, min(upload.duration_ms, REQUEST_MS) / 1000)
+            headers = {"x-voxstill-version": version.name}
+            if upload.warning is not None:
+                headers["x-voxstill-warning"] = upload.warning.encode("ascii", "backslashreplace").decode()
+            utterances = self._utterances(version, upload, hints)
+            if form.stream:
+                stack.push_async_callback(utterances.aclose)
+                events = _events(form, utterances, upload.duration_ms)
+                return _EventStream(events, headers, stack.pop_all())
+            done = [utterance async for utterance in utterances]
+            if form.response_format in ("json", "verbose_json"):
+                return JSONResponse(answers.as_json(form, done, upload.duration_ms), headers=headers)
+            media_type = "text/vtt" if form.response_format == "vtt" else "text/plain"
+            return PlainTextResponse(answers.plain(form, done), headers=headers, media_type=media_type)
+
+    async def _form(self, request: Request) -> FormData:
+        limit = self._cfg.serve.max_upload_mb * 10**6
+        too_large = RequestError(413, f"the request is larger than {self._cfg.serve.max_upload_mb} MB", param="file")
+        length = request.headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length) > limit:
+            raise too_large
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            raise RequestError(400, "the request must be a form: multipart/form-data")
+        num_bytes = 0
+
+        async def receive() -> object:
+            nonlocal num_bytes
+            message = await request.receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > limit:
+                raise too_large
+            return message
+
+        limited = Request(request.scope, receive)  # type: ignore[arg-type]
+        try:
+            return await limited.form(max_files=2, max_fields=_MOST_FIELDS, max_part_size=_MOST_FIELD_BYTES)
+        except HTTPException as error:
+            raise RequestError(400, f"the form cannot be read: {error.detail}") from None
+        except ClientDisconnect:
+            raise RequestError(400, "the client has left") from None
+
+    def _refuse_overload(self, version: Version, more_s: float) -> None:
+        """RequestError where too much audio waits; a version that is idle takes any request."""
+        if version.queued_s and version.queued_s + more_s > self._cfg.serve.max_queue_s:
+            message = f"{version.queued_s:.0f} s of audio wait, and at most {self._cfg.serve.max_queue_s:g} s may"
+            raise RequestError(429, message, code="rate_limit_exceeded", retry_s=version.wait_s)
+
+    async def _utterances(
+        self, version: Version, upload: DecodedUpload, hints: Hints
+    ) -> AsyncGenerator[TranscribedUtterance, None]:
+        """The utterances of a recording in order, some of them transcribed ahead; RequestError where one fails."""
+        ahead: deque[tuple[tuple[int, int], asyncio.Task[Hypothesis]]] = deque()
+        waiting = deque(upload.spans_ms)
+        ahead_ms = 0
+        try:
+            while waiting or ahead:
+                while waiting and (not ahead or ahead_ms + waiting[0][1] - waiting[0][0] <= REQUEST_MS):
+                    span_ms = waiting.popleft()
+                    ahead_ms += span_ms[1] - span_ms[0]
+                    transcription = self._models.transcribe(version, upload.utterance(span_ms), hints)
+                    ahead.append((span_ms, asyncio.create_task(transcription)))
+                span_ms, task = ahead.popleft()
+                hypothesis = await task
+                ahead_ms -= span_ms[1] - span_ms[0]
+                if hypothesis.error is not None and hypothesis.error != "no audio":
+                    raise RequestError(422, f"an utterance cannot be transcribed: {hypothesis.error}", param="file")
+                yield TranscribedUtterance(span_ms=span_ms, hypothesis=hypothesis)
+        finally:
+            for _, task in ahead:
+                task.cancel()
+
+
+def hints_for(version: Version, language: str | None, keywords: tuple[str, ...]) -> Hints:
+    """What a version is told of the audio; RequestError where it cannot take it."""
+    if keywords and not version.takes_phrases:
+        message = f"`keywords[]` is not supported: `{version.model}` cannot listen for phrases"
+        raise RequestError(400, message, param="keywords")
+    if not version.languages:
+        return Hints(phrases=keywords)
+    if language is not None and language not in version.languages:
+        raise RequestError(400, f"`{version.model}` does not know the language `{language[:20]}`", param="language")
+    return Hints(language=language, phrases=keywords)
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events; what they need is closed when the last one is sent, or the client has left."""
+
+    def __init__(self, events: AsyncIterator[str], headers: Mapping[str, str], resources: AsyncExitStack) -> None:
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._resources = resources
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._resources:
+            await super().__call__(scope, receive, send)
+
+
+async def _events(
+    form: TranscriptionForm, utterances: AsyncIterator[TranscribedUtterance], duration_ms: int
+) -> AsyncIterator[str]:
+    """Server-sent events: a delta for each utterance, and at the end the whole text."""
+    done: list[TranscribedUtterance] = []
+    try:
+        async for utterance in utterances:
+            text = utterance.hypothesis.text
+            if text:
+                delta = f" {text}" if answers.full_text(done) else text
+                extra = {"logprobs": answers.logprobs([utterance])} if form.logprobs else {}
+                yield _event({"type": "transcript.text.delta", "delta": delta, **extra})
+            done.append(utterance)
+    except Exception as error:
+        if not isinstance(error, RequestError):
+            log.exception("serve: a stream has failed")
+            error = RequestError(500, "the server has failed")
+        yield _event({"error": error.to_dict()})
+        return
+    num_tokens = sum(len(utterance.hypothesis.token_ids) for utterance in done)
+    usage = {
+        "type": "tokens",
+        "input_tokens": duration_ms // 100,
+        "output_tokens": num_tokens,
+        "total_tokens": duration_ms // 100 + num_tokens,
+    }
+    extra = {"logprobs": answers.logprobs(done)} if form.logprobs else {}
+    yield _event({"type": "transcript.text.done", "text": answers.full_text(done), "usage": usage, **extra})
+    yield "data: [DONE]\n\n"
+
+
+def _event(content: dict[str, object]) -> str:
+    return f"data: {json.dumps(content)}\n\n"

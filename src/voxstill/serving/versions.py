@@ -1,0 +1,208 @@
+"""One loaded recogniser with a thread of its own: what waits while it computes is its next batches."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from voxstill.core import pcm
+from voxstill.core.errors import VoxstillError
+from voxstill.core.records import RATE_HZ, Hypothesis
+from voxstill.decoding.loaded import Samples
+from voxstill.decoding.recognizer import batches_by_length
+from voxstill.serving.metrics import ServerMetrics
+
+BATCH_MS = 60_000
+"""Most audio transcribed at once, padding included."""
+_FIRST_SPEED = 10.0
+"""Seconds of audio a second, before anything was measured."""
+_SPEED_SHARE = 0.2
+"""Weight of the last batch in the mean speed."""
+
+
+class ServedRecognizer(Protocol):
+    """What a version needs of a recogniser, loaded or not; `decoding/recognizer.py:Recognizer` is one."""
+
+    @property
+    def languages(self) -> Collection[str]:
+        """Codes of the languages that it can be asked for; none where it is of one alone."""
+        ...
+
+    @property
+    def takes_phrases(self) -> bool:
+        """Whether it can listen for phrases."""
+        ...
+
+    def load(self) -> None:
+        """Load the weights."""
+        ...
+
+    def transcribe_batch(
+        self,
+        samples: Sequence[Samples],
+        ids: Sequence[str] | None = None,
+        languages: Sequence[str | None] | None = None,
+        phrases: Sequence[str] = (),
+    ) -> list[Hypothesis]:
+        """Transcribe utterances; return one Hypothesis per utterance, in order, errors included."""
+        ...
+
+    def close(self) -> None:
+        """Drop the weights."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What a client says of its audio: utterances with equal hints can be in one batch."""
+
+    language: str | None = None
+    phrases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Utterance:
+    samples_T: Samples
+    hints: Hints
+    future: concurrent.futures.Future[Hypothesis] = field(default_factory=concurrent.futures.Future)
+
+
+class Version:
+    """A version of a model: a recogniser, its thread, and how many requests it has under way.
+
+    The thread takes all that waits, sorted by length, and transcribes it in batches; what comes meanwhile is taken
+    next. So a batch never waits for others, and batches grow with the load.
+    """
+
+    def __init__(
+        self, model: str, name: str, source: str, recognizer: ServedRecognizer, metrics: ServerMetrics
+    ) -> None:
+        self.model, self.name, self.source = model, name, source
+        self.num_requests = 0
+        self._recognizer, self._metrics = recognizer, metrics
+        self._waiting: deque[_Utterance] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._queued = 0  # samples that wait or are being transcribed
+        self._speed = _FIRST_SPEED * RATE_HZ  # samples a second
+        self._loaded: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._work, name=f"{model} {name}", daemon=True)
+
+    async def load(self) -> None:
+        """Load the recogniser, and return after a first real inference; VoxstillError where there is none."""
+        self._thread.start()
+        await asyncio.wrap_future(self._loaded)
+        self._metrics.in_flight.labels(self.model, self.name).set_function(lambda: self.num_requests)
+        self._metrics.queue_s.labels(self.model, self.name).set_function(lambda: self.queued_s)
+
+    @property
+    def languages(self) -> Collection[str]:
+        """Codes of the languages that it can be asked for; none where it is of one alone."""
+        return self._recognizer.languages
+
+    @property
+    def takes_phrases(self) -> bool:
+        """Whether it can listen for phrases."""
+        return self._recognizer.takes_phrases
+
+    @property
+    def queued_s(self) -> float:
+        """Seconds of audio that wait or are being transcribed."""
+        return pcm.samples_to_s(self._queued)
+
+    @property
+    def wait_s(self) -> int:
+        """Whole seconds until what waits now is done, by the speed so far; at least 1 and at most 60."""
+        return min(60, max(1, math.ceil(self._queued / self._speed)))
+
+    async def transcribe(self, samples_T: Samples, hints: Hints) -> Hypothesis:
+        """Transcribe one utterance together with others that wait."""
+        return await asyncio.wrap_future(self.submit(samples_T, hints))
+
+    def submit(self, samples_T: Samples, hints: Hints) -> concurrent.futures.Future[Hypothesis]:
+        """Let an utterance wait for the thread; return what will have its hypothesis."""
+        utterance = _Utterance(samples_T, hints)
+        with self._wake:
+            self._queued += len(samples_T)
+            self._waiting.append(utterance)
+            self._wake.notify()
+        return utterance.future
+
+    async def drain(self) -> None:
+        """Return when no request is under way; then close."""
+        while self.num_requests:
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Transcribe what waits, and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            self._recognizer.load()
+            self._warm_up()
+        except BaseException as error:
+            self._loaded.set_exception(error)
+            return
+        self._loaded.set_result(None)
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._waiting or self._closing)
+                utterances = list(self._waiting)
+                self._waiting.clear()
+            if not utterances:
+                break
+            for hints in dict.fromkeys(utterance.hints for utterance in utterances):
+                self._transcribe([utterance for utterance in utterances if utterance.hints == hints], hints)
+        self._recognizer.close()
+
+    def _warm_up(self) -> None:
+        """Transcribe noise: what is compiled or allocated at the first inference costs no client a second."""
+        noise_T = np.random.default_rng(0).normal(0, 300, RATE_HZ).astype(np.int16)
+        for phrases in [(), ("warm",)] if self._recognizer.takes_phrases else [()]:
+            [hypothesis] = self._recognizer.transcribe_batch([noise_T], phrases=phrases)
+            if hypothesis.error is not None:
+                raise VoxstillError(f"`{self.source}` transcribes nothing", why=hypothesis.error, fix="try another one")
+
+    def _transcribe(self, utterances: Sequence[_Utterance], hints: Hints) -> None:
+        lengths = [len(utterance.samples_T) for utterance in utterances]
+        batches = batches_by_length(lengths, BATCH_MS)
+        too_short = sorted(set(range(len(utterances))).difference(*batches))
+        for members in (*batches, too_short):
+            batch = [utterances[member] for member in members]
+            waited_for = [utterance for utterance in batch if utterance.future.set_running_or_notify_cancel()]
+            if waited_for:
+                self._transcribe_batch(waited_for, hints)
+            with self._wake:
+                self._queued -= sum(len(utterance.samples_T) for utterance in batch)
+
+    def _transcribe_batch(self, batch: Sequence[_Utterance], hints: Hints) -> None:
+        """Give each utterance its hypothesis, or all of them the error that there was."""
+        start_s = time.perf_counter()
+        samples = [utterance.samples_T for utterance in batch]
+        try:
+            hypotheses = self._recognizer.transcribe_batch(samples, None, [hints.language] * len(batch), hints.phrases)
+        except Exception as error:
+            for utterance in batch:
+                utterance.future.set_exception(error)
+            return
+        for utterance, hypothesis in zip(batch, hypotheses, strict=True):
+            utterance.future.set_result(hypothesis)
+        num_samples = sum(map(len, samples))
+        self._speed += _SPEED_SHARE * (num_samples / max(time.perf_counter() - start_s, 1e-6) - self._speed)
+        self._metrics.batch.labels(self.model, self.name).observe(len(batch))
+        self._metrics.audio_s.labels(self.model, self.name).inc(pcm.samples_to_s(num_samples))

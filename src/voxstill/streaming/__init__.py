@@ -1,0 +1,1 @@
+"""Live transcription: samples in, events out."""
