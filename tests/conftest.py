@@ -114,3 +114,17 @@ def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(folder)
     vocabulary.save(folder, LogMel().extractor)
     return folder
+
+
+@pytest.fixture(scope="session")
+def exported_tone_student(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same student exported."""
+    from voxstill.exporting import folder as folders
+    from voxstill.exporting import student
+
+    folder: Path = tmp_path_factory.mktemp("exported") / "tones-onnx"
+    folder.mkdir()
+    loaded = student.load(tone_student)
+    folders.write_models(loaded, tone_student, folder)
+    folders.write_manifest(folder, loaded, "tones", "0", {})
+    return folder

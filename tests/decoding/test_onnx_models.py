@@ -15,20 +15,14 @@ from voxstill.core.config import Decode
 from voxstill.core.errors import ConfigError
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.exporting import folder as folders
-from voxstill.exporting import student
 
 SPOKEN = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
 GRAMMAR = "#JSGF V1.0;\ngrammar tones;\npublic <s> = ba du ko | mi ba | ko du mi ba | du mi ko;\n"
 
 
 @pytest.fixture(scope="module")
-def target(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("onnx")
-    loaded = student.load(tone_student)
-    folders.write_models(loaded, tone_student, folder)
-    folders.write_manifest(folder, loaded, "tones", "0", {})
-    return folder
+def target(exported_tone_student: Path) -> Path:
+    return exported_tone_student
 
 
 def opened(path: Path, decoding: Decode | None = None, **options: object) -> Recognizer:

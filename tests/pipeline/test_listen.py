@@ -56,6 +56,18 @@ def test_a_student_transcribes_a_recording_while_it_is_read(
     assert "listen: ... " in output.err
 
 
+def test_an_exported_student_gives_the_same_words(
+    tone_student: Path, exported_tone_student: Path, recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = []
+    for student in (tone_student, exported_tone_student):
+        assert cli.main(["listen", str(student), "--from", str(recording), "--set", VAD, "--json"]) == 0
+        rows = lines(capsys)
+        check(rows)
+        texts.append([(row["text"], row["start_ms"], row["end_ms"]) for row in rows if "text" in row])
+    assert texts[0] == texts[1]
+
+
 def test_a_server_does_the_same(
     tone_student: Path,
     recording: Path,

@@ -51,7 +51,11 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_what_cannot_be_served_is_an_error_in_words(
-    tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tone_student: Path,
+    exported_tone_student: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "would have no traffic" in fails(capsys, f"a={tone_student}@0")
     assert "cannot listen at 192.0.2.1:0" in fails(capsys, tone_student, "--host", "192.0.2.1")
@@ -60,11 +64,10 @@ def test_what_cannot_be_served_is_an_error_in_words(
         port = other.getsockname()[1]
         assert cli.main(["serve", str(tone_student), "--port", str(port)]) == 2
         assert "Address already in use" in capsys.readouterr().err
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    (exported / "model.onnx").write_bytes(b"")
-    for arguments in ((exported,), (tone_student, "--engine", "onnx")):
-        assert "cannot be run by onnxruntime" in fails(capsys, *arguments)
+    with_onnx = fails(capsys, tone_student, "--engine", "onnx")
+    assert "cannot be run by onnxruntime" in with_onnx
+    assert f"voxstill export {tone_student} --to DIR" in with_onnx
+    assert "cannot be run by torch" in fails(capsys, exported_tone_student, "--engine", "torch")
     monkeypatch.setenv("VOXSTILL_API_KEYS", "geheim,schlüssel")
     assert "printable ASCII" in fails(capsys, tone_student)
 

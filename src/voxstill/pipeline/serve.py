@@ -6,7 +6,6 @@ import importlib.util
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from voxstill.core import config, world
@@ -15,11 +14,11 @@ from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.core.records import Hypothesis
 from voxstill.core.result import Result
+from voxstill.decoding import exported
 from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.pipeline.checkpoint_model import model_of
-from voxstill.storage.uri import is_local, local_path
 from voxstill.tasks import registry
 
 Engine = Literal["auto", "torch", "onnx"]
@@ -85,18 +84,24 @@ def open_recognizer(cfg: Config, source: str, engine: Engine) -> ServedStudent:
 
     `auto` takes `onnx` for an exported folder and `torch` for everything else.
     """
-    is_exported = is_local(source) and any(Path(local_path(source)).glob("*.onnx"))
-    if engine == "onnx" or (engine == "auto" and is_exported):
+    is_exported = exported.locate(source) is not None
+    if engine == "onnx" and not is_exported:
         raise ConfigError(
             f"`{source}` cannot be run by onnxruntime",
-            why="this version of voxstill serves students with torch alone",
-            fix="serve the experiment that it was exported from, with --engine torch",
+            why="it is no exported student",
+            fix=f"export it, and give DIR instead: voxstill export {source} --to DIR",
+        )
+    if engine == "torch" and is_exported:
+        raise ConfigError(
+            f"`{source}` cannot be run by torch",
+            why="it is exported",
+            fix="give the experiment that it was exported from, or leave --engine out",
         )
     return ServedStudent(cfg, source)
 
 
 class ServedStudent:
-    """A student or another checkpoint, run by torch; a `ServedRecognizer`."""
+    """A student, exported or not, or another checkpoint; a `ServedRecognizer`."""
 
     def __init__(self, cfg: Config, source: str) -> None:
         self._cfg, self._source = cfg, source
