@@ -25,6 +25,7 @@ ELSEWHERE = {
     "compare-teachers WORK": "cfg.work",
     "evaluate --on": "cfg.evaluate.split",
     "evaluate --work": "cfg.work",
+    "export --to": "export(output)",
     "export-labels WORK": "cfg.work",
     "explain --hear": "preview_augmentation(cfg)",
     "explain --output": "preview_augmentation(output)",
