@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from numpy.typing import NDArray
 
 from voxstill.audio import vad
@@ -69,11 +69,13 @@ def test_two_sentences_are_two_segments_with_their_pauses(speech: NDArray[np.int
 
 
 @settings(max_examples=20)
+@example(chunk=16_896)
 @given(chunk=st.integers(100, 20_000))
 def test_chunks_make_no_difference_to_segments(speech: NDArray[np.int16], chunk: int) -> None:
     def segments(num: int) -> Sequence[Event]:
         events = listen(LiveTranscription(SEGMENT, 480), speech, num)
-        return [event for event in events if not isinstance(event, WordsAdded)]
+        kept = [event for event in events if not isinstance(event, WordsAdded)]
+        return sorted(kept, key=lambda event: event.segment)  # a long chunk may begin a segment before one is done
 
     assert segments(chunk) == segments(512)
 
