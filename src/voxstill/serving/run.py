@@ -111,7 +111,8 @@ def listening(host: str, port: int) -> socket.socket:
     """Open a socket; the system chooses the port for 0. ConfigError where the address cannot be used."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family)
+        # asyncio sends small answers at once (TCP_NODELAY) where the protocol is named; else each waits 40 ms
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
