@@ -117,9 +117,12 @@ def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
     return judged
 
 
-def recognizer(cfg: Config, model: str) -> Recognizer:
-    """Return a student, not loaded yet, that decodes as `decode` says; ConfigError where the folder holds none."""
-    tree = {"model": model, "dtype": "float32"}  # the same figures on every machine
+def recognizer(cfg: Config, model: str, **options: int) -> Recognizer:
+    """Return a student, not loaded yet, that decodes as `decode` says; ConfigError where the folder holds none.
+
+    `options` are further ones of `RecognizerOptions`.
+    """
+    tree = {"model": model, "dtype": "float32", **options}  # the same figures on every machine
     return Recognizer(config.validated(RecognizerOptions, tree), cfg.decode)
 
 

@@ -16,7 +16,7 @@ from voxstill.core.terminal import one_line
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import AudioReader
 from voxstill.pipeline.live_results import LiveSegment, LiveWords, ShowSegment, ShowWords
-from voxstill.pipeline.serve import open_recognizer
+from voxstill.pipeline.transcribe import load_recognizer
 from voxstill.streaming.events import Event, SegmentDone, WordsAdded
 from voxstill.streaming.live import LiveTranscription
 
@@ -39,8 +39,7 @@ def listen(
 
         transcribe_by_server(target, blocks, words, segment)
         return
-    recognizer = open_recognizer(cfg, target, "auto")
-    recognizer.load()
+    recognizer = load_recognizer(cfg, target, threads=cfg.serve.threads)
     live = LiveTranscription(cfg.segment, cfg.serve.hear_every_ms)
 
     def show(events: Sequence[Event]) -> None:

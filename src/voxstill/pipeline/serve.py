@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from voxstill.core import config, world
+from voxstill.core import world
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
-from voxstill.core.records import Hypothesis
 from voxstill.core.result import Result
 from voxstill.decoding import exported
-from voxstill.decoding.loaded import Samples
-from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.pipeline.checkpoint_model import model_of
-from voxstill.tasks import registry
+from voxstill.pipeline.transcribe import load_recognizer
 
 Engine = Literal["auto", "torch", "onnx"]
 API_KEYS, ADMIN_KEY = "VOXSTILL_API_KEYS", "VOXSTILL_ADMIN_KEY"
@@ -57,6 +54,7 @@ def serve(
     from voxstill.serving import run
     from voxstill.serving.gate import Keys
     from voxstill.serving.models import model_source
+    from voxstill.serving.versions import BATCH_MS
 
     sources = [model_source(text) for text in models]
     weights: Counter[str] = Counter()
@@ -73,14 +71,16 @@ def serve(
     shown_host = f"[{host}]" if ":" in host else host
     result = ServeResult(url=f"http://{shown_host}:{listener.getsockname()[1]}", models=list(weights))
 
-    def opener(source: str) -> ServedStudent:
-        return open_recognizer(cfg, source, engine)
+    def opener(source: str) -> Callable[[], Recognizer]:
+        check_engine(source, engine)
+        options = {"batch_ms": BATCH_MS, "threads": cfg.serve.threads}
+        return functools.partial(load_recognizer, cfg, source, **options)
 
     run.run(cfg, sources, opener, keys, listener, lambda: ready(result))
 
 
-def open_recognizer(cfg: Config, source: str, engine: Engine) -> ServedStudent:
-    """The recogniser for a model, not loaded yet; ConfigError where the engine cannot run it.
+def check_engine(source: str, engine: Engine) -> None:
+    """Raise ConfigError where the engine cannot run a model.
 
     `auto` takes `onnx` for an exported folder and `torch` for everything else.
     """
@@ -97,65 +97,6 @@ def open_recognizer(cfg: Config, source: str, engine: Engine) -> ServedStudent:
             why="it is exported",
             fix="give the experiment that it was exported from, or leave --engine out",
         )
-    return ServedStudent(cfg, source)
-
-
-class ServedStudent:
-    """A student, exported or not, or another checkpoint; a `ServedRecognizer`."""
-
-    def __init__(self, cfg: Config, source: str) -> None:
-        self._cfg, self._source = cfg, source
-        self._recognizer: Recognizer | None = None
-
-    def load(self) -> None:
-        """Load the weights; ConfigError where it is no recogniser, DataError where there is nothing to load."""
-        from voxstill.serving.versions import BATCH_MS
-
-        cfg = self._cfg
-        if cfg.decode.tune:
-            raise ConfigError(
-                "`decode.tune` has no use where nothing is judged",
-                why="weights are tuned by `voxstill evaluate` and `voxstill run`",
-                fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
-            )
-        with model_of(self._source) as (folder, _):
-            if (task := registry.name_of(folder)) != "recognition":
-                raise ConfigError(
-                    f"`{self._source}` writes no text", why=f"its task is `{task}`", fix="serve a recogniser"
-                )
-            options = {"model": folder, "dtype": "float32", "batch_ms": BATCH_MS, "threads": cfg.serve.threads}
-            recognizer = Recognizer(config.validated(RecognizerOptions, options), cfg.decode)
-            recognizer.load()
-        self._recognizer = recognizer
-
-    @property
-    def languages(self) -> Collection[str]:
-        """Codes of the languages that it can be asked for; none where it is of one alone."""
-        return self._loaded.languages
-
-    @property
-    def takes_phrases(self) -> bool:
-        """Whether it can listen for phrases."""
-        return self._loaded.takes_phrases
-
-    def transcribe_batch(
-        self,
-        samples: Sequence[Samples],
-        ids: Sequence[str] | None = None,
-        languages: Sequence[str | None] | None = None,
-        phrases: Sequence[str] = (),
-    ) -> list[Hypothesis]:
-        """Transcribe utterances; return one Hypothesis per utterance, in order, errors included."""
-        return self._loaded.transcribe_batch(samples, ids, languages, phrases)
-
-    def close(self) -> None:
-        """Drop the weights."""
-        self._loaded.close()
-
-    @property
-    def _loaded(self) -> Recognizer:
-        assert self._recognizer is not None, "call `load` first"
-        return self._recognizer
 
 
 def check_packages() -> None:

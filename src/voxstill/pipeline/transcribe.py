@@ -18,6 +18,7 @@ from voxstill.core.errors import ConfigError, VoxstillError
 from voxstill.core.monitor import Progress
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.core.result import NOT_IN_JSON, Result
+from voxstill.decoding import recognizer
 from voxstill.evaluation import recognition
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import Audio, AudioReader, Decoded, exit_code, in_one_line, name_of, recordings_of
@@ -90,6 +91,29 @@ class TranscribeResult(Result):
         return "\n".join(transcript.text or "" for transcript in self.transcripts) if self.text is None else self.text
 
 
+def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recognizer:
+    """Load an experiment, a checkpoint in it, an exported student or another model; `options` as `RecognizerOptions`.
+
+    ConfigError where it is no recogniser or `decode.tune` is set, DataError where there is nothing to load.
+    """
+    if cfg.decode.tune:
+        raise ConfigError(
+            "`decode.tune` has no use where nothing is judged",
+            why="weights are tuned by `voxstill evaluate` and `voxstill run`",
+            fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
+        )
+    with model_of(model) as (folder, _):
+        if (task := registry.name_of(folder)) != "recognition":
+            raise ConfigError(
+                f"`{model}` writes no text",
+                why=f"its task is `{task}`",
+                fix="`voxstill evaluate` judges it; give a recogniser here",
+            )
+        student = recognition.recognizer(cfg, folder, **options)
+        student.load()
+    return student
+
+
 class Recognizer:
     """A trained student, loaded and ready: audio in, transcripts out.
 
@@ -103,21 +127,7 @@ class Recognizer:
 
     def __init__(self, model: str | Path, cfg: Config | None = None) -> None:
         self._cfg = cfg or Config()
-        if self._cfg.decode.tune:
-            raise ConfigError(
-                "`decode.tune` has no use where nothing is judged",
-                why="weights are tuned by `voxstill evaluate` and `voxstill run`",
-                fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
-            )
-        with model_of(str(model)) as (folder, _):
-            if (task := registry.name_of(folder)) != "recognition":
-                raise ConfigError(
-                    f"`{model}` writes no text",
-                    why=f"its task is `{task}`",
-                    fix="`voxstill evaluate` judges it; give a recogniser here",
-                )
-            self._student = recognition.recognizer(self._cfg, folder)
-            self._student.load()
+        self._student = load_recognizer(self._cfg, str(model))
         self._reader = AudioReader(self._cfg)
 
     @classmethod

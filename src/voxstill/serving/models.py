@@ -18,7 +18,7 @@ from voxstill.serving.errors import RequestError
 from voxstill.serving.metrics import ServerMetrics
 from voxstill.serving.versions import Hints, ServedRecognizer, Version
 
-Opener = Callable[[str], ServedRecognizer]
+Opener = Callable[[str], Callable[[], ServedRecognizer]]
 """Makes a recogniser of what names a model, without loading it; ConfigError where it names none."""
 
 
@@ -171,8 +171,8 @@ class Models:
         draining = [version for version in self._draining.values() if version.model == name]
         if any(version.name == version_name for version in (*taken, *draining)):
             raise RequestError(400, f"`{name}` has a version `{version_name}` already", param="version")
-        recognizer = await asyncio.to_thread(self._opener, source)
-        version = Version(name, version_name, source, recognizer, self._metrics)
+        load_recognizer = await asyncio.to_thread(self._opener, source)
+        version = Version(name, version_name, source, load_recognizer, self._metrics)
         log.info("serve: loading `%s`, %s of %s", source, version_name, name)
         await version.load()
         return version

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,7 +30,7 @@ _SPEED_SHARE = 0.2
 
 
 class ServedRecognizer(Protocol):
-    """What a version needs of a recogniser, loaded or not; `decoding/recognizer.py:Recognizer` is one."""
+    """What a version needs of a loaded recogniser; `decoding/recognizer.py:Recognizer` is one."""
 
     @property
     def languages(self) -> Collection[str]:
@@ -40,10 +40,6 @@ class ServedRecognizer(Protocol):
     @property
     def takes_phrases(self) -> bool:
         """Whether it can listen for phrases."""
-        ...
-
-    def load(self) -> None:
-        """Load the weights."""
         ...
 
     def transcribe_batch(
@@ -84,11 +80,17 @@ class Version:
     """
 
     def __init__(
-        self, model: str, name: str, source: str, recognizer: ServedRecognizer, metrics: ServerMetrics
+        self,
+        model: str,
+        name: str,
+        source: str,
+        load_recognizer: Callable[[], ServedRecognizer],
+        metrics: ServerMetrics,
     ) -> None:
         self.model, self.name, self.source = model, name, source
         self.num_requests = 0
-        self._recognizer, self._metrics = recognizer, metrics
+        self._load_recognizer, self._metrics = load_recognizer, metrics
+        self._recognizer: ServedRecognizer
         self._waiting: deque[_Utterance] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -153,7 +155,7 @@ class Version:
 
     def _work(self) -> None:
         try:
-            self._recognizer.load()
+            self._recognizer = self._load_recognizer()  # in this thread, whose number of CPU threads it sets
             self._warm_up()
         except BaseException as error:
             self._loaded.set_exception(error)
